@@ -32,14 +32,14 @@ Tree = dict[str, Any]
 def parted(line: Mapping[str, Any], many: int = MANY) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """A line of metrics.jsonl without its figures by client, and these: partition -> path -> value; as it is, and
     nothing, for fewer clients than `many`."""
-    found = {path: _at(line, path) for path in BY_CLIENT}
-    if len({partition for values in found.values() for partition in values}) < many:
+    values_by_path = {path: _at(line, path) for path in BY_CLIENT}
+    if len({partition for values in values_by_path.values() for partition in values}) < many:
         return dict(line), {}
     rows: dict[str, dict[str, Any]] = {}
     short = dict(line) | {"clients": {}}
     if "time" in line:
         short["time"] = {name: part for name, part in line["time"].items() if f"time/{name}" not in BY_CLIENT}
-    for path, values in found.items():
+    for path, values in values_by_path.items():
         for partition, value in values.items():
             rows.setdefault(partition, {}).update(_flat(path, value))
     return short, rows
@@ -50,33 +50,33 @@ class Beside(Mapping[str, Any]):
     kept: a run of 10,000 clients takes 31 MB a round.
 
     Args:
-        here: what is at hand. beside: name -> path in the file; a name of which it has no column is none.
+        line: what is at hand. column_of: name -> path in the file; a name of which it has no column is none.
 
     Raises:
         SettingError: when the file is read, and cannot be.
     """
 
-    def __init__(self, here: Mapping[str, Any], beside: Mapping[str, str], path: Path, digest: str | None):
-        self._here, self._beside, self._path, self._digest = here, beside, path, digest
+    def __init__(self, line: Mapping[str, Any], column_of: Mapping[str, str], path: Path, digest: str | None):
+        self._line, self._column_of, self._path, self._digest = line, column_of, path, digest
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._beside:
-            return self._here[name]
-        found = read(self._path, self._beside[name], self._digest)
-        return {partition: value for partition, value in found.items() if value is not None}
+        if name not in self._column_of:
+            return self._line[name]
+        values = read(self._path, self._column_of[name], self._digest)
+        return {partition: value for partition, value in values.items() if value is not None}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._here or name in self._beside
+        return name in self._line or name in self._column_of
 
     def at_hand(self) -> dict[str, Any]:
         """All names, without a look into the file: what lies there is empty."""
-        return {name: {} if name in self._beside else self._here[name] for name in self}
+        return {name: {} if name in self._column_of else self._line[name] for name in self}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(dict.fromkeys((*self._here, *self._beside)))
+        return iter(dict.fromkeys((*self._line, *self._column_of)))
 
     def __len__(self) -> int:
-        return len(self._here.keys() | self._beside.keys())
+        return len(self._line.keys() | self._column_of.keys())
 
 
 def whole(line: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
@@ -87,12 +87,12 @@ def whole(line: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
     """
     digest = line.get(DIGEST)
     columns = _columns(path, digest)
-    known = [path for path in BY_CLIENT if any(_below(name, path) for name in columns)]
-    times = {path.partition("/")[2]: path for path in known if path != BY_CLIENT[0]}
-    here = {name: part for name, part in line.items() if name not in (NAMED, DIGEST)}
+    paths = [path for path in BY_CLIENT if any(_below(name, path) for name in columns)]
+    times = {path.partition("/")[2]: path for path in paths if path != BY_CLIENT[0]}
+    parts = {name: part for name, part in line.items() if name not in (NAMED, DIGEST)}
     if times:
-        here["time"] = Beside(line.get("time", {}), times, path, digest)
-    return Beside(here, {"clients": BY_CLIENT[0]} if BY_CLIENT[0] in known else {}, path, digest)
+        parts["time"] = Beside(line.get("time", {}), times, path, digest)
+    return Beside(parts, {"clients": BY_CLIENT[0]} if BY_CLIENT[0] in paths else {}, path, digest)
 
 
 def write(path: Path, round_number: int, rows: Mapping[str, Mapping[str, Any]]) -> str:
@@ -129,9 +129,9 @@ def read(path: Path, under: str, digest: str | None = None) -> dict[str, Any]:
     """
     with _opened(path, digest) as file:
         names = [name for name in file.schema_arrow.names if _below(name, under)]
-        wanted = ["partition", *names]
-        table = file.read(columns=wanted)
-        values = {name: table.column(name).to_pylist() for name in wanted}
+        column_names = ["partition", *names]
+        table = file.read(columns=column_names)
+        values = {name: table.column(name).to_pylist() for name in column_names}
     tree: Tree = {}
     for name in names:
         at = tree
@@ -159,15 +159,15 @@ def _opened(path: Path, digest: str | None) -> Iterator["ParquetFile"]:
             raise ValueError("its bytes are not those that were written")
         yield pyarrow.parquet.ParquetFile(pyarrow.BufferReader(content), page_checksum_verification=True)
     except (OSError, ValueError, KeyError, pyarrow.ArrowException) as error:
-        words = " ".join(str(error).split())
-        raise SettingError(f"{path} cannot be read ({words}); bring it back, or start a new run.") from None
+        problem = " ".join(str(error).split())
+        raise SettingError(f"{path} cannot be read ({problem}); bring it back, or start a new run.") from None
 
 
 def _at(line: Mapping[str, Any], path: str) -> Mapping[str, Any]:
-    found: Any = line
+    node: Any = line
     for name in path.split("/"):
-        found = found.get(name, {})
-    return dict(found)
+        node = node.get(name, {})
+    return dict(node)
 
 
 def _below(name: str, path: str) -> bool:
@@ -196,8 +196,8 @@ def _deep(tree: Tree, row: int) -> Any:
         return [_deep(tree[str(place)], row) if str(place) in tree else None for place in range(length)]
     if NONE in tree and _cell(tree[NONE], row):
         return {}
-    found = {name: _deep(below, row) for name, below in tree.items() if name not in (HERE, LENGTH, NONE)}
-    return {unquote(name): value for name, value in found.items() if value is not None} or None
+    values = {name: _deep(below, row) for name, below in tree.items() if name not in (HERE, LENGTH, NONE)}
+    return {unquote(name): value for name, value in values.items() if value is not None} or None
 
 
 def _cell(tree: Tree, row: int) -> Any:

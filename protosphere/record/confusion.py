@@ -50,11 +50,11 @@ class Confusions:
 
 def _triples(counts: Counts) -> Triples:
     square = counts.shape[0] == counts.shape[1]
-    found = (
+    entries = (
         (true, column, int(counts[true, column]))
         for true, column in zip(*map(np.ndarray.tolist, np.nonzero(counts)), strict=True)
     )
-    return [[true, column if square else (OTHER if column else true), rows] for true, column, rows in found]
+    return [[true, column if square else (OTHER if column else true), rows] for true, column, rows in entries]
 
 
 def together(models: Iterable[Sequence[Sequence[int]]]) -> Triples:
@@ -78,8 +78,14 @@ def by_class(triples: Iterable[Sequence[int]]) -> dict[str, dict[str, float | in
 
 def per_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`classes` of a run's summary: by which rule, per class over all clients, and by architecture."""
-    found = next((line["confusion"] for line in reversed(lines) if "confusion" in line), None)
-    if found is None:
+    confusion = next((line["confusion"] for line in reversed(lines) if "confusion" in line), None)
+    if confusion is None:
         return {}
-    models = {model: by_class(triples) for model, triples in found["models"].items()}
-    return {"classes": {"rule": found["rule"], "all": by_class(together(found["models"].values())), "models": models}}
+    models = {model: by_class(triples) for model, triples in confusion["models"].items()}
+    return {
+        "classes": {
+            "rule": confusion["rule"],
+            "all": by_class(together(confusion["models"].values())),
+            "models": models,
+        }
+    }

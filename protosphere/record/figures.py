@@ -96,8 +96,8 @@ def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math
         having = [partition for partition in weights if name in trainings[partition].parts]
         total = sum(weights[partition] for partition in having)
         loss[name] = math.fsum(trainings[p].parts[name] * weights[p] for p in having) / total
-    known = {name: [f for figures in ordered if (f := getattr(figures, name)) is not None] for name in MEANS}
-    means = {name: math.fsum(found) / len(found) for name, found in known.items() if found}
+    values_by_name = {name: [f for figures in ordered if (f := getattr(figures, name)) is not None] for name in MEANS}
+    means = {name: math.fsum(values) / len(values) for name, values in values_by_name.items() if values}
     return {"loss": loss, "steps": sum(figures.steps for figures in ordered) / len(ordered), **means}
 
 
@@ -167,7 +167,7 @@ def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
         return {}
     return {
         "ensemble": {
-            "best": max((each["accuracy"] for each in measured if each["of_round"] > 0), default=None),
+            "best": max((ensemble["accuracy"] for ensemble in measured if ensemble["of_round"] > 0), default=None),
             "last-5": _last_five([(ensemble["of_round"], ensemble["accuracy"]) for ensemble in measured]),
             "final": measured[-1]["accuracy"],
             "rows": measured[-1]["rows"],
@@ -184,22 +184,26 @@ def _last_five(accuracies: Sequence[tuple[int, float]]) -> float | None:
 def by_domain(evaluation: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     """`domains`: the test accuracy of one evaluation, domain -> rule -> mean over its clients, weighted by rows;
     nothing where no client says its domain."""
-    found = {
+    accuracies = {
         domain: {rule: splits["test"]["mean"] for rule, splits in rules.items() if "test" in splits}
         for domain, rules in evaluation.get("domains", {}).items()
     }
-    return {"domains": found} if found else {}
+    return {"domains": accuracies} if accuracies else {}
 
 
 def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | str]]:
     """Which clients did not answer as asked: partition -> in how many rounds (the evaluation that ends a run counts as
     one), the last of them, and why."""
-    found: dict[str, dict[str, int | str]] = {}
+    by_partition: dict[str, dict[str, int | str]] = {}
     for line in lines:
         for partition, problem in line["problems"].items():
-            before = found.get(partition, {"rounds": 0})
-            found[partition] = {"rounds": int(before["rounds"]) + 1, "last_round": line["round"], "last": problem}
-    return dict(sorted(found.items(), key=lambda entry: int(entry[0])))
+            before = by_partition.get(partition, {"rounds": 0})
+            by_partition[partition] = {
+                "rounds": int(before["rounds"]) + 1,
+                "last_round": line["round"],
+                "last": problem,
+            }
+    return dict(sorted(by_partition.items(), key=lambda entry: int(entry[0])))
 
 
 def _headline(

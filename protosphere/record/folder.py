@@ -81,20 +81,20 @@ class RunFolder:
             # where one of this second is there, the next second's: the name travels in every message, so equal runs
             # must have names of one length in bytes to have the same bytes, and no `-2` at its end
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
-            words = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
-            path = root / plain_name(words, LONGEST_NAME)
+            name = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
+            path = root / plain_name(name, LONGEST_NAME)
             # clients keep their models under the name, whatever the results folder: it is claimed there as well
-            kept = stores(path.name)
-            with _writing_to(kept.parent, "stores' folder"):
+            store_folder = stores(path.name)
+            with _writing_to(store_folder.parent, "stores' folder"):
                 try:
-                    kept.mkdir(parents=True)
+                    store_folder.mkdir(parents=True)
                 except FileExistsError:
                     continue
             with _writing_to(root):
                 try:
                     path.mkdir()
                 except OSError as error:
-                    kept.rmdir()
+                    store_folder.rmdir()
                     if isinstance(error, FileExistsError):
                         continue
                     raise
@@ -129,10 +129,10 @@ class RunFolder:
             )
         if not (folder.path / "checkpoint.safetensors").exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
-        kept = folder.settings()
+        saved_settings = folder.settings()
         # first the method, whose code the rest needs: the one that is asked for may run, another that is kept may not
-        folder._refuse_changes(kept, run_config, {"strategy"} & kept.keys())
-        old = as_of_today(kept)
+        folder._refuse_changes(saved_settings, run_config, {"strategy"} & saved_settings.keys())
+        old = as_of_today(saved_settings)
         folder._refuse_changes(old, run_config, (old.keys() | run_config.keys()) - MAY_DIFFER_ON_RESUME)
         return folder
 
@@ -146,13 +146,13 @@ class RunFolder:
 
     def settings(self) -> dict[str, Any]:
         """The settings that the run was started with."""
-        found: dict[str, Any] = self._read_json("settings.json", dict)
-        return found
+        settings: dict[str, Any] = self._read_json("settings.json", dict)
+        return settings
 
     def roster(self) -> list[dict[str, Any]]:
         """Who took part when the run was started, or last resumed."""
-        found: list[dict[str, Any]] = self._read_json("roster.json", list)
-        return found
+        roster: list[dict[str, Any]] = self._read_json("roster.json", list)
+        return roster
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -170,8 +170,8 @@ class RunFolder:
                     f"{self.path} is being written by a run that has not ended; wait for it, or stop it first."
                 ) from None
         # of a server that was killed while it wrote
-        for left in self.path.glob(".*.tmp"):
-            left.unlink(missing_ok=True)
+        for temporary in self.path.glob(".*.tmp"):
+            temporary.unlink(missing_ok=True)
         try:
             yield
         finally:
@@ -200,8 +200,8 @@ class RunFolder:
         Raises:
             SettingError: they cannot. The round that is under way can be run again when there is space.
         """
-        kept = stores(self.name)
-        for folder, files, what in ((self.path, "*", "results folder"), (kept, "*/*", "stores' folder")):
+        store_folder = stores(self.name)
+        for folder, files, what in ((self.path, "*", "results folder"), (store_folder, "*/*", "stores' folder")):
             if not folder.is_dir():
                 continue
             size = max(2 * max(map(_size, folder.glob(files)), default=0), 2**20)
@@ -241,8 +241,8 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         """Inverse of `write_status`."""
-        found: dict[str, Any] = self._read_json("status.json", dict, is_sealed=False)
-        return found
+        status: dict[str, Any] = self._read_json("status.json", dict, is_sealed=False)
+        return status
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The run's outcome."""
@@ -250,8 +250,8 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """Inverse of `write_summary`."""
-        found: dict[str, Any] = self._read_json("summary.json", dict)
-        return found
+        summary: dict[str, Any] = self._read_json("summary.json", dict)
+        return summary
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
@@ -288,19 +288,19 @@ class RunFolder:
             # its reader says so
             summary = {}
         lines = self._lines("whole" if ended else "cut")
-        if words := _lost(lines, summary):
+        if problem := _lost(lines, summary):
             raise SettingError(
-                f"{self.path / 'metrics.jsonl'} {words}: a damaged disk or a cut copy does that; bring it back from a "
-                "copy, or `--resume` the run."
+                f"{self.path / 'metrics.jsonl'} {problem}: a damaged disk or a cut copy does that; bring it back from "
+                "a copy, or `--resume` the run."
             )
-        return [self._whole(line) for line in lines]
+        return [self._join_clients(line) for line in lines]
 
-    def _whole(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _join_clients(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         # what is no line at all is its reader's to refuse
         named = isinstance(line, dict) and client_tables.NAMED in line
-        return client_tables.whole(line, self._beside(line)) if named else line
+        return client_tables.whole(line, self._client_file(line)) if named else line
 
-    def _beside(self, line: Mapping[str, Any]) -> Path:
+    def _client_file(self, line: Mapping[str, Any]) -> Path:
         """The file that a line names, which lies in `clients/`: no path or link leads out of it."""
         path = self.path / str(line[client_tables.NAMED])
         try:
@@ -331,24 +331,24 @@ class RunFolder:
             SettingError: a line up to there is missing, so that the run's figures would be of a part of it; or the
                 folder of figures by client is a link.
         """
-        kept = [line for line in self._lines() if line["round"] <= last_round and not line.get("final")]
-        if [line["round"] for line in kept] != list(range(1, last_round + 1)):
+        lines = [line for line in self._lines() if line["round"] <= last_round and not line.get("final")]
+        if [line["round"] for line in lines] != list(range(1, last_round + 1)):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
                 "bring it back, or start a new run."
             )
-        beside = own_folder(self.path, client_tables.FOLDER)
-        named = {self._beside(line) for line in kept if client_tables.NAMED in line}
+        client_folder = own_folder(self.path, client_tables.FOLDER)
+        named = {self._client_file(line) for line in lines if client_tables.NAMED in line}
         if missing := sorted(path for path in named if not path.is_file()):
             raise SettingError(
                 f"{missing[0]} is gone, which a line of metrics.jsonl names; bring it back, or start anew."
             )
-        self._write("metrics.jsonl", "".join(json.dumps(sealed(line)) + "\n" for line in kept))
+        self._write("metrics.jsonl", "".join(json.dumps(sealed(line)) + "\n" for line in lines))
         with _writing_to(self.path):
             # what was said of the end, or of a further round, holds no longer
             for name in ("summary.json", "report.html"):
                 (self.path / name).unlink(missing_ok=True)
-            for path in set(beside.glob("*")) - named:
+            for path in set(client_folder.glob("*")) - named:
                 if path.is_file():
                     path.unlink(missing_ok=True)
 
@@ -403,17 +403,17 @@ class RunFolder:
     def _read_json(self, name: str, kind: type, is_sealed: bool = True) -> Any:
         path = self.path / name
         try:
-            found = read_sealed(path) if is_sealed else json.loads(read_whole(path, LARGEST_RECORD))
+            content = read_sealed(path) if is_sealed else json.loads(read_whole(path, LARGEST_RECORD))
         except DamagedError as error:
             raise SettingError(f"{path} {error}.") from None
         except (OSError, ValueError) as error:
             raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
-        if not isinstance(found, kind):
+        if not isinstance(content, kind):
             raise SettingError(f"{path} holds no {kind.__name__}, which this program wrote there; start a new run.")
-        return found
+        return content
 
     def _write_json(self, name: str, value: Any) -> None:
-        value = [sealed(each) for each in value] if isinstance(value, list) else sealed(value)
+        value = [sealed(entry) for entry in value] if isinstance(value, list) else sealed(value)
         self._write(name, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
     def _write(self, name: str, text: str) -> None:
@@ -451,9 +451,9 @@ def _lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) -> str:
         # what is no line at all is its reader's to refuse
         return ""
     rounds = [line["round"] for line in lines if not line.get("final")]
-    for number, found in enumerate(rounds, start=1):
-        if found != number:
-            return f"has a line of round {found} where that of round {number} should be"
+    for number, actual in enumerate(rounds, start=1):
+        if actual != number:
+            return f"has a line of round {actual} where that of round {number} should be"
     if summary.get("format") != FORMAT or not isinstance(summary.get("rounds"), int):
         return ""
     if len(rounds) < summary["rounds"]:

@@ -52,14 +52,14 @@ def keep(folder: Path, round_number: int, tensors: dict[str, Tensor]) -> None:
 
 def kept(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
     """Round -> labels (k,), vectors (k, d) float64, by ascending round; a file that cannot be read is none."""
-    found = {}
+    prototypes_by_round = {}
     for path in sorted((folder / FOLDER).glob("round-*.safetensors")):
         try:
             tensors, _ = read_tensors(path)
-            found[_round(path)] = tensors["labels"], tensors["vectors"].double()
+            prototypes_by_round[_round(path)] = tensors["labels"], tensors["vectors"].double()
         except (OSError, SafetensorError, KeyError):
             continue
-    return found
+    return prototypes_by_round
 
 
 def _round(path: Path) -> int:

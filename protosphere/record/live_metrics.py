@@ -42,18 +42,18 @@ def figures_of(line: Mapping[str, Any]) -> list[Figures]:
 
     Of the line that ends a run only the accuracies, since a resumed run has another round of that number.
     """
-    found = []
+    figures = []
     for group in OF_EVALUATION:
         if group in line:
             parts = {name: value for name, value in line[group].items() if name not in ("of_round", "rules")}
             values = _flat(line[group].get("rules", {}) | parts, group)
-            found.append(Figures(line[group]["of_round"], True, values))
+            figures.append(Figures(line[group]["of_round"], True, values))
     if not line.get("final"):
         values = {f"{group}/{name}": value for group in OF_TRAINING for name, value in _under(line, group).items()}
         values |= {f"time/{name}": line["time"][name] for name in TIMES if name in line["time"]}
         values["problems/clients"] = len(line["problems"])
-        found.append(Figures(line["round"], False, values))
-    return found
+        figures.append(Figures(line["round"], False, values))
+    return figures
 
 
 def _under(line: Mapping[str, Any], group: str) -> dict[str, float]:
@@ -96,9 +96,9 @@ def refuse_missing(settings: Settings) -> None:
         SettingError: names the setting, and how to get the package.
     """
     for name in wanted(settings):
-        found = importlib.util.find_spec(name)
+        spec = importlib.util.find_spec(name)
         # these programs keep files in folders of their own names, which pass for packages without an origin
-        if found is None or found.origin is None:
+        if spec is None or spec.origin is None:
             raise SettingError(
                 f"setting `{name}` is {shown(getattr(settings, name))}, but {NAMES[name]}'s package cannot be imported "
                 f"here; pip install 'protosphere[{name}]', or take the setting out."
@@ -150,8 +150,8 @@ class _Feed:
 
     def _begin(self) -> threading.Thread:
         *before, _ = self._folder.lines()
-        for each in before:
-            self._lines.put(each)
+        for line in before:
+            self._lines.put(line)
         last = before[-1]["round"] if before else 0
         beginning = Beginning(self._folder.path, self._folder.settings(), last, getattr(self._settings, self._name))
         # a daemon: a server that never answers must not keep the process

@@ -36,8 +36,8 @@ def find_run(name: str, results_dir: str) -> Path:
         if path.is_absolute() and (path / "settings.json").exists():
             # the last part of the path is the run's key, which `..` or a link would hide
             return path.resolve()
-    if name.isdecimal() and (found := folder_of(name, root)):
-        return found.resolve()
+    if name.isdecimal() and (folder := folder_of(name, root)):
+        return folder.resolve()
     raise SettingError(
         f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "
         'folder, its name in the results folder, its number in `flwr ls`, or "latest".'

@@ -31,8 +31,8 @@ def training_line(
     Args:
         ratio: the most that a client weighs in the loss, in medians of the clients' numbers of samples.
     """
-    asked = [reply for reply in replies if reply.trains]
-    trainings = {r.partition: r.report.training for r in asked if r.report and r.report.training}
+    training_replies = [reply for reply in replies if reply.trains]
+    trainings = {r.partition: r.report.training for r in training_replies if r.report and r.report.training}
     clients: Line = {}
     for partition, training in sorted(trainings.items()):
         values = {name: getattr(training, name) for name in ("rows", "steps", *figures.MEANS)}
@@ -40,9 +40,9 @@ def training_line(
     return {
         "round": server_round,
         "training": {
-            "asked": len(asked),
-            "valid": sum(reply.valid for reply in asked),
-            "dropped": sum(reply.dropped for reply in asked),
+            "asked": len(training_replies),
+            "valid": sum(reply.valid for reply in training_replies),
+            "dropped": sum(reply.dropped for reply in training_replies),
             **figures.over_trainings(trainings, ratio),
         },
         "server": dict(server),
@@ -74,8 +74,8 @@ def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
     sums["ensemble_wire_up"] = sum(size.ensemble for size in sizes.values())
     sums["ensemble_wire_down"] = sum(sent[partition].ensemble for partition in sizes)
     # where it is asked for, in the last evaluation alone
-    told = {"up": sum(size.confusion for size in sizes.values()), "down": sum(sent[p].confusion for p in sizes)}
-    sums |= {f"confusion_wire_{way}": size for way, size in told.items() if size}
+    size_by_way = {"up": sum(size.confusion for size in sizes.values()), "down": sum(sent[p].confusion for p in sizes)}
+    sums |= {f"confusion_wire_{way}": size for way, size in size_by_way.items() if size}
     return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
 
 
@@ -103,20 +103,22 @@ def add_evaluation(
     Args:
         ratio: the most that a client may weigh, in medians of all.
     """
-    found = evaluations(replies)
-    if not found:
+    by_partition = evaluations(replies)
+    if not by_partition:
         return
-    line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(found, ratio)}
-    if capped := sorted(over_claimed(figures.samples_of(found), ratio)):
+    line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(by_partition, ratio)}
+    if capped := sorted(over_claimed(figures.samples_of(by_partition), ratio)):
         line["evaluation"]["capped"] = capped
-    domain_of = {partition: identities[partition].domain for partition in found} if identities else {}
+    domain_of = {partition: identities[partition].domain for partition in by_partition} if identities else {}
     domains = sorted(set(domain_of.values()) - {""})
     if domains:
         line["evaluation"]["domains"] = {
-            domain: figures.over_clients({p: each for p, each in found.items() if domain_of[p] == domain}, ratio)
+            domain: figures.over_clients(
+                {p: evaluation for p, evaluation in by_partition.items() if domain_of[p] == domain}, ratio
+            )
             for domain in domains
         }
-    for partition, evaluation in sorted(found.items()):
+    for partition, evaluation in sorted(by_partition.items()):
         line["clients"].setdefault(str(partition), {})["evaluation"] = figures.of_client(evaluation)
 
 
@@ -143,8 +145,8 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
     test = line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test")
     ensemble = f"ensemble {100 * line['ensemble']['accuracy']:5.1f}" if "ensemble" in line else ""
     if test:
-        beside = ", ".join(filter(None, (f"worst {100 * test['worst']:5.1f}", ensemble)))
-        parts.append(f"after {line['evaluation']['of_round']:>{width}}: {100 * test['mean']:5.1f} % ({beside})")
+        details = ", ".join(filter(None, (f"worst {100 * test['worst']:5.1f}", ensemble)))
+        parts.append(f"after {line['evaluation']['of_round']:>{width}}: {100 * test['mean']:5.1f} % ({details})")
     elif ensemble:
         parts.append(f"after {line['ensemble']['of_round']:>{width}}: {ensemble} %")
     prefix = "evaluate_only_" if final else ""
@@ -192,8 +194,8 @@ def capped_words(partitions: Sequence[int]) -> str:
 
 def companions(named: Iterable[str]) -> str:
     """What clients say of the second model that all have alike, in words; "" where there is none."""
-    found = sorted(set(named) - {""})
-    return f"the companion {', '.join(found)}" if found else ""
+    names = sorted(set(named) - {""})
+    return f"the companion {', '.join(names)}" if names else ""
 
 
 def summarise(

@@ -45,7 +45,7 @@ def note(folder: Path) -> None:
     try:
         with replacing(folder / FILE) as temporary:
             temporary.write_text(
-                json.dumps([sealed(each) for each in (*origins(folder), _now())], indent=2) + "\n", "utf-8"
+                json.dumps([sealed(start) for start in (*origins(folder), _now())], indent=2) + "\n", "utf-8"
             )
     except OSError:
         pass
@@ -55,10 +55,10 @@ def origins(folder: Path) -> list[dict[str, Any]]:
     """The starts of a run, the first one first; none where there is no record of them."""
     try:
         # what is damaged says nothing
-        found = read_sealed(folder / FILE)
+        starts = read_sealed(folder / FILE)
     except (OSError, ValueError):
         return []
-    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
 
 
 def _now() -> dict[str, Any]:
@@ -68,33 +68,33 @@ def _now() -> dict[str, Any]:
     return {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "command": command_of(sys.argv),
-        **{name: found for name, found in commits.items() if found},
+        **{name: commit for name, commit in commits.items() if commit},
         "versions": versions(),
         "machine": machine(),
     }
 
 
-def command_of(words: Sequence[str]) -> str:
+def command_of(arguments: Sequence[str]) -> str:
     """The command line, as a shell takes it; "" where it is one of Flower's own or of a notebook."""
-    program = Path(words[0]).name if words else ""
-    if not program or program.startswith(NOT_A_COMMAND) or any(name in words[0] for name in ("ipykernel", "/ray/")):
+    program = Path(arguments[0]).name if arguments else ""
+    if not program or program.startswith(NOT_A_COMMAND) or any(name in arguments[0] for name in ("ipykernel", "/ray/")):
         return ""
     # the folder that a program lies in is this machine's own
-    return shlex.join([program, *words[1:]])
+    return shlex.join([program, *arguments[1:]])
 
 
 @lru_cache(maxsize=8)
 def commit_of(folder: str) -> str:
     """The commit of the git repository that a folder is in, and "-dirty" where files that git knows differ from it; ""
     where there is none."""
-    found = _git(folder, "rev-parse", "HEAD")
-    return "" if not found else found + ("-dirty" if _git(folder, "status", "--porcelain", "-uno") else "")
+    commit = _git(folder, "rev-parse", "HEAD")
+    return "" if not commit else commit + ("-dirty" if _git(folder, "status", "--porcelain", "-uno") else "")
 
 
-def _git(folder: str, *words: str) -> str:
+def _git(folder: str, *arguments: str) -> str:
     try:
         # without locks: it only looks
-        command = ["git", "--no-optional-locks", "-C", folder, *words]
+        command = ["git", "--no-optional-locks", "-C", folder, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -104,12 +104,12 @@ def _git(folder: str, *words: str) -> str:
 @lru_cache(maxsize=1)
 def machine() -> dict[str, Any]:
     """What the server's machine is: its system, processor, cores, memory in GB, and accelerators by name."""
-    found: dict[str, Any] = {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
+    details: dict[str, Any] = {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()}
     with suppress(AttributeError, OSError, ValueError):
-        found["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+        details["memory_gb"] = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
     if torch.cuda.is_available():
-        found["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return found
+        details["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return details
 
 
 def _processor() -> str:

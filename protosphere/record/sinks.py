@@ -92,8 +92,8 @@ class WeightsAndBiases:
         )
         self._run.define_metric("*", step_metric="round")
         # offline it does not know what was written before
-        known = 2 * beginning.last + 1 if self._run.offline else self._run.step
-        self._next = known if begun else 0
+        last_step = 2 * beginning.last + 1 if self._run.offline else self._run.step
+        self._next = last_step if begun else 0
 
     def write(self, of_round: int, after: bool, values: Mapping[str, float]) -> None:
         """Take figures, unless they were there before the run was resumed."""
@@ -117,11 +117,11 @@ class MLflow:
         self._client = MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(PROJECT)
         number = experiment.experiment_id if experiment else self._client.create_experiment(PROJECT)
-        found = self._client.search_runs([number], filter_string=f"tags.`{TAG}` = '{name}'", max_results=1)
-        self._resumed = bool(found)
+        runs = self._client.search_runs([number], filter_string=f"tags.`{TAG}` = '{name}'", max_results=1)
+        self._resumed = bool(runs)
         self._newest: dict[str, int] = {}
-        if found:
-            self._id = found[0].info.run_id
+        if runs:
+            self._id = runs[0].info.run_id
             self._client.update_run(self._id, status="RUNNING")
         else:
             self._id = self._client.create_run(number, tags={TAG: name}, run_name=name).info.run_id
@@ -139,11 +139,11 @@ class MLflow:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        fresh = {name: value for name, value in values.items() if of_round > self._known(name)}
+        fresh = {name: value for name, value in values.items() if of_round > self._last_round(name)}
         if fresh:
             self._client.log_batch(self._id, [Metric(name, value, now, of_round) for name, value in fresh.items()])
 
-    def _known(self, name: str) -> int:
+    def _last_round(self, name: str) -> int:
         """The last round that a metric had when the run was resumed."""
         if self._resumed and name not in self._newest:
             history = self._client.get_metric_history(self._id, name)

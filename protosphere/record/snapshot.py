@@ -22,8 +22,8 @@ def separation_of(downloads: Mapping[int, Payload], scale: float) -> dict[str, A
     common = _common(downloads)
     if not isinstance(common, PrototypeSet) or len(common) * common.vectors.numel() > MOST_PRODUCTS:
         return {}
-    found = separation(scale * common.vectors.double())
-    return {} if found is None else {"separation": asdict(found)}
+    distances = separation(scale * common.vectors.double())
+    return {} if distances is None else {"separation": asdict(distances)}
 
 
 def snapshot(
@@ -37,27 +37,27 @@ def snapshot(
         are, how many were left out since all would take too much room (those of the highest numbers), and `scaled`
         where uploads were multiplied.
     """
-    kept: list[tuple[int, Tensor, Tensor]] = []
+    parts: list[tuple[int, Tensor, Tensor]] = []
     room = MOST_VALUES
-    shown = {p: part for p, upload in sorted(uploads.items()) if (part := class_vectors(upload)) is not None}
-    for partition, upload in shown.items():
+    sets_by_client = {p: part for p, upload in sorted(uploads.items()) if (part := class_vectors(upload)) is not None}
+    for partition, upload in sets_by_client.items():
         vectors = upload_scale * _vectors(upload)
         room -= vectors.numel()
         if room < 0:
             break
-        kept.append((partition, upload.labels, vectors))
+        parts.append((partition, upload.labels, vectors))
     tensors: dict[str, Tensor] = {}
     common = _common(downloads)
     if common is not None:
         tensors |= {"global/labels": common.labels, "global/vectors": scale * _vectors(common)}
-    if kept:
-        sizes = torch.tensor([len(labels) for _, labels, _ in kept])
+    if parts:
+        sizes = torch.tensor([len(labels) for _, labels, _ in parts])
         tensors |= {
-            "local/clients": torch.tensor([partition for partition, _, _ in kept]).repeat_interleave(sizes),
-            "local/labels": torch.cat([labels for _, labels, _ in kept]),
-            "local/vectors": torch.cat([vectors for _, _, vectors in kept]),
+            "local/clients": torch.tensor([partition for partition, _, _ in parts]).repeat_interleave(sizes),
+            "local/labels": torch.cat([labels for _, labels, _ in parts]),
+            "local/vectors": torch.cat([vectors for _, _, vectors in parts]),
         }
-    about = {"clients": len(shown), "left_out": len(shown) - len(kept)}
+    about = {"clients": len(sets_by_client), "left_out": len(sets_by_client) - len(parts)}
     return tensors, about | ({"scaled": 1} if upload_scale != 1 else {})
 
 

@@ -21,7 +21,7 @@ def status(settings: Settings, rule: str, folder: RunFolder, flower_run: int) ->
     state "stopped" where a signal ended the run.
     """
     began = time.monotonic()
-    told: dict[str, Any] = {
+    content: dict[str, Any] = {
         "state": "starting",
         "round": 0,
         "rounds": settings.rounds,
@@ -35,8 +35,8 @@ def status(settings: Settings, rule: str, folder: RunFolder, flower_run: int) ->
     begun = not settings.resume
 
     def tell(**news: Any) -> None:
-        told.update(news, seconds=time.monotonic() - began)
-        folder.write_status(told)
+        content.update(news, seconds=time.monotonic() - began)
+        folder.write_status(content)
 
     def hear(line: Mapping[str, Any]) -> None:
         nonlocal begun

@@ -26,8 +26,8 @@ class Scratch:
     def put(self, partition: int, upload: Payload) -> None:
         """Keep an upload of this round."""
         own_folder(self._run, NAME).mkdir(exist_ok=True)
-        whole = {name: tensor.contiguous() for name, tensor in to_tensors(upload).items()}
-        save_file(whole, self._path(partition))
+        tensors = {name: tensor.contiguous() for name, tensor in to_tensors(upload).items()}
+        save_file(tensors, self._path(partition))
 
     def read(self, partition: int) -> Payload:
         """An upload of this round."""
@@ -54,8 +54,8 @@ class Scratch:
 
     def _piece(self, partition: int, name: str, start: int, stop: int) -> Tensor:
         with safe_open(self._path(partition), "pt") as file:
-            whole = file.get_slice(name)
-            return whole[start:stop] if whole.get_shape() else file.get_tensor(name)
+            tensor_slice = file.get_slice(name)
+            return tensor_slice[start:stop] if tensor_slice.get_shape() else file.get_tensor(name)
 
     def clear(self) -> None:
         """Begin a round, or end one: nothing waits.
