@@ -57,10 +57,10 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
     Raises:
         DataError: the file cannot be read, lacks x or y, or holds what `arranged` refuses.
     """
-    wanted = _wanted(columns)
-    found, rest = _held(path, [*_OWN, *(name + end for name in wanted for end in ("", _TEST))])
-    _refuse_misnamed(str(path), rest)
-    return arranged(str(path), found, class_names, wanted, alone)
+    extra_names = _name_extras(columns)
+    arrays, other_names = _load_archive(path, [*_OWN, *(name + end for name in extra_names for end in ("", _TEST))])
+    _refuse_misnamed(str(path), other_names)
+    return arranged(str(path), arrays, class_names, extra_names, alone)
 
 
 def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
@@ -73,25 +73,25 @@ def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
     Raises:
         DataError: the file cannot be read, lacks x, or has no rows of values there.
     """
-    found, rest = _held(path, ["x", "y", "axes"])
-    if "x" not in found:
+    arrays, other_names = _load_archive(path, ["x", "y", "axes"])
+    if "x" not in arrays:
         raise DataError(f"{str(path)!r} has no array x: give it the inputs as x, and perhaps their labels as y.")
-    x = found["x"]
-    axes = str(found["axes"]) if "axes" in found else ""
+    x = arrays["x"]
+    axes = str(arrays["axes"]) if "axes" in arrays else ""
     forms = {"NCHW": x.shape[1:], "NHWC": (*x.shape[3:], *x.shape[1:3]), "NHW": (1, *x.shape[1:])}
     fitting = [name for name, form in forms.items() if len(name) == x.ndim and len(shape) == 3 and form == shape]
     x = _inputs(str(path), "x", x, axes or (fitting[0] if len(fitting) == 1 else ""), alone=True)
-    if "y" in found and found["y"].shape != (len(x),):
-        raise DataError(f"{str(path)!r} has y of shape {found['y'].shape} beside {len(x)} rows in x: one label a row.")
-    return x, found.get("y"), rest
+    if "y" in arrays and arrays["y"].shape != (len(x),):
+        raise DataError(f"{str(path)!r} has y of shape {arrays['y'].shape} beside {len(x)} rows in x: one label a row.")
+    return x, arrays.get("y"), other_names
 
 
-def _held(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+def _load_archive(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
     """Those of the entries that a `.npz` file has, and the names of its other ones."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            return {name: held[name] for name in entries if name in held.files}, tuple(
-                name for name in held.files if name not in entries
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in entries if name in archive.files}, tuple(
+                name for name in archive.files if name not in entries
             )
     except Exception as error:
         # broken archives and pickled objects show in exceptions of every kind
@@ -102,7 +102,7 @@ def _held(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndarray], tu
         ) from error
 
 
-def _wanted(columns: Columns) -> tuple[str, ...]:
+def _name_extras(columns: Columns) -> tuple[str, ...]:
     idle = next((name for name in columns.named if name in ("text-column", "label-column")), "")
     if idle:
         raise DataError(
@@ -115,35 +115,35 @@ def _wanted(columns: Columns) -> tuple[str, ...]:
 
 def arranged(
     name: str,
-    found: Mapping[str, np.ndarray],
+    arrays: Mapping[str, np.ndarray],
     class_names: tuple[str, ...] = (),
-    wanted: tuple[str, ...] = (),
+    extra_names: tuple[str, ...] = (),
     alone: bool = False,
 ) -> Arrays:
     """Arrays by name (`x`, `y`, `x_test`, `y_test`, `classes`, `axes`) as rows of a data set.
 
     Args:
-        name: the data set's, for errors. class_names: go before `classes`. wanted: arrays of more values of rows.
+        name: the data set's, for errors. class_names: go before `classes`. extra_names: arrays of more values of rows.
 
     Raises:
         DataError: an array is missing, of another length, shape or type than it can be, or a value that is not finite
             or no class.
     """
-    for key in ("x", "y", *(["y_test"] if "x_test" in found else []), *(["x_test"] if "y_test" in found else [])):
-        if key not in found:
+    for key in ("x", "y", *(["y_test"] if "x_test" in arrays else []), *(["x_test"] if "y_test" in arrays else [])):
+        if key not in arrays:
             _refuse(
                 name, f"has no array {key}: give it x and y (and both of x_test and y_test, or none)", "lack x or y"
             )
-    splits = ("", _TEST) if "x_test" in found else ("",)
-    axes = str(found["axes"]) if "axes" in found else ""
-    inputs = [_inputs(name, "x" + end, np.asarray(found["x" + end]), axes, alone) for end in splits]
-    if len({(each.shape[1:], each.dtype) for each in inputs}) > 1:
-        shapes = " and ".join(f"{each.dtype} {each.shape[1:]}" for each in inputs)
+    splits = ("", _TEST) if "x_test" in arrays else ("",)
+    axes = str(arrays["axes"]) if "axes" in arrays else ""
+    inputs = [_inputs(name, "x" + end, np.asarray(arrays["x" + end]), axes, alone) for end in splits]
+    if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
+        shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs)
         _refuse(name, f"holds rows of {shapes} in x and x_test: give both one shape and type", "differ in their rows")
-    class_names = class_names or tuple(map(str, np.asarray(found.get("classes", ())).tolist()))
+    class_names = class_names or tuple(map(str, np.asarray(arrays.get("classes", ())).tolist()))
     if len(set(class_names)) < len(class_names):
         _refuse(name, "names a class twice in classes: give each class one name, in label order", "name a class twice")
-    labels = [np.asarray(found["y" + end]) for end in splits]
+    labels = [np.asarray(arrays["y" + end]) for end in splits]
     for end, x, y in zip(splits, inputs, labels, strict=True):
         if y.shape != (len(x),):
             _refuse(
@@ -152,17 +152,17 @@ def arranged(
                 "have another number of labels",
             )
     numbered, class_names = _numbered(name, labels, class_names, alone)
-    extra = {each: _extra(name, each, found, splits, inputs) for each in wanted}
-    kept = [np.ones(len(y), dtype=bool) for y in numbered]
+    extra = {key: _extra(name, key, arrays, splits, inputs) for key in extra_names}
+    masks = [np.ones(len(y), dtype=bool) for y in numbered]
     if alone:
-        kept = [(y >= 0) & finite_rows(x) for x, y in zip(inputs, numbered, strict=True)]
-    every = np.concatenate(kept)
+        masks = [(y >= 0) & finite_rows(x) for x, y in zip(inputs, numbered, strict=True)]
+    every = np.concatenate(masks)
     return Arrays(
-        np.concatenate([x[mask] for x, mask in zip(inputs, kept, strict=True)]),
-        np.concatenate([y[mask] for y, mask in zip(numbered, kept, strict=True)]),
-        int(kept[0].sum()),
+        np.concatenate([x[mask] for x, mask in zip(inputs, masks, strict=True)]),
+        np.concatenate([y[mask] for y, mask in zip(numbered, masks, strict=True)]),
+        int(masks[0].sum()),
         class_names,
-        {each: values[every] for each, values in extra.items()},
+        {key: values[every] for key, values in extra.items()},
     )
 
 
@@ -172,11 +172,13 @@ def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
     Raises:
         DataError: an array that is called nearly as one of ours.
     """
-    meant = {own.replace("_", ""): own for own in _OWN}
+    meant = {array_name.replace("_", ""): array_name for array_name in _OWN}
     for key in keys:
-        own = meant.get(key.lower().replace("_", ""), key)
-        if own != key:
-            _refuse(name, f"has an array {key!r}: if it is {own}, call it that, else something else", "misname one")
+        array_name = meant.get(key.lower().replace("_", ""), key)
+        if array_name != key:
+            _refuse(
+                name, f"has an array {key!r}: if it is {array_name}, call it that, else something else", "misname one"
+            )
 
 
 def _inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.ndarray:
@@ -237,30 +239,34 @@ def _numbered(
     name: str, labels: list[np.ndarray], class_names: tuple[str, ...], alone: bool
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Labels as numbers, −1 for what is no class where rows stand alone; and the classes' names."""
-    if all(each.dtype.kind in "US" for each in labels):
-        texts = [each.astype(str) for each in labels]
+    if all(y.dtype.kind in "US" for y in labels):
+        texts = [y.astype(str) for y in labels]
         names = class_names or tuple(np.unique(np.concatenate(texts)).tolist())
-        order = {each: number for number, each in enumerate(names)}
-        numbered = [np.array([order.get(each, -1) for each in own.tolist()], dtype=np.int64) for own in texts]
-    elif all(each.dtype.kind in "iub" for each in labels):
-        numbered = [each.astype(np.int64) for each in labels]
-        largest = max((int(each.max()) for each in numbered if each.size), default=-1)
+        order = {class_name: number for number, class_name in enumerate(names)}
+        numbered = [
+            np.array([order.get(text, -1) for text in split_texts.tolist()], dtype=np.int64) for split_texts in texts
+        ]
+    elif all(y.dtype.kind in "iub" for y in labels):
+        numbered = [y.astype(np.int64) for y in labels]
+        largest = max((int(y.max()) for y in numbered if y.size), default=-1)
         names = class_names or tuple(map(str, range(min(largest, MOST_NAMES) + 1)))
     else:
-        held = " and ".join(str(each.dtype) for each in labels)
-        _refuse(name, f"has labels of type {held}: give class numbers 0, 1, 2, ... or names", "have labels of no class")
+        types = " and ".join(str(y.dtype) for y in labels)
+        _refuse(
+            name, f"has labels of type {types}: give class numbers 0, 1, 2, ... or names", "have labels of no class"
+        )
     if len(names) > MOST_NAMES:
         _refuse(name, f"would make {len(names)} classes, more than {MOST_NAMES}: mend y", "would make too many classes")
     if alone:
-        return [np.where((each >= 0) & (each < len(names)), each, -1) for each in numbered], names
-    for split, each in zip(("y", "y_test"), numbered, strict=False):
-        wrong = np.flatnonzero((each < 0) | (each >= len(names)))
+        return [np.where((y >= 0) & (y < len(names)), y, -1) for y in numbered], names
+    for split, y in zip(("y", "y_test"), numbered, strict=False):
+        wrong = np.flatnonzero((y < 0) | (y >= len(names)))
         if wrong.size:
             row = int(wrong[0])
-            given = labels[0 if split == "y" else 1][row]
+            value = labels[0 if split == "y" else 1][row]
             _refuse(
                 name,
-                f"has the label {given!s} at {split}[{row}], but there are {len(names)} classes: correct it, or name "
+                f"has the label {value!s} at {split}[{row}], but there are {len(names)} classes: correct it, or name "
                 "the classes in classes.txt",
                 f"have a label in row {row} that is none of {len(names)} classes",
             )
@@ -268,21 +274,21 @@ def _numbered(
 
 
 def _extra(
-    name: str, key: str, found: Mapping[str, np.ndarray], splits: tuple[str, ...], inputs: list[np.ndarray]
+    name: str, key: str, arrays: Mapping[str, np.ndarray], splits: tuple[str, ...], inputs: list[np.ndarray]
 ) -> np.ndarray:
     values = []
     for end, x in zip(splits, inputs, strict=True):
-        own = np.asarray(found.get(key + end, ()))
-        if own.shape != (len(x),) or own.dtype.kind not in "iuUS":
+        column = np.asarray(arrays.get(key + end, ()))
+        if column.shape != (len(x),) or column.dtype.kind not in "iuUS":
             _refuse(
                 name,
                 f"has no array {key + end} of {len(x)} whole numbers or strings, one a row of x{end}: add it, or leave "
                 "that setting empty",
                 "lack the values of a column that a setting names",
             )
-        values.append(own.astype(str) if own.dtype.kind in "US" else own)
-    if len({each.dtype.kind in "US" for each in values}) > 1:
-        values = [each.astype(str) for each in values]
+        values.append(column.astype(str) if column.dtype.kind in "US" else column)
+    if len({column.dtype.kind in "US" for column in values}) > 1:
+        values = [column.astype(str) for column in values]
     return np.concatenate(values)
 
 
@@ -304,11 +310,11 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
     Raises:
         DataError: it cannot be written, or `arranged` refuses them.
     """
-    held = {name: _plain(np.asarray(values)) for name, values in arrays.items()}
-    _refuse_misnamed("dataset", held)
-    arranged("dataset", held)
+    plain_arrays = {name: _plain(np.asarray(values)) for name, values in arrays.items()}
+    _refuse_misnamed("dataset", plain_arrays)
+    arranged("dataset", plain_arrays)
     digest = hashlib.blake2b(digest_size=8)
-    for name, values in sorted(held.items()):
+    for name, values in sorted(plain_arrays.items()):
         digest.update(repr((name, values.dtype.str, values.shape)).encode())
         digest.update(np.ascontiguousarray(values).tobytes())
     path = folder / f"arrays-{digest.hexdigest()}{SUFFIX}"
@@ -318,7 +324,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         # savez would put its ending after the temporary file's
         with replacing(path) as temporary, open(temporary, "wb", opener=_mine) as file:
-            np.savez(file, allow_pickle=False, **held)
+            np.savez(file, allow_pickle=False, **plain_arrays)
     except OSError as error:
         raise DataError(
             f"the arrays cannot be written to {str(path)!r} ({error.strerror or error}): free space there, or set "

@@ -122,8 +122,10 @@ def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignmen
         data = kept_all(_recipe(spec, spec.dataset), cache_dir, spec.classes)
     except DataError:
         return None
-    found = None if data is None else read_assignment(_file(spec, data, cache_dir, own=False), len(data.labels))
-    return None if data is None or found is None else (data, found)
+    row_assignment = (
+        None if data is None else read_assignment(_file(spec, data, cache_dir, own=False), len(data.labels))
+    )
+    return None if data is None or row_assignment is None else (data, row_assignment)
 
 
 def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = False) -> Assignment:
@@ -139,9 +141,9 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     """
     if spec.split not in SPLITS:
         raise DataError.public(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
-    known = (*PARTITIONS, WAY_SHOT, MIXED, TABLE, COLUMN)
-    if spec.partition not in known and spec.dealer is None and not own:
-        raise DataError.public(f"partition is {spec.partition!r}, but it must be one of {', '.join(known)}.")
+    partitions = (*PARTITIONS, WAY_SHOT, MIXED, TABLE, COLUMN)
+    if spec.partition not in partitions and spec.dealer is None and not own:
+        raise DataError.public(f"partition is {spec.partition!r}, but it must be one of {', '.join(partitions)}.")
     if spec.max_samples < 0 or spec.seed < 0:
         name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
         raise DataError.public(f"{name} is {value}, but it must be 0 or more.")
@@ -151,23 +153,23 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
             "set that every client and the server have, or ensemble-every to 0."
         )
     file = _file(spec, data, Path(cache_dir), own)
-    found = read_assignment(file, len(data.labels))
-    if found is not None:
-        return found
+    row_assignment = read_assignment(file, len(data.labels))
+    if row_assignment is not None:
+        return row_assignment
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(file.with_suffix(".lock")):
-            found = read_assignment(file, len(data.labels))
-            if found is None:
-                found = _assign(spec, data, own)
-                write_assignment(file, found)
+            row_assignment = read_assignment(file, len(data.labels))
+            if row_assignment is None:
+                row_assignment = _assign(spec, data, own)
+                write_assignment(file, row_assignment)
     except OSError as error:
         raise DataError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
             "give another folder.",
             told="its data cache cannot be written",
         ) from error
-    return found
+    return row_assignment
 
 
 def _file(spec: DataSpec, data: Decoded, cache_dir: Path, own: bool) -> Path:
@@ -212,8 +214,8 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
             rows = list(secret_split(data, pool, units, spec.secret, *shares))
         else:
             rows = [part[chosen] for chosen in split_rows(units.labels[part], *shares, seed)]
-        for kept, chosen in zip((train, test, validation), rows, strict=True):
-            kept.append(pool[units.rows(chosen)])
+        for target, chosen in zip((train, test, validation), rows, strict=True):
+            target.append(pool[units.rows(chosen)])
     unheld = [np.empty(0, dtype=np.int64) for _ in train]
     if official:
         tests = _units(data, official_test)
@@ -227,8 +229,8 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
             cells, kinds = _cells(spec, data)
             dealt = rows_of_held_classes(cells[official_test], class_counts(cells[pool], parts, kinds))
         else:
-            held = class_counts(units.labels, parts, len(data.class_names))
-            dealt = deal_test_rows(tests.labels, held, spec.seed)
+            counts = class_counts(units.labels, parts, len(data.class_names))
+            dealt = deal_test_rows(tests.labels, counts, spec.seed)
         test = [official_test[tests.rows(chosen)] for chosen in dealt]
         if way_shot:
             unheld = [np.setdiff1d(official_test, rows) for rows in test]
@@ -261,7 +263,7 @@ def _dealt(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> lis
     if spec.dealer is not None:
         groups = None if data.groups is None else data.groups[pool]
         rows = dealt_by_code(spec.dealer, data.labels[pool], groups, spec.clients, spec.seed)
-        return rows if units.of_row is None else [np.unique(units.of_row[own]) for own in rows]
+        return rows if units.of_row is None else [np.unique(units.of_row[client_rows]) for client_rows in rows]
     if spec.partition == TABLE:
         return table_rows(units.labels, spec.partition_table, spec.clients, data.class_names, spec.seed)
     try:

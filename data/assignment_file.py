@@ -36,13 +36,19 @@ class Assignment:
         return np.concatenate([self.train[client], self.test[client], self.validation[client]])
 
 
-def write_assignment(file: Path, made: Assignment) -> None:
+def write_assignment(file: Path, row_assignment: Assignment) -> None:
     """Whole or not at all.
 
     Raises:
         OSError: it cannot be written.
     """
-    parts = [*made.train, *made.test, *made.validation, *made.unheld, made.shared]
+    parts = [
+        *row_assignment.train,
+        *row_assignment.test,
+        *row_assignment.validation,
+        *row_assignment.unheld,
+        row_assignment.shared,
+    ]
     with replacing(file) as partial, partial.open("wb") as stream:
         np.savez(stream, rows=np.concatenate(parts), lengths=np.array([len(part) for part in parts]))
 

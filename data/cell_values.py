@@ -22,14 +22,14 @@ def as_numbers(cells: Any, truths: bool = False) -> tuple[np.ndarray, np.ndarray
     if not pyarrow.types.is_string(cells.type) and not pyarrow.types.is_large_string(cells.type):
         values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
         return values, np.isnan(values)
-    words, missing = as_words(cells)
+    texts, missing = as_words(cells)
     try:
-        values = words.cast(pyarrow.float64()).to_numpy().astype(np.float64)
+        values = texts.cast(pyarrow.float64()).to_numpy().astype(np.float64)
     except pyarrow.ArrowInvalid:
-        values = np.array([_number(word, truths) for word in words.to_pylist()])
+        values = np.array([_number(word, truths) for word in texts.to_pylist()])
     # the word itself is no number, either
     values = np.where(np.isnan(values) & ~missing, np.inf, values)
-    return values, missing if len(values) else np.asarray(pc.is_null(words).to_numpy())
+    return values, missing if len(values) else np.asarray(pc.is_null(texts).to_numpy())
 
 
 def is_number(word: str) -> bool:
@@ -54,7 +54,7 @@ def as_words(cells: Any) -> tuple[Any, np.ndarray]:
     import pyarrow
     import pyarrow.compute as pc
 
-    words = cells.cast(pyarrow.string())
-    words = pc.utf8_trim_whitespace(words)
-    missing = pc.is_in(words, value_set=pyarrow.array([*MISSING, None], pyarrow.string()))
-    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), words), np.asarray(missing.to_numpy())
+    texts = cells.cast(pyarrow.string())
+    texts = pc.utf8_trim_whitespace(texts)
+    missing = pc.is_in(texts, value_set=pyarrow.array([*MISSING, None], pyarrow.string()))
+    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), texts), np.asarray(missing.to_numpy())

@@ -97,11 +97,11 @@ class InputTransform:
         trailing = (1,) * (len(self.shape) - 1)
         mean = _constant(self.mean, inputs.device).view(-1, *trailing)
         std = _constant(self.std, inputs.device).view(-1, *trailing)
-        seen = (inputs.to(torch.float32) / self.scale).sub_(mean).div_(std)
+        outputs = (inputs.to(torch.float32) / self.scale).sub_(mean).div_(std)
         if self.columns:
-            seen = torch.where(seen.isnan(), torch.zeros_like(seen), seen)
+            outputs = torch.where(outputs.isnan(), torch.zeros_like(outputs), outputs)
         # not `contiguous`: of one channel every layout is that, and what a convolution gives would not be channels last
-        return seen.to(memory_format=torch.channels_last) if len(self.shape) == 3 else seen
+        return outputs.to(memory_format=torch.channels_last) if len(self.shape) == 3 else outputs
 
     @property
     def plain(self) -> "InputTransform":
@@ -209,21 +209,21 @@ class _Recent:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._kept: Recent[ClientData] = Recent(_bytes)
+        self._entries: Recent[ClientData] = Recent(_bytes)
         self._lock = threading.Lock()
 
     def get(self, key: tuple[Any, ...]) -> ClientData | None:
         with self._lock:
-            if key not in self._kept:
+            if key not in self._entries:
                 return None
-            self._kept[key] = found = self._kept[key]
-            return found
+            self._entries[key] = data = self._entries[key]
+            return data
 
     def put(self, key: tuple[Any, ...], data: ClientData) -> None:
         with self._lock:
-            self._kept[key] = data
+            self._entries[key] = data
             # what is larger than the bound on its own is not kept either
-            self._kept.shrink(self._max_bytes)
+            self._entries.shrink(self._max_bytes)
 
 
 def _bytes(data: ClientData) -> int:
@@ -258,11 +258,11 @@ def client_data(
             round, or the partition is out of range.
     """
     key = (spec, partition, str(cache_dir), str(torch.device(device)), data_path, encode)
-    found = _recent.get(key)
-    if found is None:
-        found = _load(spec, partition, Path(cache_dir), torch.device(device), data_path, encode)
-        _recent.put(key, found)
-    return found
+    data = _recent.get(key)
+    if data is None:
+        data = _load(spec, partition, Path(cache_dir), torch.device(device), data_path, encode)
+        _recent.put(key, data)
+    return data
 
 
 def _load(
@@ -273,31 +273,31 @@ def _load(
     data_path: str | None,
     encode: Encode | None,
 ) -> ClientData:
-    own = data_path is not None
-    if not own and not 0 <= partition < spec.clients:
+    has_own_data = data_path is not None
+    if not has_own_data and not 0 <= partition < spec.clients:
         raise DataError.public(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")
     data = open_data(spec, cache_dir, data_path)
-    who = assignment(spec, data, cache_dir, own=own)
-    client = 0 if own else partition
+    row_assignment = assignment(spec, data, cache_dir, own=has_own_data)
+    client = 0 if has_own_data else partition
     unheld = None
-    if spec.partition == WAY_SHOT and not own:
-        rows = who.unheld[client]
+    if spec.partition == WAY_SHOT and not has_own_data:
+        rows = row_assignment.unheld[client]
         unheld = Unheld(len(rows), lambda: rows_of(data, rows, device, encode))
     return ClientData(
-        train=rows_of(data, who.train[client], device, encode),
-        test=rows_of(data, who.test[client], device, encode),
-        validation=rows_of(data, who.validation[client], device, encode),
+        train=rows_of(data, row_assignment.train[client], device, encode),
+        test=rows_of(data, row_assignment.test[client], device, encode),
+        validation=rows_of(data, row_assignment.validation[client], device, encode),
         class_names=data.class_names,
-        transform=_transform(data, encode, who.train[client], spec.normalise),
-        domain=_domain(data, who.held_by(client)),
+        transform=_transform(data, encode, row_assignment.train[client], spec.normalise),
+        domain=_domain(data, row_assignment.held_by(client)),
         unheld=unheld,
-        groups=None if data.groups is None else torch.from_numpy(data.groups[who.train[client]]),
+        groups=None if data.groups is None else torch.from_numpy(data.groups[row_assignment.train[client]]),
     )
 
 
-def _domain(data: Decoded, held: np.ndarray) -> str:
-    own = np.unique(data.domains[held]) if data.domains is not None else np.empty(0, dtype=np.int64)
-    return data.domain_names[own[0]] if own.size == 1 else ""
+def _domain(data: Decoded, rows: np.ndarray) -> str:
+    domain_numbers = np.unique(data.domains[rows]) if data.domains is not None else np.empty(0, dtype=np.int64)
+    return data.domain_names[domain_numbers[0]] if domain_numbers.size == 1 else ""
 
 
 def rows_of(data: Decoded, rows: np.ndarray, device: torch.device, encode: Encode | None = None) -> Rows:
@@ -321,11 +321,11 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
     """
     if isinstance(data.inputs, Texts) == texts:
         return
-    held, wanted = ("images or numbers", "texts") if texts else ("texts", "images or numbers")
+    content, expected = ("images or numbers", "texts") if texts else ("texts", "images or numbers")
     remedy = "one that is no hf:<encoder>" if texts else "hf:<encoder>"
     raise DataError(
-        f"{data.name!r} holds {held}, but a client's model takes {wanted}: give it a model {remedy}.",
-        told=f"its data are {held}, but its model takes {wanted}",
+        f"{data.name!r} holds {content}, but a client's model takes {expected}: give it a model {remedy}.",
+        told=f"its data are {content}, but its model takes {expected}",
     )
 
 
@@ -368,19 +368,19 @@ def by_channels(inputs: np.ndarray, rows: np.ndarray, scale: float) -> tuple[tup
 def standard(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation of each column of (n, k), of what is no NaN; 0 and 1 where nothing is, and 1 for the
     deviation of a constant."""
-    there = ~np.isnan(values)
-    count = np.maximum(there.sum(axis=0), 1)
-    exact = np.where(there, values, 0).astype(np.float64)
+    present = ~np.isnan(values)
+    count = np.maximum(present.sum(axis=0), 1)
+    exact = np.where(present, values, 0).astype(np.float64)
     mean = exact.sum(axis=0) / count
-    std = np.sqrt((np.where(there, exact - mean, 0) ** 2).sum(axis=0) / count)
+    std = np.sqrt((np.where(present, exact - mean, 0) ** 2).sum(axis=0) / count)
     return mean, np.where(std > _SAME * np.maximum(np.abs(mean), 1e-30), std, 1.0)
 
 
 def partition_labels(spec: DataSpec, cache_dir: Path) -> np.ndarray:
     """How many rows of each class every client holds in all, for a heat map: (clients, K) int64."""
     data = open_data(spec, cache_dir)
-    who = assignment(spec, data, Path(cache_dir))
-    return class_counts(data.labels, who.held, len(data.class_names))
+    row_assignment = assignment(spec, data, Path(cache_dir))
+    return class_counts(data.labels, row_assignment.held, len(data.class_names))
 
 
 def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:
@@ -388,11 +388,11 @@ def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray
 
     Downloads, decodes and writes nothing.
     """
-    found = kept_assignment(spec, Path(cache_dir))
-    if found is None:
+    entry = kept_assignment(spec, Path(cache_dir))
+    if entry is None:
         return None
-    data, who = found
-    return class_counts(data.labels, who.held, len(data.class_names)), data.class_names
+    data, row_assignment = entry
+    return class_counts(data.labels, row_assignment.held, len(data.class_names)), data.class_names
 
 
 def class_names(spec: DataSpec, cache_dir: Path) -> tuple[str, ...]:

@@ -91,9 +91,9 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
             "label-column.",
             told="its tables have no label column of a usual name",
         )
-    found = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
-    found |= {columns.partition: "partition"} if columns.partition else {}
-    return "image" if image else "text", found
+    role_by_column = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
+    role_by_column |= {columns.partition: "partition"} if columns.partition else {}
+    return "image" if image else "text", role_by_column
 
 
 def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> None:
@@ -111,9 +111,9 @@ def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> N
             )
     chosen = list(columns.named.values())
     if len(set(chosen)) < len(chosen):
-        given = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
+        settings = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
         raise DataError(
-            f"{given} name one column of {name!r} twice: name a column for each.",
+            f"{settings} name one column of {name!r} twice: name a column for each.",
             told=f"{' and '.join(columns.named)} name one column twice",
         )
 
@@ -144,22 +144,22 @@ def column_values(table: datasets.Dataset, column: str) -> Any:
     return table.select_columns([column]).with_format("arrow")[:].column(column)
 
 
-def check_alike(name: str, tables: Mapping[str, datasets.Dataset], found: Mapping[str, str]) -> None:
-    """Refuse tables that lack one of the columns `found`, or hold labels or groups of another type.
+def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_column: Mapping[str, str]) -> None:
+    """Refuse tables that lack one of the columns `role_by_column`, or hold labels or groups of another type.
 
     Raises:
         DataError: the first table and column of which that is so.
     """
     train = tables["train"]
     for split, table in tables.items():
-        if not set(found) <= set(table.column_names):
+        if not set(role_by_column) <= set(table.column_names):
             raise DataError(
                 f"the {split} table of {name!r} has the columns {', '.join(table.column_names)}, but the train table "
-                f"{' and '.join(found)}: give both tables the same columns.",
+                f"{' and '.join(role_by_column)}: give both tables the same columns.",
                 told=f"its {split} table lacks a column that its train table has",
             )
-        for column in [column for column, role in found.items() if role != "inputs"]:
-            types = [_kind(each.features[column]) for each in (table, train)]
+        for column in [column for column, role in role_by_column.items() if role != "inputs"]:
+            types = [_kind(side.features[column]) for side in (table, train)]
             if types[0] != types[1] and len(table) and len(train):
                 raise DataError(
                     f"column {column!r} holds {types[0]} in the {split} table of {name!r}, but {types[1]} in the "
@@ -182,9 +182,9 @@ def check_strings(name: str, split: str, table: datasets.Dataset, column: str) -
         DataError: it holds something else.
     """
     if len(table) and not _is_string(table.features[column]):
-        held = _kind(table.features[column])
+        kind = _kind(table.features[column])
         raise DataError(
-            f"column {column!r} of the {split} table of {name!r} holds {held}, but texts must be strings.",
+            f"column {column!r} of the {split} table of {name!r} holds {kind}, but texts must be strings.",
             told=f"the texts of its {split} table are no strings",
         )
 
@@ -197,10 +197,10 @@ def check_groups(name: str, split: str, table: datasets.Dataset, column: str) ->
     """
     if not len(table):
         return
-    held = _kind(table.features[column])
-    if held not in ("strings", "whole numbers"):
+    kind = _kind(table.features[column])
+    if kind not in ("strings", "whole numbers"):
         raise DataError(
-            f"column {column!r} of {name!r} holds {held}, but groups must be whole numbers or strings.",
+            f"column {column!r} of {name!r} holds {kind}, but groups must be whole numbers or strings.",
             told=f"the groups of its {split} table are neither whole numbers nor strings",
         )
     _refuse_missing(name, split, column_values(table, column), "no group", f" in column {column!r}")
@@ -291,15 +291,15 @@ def number_labels(
     values = {split: column_values(table, column) for split, table in tables.items() if len(table)}
     for split, labels in values.items():
         _refuse_missing(name, split, labels, "no label")
-    held = sorted({label for labels in values.values() for label in labels.unique().to_pylist()})
-    if untyped and all(map(_NUMBER.fullmatch, held)) and not any(map(_NUMBER.fullmatch, class_names)):
+    distinct_labels = sorted({label for labels in values.values() for label in labels.unique().to_pylist()})
+    if untyped and all(map(_NUMBER.fullmatch, distinct_labels)) and not any(map(_NUMBER.fullmatch, class_names)):
         return {
             split: _with_column(table, column, values[split].cast("int64").to_numpy() if split in values else [])
             for split, table in tables.items()
         }, class_names
     if not class_names:
-        refuse_many(name, column, len(held))
-    names = class_names or tuple(held)
+        refuse_many(name, column, len(distinct_labels))
+    names = class_names or tuple(distinct_labels)
     numbered = {}
     for split, table in tables.items():
         codes = _codes(name, split, values[split], names) if split in values else np.empty(0, dtype=np.int64)

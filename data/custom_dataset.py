@@ -18,21 +18,21 @@ def read_code(code: Code, class_names: tuple[str, ...] = ()) -> Arrays:
     Raises:
         DataError: it fails, or gives something else.
     """
-    given = code()
-    parts: list[Any] = list(given) if isinstance(given, tuple) else [given]
+    result = code()
+    parts: list[Any] = list(result) if isinstance(result, tuple) else [result]
     if len(parts) not in (1, 2) or not all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
-        raise _wrong(code, f"gives a {type(given).__name__}, but not a Dataset or a pair of them")
-    found: dict[str, Any] = {}
+        raise _wrong(code, f"gives a {type(result).__name__}, but not a Dataset or a pair of them")
+    arrays: dict[str, Any] = {}
     for part, end in zip(parts, ("", "_test"), strict=False):
         rows = [_item(code, part, row) for row in range(len(part))]
         if len({(x.shape, x.dtype) for x, _ in rows}) > 1:
             raise _wrong(code, "gives items of several shapes or types")
         if not rows:
             raise _wrong(code, "gives a Dataset without items")
-        found["x" + end] = np.stack([x for x, _ in rows])
-        found["y" + end] = np.array([y for _, y in rows])
+        arrays["x" + end] = np.stack([x for x, _ in rows])
+        arrays["y" + end] = np.array([y for _, y in rows])
     names = class_names or tuple(str(name) for name in getattr(parts[0], "classes", ()))
-    return arranged(code.name, found, names)
+    return arranged(code.name, arrays, names)
 
 
 def _item(code: Code, part: Any, row: int) -> tuple[np.ndarray, int]:

@@ -53,14 +53,14 @@ def unit_values(values: np.ndarray, of_row: np.ndarray | None, num_units: int) -
     """
     if of_row is None:
         return values
-    own = np.zeros(num_units, dtype=values.dtype)
-    own[of_row] = values
-    if not np.array_equal(own[of_row], values):
+    values_by_unit = np.zeros(num_units, dtype=values.dtype)
+    values_by_unit[of_row] = values
+    if not np.array_equal(values_by_unit[of_row], values):
         raise DataError.public(
             "rows that share a group have several values in partition-column, but a group goes to one client: name "
             "another group-column, or none."
         )
-    return own
+    return values_by_unit
 
 
 def dealt_by_code(
@@ -74,9 +74,9 @@ def dealt_by_code(
     Raises:
         DataError: it fails, or gives no list of as many arrays of whole numbers in 0..n−1, all different.
     """
-    given = code(labels.copy(), None if groups is None else groups.copy(), num_clients, seed)
+    result = code(labels.copy(), None if groups is None else groups.copy(), num_clients, seed)
     try:
-        parts = [np.asarray(part).reshape(-1) for part in _sequence(given)]
+        parts = [np.asarray(part).reshape(-1) for part in _sequence(result)]
         parts = [part.astype(np.int64) if not part.size else part for part in parts]
     except (TypeError, ValueError) as error:
         raise _wrong(code, f"gives what is no list of arrays ({error})") from None
@@ -105,10 +105,10 @@ def dealt_by_code(
     return parts
 
 
-def _sequence(given: object) -> Sequence[Any]:
-    if isinstance(given, str) or not isinstance(given, Sequence | np.ndarray):
-        raise TypeError(f"a {type(given).__name__}")
-    return list(given)
+def _sequence(value: object) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        raise TypeError(f"a {type(value).__name__}")
+    return list(value)
 
 
 def _wrong(code: Code, what: str) -> DataError:

@@ -138,26 +138,26 @@ def _read(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         # with a number it is the operating system's: of the disk, which is said as such
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        words = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DataError(
-            f"the data {recipe.dataset!r} cannot be read ({words}): a file there is damaged, or claims more than this "
-            "machine holds; bring it back from a copy, or write it anew.",
+            f"the data {recipe.dataset!r} cannot be read ({problem}): a file there is damaged, or claims more than "
+            "this machine holds; bring it back from a copy, or write it anew.",
             told="its data cannot be read",
         ) from error
 
 
 def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
     """What `decoded` does, of a recipe."""
-    found = kept(cache_dir, recipe.key(), lambda partial: _read(recipe, partial, cache_dir))
+    data = kept(cache_dir, recipe.key(), lambda partial: _read(recipe, partial, cache_dir))
     # an entry may have been made when nobody asked for a list
-    place = locate(recipe.dataset) if found.columns and recipe.listed else None
+    place = locate(recipe.dataset) if data.columns and recipe.listed else None
     if isinstance(place, Folder) and not is_numbers(place, recipe.columns, site=True):
         raise DataError(
             f"{place.name!r} is a table of numbers without a {SCHEMA}: have `protosphere data --export-columns "
             f"{SCHEMA}` write one of rows that may be told, and give all sites the same.",
             told=f"its data are a table of numbers without a {SCHEMA}",
         )
-    return found
+    return data
 
 
 def cache_key(content: Any) -> str:
@@ -178,14 +178,14 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
         DataError: the cache cannot be written or read back; what `write` raises.
     """
     folder = _folder(cache_dir, key)
-    found = _open(folder)
-    if found is not None:
-        return found
+    data = _open(folder)
+    if data is not None:
+        return data
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(folder.with_suffix(".lock")):
-            found = _open(folder)
-            if found is None:
+            data = _open(folder)
+            if data is None:
                 if folder.exists():
                     logging.getLogger("protosphere").warning(
                         "the decoded data in %s are not as they were written; they are made anew", folder
@@ -199,19 +199,19 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
                     os.rename(partial, folder)
                 finally:
                     shutil.rmtree(partial, ignore_errors=True)
-                found = _open(folder)
+                data = _open(folder)
     except OSError as error:
         raise DataError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
             "give another folder.",
             told="its data cache cannot be written",
         ) from error
-    if found is None:
+    if data is None:
         raise DataError(
             f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.",
             told="its data cache cannot be read back",
         )
-    return found
+    return data
 
 
 def read_kept(cache_dir: Path, key: str) -> Decoded | None:
@@ -256,10 +256,10 @@ def _digest(path: Path) -> str:
 def _is_whole(path: Path, size: int, digest: str | None) -> bool:
     """Whether a file is the one that was written; its digest is worked out once a process. Entries of earlier versions
     have none."""
-    found = path.stat()
-    if found.st_size != size:
+    status = path.stat()
+    if status.st_size != size:
         return False
-    state = path, found.st_ino, found.st_mtime_ns, found.st_size
+    state = path, status.st_ino, status.st_mtime_ns, status.st_size
     if digest is not None and state not in _checked:
         if _digest(path) != digest:
             return False
@@ -300,8 +300,8 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         return _write_arrays(recipe, recipe.code.name, read_code(recipe.code), partial)
     place = locate(dataset)
     if isinstance(place, Folder) and place.format == "arrays":
-        found = read_arrays(place.train[0], place.class_names, columns, recipe.alone)
-        return _write_arrays(recipe, place.name, found, partial)
+        arrays = read_arrays(place.train[0], place.class_names, columns, recipe.alone)
+        return _write_arrays(recipe, place.name, arrays, partial)
     if isinstance(place, Folder) and is_numbers(place, columns, bool(recipe.listed)):
         return _write_arrays(recipe, place.name, read_table(place, columns, recipe.alone), partial)
     unpacked = partial / "unpacked"
@@ -388,11 +388,11 @@ def _sized(recipe: Recipe, inputs: np.ndarray, scale: float) -> tuple[np.ndarray
     return np.stack([resized(image, *square) for image in in_bytes(inputs, scale)]), 255.0
 
 
-def _refuse_size(recipe: Recipe, held: str) -> None:
+def _refuse_size(recipe: Recipe, content: str) -> None:
     if recipe.image_size:
         raise DataError(
-            f"image-size is {recipe.image_size}, but {recipe.dataset!r} holds {held} and no images: leave it 0.",
-            told=f"image-size is {recipe.image_size}, but its data are {held} and no images",
+            f"image-size is {recipe.image_size}, but {recipe.dataset!r} holds {content} and no images: leave it 0.",
+            told=f"image-size is {recipe.image_size}, but its data are {content} and no images",
         )
 
 
@@ -402,7 +402,7 @@ def _group_codes(tables: list[Any]) -> np.ndarray:
 
     # a table without rows may be of another type
     values = [column_values(table, "group").cast("string") for table in tables if len(table)]
-    chunks = [chunk for each in values for chunk in each.chunks]
+    chunks = [chunk for column in values for chunk in column.chunks]
     if not chunks:
         return np.empty(0, dtype=np.int64)
     codes = pyarrow.concat_arrays(chunks).dictionary_encode().indices

@@ -18,7 +18,7 @@ import numpy as np
 from protosphere.core.errors import DataError
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
 from protosphere.data.decoded_cache import Decoded, Recipe, cache_key, decode, kept, read_kept, write_about
-from protosphere.data.folders import TEST_SPLITS, Folder, listed_classes, seen
+from protosphere.data.folders import TEST_SPLITS, Folder, is_visible, listed_classes
 from protosphere.data.images import in_bytes, resized
 from protosphere.data.sources import locate
 from protosphere.data.texts import Texts
@@ -164,19 +164,19 @@ def _subfolders(every: str) -> list[Path]:
             told="the folder of the domains is none",
         )
     # a link that leads nowhere is a domain that is missing, not one to leave out
-    found = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and seen(path))
-    if found and all(path.name in ("train", *TEST_SPLITS) for path in found):
+    folders = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and is_visible(path))
+    if folders and all(path.name in ("train", *TEST_SPLITS) for path in folders):
         raise DataError(
             f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
             f"set dataset to {str(root)!r}.",
             told="the folder of the domains is a single data set",
         )
-    if not found:
+    if not folders:
         raise DataError(
             f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.",
             told="the folder of the domains has no subfolders",
         )
-    return found
+    return folders
 
 
 @contextmanager
@@ -197,10 +197,10 @@ def _place(domain: Domain) -> str | Folder:
     return place
 
 
-def _unfit(domain: str, held: str) -> DataError:
+def _unfit(domain: str, content: str) -> DataError:
     return DataError(
-        f"domain {domain!r} holds {held}, but domains must be images or arrays: take it out of dataset.",
-        told=f"a domain holds {held}, but domains must be images or arrays",
+        f"domain {domain!r} holds {content}, but domains must be images or arrays: take it out of dataset.",
+        told=f"a domain holds {content}, but domains must be images or arrays",
     )
 
 
@@ -227,10 +227,10 @@ def _combine(
     groups = np.empty(table.size, dtype=np.int64)
     used = 0
     for index, part in enumerate(parts):
-        own = table == index
-        labels[own] = np.array([number[name] for name in part.class_names], dtype=np.int64)[part.labels]
+        mask = table == index
+        labels[mask] = np.array([number[name] for name in part.class_names], dtype=np.int64)[part.labels]
         if part.groups is not None:
-            groups[own] = part.groups + used
+            groups[mask] = part.groups + used
             used += int(part.groups.max()) + 1
     np.save(partial / "labels.npy", labels)
     np.save(partial / "domains.npy", table)
@@ -270,10 +270,10 @@ def _are_images(parts: Sequence[Decoded], names: Sequence[str]) -> bool:
         return True
     for name, form in zip(names, forms, strict=True):
         if form != forms[0]:
-            told = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
+            forms_text = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
             raise DataError(
-                f"domains {names[0]!r} and {name!r} hold rows of {told}, but only images as uint8 are brought to one "
-                "size: give both one shape and type.",
+                f"domains {names[0]!r} and {name!r} hold rows of {forms_text}, but only images as uint8 are brought to "
+                "one size: give both one shape and type.",
                 told="its domains hold rows of different shapes or types",
             )
     return False
@@ -281,23 +281,23 @@ def _are_images(parts: Sequence[Decoded], names: Sequence[str]) -> bool:
 
 def _named(part: Decoded, domain: str, common: tuple[str, ...]) -> Decoded:
     """A domain whose classes are among those of the `classes.txt` for all, which names them where they are numbers."""
-    own = part.class_names
-    unknown = next((name for name in own if name not in common), None)
+    class_names = part.class_names
+    unknown = next((name for name in class_names if name not in common), None)
     if unknown is None:
         return part
-    if own != tuple(map(str, range(len(own)))):
+    if class_names != tuple(map(str, range(len(class_names)))):
         raise DataError(
             f"domain {domain!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, or "
             "rename it.",
             told="a domain has a class that the classes.txt of all domains does not name",
         )
-    if len(own) > len(common):
+    if len(class_names) > len(common):
         raise DataError(
-            f"domain {domain!r} has {len(own)} numbered classes, but the classes.txt beside it names {len(common)}: "
-            "give it a line for each, in label order.",
+            f"domain {domain!r} has {len(class_names)} numbered classes, but the classes.txt beside it names "
+            f"{len(common)}: give it a line for each, in label order.",
             told="a domain has more numbered classes than the classes.txt of all domains names",
         )
-    return replace(part, class_names=common[: len(own)])
+    return replace(part, class_names=common[: len(class_names)])
 
 
 def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -> tuple[str, ...]:
@@ -306,8 +306,8 @@ def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -
         return tuple(dict.fromkeys(name for part in parts for name in part.class_names))
     for name, part in zip(names, parts, strict=True):
         sides = {
-            names[0]: [each for each in first if each not in part.class_names],
-            name: [each for each in part.class_names if each not in first],
+            names[0]: [class_name for class_name in first if class_name not in part.class_names],
+            name: [class_name for class_name in part.class_names if class_name not in first],
         }
         if any(sides.values()):
             differing = "; ".join(f"only {side!r} has {', '.join(some)}" for side, some in sides.items() if some)

@@ -41,18 +41,21 @@ class Folder:
 
     def state(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and time of change in ns of every file that the data are read from."""
-        beside = [self.root / "classes.txt", *([self.root / SCHEMA] if self.format in TABLE_SUFFIXES.values() else [])]
-        files = [*self.train, *self.test, *[path for path in beside if path.is_file()]]
+        extra_files = [
+            self.root / "classes.txt",
+            *([self.root / SCHEMA] if self.format in TABLE_SUFFIXES.values() else []),
+        ]
+        files = [*self.train, *self.test, *[path for path in extra_files if path.is_file()]]
         return [(str(p.relative_to(self.root)), *_state(p)) for p in files]
 
 
 def _state(path: Path) -> tuple[int, int]:
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         # a link to nowhere is for whoever reads it
         return -1, -1
-    return found.st_size, found.st_mtime_ns
+    return status.st_size, status.st_mtime_ns
 
 
 def read_folder(root: Path) -> Folder:
@@ -62,14 +65,14 @@ def read_folder(root: Path) -> Folder:
         DataError: the folder does not exist, holds neither tables nor images or both, tables of several formats, what
             is no regular file, or does not fit its `classes.txt`.
     """
-    found = _found(root)
+    folder = _find(root)
     # an image is judged when it is read: where rows are private, one alone decides on no other
-    for path in (*found.train, *found.test) if found.format != "images" else ():
+    for path in (*folder.train, *folder.test) if folder.format != "images" else ():
         refuse_irregular(path)
-    return found
+    return folder
 
 
-def _found(root: Path) -> Folder:
+def _find(root: Path) -> Folder:
     if not root.exists():
         raise DataError(
             f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.",
@@ -113,14 +116,14 @@ def refuse_unlisted(folder: Folder, which: Listed) -> None:
     Raises:
         DataError: the folder has no `classes.txt`.
     """
-    held, leaves = _HELD.get(folder.format, ("a table", "label"))
+    content, leaves = _HELD.get(folder.format, ("a table", "label"))
     if which == "all" or (which == "tables" and folder.format != "images"):
         if listed_classes(folder.root):
             return
         raise DataError(
-            f"{str(folder.root)!r} holds {held}, but no classes.txt: list the classes there, one a line in label order,"
-            f" the same at all sites, so that no {leaves} leaves the site as the name of a class.",
-            told=f"its data are {held} without a classes.txt",
+            f"{str(folder.root)!r} holds {content}, but no classes.txt: list the classes there, one a line in label "
+            f"order, the same at all sites, so that no {leaves} leaves the site as the name of a class.",
+            told=f"its data are {content} without a classes.txt",
         )
 
 
@@ -148,8 +151,8 @@ def listed_classes(root: Path) -> tuple[str, ...]:
 
 
 def _tables(root: Path) -> list[Path]:
-    found = [path for path in root.glob("*.*") if path.suffix in TABLE_SUFFIXES and path.name not in _ABOUT]
-    return sorted(path for path in found if seen(path))
+    paths = [path for path in root.glob("*.*") if path.suffix in TABLE_SUFFIXES and path.name not in _ABOUT]
+    return sorted(path for path in paths if is_visible(path))
 
 
 def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) -> Folder:
@@ -159,9 +162,9 @@ def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) 
     test = next(filter(None, (of_split(name) for name in TEST_SPLITS)), [])
     train = of_split("train") or [path for path in tables if path not in of_split(*TEST_SPLITS)]
     if not train:
-        found = ", ".join(path.name for path in tables)
+        names = ", ".join(path.name for path in tables)
         raise DataError(
-            f"{str(root)!r} has no training table, only {found}: name one train{tables[0].suffix}.",
+            f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.",
             told="its data path has no training table",
         )
     first = train[0]
@@ -182,7 +185,7 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
     train_root = root / "train" if split else root
     test_root = next((root / name for name in TEST_SPLITS if split and (root / name).is_dir()), None)
     roots = [train_root] if test_root is None else [train_root, test_root]
-    images = {each: _images(each) for each in roots}
+    images = {split_root: _images(split_root) for split_root in roots}
     if not any(images.values()):
         raise DataError(
             f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
@@ -191,7 +194,9 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
             told="its data path holds neither tables nor images in folders of classes",
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
-    folders = sorted({path.name for each in roots for path in each.iterdir() if path.is_dir() and seen(path)})
+    folders = sorted(
+        {path.name for split_root in roots for path in split_root.iterdir() if path.is_dir() and is_visible(path)}
+    )
     unknown = [name for name in folders if class_names and name not in class_names]
     if unknown:
         raise DataError(
@@ -203,14 +208,14 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
     return Folder(root, "images", images[train_root], test, class_names or tuple(folders))
 
 
-def seen(path: Path) -> bool:
+def is_visible(path: Path) -> bool:
     """Whether a file or folder is not hidden: its name starts neither with a dot nor with two underscores."""
     return not path.name.startswith((".", "__"))
 
 
 def _image_files(root: Path) -> Iterator[Path]:
     for path in root.rglob("*"):
-        if path.suffix.lower() in IMAGE_SUFFIXES and all(map(seen, map(Path, path.relative_to(root).parts))):
+        if path.suffix.lower() in IMAGE_SUFFIXES and all(map(is_visible, map(Path, path.relative_to(root).parts))):
             yield path
 
 

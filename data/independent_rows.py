@@ -23,16 +23,16 @@ _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def usable(
-    table: datasets.Dataset, found: Mapping[str, str], kind: str, class_names: tuple[str, ...]
+    table: datasets.Dataset, role_by_column: Mapping[str, str], kind: str, class_names: tuple[str, ...]
 ) -> datasets.Dataset:
     """The rows of a table that have a class of the list, a group where groups are asked for, and an input that can be
     read; with class numbers in the label's column.
 
     Args:
-        found: column -> `inputs`, `label` or `group`.
+        role_by_column: column -> `inputs`, `label` or `group`.
         kind: "image" or "text".
     """
-    of = {role: column for column, role in found.items()}
+    of = {role: column for column, role in role_by_column.items()}
     labels = [_label(value, class_names) for value in _values(table, of["label"])]
     groups = (
         [value not in (None, "") for value in _values(table, of["group"])] if "group" in of else [True] * len(table)
@@ -44,20 +44,20 @@ def usable(
         for row, (label, grouped, value) in enumerate(zip(labels, groups, inputs, strict=True))
         if label is not None and grouped and read(value)
     ]
-    kept = table.select(chosen).remove_columns(of["label"])
-    return kept.add_column(of["label"], np.array([labels[row] for row in chosen], dtype=np.int64))
+    subset = table.select(chosen).remove_columns(of["label"])
+    return subset.add_column(of["label"], np.array([labels[row] for row in chosen], dtype=np.int64))
 
 
 def _values(table: datasets.Dataset, column: str) -> list[Any]:
     """One by one, None for what is missing or no UTF-8."""
-    found = []
+    values = []
     for value in table.select_columns([column]).with_format("arrow")[:].column(column) if len(table) else ():
         try:
-            each = value.as_py()
+            cell = value.as_py()
         except UnicodeDecodeError:
-            each = None
-        found.append(each.strip() if isinstance(each, str) else each)
-    return found
+            cell = None
+        values.append(cell.strip() if isinstance(cell, str) else cell)
+    return values
 
 
 def _label(value: Any, class_names: tuple[str, ...]) -> int | None:

@@ -20,24 +20,24 @@ class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
     def __init__(self, size: Callable[[V], int]) -> None:
         self.total = 0
         self._size = size
-        self._kept: OrderedDict[tuple[Any, ...], tuple[V, int]] = OrderedDict()
+        self._entries: OrderedDict[tuple[Any, ...], tuple[V, int]] = OrderedDict()
 
     def __getitem__(self, key: tuple[Any, ...]) -> V:
-        return self._kept[key][0]
+        return self._entries[key][0]
 
     def __setitem__(self, key: tuple[Any, ...], value: V) -> None:
         self.pop(key, None)
-        self._kept[key] = value, self._size(value)
-        self.total += self._kept[key][1]
+        self._entries[key] = value, self._size(value)
+        self.total += self._entries[key][1]
 
     def __delitem__(self, key: tuple[Any, ...]) -> None:
-        self.total -= self._kept.pop(key)[1]
+        self.total -= self._entries.pop(key)[1]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        return iter(self._kept)
+        return iter(self._entries)
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def shrink(self, most: int, least: int = 0) -> None:
         """Drop the oldest until the sizes add up to `most` at most, or `least` values are left."""

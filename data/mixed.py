@@ -66,17 +66,17 @@ def mixed_rows(
     check_ways(ways, int(classes.max()))
     # way_shot_rows draws from [seed, 0, 2]
     rng = np.random.default_rng([seed, 0, 3])
-    own = rng.permutation(np.resize(rng.permutation(len(domain_names)), num_clients))
-    allowed = own[:, None] == domain_of_cell
-    wanted = draw_wanted(allowed, ways, ways_spread, max(shots, 1), shots_spread if shots else 0, rng)
+    domain_of_client = rng.permutation(np.resize(rng.permutation(len(domain_names)), num_clients))
+    allowed = domain_of_client[:, None] == domain_of_cell
+    demand = draw_wanted(allowed, ways, ways_spread, max(shots, 1), shots_spread if shots else 0, rng)
     had = np.bincount(codes)
     lower = "clients, shots or ways"
     if not shots:
-        wanted, lower = _evenly(wanted > 0, had, rng), "clients or ways"
+        demand, lower = _evenly(demand > 0, had, rng), "clients or ways"
     pairs = zip(label_of_cell, domain_of_cell, strict=True)
     names = [f"class {class_names[label]!r} of domain {domain_names[domain]!r}" for label, domain in pairs]
-    refuse_too_few(wanted, had, names, MIXED, rows="rows", lower=lower)
-    return hand_out(wanted, codes, rng)
+    refuse_too_few(demand, had, names, MIXED, rows="rows", lower=lower)
+    return hand_out(demand, codes, rng)
 
 
 def cells_of(labels: np.ndarray, domains: np.ndarray, num_classes: int) -> np.ndarray:
@@ -88,5 +88,5 @@ def _evenly(drew: np.ndarray, had: np.ndarray, rng: np.random.Generator) -> np.n
     """How many of the `had` (cells,) rows each client gets of the cells that it `drew` (clients, cells): all are
     shared, the odd ones at random; one row each where there are fewer rows than clients, which is then too many."""
     turn = np.where(drew, rng.random(drew.shape), np.inf).argsort(axis=0).argsort(axis=0)
-    each, odd = np.divmod(had, drew.sum(axis=0).clip(1))
-    return np.where(drew, (each + (turn < odd)).clip(1), 0)
+    share, odd = np.divmod(had, drew.sum(axis=0).clip(1))
+    return np.where(drew, (share + (turn < odd)).clip(1), 0)

@@ -41,24 +41,24 @@ def table_rows(
         DataError: a file that is no such table, does not fit the clients or the classes, asks for more rows of a class
             than there are, or gives a client none.
     """
-    wanted = _counts(path, num_clients, class_names)
+    demand = _counts(path, num_clients, class_names)
     had = np.bincount(labels, minlength=len(class_names))
-    short = np.flatnonzero(wanted.sum(axis=0) > had)
+    short = np.flatnonzero(demand.sum(axis=0) > had)
     if short.size:
         label = int(short[0])
         raise DataError(
-            f"the partition table {path!r} asks for {wanted[:, label].sum()} rows of class {class_names[label]!r}, but "
+            f"the partition table {path!r} asks for {demand[:, label].sum()} rows of class {class_names[label]!r}, but "
             f"{had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that column.",
-            told=f"the partition table asks for {wanted[:, label].sum()} rows of class {label}, of {had[label]}",
+            told=f"the partition table asks for {demand[:, label].sum()} rows of class {label}, of {had[label]}",
         )
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1], way_shot [seed, 0, 2]
     rng = np.random.default_rng([seed, 0, 3])
     dealt: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
-    for label, column in enumerate(wanted.T):
+    for label, column in enumerate(demand.T):
         rows = rng.permutation(np.flatnonzero(labels == label))
-        for own, part in zip(dealt, np.split(rows[: column.sum()], np.cumsum(column)[:-1]), strict=True):
-            own.append(part)
-    return [np.sort(np.concatenate(own)) for own in dealt]
+        for client_parts, part in zip(dealt, np.split(rows[: column.sum()], np.cumsum(column)[:-1]), strict=True):
+            client_parts.append(part)
+    return [np.sort(np.concatenate(client_parts)) for client_parts in dealt]
 
 
 def write_table(path: Path, counts: np.ndarray, class_names: Sequence[str]) -> None:

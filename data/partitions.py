@@ -86,10 +86,10 @@ def _check(
     if min_samples < 0:
         raise DataError.public(f"min-samples is {min_samples}, but it must be 0 or more.")
     if rows < num_partitions * max(min_samples, 1):
-        each = f"with min-samples = {min_samples} each " if min_samples > 1 else ""
+        minimum = f"with min-samples = {min_samples} each " if min_samples > 1 else ""
         raise DataError.public(
-            f"{num_partitions} clients {each}need at least {num_partitions * max(min_samples, 1)} rows, but the data "
-            f"set has {rows}: lower the number of clients or min-samples, or raise max-samples."
+            f"{num_partitions} clients {minimum}need at least {num_partitions * max(min_samples, 1)} rows, but the "
+            f"data set has {rows}: lower the number of clients or min-samples, or raise max-samples."
         )
     if scheme == "dirichlet" and not (math.isfinite(alpha) and alpha > 0):
         raise DataError.public(f"alpha is {alpha}, but it must be a finite number above 0.")
@@ -186,12 +186,12 @@ def _largest_remainder(quotas: np.ndarray, total: int, room: np.ndarray, ties: n
     Each gets the whole part of its quota; what is left goes, one each, to the largest remainders that have room.
     Of equal remainders the larger entry of `ties` comes first, then the lower index.
     """
-    given = np.minimum(np.floor(quotas + 1e-9).astype(np.int64), room)
-    remainders = np.round(quotas - given, 9)
+    seats = np.minimum(np.floor(quotas + 1e-9).astype(np.int64), room)
+    remainders = np.round(quotas - seats, 9)
     ranking = np.lexsort((np.arange(quotas.size), -ties, -remainders))
-    ranking = ranking[given[ranking] < room[ranking]]
-    given[ranking[: max(total - int(given.sum()), 0)]] += 1
-    return given
+    ranking = ranking[seats[ranking] < room[ranking]]
+    seats[ranking[: max(total - int(seats.sum()), 0)]] += 1
+    return seats
 
 
 def split_rows(
@@ -251,12 +251,12 @@ def deal_test_rows(test_labels: np.ndarray, train_counts: np.ndarray, seed: int)
     dealt: list[list[np.ndarray]] = [[] for _ in train_counts]
     for label in np.flatnonzero(train_counts.sum(axis=0)):
         rows = rng.permutation(np.flatnonzero(test_labels == label))
-        held = train_counts[:, label]
-        room = np.where(held > 0, rows.size, 0)
-        given = _largest_remainder(held / held.sum() * rows.size, rows.size, room, rng.random(held.size))
-        for client, own in enumerate(np.split(rows, np.cumsum(given)[:-1])):
-            dealt[client].append(own)
-    return [np.sort(np.concatenate([np.empty(0, dtype=np.int64), *own])) for own in dealt]
+        counts = train_counts[:, label]
+        room = np.where(counts > 0, rows.size, 0)
+        shares = _largest_remainder(counts / counts.sum() * rows.size, rows.size, room, rng.random(counts.size))
+        for client, part in enumerate(np.split(rows, np.cumsum(shares)[:-1])):
+            dealt[client].append(part)
+    return [np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts])) for parts in dealt]
 
 
 def class_counts(labels: np.ndarray, parts: list[np.ndarray], num_classes: int) -> np.ndarray:

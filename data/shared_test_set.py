@@ -67,30 +67,30 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
         DataError: the client's model could not read it, the classes differ, or a row is in both.
     """
     shared, rows = _open(where)
-    own = open_data(where.spec, where.cache_dir, data_path)
+    data = open_data(where.spec, where.cache_dir, data_path)
     source = f"the shared test set {where.path!r}" if where.path else "the shared test set"
-    if _form(shared) != _form(own):
+    if _form(shared) != _form(data):
         raise DataError(
-            f"{source} holds {_form(shared)}, but this client's data {_form(own)}: point "
+            f"{source} holds {_form(shared)}, but this client's data {_form(data)}: point "
             "shared-test-path at a test set of this client's form, or leave it out, and rows are set aside. Images of "
             "another size become alike with image-size.",
-            told=f"the shared test set holds {_form(shared)}, but its data {_form(own)}",
+            told=f"the shared test set holds {_form(shared)}, but its data {_form(data)}",
         )
-    if shared.columns != own.columns:
+    if shared.columns != data.columns:
         raise DataError(
             f"{source} has other columns, or other values in them, than this client's table: put the same columns.json "
             "beside both.",
             told="the shared test set has other columns than its data",
         )
-    if shared.class_names != own.class_names:
+    if shared.class_names != data.class_names:
         raise DataError(
             f"{source} has the classes {', '.join(shared.class_names)}, but this client's data "
-            f"{', '.join(own.class_names)}: give both the same classes.txt.",
+            f"{', '.join(data.class_names)}: give both the same classes.txt.",
             told="the shared test set has other classes than its data",
         )
-    who = assignment(where.spec, own, where.cache_dir, own=data_path is not None)
-    train = who.train[0 if data_path is not None else partition]
-    copies = np.flatnonzero(np.isin(content_hashes(shared.inputs, rows), content_hashes(own.inputs, train)))
+    row_assignment = assignment(where.spec, data, where.cache_dir, own=data_path is not None)
+    train = row_assignment.train[0 if data_path is not None else partition]
+    copies = np.flatnonzero(np.isin(content_hashes(shared.inputs, rows), content_hashes(data.inputs, train)))
     if copies.size:
         raise DataError(
             f"{source} overlaps this client's training rows: {copies.size} of its {rows.size} rows are copies of some, "

@@ -200,10 +200,10 @@ def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[
     import pyarrow
 
     name = folder.name
-    held = {path: column_types(path) for path in (*folder.train, *folder.test)}
-    first = held[folder.train[0]]
+    types_by_path = {path: column_types(path) for path in (*folder.train, *folder.test)}
+    first = types_by_path[folder.train[0]]
     schema = pyarrow.schema([(column, first[column]) for column in roles(name, first, columns, True)[1]])
-    for path, types in held.items():
+    for path, types in types_by_path.items():
         lacking = [column for column in schema.names if column not in types]
         # a JSON file without rows has no columns either
         if lacking and (types or folder.format == "csv"):
@@ -312,15 +312,15 @@ def _source(
 
     train = splits["train"] if "train" in splits else next(iter(splits.values()))
     test = next((splits[key] for key in TEST_SPLITS if key in splits and splits[key] is not train), None)
-    kind, found = roles(name, train.features, columns, form in ("csv", "json"))
+    kind, role_by_column = roles(name, train.features, columns, form in ("csv", "json"))
     tables = {"train": train} if test is None else {"train": train, "test": test}
-    inputs, label, *groups = found
+    inputs, label, *groups = role_by_column
     feature = train.features[label]
     if not class_names and isinstance(feature, datasets.ClassLabel):
         class_names = tuple(feature.names)
-    check_alike(name, tables, found)
+    check_alike(name, tables, role_by_column)
     if alone:
-        tables = {split: usable(table, found, kind, class_names) for split, table in tables.items()}
+        tables = {split: usable(table, role_by_column, kind, class_names) for split, table in tables.items()}
     if kind == "text":
         tables, class_names = number_labels(name, tables, label, class_names, form == "csv")
     largest = max(check_labels(name, split, table, label, class_names) for split, table in tables.items())
@@ -332,7 +332,7 @@ def _source(
             check_groups(name, split, table, group)
         if kind == "text":
             check_strings(name, split, table, inputs)
-        renamed = table.select_columns(list(found)).rename_columns(found)
+        renamed = table.select_columns(list(role_by_column)).rename_columns(role_by_column)
         chosen[split] = renamed if kind == "text" else renamed.cast_column("inputs", datasets.Image(decode=False))
     class_names = class_names or tuple(str(k) for k in range(largest + 1))
     scale = 1.0 if kind == "text" else 255.0

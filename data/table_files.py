@@ -31,7 +31,7 @@ def types_of(path: Path) -> dict[str, Any]:
     return {name: schema.field(name).type for name in schema.names}
 
 
-def read_columns(path: Path, wanted: Sequence[str]) -> pyarrow.Table:
+def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
     """Some columns of a file that has them.
 
     Raises:
@@ -42,11 +42,11 @@ def read_columns(path: Path, wanted: Sequence[str]) -> pyarrow.Table:
     import pyarrow.parquet
 
     if path.suffix == ".parquet":
-        return pyarrow.parquet.read_table(path, columns=list(wanted))
+        return pyarrow.parquet.read_table(path, columns=list(names))
     if path.suffix == ".csv":
-        schema = pyarrow.schema([(each, pyarrow.string()) for each in wanted])
+        schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         return pyarrow.Table.from_batches(batches(path, schema), schema)
-    values: dict[str, list[Any]] = {name: [] for name in wanted}
+    values: dict[str, list[Any]] = {name: [] for name in names}
     for _, row in json_rows(path):
         for name, column in values.items():
             column.append(row.get(name))
@@ -61,14 +61,14 @@ def _json_column(path: Path, name: str, values: list[Any]) -> pyarrow.Array:
     for row, value in enumerate(values):
         kind = "" if value is None else _KINDS.get(type(value), "a list or an object")
         if kind and (kind not in _KINDS.values() or kind != (first or kind)):
-            beside = f", where other rows have {first}" if first and kind in _KINDS.values() else ""
+            comparison = f", where other rows have {first}" if first and kind in _KINDS.values() else ""
             raise DataError(
-                f"row {row} of {str(path)!r} has {kind} in column {name!r}{beside}: write it alike in all rows, "
+                f"row {row} of {str(path)!r} has {kind} in column {name!r}{comparison}: write it alike in all rows, "
                 "as numbers or as strings.",
-                told=f"row {row} of a table of its data has {kind}{beside}",
+                told=f"row {row} of a table of its data has {kind}{comparison}",
             )
         first = first or kind
     if first != _KINDS[float]:
         return pyarrow.array(values, pyarrow.bool_() if first == _KINDS[bool] else pyarrow.string())
-    whole = all(value is None or (type(value) is int and -_INT64 <= value < _INT64) for value in values)
-    return pyarrow.array(values if whole else [None if value is None else float(value) for value in values])
+    are_integers = all(value is None or (type(value) is int and -_INT64 <= value < _INT64) for value in values)
+    return pyarrow.array(values if are_integers else [None if value is None else float(value) for value in values])

@@ -80,14 +80,14 @@ def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
     if site:
         return False
     try:
-        held = types_of(folder.train[0])
+        types = types_of(folder.train[0])
     except Exception:
         # whoever reads the whole table says what is wrong with it
         return False
-    pictures = any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in held.values())
+    pictures = any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in types.values())
     # parquet alone knows numbers from strings before every row is read
-    texts = any(name in held and (folder.format != "parquet" or is_string(held[name])) for name in TEXT_COLUMNS)
-    return not pictures and not texts and len(held) > 1
+    texts = any(name in types and (folder.format != "parquet" or is_string(types[name])) for name in TEXT_COLUMNS)
+    return not pictures and not texts and len(types) > 1
 
 
 def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
@@ -103,30 +103,34 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
     import datasets
 
     name = folder.name
-    held = types_of(folder.train[0])
-    refuse_absent(name, held, columns)
-    label = columns.label or next((each for each in LABEL_COLUMNS if each in held), "")
+    types = types_of(folder.train[0])
+    refuse_absent(name, types, columns)
+    label = columns.label or next((column for column in LABEL_COLUMNS if column in types), "")
     if not label:
         _refuse(
             name,
-            f"has no label column; its columns are {', '.join(held)}: name the one with the classes "
+            f"has no label column; its columns are {', '.join(types)}: name the one with the classes "
             f"{LABEL_COLUMNS[0]}, or set label-column",
             "has no label column of a usual name",
         )
-    others = [label, *filter(None, (columns.group, columns.partition))]
+    other_columns = [label, *filter(None, (columns.group, columns.partition))]
     schema = read_schema(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None
-    wanted = [each for each in held if each not in others] if schema is None else [each.name for each in schema]
-    tables = {split: _table(folder, paths, [*wanted, *others]) for split, paths in _splits(folder)}
-    schema = _inferred(name, tables, wanted) if schema is None else schema
+    feature_names = (
+        [column for column in types if column not in other_columns]
+        if schema is None
+        else [column.name for column in schema]
+    )
+    tables = {split: _table(folder, paths, [*feature_names, *other_columns]) for split, paths in _splits(folder)}
+    schema = _inferred(name, tables, feature_names) if schema is None else schema
     class_names = folder.class_names
     encoded = {split: encode(name, split, schema, table, alone) for split, table in tables.items()}
     about = {
-        split: datasets.Dataset(table.select(others).append_column(_ROW, [_whole_rows(encoded[split])]))
+        split: datasets.Dataset(table.select(other_columns).append_column(_ROW, [_whole_rows(encoded[split])]))
         for split, table in tables.items()
     }
     if alone:
-        found = {_ROW: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
-        about = {split: usable(table, found, "text", class_names) for split, table in about.items()}
+        role_by_column = {_ROW: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
+        about = {split: usable(table, role_by_column, "text", class_names) for split, table in about.items()}
         encoded = {split: x[np.array(about[split][_ROW], dtype=np.int64)] for split, x in encoded.items()}
     about, class_names = number_labels(name, about, label, class_names, folder.format == "csv")
     largest = max(check_labels(name, split, table, label, class_names) for split, table in about.items())
@@ -208,11 +212,11 @@ def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow
     import pyarrow.compute as pc
 
-    words, missing = as_words(cells)
-    codes = pc.index_in(words, value_set=pyarrow.array(column.values, pyarrow.string())).fill_null(-1).to_numpy()
+    texts, missing = as_words(cells)
+    codes = pc.index_in(texts, value_set=pyarrow.array(column.values, pyarrow.string())).fill_null(-1).to_numpy()
     hot = np.zeros((len(codes), column.features), np.float32)
-    known = np.flatnonzero(~missing & (codes >= 0))
-    hot[known, codes[known]] = 1
+    rows = np.flatnonzero(~missing & (codes >= 0))
+    hot[rows, codes[rows]] = 1
     if column.missing:
         hot[missing, -1] = 1
     return hot, np.where(missing, not column.missing, codes < 0)
@@ -220,22 +224,22 @@ def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
 
 def _whole_rows(encoded: np.ndarray) -> list[str]:
     """The numbers of the rows all of whose cells can be used, "" of any other."""
-    return [str(row) if whole else "" for row, whole in enumerate((~np.isinf(encoded).any(axis=1)).tolist())]
+    return [str(row) if is_usable else "" for row, is_usable in enumerate((~np.isinf(encoded).any(axis=1)).tolist())]
 
 
 def numeric(schema: Sequence[Column]) -> np.ndarray:
     """Which features are the values of a number: (F,) bool."""
-    kinds = [[each.kind == NUMBER, *[False] * (each.features - 1)] for each in schema if each.features]
-    return np.array([kind for own in kinds for kind in own], dtype=bool)
+    kinds = [[column.kind == NUMBER, *[False] * (column.features - 1)] for column in schema if column.features]
+    return np.array([kind for flags in kinds for kind in flags], dtype=bool)
 
 
 def missing_rows(schema: Sequence[Column], inputs: np.ndarray) -> dict[str, int]:
     """How many rows lack a value of each column that may lack one."""
-    ends = np.cumsum([each.features for each in schema])
+    ends = np.cumsum([column.features for column in schema])
     return {
-        each.name: int(np.asarray(inputs[:, end - 1]).sum())
-        for each, end in zip(schema, ends.tolist(), strict=True)
-        if each.missing
+        column.name: int(np.asarray(inputs[:, end - 1]).sum())
+        for column, end in zip(schema, ends.tolist(), strict=True)
+        if column.missing
     }
 
 
@@ -245,8 +249,8 @@ def missing_rows(schema: Sequence[Column], inputs: np.ndarray) -> dict[str, int]
 def columns_of(written: Sequence[Mapping[str, Any]]) -> tuple[Column, ...]:
     """The inverse of `as_json`."""
     return tuple(
-        Column(each["name"], each["kind"], tuple(each.get("values", ())), each.get("missing", False))
-        for each in written
+        Column(entry["name"], entry["kind"], tuple(entry.get("values", ())), entry.get("missing", False))
+        for entry in written
     )
 
 
@@ -257,21 +261,21 @@ def read_schema(path: Path) -> tuple[Column, ...]:
         DataError: it is none.
     """
     try:
-        found = columns_of(json.loads(path.read_text("utf-8"))["columns"])
-        names = [each.name for each in found]
-        kinds = all(each.kind in (NUMBER, CATEGORY) and isinstance(each.missing, bool) for each in found)
-        words = all(isinstance(word, str) for each in found for word in (each.name, *each.values))
-        distinct = all(len(set(own)) == len(own) for own in (names, *(each.values for each in found)))
+        schema = columns_of(json.loads(path.read_text("utf-8"))["columns"])
+        names = [column.name for column in schema]
+        kinds = all(column.kind in (NUMBER, CATEGORY) and isinstance(column.missing, bool) for column in schema)
+        are_strings = all(isinstance(word, str) for column in schema for word in (column.name, *column.values))
+        distinct = all(len(set(values)) == len(values) for values in (names, *(column.values for column in schema)))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        found, kinds, words, distinct = (), False, False, False
-    if not (found and kinds and words and distinct):
+        schema, kinds, are_strings, distinct = (), False, False, False
+    if not (schema and kinds and are_strings and distinct):
         _refuse(
             str(path),
             'does not name columns as {"columns": [{"name": ..., "kind": "number" or "category", "values": [...], '
             '"missing": true or false}, ...]}, each once: have `protosphere data --export-columns FILE` write it',
             "has a columns.json that names no columns",
         )
-    return found
+    return schema
 
 
 def write_schema(path: Path, schema: Sequence[Column]) -> None:
@@ -282,14 +286,14 @@ def write_schema(path: Path, schema: Sequence[Column]) -> None:
     """
     try:
         with replacing(path) as temporary:
-            lines = ",\n  ".join(json.dumps(each.as_json(), ensure_ascii=False) for each in schema)
+            lines = ",\n  ".join(json.dumps(column.as_json(), ensure_ascii=False) for column in schema)
             temporary.write_text(f'{{"columns": [\n  {lines}\n]}}\n', "utf-8")
     except OSError as error:
         raise DataError(f"the columns cannot be written to {str(path)!r} ({error.strerror or error}).") from None
 
 
-def _inferred(name: str, tables: Mapping[str, pyarrow.Table], wanted: Sequence[str]) -> tuple[Column, ...]:
-    index = next((each for each in wanted if each in UNNAMED), None)
+def _inferred(name: str, tables: Mapping[str, pyarrow.Table], column_names: Sequence[str]) -> tuple[Column, ...]:
+    index = next((column for column in column_names if column in UNNAMED), None)
     if index is not None:
         _refuse(
             name,
@@ -298,8 +302,8 @@ def _inferred(name: str, tables: Mapping[str, pyarrow.Table], wanted: Sequence[s
             "has a column without a name",
         )
     # of all splits: one may have whole numbers where another has fractions
-    every = _joined(name, [table.select(wanted) for table in tables.values()])
-    return tuple(_column(name, each, every.column(each)) for each in wanted)
+    every = _joined(name, [table.select(column_names) for table in tables.values()])
+    return tuple(_column(name, column, every.column(column)) for column in column_names)
 
 
 def _column(name: str, column: str, cells: Any) -> Column:
@@ -317,19 +321,19 @@ def _column(name: str, column: str, cells: Any) -> Column:
     values, missing = as_numbers(cells)
     if not np.isinf(values).any() or not strings:
         return Column(column, NUMBER, missing=bool(missing.any()))
-    words, missing = as_words(cells)
-    distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
-    others = [word for word in distinct if not is_number(word)]
-    if not others:
+    texts, missing = as_words(cells)
+    distinct = sorted(word for word in texts.unique().to_pylist() if word is not None)
+    non_numbers = [word for word in distinct if not is_number(word)]
+    if not non_numbers:
         # a number all the same: its row refuses infinity
         return Column(column, NUMBER, missing=bool(missing.any()))
-    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
+    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(texts) // 2):
         likely = "if it holds texts, set text-column to it; if ids, "
-        if len(others) < len(distinct) / 2:
-            likely = f"if it holds numbers, {others[0]!r} is none, so mend or empty that cell; otherwise "
+        if len(non_numbers) < len(distinct) / 2:
+            likely = f"if it holds numbers, {non_numbers[0]!r} is none, so mend or empty that cell; otherwise "
         _refuse(
             name,
-            f"has {len(distinct)} different values in the column {column!r} of {len(words)} rows, too many for a "
+            f"has {len(distinct)} different values in the column {column!r} of {len(texts)} rows, too many for a "
             f"category: {likely}name the columns to use in {SCHEMA}",
             "has a column of too many values for a category",
         )
@@ -343,20 +347,20 @@ def _splits(folder: Folder) -> list[tuple[str, tuple[Path, ...]]]:
     return [(split, paths) for split, paths in (("train", folder.train), ("test", folder.test)) if paths]
 
 
-def _table(folder: Folder, paths: tuple[Path, ...], wanted: Sequence[str]) -> pyarrow.Table:
+def _table(folder: Folder, paths: tuple[Path, ...], column_names: Sequence[str]) -> pyarrow.Table:
     """Some columns of a split's files."""
     parts = []
     for path in paths:
-        held = types_of(path)
-        lacking = next((each for each in wanted if each not in held), None)
+        types = types_of(path)
+        lacking = next((column for column in column_names if column not in types), None)
         if lacking is not None:
             _refuse(
                 folder.name,
-                f"has no column {lacking!r} in {path.name}; its columns are {', '.join(held)}: give all tables the "
+                f"has no column {lacking!r} in {path.name}; its columns are {', '.join(types)}: give all tables the "
                 f"columns of the first, or of {SCHEMA}",
                 "lacks a column in one of its files",
             )
-        parts.append(read_columns(path, wanted))
+        parts.append(read_columns(path, column_names))
     return _joined(folder.name, parts)
 
 

@@ -51,7 +51,7 @@ def column_types(path: Path) -> dict[str, pyarrow.DataType]:
         for key, value in row.items():
             if types.get(key) is None:
                 types[key] = None if value is None else pyarrow.int64() if type(value) is int else pyarrow.string()
-    return {name: pyarrow.string() if held is None else held for name, held in types.items()}
+    return {name: pyarrow.string() if kind is None else kind for name, kind in types.items()}
 
 
 def batches(path: Path, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
@@ -104,8 +104,8 @@ def _broken_csv(path: Path, error: Exception) -> DataError:
             told=f"row {row - 2} of a table of its data has another number of fields than the header",
         )
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in reason:
-        found = re.search(r"Row #(\d+)", reason)
-        where = f"row {int(found[1]) - 2}" if found else "the header"
+        match = re.search(r"Row #(\d+)", reason)
+        where = f"row {int(match[1]) - 2}" if match else "the header"
         return DataError(
             f"{where} of {str(path)!r} is not UTF-8: save the file in UTF-8.",
             told=f"{where} of a table of its data is not UTF-8",
@@ -167,7 +167,7 @@ def _as_row(path: Path, row: int, value: Any) -> dict[str, Any]:
 
 def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) -> str | int | None:
     value = content.get(field.name)
-    wanted = int if str(field.type) == "int64" else str
+    kind = int if str(field.type) == "int64" else str
     if value is None:
         return None
     if type(value) not in _WORDS:
@@ -176,11 +176,11 @@ def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) 
             "numbers.",
             told=f"row {row} of a table of its data holds neither a string nor a whole number",
         )
-    if type(value) is not wanted:
+    if type(value) is not kind:
         raise DataError(
             f"row {row} of {str(path)!r} has {_WORDS[type(value)]} in column "
-            f"{field.name!r}, where other rows have {_WORDS[wanted]}: write the column alike in all rows.",
-            told=f"row {row} of a table of its data has {_WORDS[type(value)]} where other rows have {_WORDS[wanted]}",
+            f"{field.name!r}, where other rows have {_WORDS[kind]}: write the column alike in all rows.",
+            told=f"row {row} of a table of its data has {_WORDS[type(value)]} where other rows have {_WORDS[kind]}",
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DataError(

@@ -28,10 +28,10 @@ class OwnCode:
             DataError: it cannot be loaded or called, or fails.
         """
         try:
-            found = plugins.load(self.place, self.usual)
-            if not callable(found):
-                raise TypeError(f"it is of type {type(found).__name__}, which cannot be called")
-            return found(*arguments)
+            function = plugins.load(self.place, self.usual)
+            if not callable(function):
+                raise TypeError(f"it is of type {type(function).__name__}, which cannot be called")
+            return function(*arguments)
         except DataError:
             raise
         except Exception as error:

@@ -53,10 +53,10 @@ def way_shot_rows(
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1]
     rng = np.random.default_rng([seed, 0, 2])
     allowed = np.ones((num_clients, present.size), dtype=bool)
-    wanted = draw_wanted(allowed, ways, ways_spread, shots, shots_spread, rng)
+    demand = draw_wanted(allowed, ways, ways_spread, shots, shots_spread, rng)
     had = np.bincount(codes)
-    refuse_too_few(wanted, had, [f"class {class_names[label]!r}" for label in present], WAY_SHOT)
-    return hand_out(wanted, codes, rng)
+    refuse_too_few(demand, had, [f"class {class_names[label]!r}" for label in present], WAY_SHOT)
+    return hand_out(demand, codes, rng)
 
 
 def draw_wanted(
@@ -74,39 +74,39 @@ def draw_wanted(
     places = rng.permuted(np.broadcast_to(np.arange(cells), allowed.shape), axis=1)
     # what a client may not draw comes last of all
     ranks = np.where(allowed, places, cells).argsort(axis=1).argsort(axis=1)
-    wanted = rng.integers(shots - shots_spread, shots + shots_spread, allowed.shape, endpoint=True).clip(1)
-    wanted[ranks >= drawn[:, None]] = 0
-    return wanted
+    demand = rng.integers(shots - shots_spread, shots + shots_spread, allowed.shape, endpoint=True).clip(1)
+    demand[ranks >= drawn[:, None]] = 0
+    return demand
 
 
-def hand_out(wanted: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+def hand_out(demand: np.ndarray, codes: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
     """Give each client as many rows of each cell as it wants, at random and each row to one client.
 
     Args:
-        wanted: (clients, cells) int, of no cell more than there are.
+        demand: (clients, cells) int, of no cell more than there are.
         codes: (n,) int in 0..cells−1, the cell of each row.
 
     Returns:
         For each client its row indices, sorted, int64.
     """
-    clients, cells = wanted.shape
+    clients, cells = demand.shape
     had = np.bincount(codes, minlength=cells)
     # rows by cell and then at random are handed to client after client; the last to hold a cell is nobody
     order = np.lexsort((rng.random(codes.size), codes))
-    given = np.vstack([wanted, had - wanted.sum(axis=0)])
-    holder = np.repeat(np.tile(np.arange(clients + 1), cells), given.T.ravel())
+    counts = np.vstack([demand, had - demand.sum(axis=0)])
+    holder = np.repeat(np.tile(np.arange(clients + 1), cells), counts.T.ravel())
     by_holder = order[np.lexsort((order, holder))]
-    return np.split(by_holder, np.cumsum(given.sum(axis=1))[:-1])[:clients]
+    return np.split(by_holder, np.cumsum(counts.sum(axis=1))[:-1])[:clients]
 
 
-def rows_of_held_classes(labels: np.ndarray, held: np.ndarray) -> list[np.ndarray]:
+def rows_of_held_classes(labels: np.ndarray, counts: np.ndarray) -> list[np.ndarray]:
     """For each client all rows of the classes that it holds, sorted; clients that share a class share its rows.
 
     Args:
         labels: (m,) int in 0..K−1.
-        held: (clients, K) int, rows that each client holds of each class elsewhere.
+        counts: (clients, K) int, rows that each client holds of each class elsewhere.
     """
-    return [np.flatnonzero(own[labels]) for own in held > 0]
+    return [np.flatnonzero(mask[labels]) for mask in counts > 0]
 
 
 def check_draws(num_clients: int, ways_spread: int, shots: int, shots_spread: int, least_shots: int) -> None:
@@ -137,7 +137,7 @@ def check_ways(ways: int, num_classes: int) -> None:
 
 
 def refuse_too_few(
-    wanted: np.ndarray,
+    demand: np.ndarray,
     had: np.ndarray,
     cells: Sequence[str],
     partition: str,
@@ -148,20 +148,22 @@ def refuse_too_few(
     """Refuse if a cell lacks rows; the message is about the one that lacks most, the first of equals.
 
     Args:
-        wanted: (clients, cells) int. had: (cells,) int.
+        demand: (clients, cells) int. had: (cells,) int.
         cells, partition, rows, lower: words of the message: what each cell is called, which partition this is, of what
             rows, and what may be too high.
 
     Raises:
         DataError: a cell has fewer rows than all clients together want.
     """
-    lacking = wanted.sum(axis=0) - had
+    lacking = demand.sum(axis=0) - had
     if lacking.max() <= 0:
         return
     worst = int(lacking.argmax())
-    total, clients = int(wanted[:, worst].sum()), np.count_nonzero(wanted[:, worst])
-    others = np.count_nonzero(lacking > 0) - 1
-    also = f" (and {others} more {'class lacks' if others == 1 else 'classes lack'} rows)" if others else ""
+    total, clients = int(demand[:, worst].sum()), np.count_nonzero(demand[:, worst])
+    other_count = np.count_nonzero(lacking > 0) - 1
+    also = (
+        f" (and {other_count} more {'class lacks' if other_count == 1 else 'classes lack'} rows)" if other_count else ""
+    )
     want = f"the {clients} clients that drew it in the {partition} partition want {total}"
     remedy = f"lower the number of {lower}, raise max-samples if it is set, or take another seed"
     raise DataError(

@@ -16,7 +16,7 @@ from protosphere.core.files import refuse_irregular
 from protosphere.core.settings import shown
 from protosphere.core.text import class_words
 from protosphere.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
-from protosphere.data.folders import IMAGE_SUFFIXES, seen
+from protosphere.data.folders import IMAGE_SUFFIXES, is_visible
 from protosphere.data.text_files import json_rows
 from protosphere.serving.predict import Answer, Trained, answers_of, refuse_unfit
 
@@ -63,7 +63,7 @@ def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
     suffixes = TEXT_SUFFIXES if trained.tokens else IMAGE_SUFFIXES
     inputs = []
     for place in sorted(
-        subfolder for subfolder in folder.iterdir() if subfolder.is_dir() and seen(subfolder.relative_to(folder))
+        subfolder for subfolder in folder.iterdir() if subfolder.is_dir() and is_visible(subfolder.relative_to(folder))
     ):
         files = sorted(file for file in place.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
         if files:
