@@ -55,10 +55,10 @@ def model_names(models: str) -> tuple[str, ...]:
         ModelError: a name that is unknown, or none at all. A `package.module:callable` is checked for its form
             here and imported by `build`, since only the client that trains it need have it.
     """
-    asked = [name.strip() for name in models.split(",") if name.strip()]
-    if not asked:
+    items = [name.strip() for name in models.split(",") if name.strip()]
+    if not items:
         raise ModelError(f"models is {models!r}, which names no model; give a family ({', '.join(FAMILIES)}) or names.")
-    names = tuple(name for item in asked for name in FAMILIES.get(item, (item,)))
+    names = tuple(name for item in items for name in FAMILIES.get(item, (item,)))
     for name in names:
         _check_name(name)
     return names
@@ -133,12 +133,12 @@ def build(
             if len(input_shape) == 3 and plugins.is_plugin(name):
                 keep_layout(network, input_shape)
         except Exception as error:
-            words = words_of(error)
-            reason = f"{words}." if isinstance(error, ModelError) else f"{words}; {_remedy(name)}"
-            told = f": {error.told}" if isinstance(error, ModelError) and error.told else ""
+            problem = words_of(error)
+            reason = f"{problem}." if isinstance(error, ModelError) else f"{problem}; {_remedy(name)}"
+            detail = f": {error.told}" if isinstance(error, ModelError) and error.told else ""
             raise ModelError(
                 f"model {name!r} does not fit inputs of shape {input_shape}: {reason}",
-                told=f"its model does not fit inputs of shape {input_shape}{told}",
+                told=f"its model does not fit inputs of shape {input_shape}{detail}",
             ) from error
     network.feature_activation = feature_activation
     network.input_shape = input_shape
@@ -210,14 +210,14 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
 def _user_callable(name: str) -> Callable[..., object]:
     """What `package.module:callable` or a file names; its import may draw random numbers."""
     try:
-        found = plugins.load(name, USUAL)
+        plugin = plugins.load(name, USUAL)
     except ModelError as error:
         raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}", told=IMPORT) from error
-    if not callable(found):
+    if not callable(plugin):
         raise ModelError(
-            f"model {name!r} is of type {type(found).__name__}, which cannot be called; {_remedy(name)}", told=IMPORT
+            f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}", told=IMPORT
         )
-    make: Callable[..., object] = found
+    make: Callable[..., object] = plugin
     return make
 
 

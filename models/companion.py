@@ -66,10 +66,10 @@ class Mixture(WithCompanion):
         return logits
 
     def _mixed(self, part: str) -> dict[str, Tensor]:
-        own, other = self.model.get_submodule(part), self.companion.get_submodule(part)
-        held = {name: p.detach() for name, p in other.named_parameters()}
+        model_part, other = self.model.get_submodule(part), self.companion.get_submodule(part)
+        constants = {name: p.detach() for name, p in other.named_parameters()}
         # no clamp here: its gradient at 0 and at 1 would be 0 or not by the version of torch
-        return {name: self.alpha * p + (1 - self.alpha) * held[name] for name, p in own.named_parameters()}
+        return {name: self.alpha * p + (1 - self.alpha) * constants[name] for name, p in model_part.named_parameters()}
 
 
 class Joined(WithCompanion):

@@ -102,10 +102,10 @@ class Encoder:
         """As a call gives it but for the last bits, and sooner: all rows at once, unless that fails or differs."""
         try:
             network_gives: Tensor = drawn(0, lambda: self.network(inputs))
-            found = self._mixed(network_gives)
+            features = self._mixed(network_gives)
             ends = torch.stack([self._one(row.cpu()) for row in (inputs[:1], inputs[-1:])])
-            if found.shape == (len(inputs), len(self.mixing)) and bool(_near(found[[0, -1]], ends)):
-                return found
+            if features.shape == (len(inputs), len(self.mixing)) and bool(_near(features[[0, -1]], ends)):
+                return features
         except Exception:
             # which rows it fails on one at a time will show
             pass
@@ -121,11 +121,11 @@ class Encoder:
     def _one(self, row: Tensor) -> Tensor:
         with torch.no_grad():
             # what it may draw is the same for each row
-            found: Tensor = drawn(0, lambda: self.network(row))
-            return self._mixed(found)[0]
+            output: Tensor = drawn(0, lambda: self.network(row))
+            return self._mixed(output)[0]
 
-    def _mixed(self, found: Tensor) -> Tensor:
-        h = found.float().flatten(2).mean(dim=2) if found.dim() == 4 else found.float()
+    def _mixed(self, output: Tensor) -> Tensor:
+        h = output.float().flatten(2).mean(dim=2) if output.dim() == 4 else output.float()
         return h @ self.mixing.T - self.centre
 
     def _fingerprint(self) -> str:
@@ -187,9 +187,9 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
     except ModelError:
         raise
     except Exception as error:
-        words = words_of(error)
+        problem = words_of(error)
         raise ModelError(
-            f"the encoder {name!r} does not fit inputs of shape {input_shape}: {words}; give another encoder.",
+            f"the encoder {name!r} does not fit inputs of shape {input_shape}: {problem}; give another encoder.",
             told=f"the encoder does not fit inputs of shape {input_shape}",
         ) from error
 
@@ -204,13 +204,13 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
     if reads_text(name):
         return lambda: text_backbone(f"{name.partition('?')[0]}?trainable=0", input_shape)
     if plugins.is_plugin(name):
-        found = plugins.load(name, USUAL)
-        if not callable(found):
+        plugin = plugins.load(name, USUAL)
+        if not callable(plugin):
             raise ModelError(
-                f"the encoder {name!r} is of type {type(found).__name__}, which cannot be called; give a callable.",
+                f"the encoder {name!r} is of type {type(plugin).__name__}, which cannot be called; give a callable.",
                 told="the encoder cannot be called",
             )
-        make: Callable[..., object] = found
+        make: Callable[..., object] = plugin
         # a copy: the callable may give the same network again, to a model that trains it on private rows
         return lambda: deepcopy(make(input_shape=input_shape))
     return lambda: Vision(name, input_shape)
@@ -270,8 +270,8 @@ class Vision(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """As torchvision's own transforms would give it, but for the size."""
-        whole = nn.functional.interpolate(x, self.size, mode="bilinear") if [*x.shape[2:]] != self.size else x
-        features: Tensor = self.network(((whole + 1) / 2 - self.mean) / self.std)
+        images = nn.functional.interpolate(x, self.size, mode="bilinear") if [*x.shape[2:]] != self.size else x
+        features: Tensor = self.network(((images + 1) / 2 - self.mean) / self.std)
         return features
 
 
@@ -305,10 +305,10 @@ def _load(network: nn.Module, path: str, name: str) -> None:
 
 
 def _centre(network: nn.Module, width: int, name: str) -> Tensor:
-    found = getattr(network, "centre", None)
-    if found is None:
+    value = getattr(network, "centre", None)
+    if value is None:
         return torch.zeros(width)
-    centre = torch.as_tensor(found, dtype=torch.float32).detach().cpu()
+    centre = torch.as_tensor(value, dtype=torch.float32).detach().cpu()
     if centre.shape != (width,) or not bool(centre.isfinite().all()):
         raise ModelError(
             f"the encoder {name!r} has a `centre` of shape {tuple(centre.shape)}; it must be {width} finite numbers, "
@@ -318,9 +318,9 @@ def _centre(network: nn.Module, width: int, name: str) -> Tensor:
     return centre
 
 
-def _near(found: Tensor, alone: Tensor) -> Tensor:
+def _near(features: Tensor, alone: Tensor) -> Tensor:
     """Whether rows differ by no more than rounding does."""
-    return (found - alone).norm() <= 1e-3 * alone.norm() + 1e-6
+    return (features - alone).norm() <= 1e-3 * alone.norm() + 1e-6
 
 
 def _seed(name: str, dim: int) -> int:

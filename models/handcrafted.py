@@ -78,13 +78,13 @@ class Gradients(nn.Module):
         cells = avg_pool2d(answers, 2 * SIDE // CELLS, SIDE // CELLS, SIDE // CELLS // 2)
         size = cells.square().sum(dim=1, keepdim=True).mean(dim=(2, 3), keepdim=True)
         smooth = self._smooth((cells / (size + SMALL).sqrt()).sqrt())
-        found = normalize(torch.einsum("ts,nsij->ntij", self.around, smooth).flatten(1), dim=1)
+        features = normalize(torch.einsum("ts,nsij->ntij", self.around, smooth).flatten(1), dim=1)
         if self.coloured:
             # images of another scale than from -1 to 1 would be colours and nothing else
             size = small.square().mean(dim=(1, 2, 3), keepdim=True).sqrt().clamp_min(1)
-            seen = avg_pool2d(torch.einsum("oc,ncij->noij", self.opponents, small / size), SIDE // CELLS)
-            found = torch.cat([found, COLOUR / CELLS * self._smooth(seen).flatten(1)], dim=1)
-        return found[:, self.order]
+            colours = avg_pool2d(torch.einsum("oc,ncij->noij", self.opponents, small / size), SIDE // CELLS)
+            features = torch.cat([features, COLOUR / CELLS * self._smooth(colours).flatten(1)], dim=1)
+        return features[:, self.order]
 
     def _smooth(self, maps: Tensor) -> Tensor:
         return self.cosines @ maps @ self.cosines.T
@@ -158,6 +158,6 @@ def _fourier(n: int) -> tuple[Tensor, Tensor]:
 def _interleaved(gradients: Tensor, colours: Tensor) -> Tensor:
     """Of OF_COLOUR features in a row the last one of colour, as far as there are gradients to go with them."""
     of_gradients = OF_COLOUR - 1
-    whole = len(gradients) // of_gradients
-    pairs = [gradients[: whole * of_gradients].view(whole, -1), len(gradients) + colours[:whole].view(-1, 1)]
-    return torch.cat([torch.cat(pairs, dim=1).flatten(), gradients[whole * of_gradients :]])
+    groups = len(gradients) // of_gradients
+    pairs = [gradients[: groups * of_gradients].view(groups, -1), len(gradients) + colours[:groups].view(-1, 1)]
+    return torch.cat([torch.cat(pairs, dim=1).flatten(), gradients[groups * of_gradients :]])

@@ -34,9 +34,9 @@ class HubVision(nn.Module):
                 "another encoder.",
                 told=f"the encoder takes images of 1 or 3 channels, but inputs have the shape {input_shape}",
             )
-        asked = EncoderName(encoder_name(name).place)
-        processor = _processor(asked)
-        network: Any = pretrained(asked)
+        reference = EncoderName(encoder_name(name).place)
+        processor = _processor(reference)
+        network: Any = pretrained(reference)
         network = getattr(network, "vision_model", network)
         if getattr(network, "main_input_name", "") != "pixel_values":
             raise ModelError(
@@ -48,23 +48,23 @@ class HubVision(nn.Module):
             network.pooler = nn.Identity()
         self.network: nn.Module = network
         self.size = _size(processor, network.config, name)
-        for each, values in (("mean", processor["image_mean"]), ("std", processor["image_std"])):
-            self.register_buffer(each, torch.tensor(values, dtype=torch.float32).view(-1, 1, 1))
+        for buffer_name, values in (("mean", processor["image_mean"]), ("std", processor["image_std"])):
+            self.register_buffer(buffer_name, torch.tensor(values, dtype=torch.float32).view(-1, 1, 1))
 
     def forward(self, x: Tensor) -> Tensor:
         """As its image processor would give it, but for the border."""
-        whole = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
-        if (*whole.shape[2:],) != self.size:
-            whole = nn.functional.interpolate(whole, self.size, mode="bilinear", antialias=True)
-        hidden: Tensor = self.network(pixel_values=((whole + 1) / 2 - self.mean) / self.std).last_hidden_state
+        images = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
+        if (*images.shape[2:],) != self.size:
+            images = nn.functional.interpolate(images, self.size, mode="bilinear", antialias=True)
+        hidden: Tensor = self.network(pixel_values=((images + 1) / 2 - self.mean) / self.std).last_hidden_state
         return hidden.mean(dim=1) if hidden.dim() == 3 else hidden
 
 
-def _processor(asked: EncoderName) -> dict[str, Any]:
-    with loading("image processor", asked) as transformers:
-        found = nearest(asked, partial(transformers.AutoImageProcessor.from_pretrained, asked.source))
-        told: dict[str, Any] = found.to_dict()
-        return told
+def _processor(reference: EncoderName) -> dict[str, Any]:
+    with loading("image processor", reference) as transformers:
+        processor = nearest(reference, partial(transformers.AutoImageProcessor.from_pretrained, reference.source))
+        entries: dict[str, Any] = processor.to_dict()
+        return entries
 
 
 def _size(processor: dict[str, Any], config: Any, name: str) -> tuple[int, int]:

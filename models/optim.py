@@ -59,14 +59,14 @@ class EagerSGD(torch.optim.SGD):
     def _carried(self, moved: list[Tensor], changes: list[Tensor], momentum: float) -> list[Tensor]:
         """The new v, kept."""
         states = [self.state[parameter] for parameter in moved]
-        old = [place for place, own in enumerate(states) if "momentum_buffer" in own]
+        old = [place for place, state in enumerate(states) if "momentum_buffer" in state]
         if old:
-            kept = [states[place]["momentum_buffer"] for place in old]
-            torch._foreach_mul_(kept, momentum)
-            torch._foreach_add_(kept, [changes[place] for place in old])
+            buffers = [states[place]["momentum_buffer"] for place in old]
+            torch._foreach_mul_(buffers, momentum)
+            torch._foreach_add_(buffers, [changes[place] for place in old])
         for place in set(range(len(moved))).difference(old):
             states[place]["momentum_buffer"] = changes[place].clone()
-        return [own["momentum_buffer"] for own in states]
+        return [state["momentum_buffer"] for state in states]
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients.

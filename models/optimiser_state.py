@@ -18,12 +18,12 @@ def optimiser_tensors(optimiser: torch.optim.Optimizer, prefix: str) -> dict[str
 
 def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], prefix: str) -> None:
     """Put back what `optimiser_tensors` gave; names of another prefix are passed over."""
-    kept: dict[int, dict[str, Tensor]] = {}
+    state_by_index: dict[int, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        whose, _, rest = name.partition("/")
+        whose, _, tail = name.partition("/")
         if whose == prefix:
-            index, _, key = rest.partition("/")
+            index, _, key = tail.partition("/")
             # the optimiser takes tensors over and writes into them
-            kept.setdefault(int(index), {})[key] = tensor.clone()
-    if kept:
-        optimiser.load_state_dict(optimiser.state_dict() | {"state": kept})
+            state_by_index.setdefault(int(index), {})[key] = tensor.clone()
+    if state_by_index:
+        optimiser.load_state_dict(optimiser.state_dict() | {"state": state_by_index})

@@ -83,19 +83,19 @@ def encoder_name(name: str) -> EncoderName:
     Raises:
         ModelError: another query, a number of layers that is none, no id, or an id of another form.
     """
-    place, asked, query = name.removeprefix(PREFIX).partition("?")
+    place, separator, query = name.removeprefix(PREFIX).partition("?")
     key, _, value = query.partition("=")
-    if asked and key != "trainable":
+    if separator and key != "trainable":
         raise ModelError(
             f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.",
             told="its model has another query than ?trainable=<number of layers>",
         )
-    if asked and not (value.isascii() and value.isdigit()):
+    if separator and not (value.isascii() and value.isdigit()):
         raise ModelError(
             f"model {name!r} asks for {value!r} trainable layers; it must be a whole number, 0 for a frozen encoder.",
             told="its model's number of trainable layers is no whole number",
         )
-    encoder = EncoderName(place, int(value) if asked else None)
+    encoder = EncoderName(place, int(value) if separator else None)
     if not (encoder.local or HUB_ID.fullmatch(place)):
         raise ModelError(
             f"model {name!r} names no encoder; after {PREFIX} comes a hub id, as in {PREFIX}owner/encoder, or a path "
@@ -127,12 +127,12 @@ class Tokens:
             ModelError: no transformers, no tokenizer, or no room for a text within L tokens.
         """
         tokenizer = _tokenizer(self.encoder)
-        own = tokenizer.num_special_tokens_to_add()
-        if self.max_tokens <= own:
+        special_tokens = tokenizer.num_special_tokens_to_add()
+        if self.max_tokens <= special_tokens:
             raise ModelError(
-                f"max-tokens is {self.max_tokens}, but the tokenizer of {self.encoder!r} adds {own} tokens of its own "
-                "to every text; raise max-tokens.",
-                told=f"max-tokens is {self.max_tokens}, but its tokenizer adds {own} tokens to every text",
+                f"max-tokens is {self.max_tokens}, but the tokenizer of {self.encoder!r} adds {special_tokens} "
+                "tokens of its own to every text; raise max-tokens.",
+                told=f"max-tokens is {self.max_tokens}, but its tokenizer adds {special_tokens} tokens to every text",
             )
         rows = torch.full((len(texts), self.max_tokens), PADDING, dtype=torch.int32)
         for start in range(0, len(texts), BATCH):
@@ -194,17 +194,17 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
         ModelError: no transformers; an encoder or tokenizer that cannot be had, or is not whole, or do not belong
             together; more layers or more positions than it has; an input that is no row.
     """
-    asked = encoder_name(name)
+    reference = encoder_name(name)
     if len(input_shape) != 1:
         raise ModelError(
             "it reads text, but this data has images; use an image model, or a data set of texts.",
             told="it reads text, but its data are images",
         )
     with torch.random.fork_rng(devices=[]):  # transformers draws before it loads, each version in its own way
-        encoder = pretrained(asked)
+        encoder = pretrained(reference)
     _check_positions(encoder, input_shape[0])
-    _check_vocabulary(encoder, asked)
-    _freeze(encoder, asked.trainable)
+    _check_vocabulary(encoder, reference)
+    _freeze(encoder, reference.trainable)
     return TextEncoder(encoder)
 
 
@@ -250,35 +250,35 @@ def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
         )
 
 
-def _check_vocabulary(encoder: nn.Module, asked: EncoderName) -> None:
+def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
     """Raises ModelError where the tokenizer gives ids that the encoder has no embedding for."""
     get_embeddings: Any = encoder.get_input_embeddings
-    known = getattr(get_embeddings(), "num_embeddings", None)
-    needed = max(_tokenizer(asked.place).get_vocab().values()) + 1
-    if known is not None and needed > known:
+    num_embeddings = getattr(get_embeddings(), "num_embeddings", None)
+    needed = max(_tokenizer(reference.place).get_vocab().values()) + 1
+    if num_embeddings is not None and needed > num_embeddings:
         raise ModelError(
-            f"its tokenizer has {needed} tokens, but the encoder embeds {known}; save the two that belong together, "
-            "or call resize_token_embeddings on the encoder and train it first.",
-            told=f"its tokenizer has {needed} tokens, but its encoder embeds {known}",
+            f"its tokenizer has {needed} tokens, but the encoder embeds {num_embeddings}; save the two that belong "
+            "together, or call resize_token_embeddings on the encoder and train it first.",
+            told=f"its tokenizer has {needed} tokens, but its encoder embeds {num_embeddings}",
         )
 
 
-def pretrained(asked: EncoderName) -> nn.Module:
+def pretrained(reference: EncoderName) -> nn.Module:
     """The encoder in float32, as transformers loads it."""
-    with loading("encoder", asked) as transformers:
+    with loading("encoder", reference) as transformers:
         encoder, report = nearest(
-            asked, partial(transformers.AutoModel.from_pretrained, asked.source, output_loading_info=True)
+            reference, partial(transformers.AutoModel.from_pretrained, reference.source, output_loading_info=True)
         )
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
         raise ModelError(
-            f"the weights at {asked.place!r} lack {len(missing)} of the encoder's tensors, {missing[0]} among them; "
-            "save it whole with its save_pretrained.",
+            f"the weights at {reference.place!r} lack {len(missing)} of the encoder's tensors, {missing[0]} among "
+            "them; save it whole with its save_pretrained.",
             told=f"the weights of its encoder lack {len(missing)} tensors",
         )
     if getattr(encoder.config, "is_encoder_decoder", False):
         raise ModelError(
-            f"{asked.place!r} is an encoder with a decoder, which features need not; use an encoder such as BERT.",
+            f"{reference.place!r} is an encoder with a decoder, which features need not; use an encoder such as BERT.",
             told="its model is an encoder with a decoder",
         )
     network: nn.Module = encoder.float()
@@ -292,21 +292,21 @@ def _tokenizer(place: str) -> Any:
     Raises:
         ModelError: there is none.
     """
-    asked = EncoderName(place)
-    with loading("tokenizer", asked) as transformers:
+    reference = EncoderName(place)
+    with loading("tokenizer", reference) as transformers:
 
         def load(**where: bool) -> Any:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(asked.source, **where)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(reference.source, **where)
             # transformers 5 makes one of the special tokens alone where the vocabulary is missing
             if not tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens) - set(tokenizer.get_added_vocab()):
                 files = dict.fromkeys(["tokenizer.json", *tokenizer.vocab_files_names.values()])
                 raise ModelError(f"{' or '.join(files)} is missing")
             return tokenizer
 
-        return nearest(asked, load)
+        return nearest(reference, load)
 
 
-def nearest(asked: EncoderName, load: Callable[..., Any]) -> Any:
+def nearest(reference: EncoderName, load: Callable[..., Any]) -> Any:
     """What `load` finds on this machine, else on the hub.
 
     A deployment starts a process per message: none of them should ask the hub for what it has, each file with
@@ -315,13 +315,13 @@ def nearest(asked: EncoderName, load: Callable[..., Any]) -> Any:
     try:
         return load(local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError):
-        if asked.local:
+        if reference.local:
             raise
         return load(local_files_only=False, trust_remote_code=False)
 
 
 @contextmanager
-def loading(what: str, asked: EncoderName) -> Iterator[Any]:
+def loading(what: str, reference: EncoderName) -> Iterator[Any]:
     """transformers, silent meanwhile; its errors become one sentence.
 
     Raises:
@@ -334,9 +334,9 @@ def loading(what: str, asked: EncoderName) -> Iterator[Any]:
             "hf: names need transformers, which cannot be imported here; pip install 'protosphere[text]'.",
             told="hf: names need transformers, which its machine lacks",
         ) from error
-    if asked.local and not Path(asked.source).is_dir():
+    if reference.local and not Path(reference.source).is_dir():
         raise ModelError(
-            f"there is no folder {asked.source!r} on this machine; {_remedy(what, asked)}",
+            f"there is no folder {reference.source!r} on this machine; {_remedy(what, reference)}",
             told=f"the folder of its {what} does not exist",
         )
     log = transformers.utils.logging
@@ -347,9 +347,9 @@ def loading(what: str, asked: EncoderName) -> Iterator[Any]:
     try:
         yield transformers
     except Exception as error:
-        words = words_of(error)
+        problem = words_of(error)
         raise ModelError(
-            f"the {what} of {asked.place!r} cannot be loaded: {words}; {_remedy(what, asked)}",
+            f"the {what} of {reference.place!r} cannot be loaded: {problem}; {_remedy(what, reference)}",
             told=f"its {what} cannot be loaded",
         ) from error
     finally:
@@ -358,16 +358,16 @@ def loading(what: str, asked: EncoderName) -> Iterator[Any]:
             log.enable_progress_bar()
 
 
-def _remedy(what: str, asked: EncoderName) -> str:
+def _remedy(what: str, reference: EncoderName) -> str:
     """How a tokenizer or an encoder comes to where it is missing."""
-    if asked.local:
+    if reference.local:
         files, kind = {
             "tokenizer": ("its tokenizer.json", "AutoTokenizer"),
             "encoder": ("its config.json and its weights", "AutoModel"),
             "image processor": ("its preprocessor_config.json", "AutoImageProcessor"),
         }[what]
-        return f"save {files} there by {kind}.from_pretrained(<hub id>).save_pretrained({asked.source!r})."
+        return f"save {files} there by {kind}.from_pretrained(<hub id>).save_pretrained({reference.source!r})."
     return (
-        f"bring it into this machine's cache while it can reach the hub (hf download {asked.place}), or name a "
+        f"bring it into this machine's cache while it can reach the hub (hf download {reference.place}), or name a "
         f"folder that holds encoder and {'tokenizer' if what == 'encoder' else what}, as in {PREFIX}/path/to/encoder."
     )
