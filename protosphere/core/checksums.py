@@ -60,29 +60,29 @@ def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") 
         OSError, ValueError: it cannot be read.
     """
     # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
-    *lines, rest = read_whole(path, LARGEST_RECORD).decode("utf-8").split("\n")
-    if _is_whole(rest):
-        lines.append(rest)
-    elif rest and (last == "whole" or (last == "cut" and not _is_cut_short(rest))):
+    *lines, tail = read_whole(path, LARGEST_RECORD).decode("utf-8").split("\n")
+    if _is_whole(tail):
+        lines.append(tail)
+    elif tail and (last == "whole" or (last == "cut" and not _is_cut_short(tail))):
         raise DamagedError(CUT)
     return [opened(json.loads(line), path) for line in lines]
 
 
-def _is_whole(rest: str) -> bool:
+def _is_whole(text: str) -> bool:
     """Whether nothing but its end is missing to a line."""
     try:
-        return json.JSONDecoder().raw_decode(rest)[1] == len(rest)
+        return json.JSONDecoder().raw_decode(text)[1] == len(text)
     except ValueError:
         return False
 
 
-def _is_cut_short(rest: str) -> bool:
+def _is_cut_short(text: str) -> bool:
     """Whether it is the beginning of a line: without zeros, which a lost page leaves, and with nothing in the place of
     the line's end."""
     try:
-        json.JSONDecoder().raw_decode(rest)
+        json.JSONDecoder().raw_decode(text)
     except ValueError:
-        return "\0" not in rest
+        return "\0" not in text
     return False
 
 
@@ -97,7 +97,7 @@ def opened(content: Any, path: Path, notice: bool = True) -> Any:
         DamagedError: it is not what was written.
     """
     if isinstance(content, list):
-        return [opened(each, path, notice) for each in content]
+        return [opened(entry, path, notice) for entry in content]
     if not isinstance(content, dict):
         return content
     if DIGEST not in content:

@@ -22,12 +22,12 @@ def device_of(name: str, where: str) -> torch.device:
     device = torch.device(name)
     if device.type == "cpu":
         return device
-    there, kind = count_of(device.type), NAMES[device.type]
-    if not there:
+    count, kind = count_of(device.type), NAMES[device.type]
+    if not count:
         raise SettingError(f'{where} "{name}", but this machine has no {kind}; use "auto" or "cpu".')
-    if (device.index or 0) >= there:
+    if (device.index or 0) >= count:
         raise SettingError(
-            f'{where} "{name}", but this machine has {there} {kind} device{"s" * (there > 1)}, from {device.type}:0 '
+            f'{where} "{name}", but this machine has {count} {kind} device{"s" * (count > 1)}, from {device.type}:0 '
             'on; use one of those, "auto" or "cpu".'
         )
     return device

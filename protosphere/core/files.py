@@ -56,14 +56,14 @@ def read_whole(path: Path, most: int = LARGEST) -> bytes:
         IrregularError: it is no regular file, or has more than `most` bytes.
         OSError: it cannot be read.
     """
-    found = path.stat()
-    if kind := _kind(found):
+    status = path.stat()
+    if kind := _kind(status):
         raise IrregularError(f"it is, or leads to, {kind} and no file with an end")
-    if found.st_size > most:
-        raise IrregularError(f"it has {found.st_size} bytes, and at most {most} are read")
+    if status.st_size > most:
+        raise IrregularError(f"it has {status.st_size} bytes, and at most {most} are read")
     with path.open("rb") as file:
         # no more than that, since not all that is a regular file has an end
-        return file.read(found.st_size)
+        return file.read(status.st_size)
 
 
 def refuse_irregular(path: Path, most: int = LARGEST) -> None:
@@ -74,24 +74,24 @@ def refuse_irregular(path: Path, most: int = LARGEST) -> None:
         DataError: what it is.
     """
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return
-    if kind := _kind(found):
+    if kind := _kind(status):
         raise DataError(
             f"{str(path)!r} is, or leads to, {kind} and no file with an end; take it away, or put a file there.",
             told="something among its data is no regular file",
         )
-    if found.st_size > most:
+    if status.st_size > most:
         raise DataError(
-            f"{str(path)!r} has {found.st_size} bytes, and of such a file at most {most} are read; part it, or take it "
-            "away if it is no part of the data.",
+            f"{str(path)!r} has {status.st_size} bytes, and of such a file at most {most} are read; part it, or take "
+            "it away if it is no part of the data.",
             told=f"a file of its data has more than {most} bytes",
         )
 
 
-def _kind(found: os.stat_result) -> str:
+def _kind(status: os.stat_result) -> str:
     """What it is that is no regular file; "" for one that is."""
-    if stat.S_ISREG(found.st_mode):
+    if stat.S_ISREG(status.st_mode):
         return ""
-    return "a folder" if stat.S_ISDIR(found.st_mode) else "a device, a pipe or a socket"
+    return "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"

@@ -73,10 +73,10 @@ def refuse_other(run: str, token: str) -> None:
         OtherHomeError: names this machine and its home.
     """
     try:
-        found = (stores(run) / MARK).read_text("ascii").strip()
+        digest = (stores(run) / MARK).read_text("ascii").strip()
     except (OSError, UnicodeDecodeError):
-        found = ""
-    if found != token_digest(token):
+        digest = ""
+    if digest != token_digest(token):
         raise OtherHomeError(
             f"it runs on {socket.gethostname()} with the PROTOSPHERE_HOME {home().absolute()}, which has no token of "
             "this run"

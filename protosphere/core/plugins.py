@@ -39,8 +39,8 @@ def absolute(name: str) -> str:
     path, attribute = parted(name)
     if not is_file(name):
         return name
-    whole = os.path.abspath(Path(path).expanduser())
-    return f"{whole}:{attribute}" if attribute else whole
+    full_path = os.path.abspath(Path(path).expanduser())
+    return f"{full_path}:{attribute}" if attribute else full_path
 
 
 def stem(name: str) -> str:
@@ -85,14 +85,18 @@ def load(name: str, usual: str) -> object:
     except ModelError:
         raise
     except Exception as error:
-        words = words_of(error) or type(error).__name__
-        how = f"cannot be loaded: {type(error).__name__}: {words}" if is_file(name) else f"cannot be imported: {words}"
+        problem = words_of(error) or type(error).__name__
+        how = (
+            f"cannot be loaded: {type(error).__name__}: {problem}"
+            if is_file(name)
+            else f"cannot be imported: {problem}"
+        )
         file = str(Path(path).expanduser())
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         if lines:
             how = f"{how} (line {lines[-1]})"
         elif is_file(name) and isinstance(error, AttributeError):
-            how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({words})"
+            how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({problem})"
         raise ModelError(f"{name!r} {how}.", told=MISSING) from error
 
 
@@ -153,12 +157,12 @@ def files_of(name: str) -> list[Path] | None:
     places: list[str] | None = None
     try:
         for depth, _ in enumerate(parts := path.split("."), 1):
-            whole = ".".join(parts[:depth])
+            module_name = ".".join(parts[:depth])
             # of a name with a point `find_spec` would import the package
             spec = (
-                importlib.util.find_spec(whole)
+                importlib.util.find_spec(module_name)
                 if depth == 1
-                else importlib.machinery.PathFinder.find_spec(whole, places)
+                else importlib.machinery.PathFinder.find_spec(module_name, places)
             )
             if spec is None or (depth < len(parts) and spec.submodule_search_locations is None):
                 return None
@@ -177,18 +181,20 @@ def files_of(name: str) -> list[Path] | None:
 def _of_file(path: Path) -> ModuleType:
     """A file's module, loaded once a content."""
     code = _content(path)
-    known = f"protosphere_plugin_{path.stem}_{hashlib.blake2b(code + str(path).encode(), digest_size=8).hexdigest()}"
-    if known in sys.modules:
-        return sys.modules[known]
-    module = ModuleType(known)
+    module_name = (
+        f"protosphere_plugin_{path.stem}_{hashlib.blake2b(code + str(path).encode(), digest_size=8).hexdigest()}"
+    )
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    module = ModuleType(module_name)
     module.__file__ = str(path)
     # dataclasses look their module up by name
-    sys.modules[known] = module
+    sys.modules[module_name] = module
     try:
         # not by an import, which keeps compiled files by whole seconds: what runs is what the digest is of
         exec(compile(code, str(path), "exec"), module.__dict__)
     except BaseException:
-        del sys.modules[known]
+        del sys.modules[module_name]
         raise
     return module
 

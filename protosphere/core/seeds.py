@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 
-_found: tuple[int, ThreadpoolController] | None = None  # number of modules, and what was loaded with them
+_cached_pools: tuple[int, ThreadpoolController] | None = None  # number of modules, and what was loaded with them
 
 
 def derive(*parts: int | str) -> int:
@@ -49,7 +49,7 @@ def limited_threads(count: int) -> Iterator[None]:
 def _pools() -> ThreadpoolController:
     """The thread pools of the libraries that are loaded. To look for them takes milliseconds, and they come with
     Python's modules: so only where there are more of those than the last time."""
-    global _found
-    if _found is None or _found[0] != len(sys.modules):
-        _found = len(sys.modules), ThreadpoolController()
-    return _found[1]
+    global _cached_pools
+    if _cached_pools is None or _cached_pools[0] != len(sys.modules):
+        _cached_pools = len(sys.modules), ThreadpoolController()
+    return _cached_pools[1]

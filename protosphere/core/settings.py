@@ -327,42 +327,42 @@ ELSEWHERE = {
 }
 
 
-def refuse_unknown(names: Iterable[str], known: Iterable[str]) -> None:
+def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:
     """Stop at the first name that is no setting, with the nearest one that is."""
-    known = list(known)
+    allowed = list(allowed)
     for name in names:
-        if name not in known:
+        if name not in allowed:
             raise SettingError(
-                f"unknown setting `{shown(name)[1:-1]}`{nearest(name, known)}; `protosphere settings` lists them all."
+                f"unknown setting `{shown(name)[1:-1]}`{nearest(name, allowed)}; `protosphere settings` lists them all."
             )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, allowed: Iterable[str]) -> str:
     """` (did you mean ...?)`, or nothing when no known name is close, or is what others call it by that name."""
-    known = list(known)
+    allowed = list(allowed)
     written = name.lower().replace("_", "-")
-    usual = [each for each in (written, ELSEWHERE.get(written, "")) if each in known]
-    close = usual or difflib.get_close_matches(name, known, n=1)
+    usual = [candidate for candidate in (written, ELSEWHERE.get(written, "")) if candidate in allowed]
+    close = usual or difflib.get_close_matches(name, allowed, n=1)
     return f" (did you mean `{close[0]}`?)" if close else ""
 
 
 def is_run_name(name: str) -> bool:
     """Whether `name` can name a run's folder on the server and on every client, and lead nowhere else."""
     letters = name.translate(dict.fromkeys(map(ord, "-_.")))
-    whole = letters != "" and all(map(_is_letter, letters)) and name == name.strip(".")
-    return whole and len(name.encode()) <= 255
+    is_plain = letters != "" and all(map(_is_letter, letters)) and name == name.strip(".")
+    return is_plain and len(name.encode()) <= 255
 
 
-def plain_name(words: str, longest: int, sign: str = "_") -> str:
+def plain_name(text: str, longest: int, sign: str = "_") -> str:
     """Words as a folder's name: letters and digits of any alphabet stay, and one sign; what is between is one `-`.
 
     Args:
         longest: bytes of the name in UTF-8, at most.
     """
     # one and the same letter can be written in two ways
-    whole = unicodedata.normalize("NFC", words)
-    kept = "".join(letter if letter == sign or _is_letter(letter) else "-" for letter in whole)
-    return re.sub("-+", "-", kept).encode()[:longest].decode(errors="ignore").strip(f"-{sign}")
+    normal_form = unicodedata.normalize("NFC", text)
+    letters = "".join(letter if letter == sign or _is_letter(letter) else "-" for letter in normal_form)
+    return re.sub("-+", "-", letters).encode()[:longest].decode(errors="ignore").strip(f"-{sign}")
 
 
 def _is_letter(character: str) -> bool:

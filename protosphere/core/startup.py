@@ -31,13 +31,13 @@ def end_at_once() -> None:
 def _leave() -> None:
     # what waits in a file that only the search would close, where objects that know each other keep it; by kinds, since
     # to ask each of a quarter of a million objects takes longer
-    found = gc.get_objects()
-    kinds = set(map(type, found))
+    objects = gc.get_objects()
+    kinds = set(map(type, objects))
     # its objects, such as those of Triton, which torch's own optimisers load, would be told of as leaks
     if any(kind.__module__ == "nanobind" for kind in kinds):
         return
     files = {kind for kind in kinds if io.IOBase.__base__ in kind.__mro__}
-    for file in [each for each in found if type(each) in files]:
+    for file in [item for item in objects if type(item) in files]:
         # closed, or to be read alone
         with suppress(Exception):
             file.flush()

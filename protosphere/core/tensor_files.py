@@ -37,13 +37,13 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """
     content = _bytes_of(tensors, {**(metadata or {}), FORM: FORM_NUMBER, DIGEST: PLACE})
     header = SIZE + int.from_bytes(content[:SIZE], "little")
-    front, rest = _ordered(content[SIZE:header]), memoryview(content)[header:]
-    found = hashlib.sha256(front)
-    found.update(rest)
+    front, body = _ordered(content[SIZE:header]), memoryview(content)[header:]
+    hasher = hashlib.sha256(front)
+    hasher.update(body)
     with open(path, "wb") as file:
         # the header is small, and alone holds the place
-        file.write(front.replace(_entry(PLACE), _entry(found.hexdigest()), 1))
-        file.write(rest)
+        file.write(front.replace(_entry(PLACE), _entry(hasher.hexdigest()), 1))
+        file.write(body)
 
 
 def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -73,18 +73,18 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
 def _ordered(header: bytes) -> bytes:
     """The front of a file with its words in order: safetensors writes them in another order each time, and the same
     run is the same to the bit."""
-    found = json.loads(header)
-    found["__metadata__"] = dict(sorted(found["__metadata__"].items()))
-    words = json.dumps(found, separators=(",", ":"), ensure_ascii=False).encode()
-    words += b" " * (-len(words) % SIZE)
-    return len(words).to_bytes(SIZE, "little") + words
+    content = json.loads(header)
+    content["__metadata__"] = dict(sorted(content["__metadata__"].items()))
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % SIZE)
+    return len(text).to_bytes(SIZE, "little") + text
 
 
 def _digest(content: bytes, header: int, digest: str) -> str:
     # without a copy of what may be a large model
-    found = hashlib.sha256(content[:header].replace(_entry(digest), _entry(PLACE), 1))
-    found.update(memoryview(content)[header:])
-    return found.hexdigest()
+    hasher = hashlib.sha256(content[:header].replace(_entry(digest), _entry(PLACE), 1))
+    hasher.update(memoryview(content)[header:])
+    return hasher.hexdigest()
 
 
 def _entry(digest: str) -> bytes:
@@ -92,11 +92,11 @@ def _entry(digest: str) -> bytes:
 
 
 def _bytes_of(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
-    whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    cpu_tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     try:
-        arrays = {name: tensor.numpy() for name, tensor in whole.items()}
+        arrays = {name: tensor.numpy() for name, tensor in cpu_tensors.items()}
     except TypeError:
         # NumPy has no bfloat16; copies, since tensors that share memory are refused
-        return save({name: tensor.clone() for name, tensor in whole.items()}, metadata)
+        return save({name: tensor.clone() for name, tensor in cpu_tensors.items()}, metadata)
     # the same file, without checks of torch's tensors that take longer than all the rest
     return bytes_of_arrays(arrays, metadata)

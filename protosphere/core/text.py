@@ -22,41 +22,41 @@ def class_words(labels: Sequence[int], names: Sequence[str], room: int = ROOM) -
     """
     if not labels:
         return "no class"
-    told: list[str] = []
+    fitting_names: list[str] = []
     for name in cut_apart([names[label] for label in labels], LONGEST_NAME):
-        if told and len(", ".join([*told, name])) > room:
+        if fitting_names and len(", ".join([*fitting_names, name])) > room:
             break
-        told.append(name)
-    rest = f" and {len(labels) - len(told)} more" if len(labels) > len(told) else ""
-    return f"{len(labels)} {'classes' if len(labels) > 1 else 'class'}: {', '.join(told)}{rest}"
+        fitting_names.append(name)
+    remainder = f" and {len(labels) - len(fitting_names)} more" if len(labels) > len(fitting_names) else ""
+    return f"{len(labels)} {'classes' if len(labels) > 1 else 'class'}: {', '.join(fitting_names)}{remainder}"
 
 
-def one_class(held: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:
+def one_class(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[str]) -> str:
     """A sentence without a full stop where accuracy means nothing, else nothing.
 
     Args:
-        held: partition -> labels of its rows; one without any is passed over.
+        labels_by_partition: partition -> labels of its rows; one without any is passed over.
     """
-    holders = {partition: labels[0] for partition, labels in sorted(held.items()) if len(labels) == 1}
+    holders = {partition: labels[0] for partition, labels in sorted(labels_by_partition.items()) if len(labels) == 1}
     if len(names) == 1:
         return f"all data are of {class_word(0, names)}: whatever is answered is right, and accuracy means nothing"
     if not holders:
         return ""
-    words = cut_apart([names[label] for label in holders.values()], LONGEST_NAME)[:MOST_CLIENTS]
-    told = [f"{partition}: {word}" for partition, word in zip(holders, words, strict=False)]
-    told += [f"{len(holders) - MOST_CLIENTS} more"] if len(holders) > MOST_CLIENTS else []
-    who = f"{len(holders)} clients hold" if len(holders) > 1 else "1 client holds"
+    class_labels = cut_apart([names[label] for label in holders.values()], LONGEST_NAME)[:MOST_CLIENTS]
+    items = [f"{partition}: {word}" for partition, word in zip(holders, class_labels, strict=False)]
+    items += [f"{len(holders) - MOST_CLIENTS} more"] if len(holders) > MOST_CLIENTS else []
+    subject = f"{len(holders)} clients hold" if len(holders) > 1 else "1 client holds"
     return (
-        f"{who} one class alone ({', '.join(told)}): always answering it is right, so that its 100 % accuracy means "
-        "nothing and raises the mean"
+        f"{subject} one class alone ({', '.join(items)}): always answering it is right, so that its 100 % accuracy "
+        "means nothing and raises the mean"
     )
 
 
 def duration(seconds: float) -> str:
     """Seconds in the two largest units that matter."""
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, odd_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {odd_seconds} s" if minutes else f"{odd_seconds} s"
 
 
 def own_version() -> str:
@@ -67,16 +67,16 @@ def own_version() -> str:
         return "unknown"
 
 
-def one_line(words: str, most: int = 0) -> str:
+def one_line(text: str, most: int = 0) -> str:
     """Somebody else's words on one line without control characters, cut to `most` characters (0: never)."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in words).split())
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if not most or len(line) <= most else f"{line[: most - 1]}…"
 
 
-def quoted(words: str, most: int) -> str:
+def quoted(text: str, most: int) -> str:
     """Somebody else's words, to stand as theirs within a sentence: on one line, cut to `most` characters, in quotation
     marks that they cannot close."""
-    return f'"{one_line(words.translate(MARKS), most)}"'
+    return f'"{one_line(text.translate(MARKS), most)}"'
 
 
 def cut_apart(names: Sequence[str], most: int) -> list[str]:
@@ -86,38 +86,38 @@ def cut_apart(names: Sequence[str], most: int) -> list[str]:
     path its folders, words their beginning.
     """
     lines = {name: one_line(name) for name in names}
-    alike: dict[str, list[str]] = {}
+    names_by_cut: dict[str, list[str]] = {}
     for name, line in lines.items():
-        alike.setdefault(one_line(line, most), []).append(name)
-    shown = {group[0]: cut for cut, group in alike.items()}
-    taken = {cut for cut, group in alike.items() if len(group) == 1}
-    for group in alike.values():
+        names_by_cut.setdefault(one_line(line, most), []).append(name)
+    cut_by_name = {group[0]: cut for cut, group in names_by_cut.items()}
+    taken = {cut for cut, group in names_by_cut.items() if len(group) == 1}
+    for group in names_by_cut.values():
         first, last = min(lines[name] for name in group), max(lines[name] for name in group)
         differing = (place for place, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
         # one may be the beginning of the others
         begin = next(differing, len(first))
         for name in group if len(group) > 1 else ():
-            shown[name] = _numbered(_without_begin(lines[name], begin, most), taken, most)
-            taken.add(shown[name])
-    return [shown[name] for name in names]
+            cut_by_name[name] = _numbered(_without_begin(lines[name], begin, most), taken, most)
+            taken.add(cut_by_name[name])
+    return [cut_by_name[name] for name in names]
 
 
-def _without_begin(line: str, alike: int, most: int) -> str:
-    """What fits of a line's end, but all from `alike` on, where it begins to differ from others."""
-    start = min(alike, len(line) - most + 1)
+def _without_begin(line: str, begin: int, most: int) -> str:
+    """What fits of a line's end, but all from `begin` on, where it begins to differ from others."""
+    start = min(begin, len(line) - most + 1)
     if len(line) <= most:
         return line
-    folder = line.find("/", start, alike)
+    folder = line.find("/", start, begin)
     return one_line(f"…{line[start if folder < 0 else folder + 1 :]}", most)
 
 
-def _numbered(words: str, others: Collection[str], most: int) -> str:
+def _numbered(text: str, taken: Collection[str], most: int) -> str:
     """Words that none of the others are."""
-    found, number = words, 2
-    while found in others:
+    candidate, number = text, 2
+    while candidate in taken:
         end = f" ({number})"
-        found, number = one_line(words, most - len(end)) + end, number + 1
-    return found
+        candidate, number = one_line(text, most - len(end)) + end, number + 1
+    return candidate
 
 
 def without_middle(name: str, most: int) -> str:

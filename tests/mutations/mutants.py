@@ -294,8 +294,8 @@ MUTANTS = {
     ),
     "the home of another run will do": Mutant(
         "protosphere/core/home.py",
-        "if found != token_digest(token):",
-        "if not found:",
+        "if digest != token_digest(token):",
+        "if not digest:",
         "tests/core/test_home.py",
     ),
     "a path in an error": Mutant(
