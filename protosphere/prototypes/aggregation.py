@@ -38,8 +38,8 @@ def aggregate(sets: Sequence[PrototypeSet], how: str = "mean", trim: float = 0.1
         raise ValueError("There are no prototype sets to aggregate; at least one client must have uploaded its own.")
     refuse_different_kinds(sets, "aggregated")
 
-    rows = torch.cat([each.vectors for each in sets]).double()
-    labels, owner = torch.cat([each.labels for each in sets]).unique(return_inverse=True)
+    rows = torch.cat([prototypes.vectors for prototypes in sets]).double()
+    labels, owner = torch.cat([prototypes.labels for prototypes in sets]).unique(return_inverse=True)
     if how in ("mean", "weighted"):
         weights = _counts(sets).double() if how == "weighted" else rows.new_ones(len(rows))
         vectors = _weighted_means(rows, owner, weights, len(labels))
@@ -62,13 +62,13 @@ def values_cut(rows: int, trim: float) -> int:
 
 
 def _counts(sets: Sequence[PrototypeSet]) -> Tensor:
-    found = [each.counts for each in sets if each.counts is not None]
-    if len(found) < len(sets):
+    counts = [prototypes.counts for prototypes in sets if prototypes.counts is not None]
+    if len(counts) < len(sets):
         raise ValueError(
-            f"The aggregation 'weighted' needs class counts, but {len(sets) - len(found)} of {len(sets)} "
+            f"The aggregation 'weighted' needs class counts, but {len(sets) - len(counts)} of {len(sets)} "
             "prototype sets have none; let the clients upload them or choose 'mean'."
         )
-    return torch.cat(found)
+    return torch.cat(counts)
 
 
 def _weighted_means(rows: Tensor, owner: Tensor, weights: Tensor, groups: int) -> Tensor:

@@ -60,13 +60,13 @@ def disagreement(means: Mapping[int, PrototypeSet], rows: Mapping[int, Tensor], 
     covariance: S of the rows around their own client's class means, (d, d), positive semidefinite. Fewer than half of
     the clients are left out. Costs O(n k d) a block of clients and class means of n = POINTS.
     """
-    told = sorted(client for client, each in means.items() if len(each))
-    blocks = max(1, min(sum(len(means[client]) for client in told) // POINTS + 1, len(told) // (2 * FEW)))
-    found = [_of_block(told[start::blocks], means, rows, covariance) for start in range(blocks)]
+    clients = sorted(client for client, prototypes in means.items() if len(prototypes))
+    blocks = max(1, min(sum(len(means[client]) for client in clients) // POINTS + 1, len(clients) // (2 * FEW)))
+    findings = [_of_block(clients[start::blocks], means, rows, covariance) for start in range(blocks)]
     return Disagreement(
-        [client for each in found for client in each.far],
-        [client for each in found for client in each.contradicted],
-        {client: others for each in found for client, others in each.disputes.items()},
+        [client for finding in findings for client in finding.far],
+        [client for finding in findings for client in finding.contradicted],
+        {client: opponents for finding in findings for client, opponents in finding.disputes.items()},
     )
 
 
@@ -95,27 +95,27 @@ def _of_block(
     against = torch.full((number, number), torch.nan, dtype=torch.float64)
     if bool(inside.any()):
         against = _contradictions(points[inside], labels[inside], owner[inside], of_rows[inside], noise[inside], number)
-    left = [place for place in range(number) if place not in far]
+    remaining = [place for place in range(number) if place not in far]
     contradicted: list[int] = []
     while len(far) + len(contradicted) < most:
-        among = against[left][:, left]
-        known = ~among.isnan()
-        mean = among.nansum(dim=1) / known.sum(dim=1).clamp_min(1)
+        among = against[remaining][:, remaining]
+        measured = ~among.isnan()
+        mean = among.nansum(dim=1) / measured.sum(dim=1).clamp_min(1)
         odd = ((among > AGAINST).sum(dim=1) > 1) & (mean > LINE)
         if not bool(odd.any()):
             break
         # of several the one that contradicts most: who is contradicted by liars alone is so less often than they
-        worst = left[int(among.nansum(dim=1).where(odd, -torch.ones(())).argmax())]
+        worst = remaining[int(among.nansum(dim=1).where(odd, -torch.ones(())).argmax())]
         contradicted.append(worst)
-        left.remove(worst)
+        remaining.remove(worst)
     disputes = {
-        clients[place]: frozenset(clients[other] for other in left if bool(against[place, other] > LINE))
-        for place in left
+        clients[place]: frozenset(clients[other] for other in remaining if bool(against[place, other] > LINE))
+        for place in remaining
     }
     return Disagreement(
         [clients[place] for place in far],
         [clients[place] for place in contradicted],
-        {client: others for client, others in disputes.items() if others},
+        {client: opponents for client, opponents in disputes.items() if opponents},
     )
 
 
@@ -125,8 +125,8 @@ def _far(points: Tensor, owner: Tensor, noise: Tensor, number: int) -> list[int]
     squares = (points - centre).square().sum(dim=1)
     usual = _largest(squares, owner, number).sqrt().median()
     # a mean of few rows lies far by chance
-    own = _largest((squares - noise).clamp_min(0), owner, number).sqrt()
-    return [int(place) for place in own.argsort(descending=True) if bool(own[place] > FAR * usual)]
+    distances = _largest((squares - noise).clamp_min(0), owner, number).sqrt()
+    return [int(place) for place in distances.argsort(descending=True) if bool(distances[place] > FAR * usual)]
 
 
 def _largest(values: Tensor, owner: Tensor, number: int) -> Tensor:
@@ -141,28 +141,28 @@ def _contradictions(points: Tensor, labels: Tensor, owner: Tensor, rows: Tensor,
     of_class = torch.full((number, int(labels.max()) + 1), -1)
     of_class[owner, labels] = places
     # [x, l]: the mean that l's client has of x's class
-    own = of_class[owner.unsqueeze(0), labels.unsqueeze(1)]
-    asked = (own >= 0) & (own != places) & (owner.unsqueeze(1) != owner)
-    own = own.clamp_min(0)
-    to_own, apart = squares.gather(1, own), squares[own, places.expand(m, m)].clamp_min(1e-12)
+    counterpart = of_class[owner.unsqueeze(0), labels.unsqueeze(1)]
+    comparable = (counterpart >= 0) & (counterpart != places) & (owner.unsqueeze(1) != owner)
+    counterpart = counterpart.clamp_min(0)
+    to_own, apart = squares.gather(1, counterpart), squares[counterpart, places.expand(m, m)].clamp_min(1e-12)
     # how much nearer x is to l than to its class, in standard deviations of a row and of what the means are uncertain
-    nearer = ((to_own - noise[own]) - (squares - noise)) / 2
-    deviation = (apart * (1 + 1 / rows.unsqueeze(1)) + to_own / rows[own] + squares / rows).sqrt()
-    odds = (nearer / deviation).masked_fill(~asked, -torch.inf)
+    nearer = ((to_own - noise[counterpart]) - (squares - noise)) / 2
+    deviation = (apart * (1 + 1 / rows.unsqueeze(1)) + to_own / rows[counterpart] + squares / rows).sqrt()
+    odds = (nearer / deviation).masked_fill(~comparable, -torch.inf)
     worst = odds.new_full((m, number), -torch.inf).scatter_reduce(1, owner.expand(m, m), odds, "amax")
     judged = ~worst.isneginf()
     taken = torch.special.ndtr(worst).masked_fill(~judged, 0)
     total = taken.new_zeros(number, number).index_add_(0, owner, taken)
     judgements = taken.new_zeros(number, number).index_add_(0, owner, judged.double())
-    found = (total + total.T) / (judgements + judgements.T)
+    shares = (total + total.T) / (judgements + judgements.T)
     clash = _same_place(squares.sqrt(), labels, owner, number)
-    return found.masked_fill(clash | clash.T, 1.0).fill_diagonal_(torch.nan)
+    return shares.masked_fill(clash | clash.T, 1.0).fill_diagonal_(torch.nan)
 
 
 def _same_place(distances: Tensor, labels: Tensor, owner: Tensor, number: int) -> Tensor:
     """Whether a class of one client lies where the other has another class, (number, number)."""
     within = [distances[mine][:, mine] for mine in (owner == place for place in range(number))]
-    nearest = [each[each > 0].min() for each in within if bool((each > 0).any())]
+    nearest = [between[between > 0].min() for between in within if bool((between > 0).any())]
     elsewhere = owner.unsqueeze(1) != owner
     same = elsewhere & (labels.unsqueeze(1) == labels)
     clash = torch.zeros(number, number, dtype=torch.bool)

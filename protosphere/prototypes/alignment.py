@@ -113,26 +113,26 @@ def align(
 
     rng = np.random.default_rng(seed)
     points, directionless = sphere.directions(array, rng)
-    found = solvers.Solution(points, 0, "exact")
+    solution = solvers.Solution(points, 0, "exact")
     value, least, mean, largest, share = _nothing(s), None, None, None, None
     if K > 1:
         with _few_threads():
             points = sphere.separated(points, rng)
             if solver == "thomson":
-                found = solvers.thomson(points, iterations, stop, epsilon)
+                solution = solvers.thomson(points, iterations, stop, epsilon)
             elif solver == "riesz":
-                found = solvers.riesz(points, s, rng)
+                solution = solvers.riesz(points, s, rng)
             else:
-                found = solvers.simplex(points)
-            value, least, mean, largest = sphere.measure(found.points, s)
+                solution = solvers.simplex(points)
+            value, least, mean, largest = sphere.measure(solution.points, s)
         share = least / math.sqrt(2 * K / (K - 1))
     return Alignment(
-        points=torch.from_numpy(found.points).to(dtype=vectors.dtype, device=vectors.device),
-        iterations=found.iterations,
+        points=torch.from_numpy(solution.points).to(dtype=vectors.dtype, device=vectors.device),
+        iterations=solution.iterations,
         energy=_energy(value, s),
-        converged=found.ended_by != "limit",
+        converged=solution.ended_by != "limit",
         solver=solver,
-        ended_by=found.ended_by,
+        ended_by=solution.ended_by,
         minimum_distance=least,
         mean_distance=mean,
         maximum_distance=largest,

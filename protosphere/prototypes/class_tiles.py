@@ -48,16 +48,16 @@ class ClassTiles:
         """
         going = finished[self.owner]
         places = (~going).nonzero().flatten()
-        left = len(places)
-        holes = going[:left].nonzero().flatten()
-        fillers = places[left - len(holes) :]
+        remaining = len(places)
+        holes = going[:remaining].nonzero().flatten()
+        fillers = places[remaining - len(holes) :]
         self.rows[holes], self.real[holes], self.owner[holes] = (
             self.rows[fillers],
             self.real[fillers],
             self.owner[fillers],
         )
         position = (~finished).cumsum(0) - 1
-        return ClassTiles(self.rows[:left], self.real[:left], position[self.owner[:left]])
+        return ClassTiles(self.rows[:remaining], self.real[:remaining], position[self.owner[:remaining]])
 
 
 def class_tiles(

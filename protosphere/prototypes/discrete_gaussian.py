@@ -27,10 +27,10 @@ def _laplace(scale: int) -> int:
         within = randbelow(scale)
         if not _exp_minus(within, scale):
             continue
-        whole = 0
+        quotient = 0
         while _exp_minus(1, 1):
-            whole += 1
-        size, negative = within + scale * whole, randbelow(2)
+            quotient += 1
+        size, negative = within + scale * quotient, randbelow(2)
         # zero would have come with either sign
         if size or not negative:
             return -size if negative else size

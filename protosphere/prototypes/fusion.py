@@ -107,42 +107,45 @@ def _pool(mixtures: Mapping[int, MixtureSet], weighting: str) -> _Pool:
         raise ValueError(f"The weighting {weighting!r} is unknown; choose one of {', '.join(WEIGHTINGS)}.")
     if not mixtures:
         raise ValueError("There are no mixtures to fuse; at least one client must have uploaded its own.")
-    kinds = sorted({(each.dim, str(each.means.dtype)) for each in mixtures.values()})
+    kinds = sorted({(mixture.dim, str(mixture.means.dtype)) for mixture in mixtures.values()})
     if len(kinds) > 1:
         raise ValueError(
             f"Mixtures of different kinds (dimension, dtype) cannot be fused: {kinds}; "
             "all clients must use the same feature-dim and number format."
         )
     sets = [mixtures[partition].to(device="cpu") for partition in sorted(mixtures)]
-    weights = torch.cat([each.weights for each in sets]).double()
+    weights = torch.cat([mixture.weights for mixture in sets]).double()
     if weighting == "samples":
         weights = weights * _counts(mixtures, sets)
-    labels = torch.cat([each.labels for each in sets])
+    labels = torch.cat([mixture.labels for mixture in sets])
     # stable sorts: what they do not tell apart stays in the order of client and row
     order = weights.argsort(descending=True, stable=True)
     order = order[labels[order].argsort(stable=True)]
-    means, variances = torch.cat([each.means for each in sets]), torch.cat([each.variances for each in sets])
+    means, variances = (
+        torch.cat([mixture.means for mixture in sets]),
+        torch.cat([mixture.variances for mixture in sets]),
+    )
     return _Pool(labels, means, variances, weights, order)
 
 
 def _counts(mixtures: Mapping[int, MixtureSet], sets: Sequence[MixtureSet]) -> Tensor:
-    silent = sorted(partition for partition, each in mixtures.items() if each.counts is None)
+    silent = sorted(partition for partition, mixture in mixtures.items() if mixture.counts is None)
     if silent:
         raise ValueError(
             f"The weighting 'samples' needs class counts, but the mixtures of the clients {silent} have none; "
             "let the clients upload them or choose 'uniform'."
         )
-    return torch.cat([each.counts for each in sets if each.counts is not None])
+    return torch.cat([mixture.counts for mixture in sets if mixture.counts is not None])
 
 
 def _fused(means: Tensor, variances: Tensor, weights: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
     """One class: components (m, d), (m, d), (m,) in their order -> means, variances, weights of the c fused ones."""
-    clusters, found = _complete_linkage(_near(means, variances, limit))
-    totals = weights.new_zeros(found).index_add_(0, clusters, weights)
+    clusters, num_clusters = _complete_linkage(_near(means, variances, limit))
+    totals = weights.new_zeros(num_clusters).index_add_(0, clusters, weights)
     shares = (weights / totals[clusters]).unsqueeze(1)
 
     def pooled(values: Tensor) -> Tensor:
-        return values.new_zeros(found, values.shape[1]).index_add_(0, clusters, shares * values)
+        return values.new_zeros(num_clusters, values.shape[1]).index_add_(0, clusters, shares * values)
 
     centres = pooled(means)
     spreads = pooled(variances + (means - centres[clusters]).square())
@@ -169,16 +172,16 @@ def _complete_linkage(near: NDArray[np.bool_]) -> tuple[Tensor, int]:
     """
     clusters = np.empty(len(near), dtype=np.int64)
     free = np.ones(len(near), dtype=np.bool_)
-    found = 0
+    num_clusters = 0
     for seed in range(len(near)):
         if not free[seed]:
             continue
-        clusters[seed] = found
+        clusters[seed] = num_clusters
         candidates = free & near[seed]
         while candidates.any():
             joining = int(candidates.argmax())
-            clusters[joining] = found
+            clusters[joining] = num_clusters
             free[joining] = False
             candidates &= near[joining]
-        found += 1
-    return torch.from_numpy(clusters), found
+        num_clusters += 1
+    return torch.from_numpy(clusters), num_clusters

@@ -99,22 +99,22 @@ def fit_class_mixtures(
     tiles, centres, spread = class_tiles(features.detach(), order, counts, dtype)
     _check_finite(classes, spread, dtype)
     floor = (RELATIVE_FLOOR * spread).clamp(min=LEAST_FLOOR).to(dtype)
-    found = (
+    fit = (
         _greedy_start(tiles, classes, counts, components, seed, floor)
         if start is None
         else _given_start(start, classes, counts, components, centres, dtype)
     )
-    iterations, converged, log_likelihood = _iterate(tiles, found, counts, floor, tolerance, max_iterations)
+    iterations, converged, log_likelihood = _iterate(tiles, fit, counts, floor, tolerance, max_iterations)
 
-    kept = found.weights * counts.unsqueeze(1) >= LEAST_HELD
-    position = kept.nonzero()[:, 0]
-    weights = torch.where(kept, found.weights, 0).double()
+    mask = fit.weights * counts.unsqueeze(1) >= LEAST_HELD
+    position = mask.nonzero()[:, 0]
+    weights = torch.where(mask, fit.weights, 0).double()
     weights /= weights.sum(dim=1, keepdim=True)
     mixtures = MixtureSet(
         classes[position],
-        (found.means[kept] + centres[position]).to(result_dtype),
-        found.variances[kept].to(result_dtype),
-        weights[kept].to(result_dtype),
+        (fit.means[mask] + centres[position]).to(result_dtype),
+        fit.variances[mask].to(result_dtype),
+        weights[mask].to(result_dtype),
         counts[position],
     )
     return MixtureFit(mixtures, iterations, converged, log_likelihood)
@@ -179,8 +179,8 @@ def _greedy_start(
         closer = distances.gather(1, best[:, None, None].expand(-1, 1, width))[:, 0]
         held_by.masked_fill_(closer < nearest, slot)
         nearest = closer
-    held = one_hot(held_by, components).transpose(1, 2).to(tiles.rows.dtype)
-    return _m_step(tiles, held * tiles.real.unsqueeze(1), floor)
+    shares = one_hot(held_by, components).transpose(1, 2).to(tiles.rows.dtype)
+    return _m_step(tiles, shares * tiles.real.unsqueeze(1), floor)
 
 
 def _squared_distances(tiles: ClassTiles, chosen: Tensor, floor: Tensor) -> Tensor:
@@ -244,9 +244,9 @@ def _given_start(
 
 
 def _iterate(
-    tiles: ClassTiles, found: _Components, counts: Tensor, floor: Tensor, tolerance: float, max_iterations: int
+    tiles: ClassTiles, fit: _Components, counts: Tensor, floor: Tensor, tolerance: float, max_iterations: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """EM from the components `found`, which it replaces by what it finds; `tiles` are void afterwards.
+    """EM from the components `fit`, which it replaces by what it finds; `tiles` are void afterwards.
 
     -> iterations (k,), converged (k,), mean log-likelihood (k,) of the last E-step.
     """
@@ -254,17 +254,17 @@ def _iterate(
     converged = torch.zeros_like(counts, dtype=torch.bool)
     log_likelihood = torch.full_like(floor, -math.inf, dtype=torch.float64)
     batch = torch.arange(len(counts), device=counts.device)
-    now = found
+    now = fit
     for iteration in range(1, max_iterations + 1):
-        sums, held = _e_step(tiles, now)
-        now = _m_step(tiles, held, floor[batch])
+        sums, shares = _e_step(tiles, now)
+        now = _m_step(tiles, shares, floor[batch])
         means = sums / counts[batch]
         done = (means - log_likelihood[batch]).abs() < tolerance
         log_likelihood[batch] = means
         leaving = len(batch) if iteration == max_iterations else int(done.sum())
         if not leaving:
             continue
-        found.put(batch, now)
+        fit.put(batch, now)
         iterations[batch], converged[batch] = iteration, done
         if leaving == len(batch):
             break
@@ -282,17 +282,17 @@ def _e_step(tiles: ClassTiles, now: _Components) -> tuple[Tensor, Tensor]:
     constant = now.weights.log() - 0.5 * (logarithms + tiles.dim * math.log(2 * math.pi))
     joint = tiles.forms(linear, -0.5 * precisions, constant)
     largest = joint.amax(dim=1, keepdim=True)
-    held = joint.sub_(largest).exp_()
-    sums = held.sum(dim=1, keepdim=True)
+    shares = joint.sub_(largest).exp_()
+    sums = shares.sum(dim=1, keepdim=True)
     per_sample = (largest + sums.log())[:, 0].double() * tiles.real
-    held *= tiles.real.unsqueeze(1) / sums
-    return tiles.by_class(per_sample.sum(dim=1), len(now.weights)), held
+    shares *= tiles.real.unsqueeze(1) / sums
+    return tiles.by_class(per_sample.sum(dim=1), len(now.weights)), shares
 
 
-def _m_step(tiles: ClassTiles, held: Tensor, floor: Tensor) -> _Components:
+def _m_step(tiles: ClassTiles, shares: Tensor, floor: Tensor) -> _Components:
     """Eq. 6 with the diagonal of the covariance and the floor added; a component that holds nothing gets weight 0."""
-    totals = tiles.by_class(held.sum(dim=2), len(floor))
-    moments = tiles.by_class(torch.bmm(held, tiles.rows), len(floor))
+    totals = tiles.by_class(shares.sum(dim=2), len(floor))
+    moments = tiles.by_class(torch.bmm(shares, tiles.rows), len(floor))
     moments /= totals.clamp(min=torch.finfo(totals.dtype).tiny).unsqueeze(2)
     means, squares = moments[:, :, : tiles.dim], moments[:, :, tiles.dim :]
     variances = (squares - means * means).clamp_(min=0).add_(floor[:, None, None])

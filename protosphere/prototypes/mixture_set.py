@@ -161,11 +161,11 @@ class MixtureSet:
                 "every client and the server must use the same feature-dim."
             )
         older = self.to(device=newer.means.device, dtype=newer.means.dtype)
-        kept = ~torch.isin(older.labels, newer.labels)
-        labels, order = torch.cat([older.labels[kept], newer.labels]).sort(stable=True)
+        mask = ~torch.isin(older.labels, newer.labels)
+        labels, order = torch.cat([older.labels[mask], newer.labels]).sort(stable=True)
 
         def joined(before: Tensor, after: Tensor) -> Tensor:
-            return torch.cat([before[kept], after])[order]
+            return torch.cat([before[mask], after])[order]
 
         counts = None
         if older.counts is not None and newer.counts is not None:

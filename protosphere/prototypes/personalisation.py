@@ -34,18 +34,21 @@ def personalise(
     if not 0 <= alpha <= 1:
         raise ValueError(f"The share α of a client's own prototype is {alpha}; it must lie between 0 and 1.")
     _check(sets, weighting)
-    vectors = torch.cat([each.vectors for each in sets.values()]) if sets else torch.empty(0, 0)
+    vectors = torch.cat([prototypes.vectors for prototypes in sets.values()]) if sets else torch.empty(0, 0)
     mixed = vectors.clone()
     for rows in _rows_of_classes(sets):
-        own = vectors[rows].double()
+        class_vectors = vectors[rows].double()
         # what all have in common would only cost digits; the median, since a single bad upload could move a mean
-        centre = own.median(dim=0).values
-        for start, weights in _blocks(own - centre, weighting):
+        centre = class_vectors.median(dim=0).values
+        for start, weights in _blocks(class_vectors - centre, weighting):
             block = slice(start, start + len(weights))
-            others = weights @ (own - centre) + centre
-            mixed[rows[block]] = (alpha * own[block] + (1 - alpha) * others).to(vectors.dtype)
-    parts = mixed.split([len(each) for each in sets.values()])
-    return {client: PrototypeSet(each.labels, part) for (client, each), part in zip(sets.items(), parts, strict=True)}
+            other_means = weights @ (class_vectors - centre) + centre
+            mixed[rows[block]] = (alpha * class_vectors[block] + (1 - alpha) * other_means).to(vectors.dtype)
+    parts = mixed.split([len(prototypes) for prototypes in sets.values()])
+    return {
+        client: PrototypeSet(prototypes.labels, part)
+        for (client, prototypes), part in zip(sets.items(), parts, strict=True)
+    }
 
 
 def mixing_weights(vectors: Tensor, weighting: str = "similarity", start: int = 0, stop: int | None = None) -> Tensor:
@@ -58,17 +61,17 @@ def mixing_weights(vectors: Tensor, weighting: str = "similarity", start: int = 
     """
     rows = vectors.double()
     block = rows[start:stop]
-    own = torch.arange(start, start + len(block), device=rows.device)
+    diagonal = torch.arange(start, start + len(block), device=rows.device)
     squares = rows.square().sum(dim=1)
-    weights = torch.addmm(squares, block, rows.T, alpha=-2).add_(squares[own].unsqueeze(1)).clamp_(min=0)
+    weights = torch.addmm(squares, block, rows.T, alpha=-2).add_(squares[diagonal].unsqueeze(1)).clamp_(min=0)
     if weighting == "similarity":
         weights.add_(EPSILON).reciprocal_()
-    weights[torch.arange(len(block), device=rows.device), own] = 0
+    weights[torch.arange(len(block), device=rows.device), diagonal] = 0
     sums = weights.sum(dim=1, keepdim=True)
-    alike = sums.squeeze(1) == 0
-    if bool(alike.any()):
-        weights[alike] = 1.0
-        weights[alike.nonzero().flatten(), own[alike]] = 0
+    zero_sums = sums.squeeze(1) == 0
+    if bool(zero_sums.any()):
+        weights[zero_sums] = 1.0
+        weights[zero_sums.nonzero().flatten(), diagonal[zero_sums]] = 0
         sums = weights.sum(dim=1, keepdim=True)
     return weights.div_(sums)
 
@@ -87,21 +90,23 @@ def weight_within(
     """
     _check(sets, weighting)
     names = {name: number for number, name in enumerate(sorted(set(groups.values())))}
-    vectors = torch.cat([each.vectors for each in sets.values()]) if sets else torch.empty(0, 0)
-    codes = [names.get(groups.get(client, ""), -1) for client, each in sets.items() for _ in range(len(each))]
+    vectors = torch.cat([prototypes.vectors for prototypes in sets.values()]) if sets else torch.empty(0, 0)
+    codes = [
+        names.get(groups.get(client, ""), -1) for client, prototypes in sets.items() for _ in range(len(prototypes))
+    ]
     group = torch.tensor(codes, device=vectors.device)
-    found, alike, count = 0.0, 0.0, 0
+    weighted, uniform, count = 0.0, 0.0, 0
     for rows in _rows_of_classes(sets):
-        own = vectors[rows].double()
-        for start, weights in _blocks(own - own.median(dim=0).values, weighting):
+        class_vectors = vectors[rows].double()
+        for start, weights in _blocks(class_vectors - class_vectors.median(dim=0).values, weighting):
             mine = group[rows[start : start + len(weights)]]
-            known = mine >= 0
-            same = (mine.unsqueeze(1) == group[rows]) & known.unsqueeze(1)
-            found += float((weights * same).sum())
+            has_group = mine >= 0
+            same = (mine.unsqueeze(1) == group[rows]) & has_group.unsqueeze(1)
+            weighted += float((weights * same).sum())
             # each is of its own group itself, but not among the others
-            alike += float((same.sum(dim=1)[known] - 1).sum()) / (len(rows) - 1)
-            count += int(known.sum())
-    return (found / count, alike / count) if count else None
+            uniform += float((same.sum(dim=1)[has_group] - 1).sum()) / (len(rows) - 1)
+            count += int(has_group.sum())
+    return (weighted / count, uniform / count) if count else None
 
 
 def _blocks(vectors: Tensor, weighting: str) -> Iterator[tuple[int, Tensor]]:
@@ -115,7 +120,7 @@ def _rows_of_classes(sets: Mapping[int, PrototypeSet]) -> Iterator[Tensor]:
     """For each class that two clients hold at least, where its rows lie among those of all sets in a line."""
     if not sets:
         return
-    labels = torch.cat([each.labels for each in sets.values()])
+    labels = torch.cat([prototypes.labels for prototypes in sets.values()])
     order = labels.argsort(stable=True)
     counts = labels.unique(return_counts=True)[1]
     yield from (rows for rows in order.split(counts.tolist()) if len(rows) > 1)

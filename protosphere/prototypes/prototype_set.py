@@ -113,12 +113,12 @@ class PrototypeSet:
                 "every client and the server must use the same feature-dim."
             )
         older = self.to(device=newer.vectors.device, dtype=newer.vectors.dtype)
-        kept = ~torch.isin(older.labels, newer.labels)
-        labels, order = torch.cat([older.labels[kept], newer.labels]).sort()
+        mask = ~torch.isin(older.labels, newer.labels)
+        labels, order = torch.cat([older.labels[mask], newer.labels]).sort()
         counts = None
         if older.counts is not None and newer.counts is not None:
-            counts = torch.cat([older.counts[kept], newer.counts])[order]
-        return PrototypeSet(labels, torch.cat([older.vectors[kept], newer.vectors])[order], counts)
+            counts = torch.cat([older.counts[mask], newer.counts])[order]
+        return PrototypeSet(labels, torch.cat([older.vectors[mask], newer.vectors])[order], counts)
 
     def with_vectors(self, vectors: Tensor) -> PrototypeSet:
         """The same classes and counts with other vectors (k, any d)."""
@@ -137,7 +137,7 @@ class PrototypeSet:
 
 def refuse_different_kinds(sets: Iterable[PrototypeSet], done: str) -> None:
     """Raise ValueError where sets that are to be `done` something with differ in dimension or dtype."""
-    kinds = sorted({(each.dim, str(each.vectors.dtype)) for each in sets})
+    kinds = sorted({(prototypes.dim, str(prototypes.vectors.dtype)) for prototypes in sets})
     if len(kinds) > 1:
         raise ValueError(
             f"Prototype sets of different kinds (dimension, dtype) cannot be {done}: {kinds}; "
@@ -165,6 +165,6 @@ def class_means(features: Tensor, labels: Tensor, num_classes: int) -> Prototype
     sums = torch.zeros(num_classes, features.shape[1], dtype=torch.float64, device=features.device)
     sums.index_add_(0, labels, features.detach().double())
     counts = torch.bincount(labels, minlength=num_classes)
-    held = counts.nonzero().flatten()
-    means = sums[held] / counts[held].unsqueeze(1)
-    return PrototypeSet(held, means.to(features.dtype), counts[held])
+    present = counts.nonzero().flatten()
+    means = sums[present] / counts[present].unsqueeze(1)
+    return PrototypeSet(present, means.to(features.dtype), counts[present])

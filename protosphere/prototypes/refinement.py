@@ -51,11 +51,11 @@ def class_sums(sets: Sequence[PrototypeSet], num_classes: int) -> tuple[Tensor, 
     reported has sum 0 and number 0. The order of the sets matters no more than rounding. Raises ValueError for no
     sets, sets that do not fit together, and a label of num_classes or more.
     """
-    units = [_unit_set(each) for each in sets]
+    units = [_unit_set(prototypes) for prototypes in sets]
     means, present = aggregate(units, "mean").table(num_classes)
     counts = torch.zeros(num_classes, dtype=torch.int64, device=present.device)
-    for each in units:
-        counts[each.labels] += 1
+    for unit_set in units:
+        counts[unit_set.labels] += 1
     return means * counts.unsqueeze(1), counts
 
 
@@ -133,12 +133,12 @@ def refine(
     return Refinement(points.to(start), before, _geometry(points, sums, counts, margin))
 
 
-def _unit_set(each: PrototypeSet) -> PrototypeSet:
+def _unit_set(prototypes: PrototypeSet) -> PrototypeSet:
     """The set's directions in float64, without counts; rows of zeros are left out."""
-    vectors = each.vectors.double()
+    vectors = prototypes.vectors.double()
     lengths = torch.linalg.vector_norm(vectors, dim=1)
     directed = lengths > 0
-    return PrototypeSet(each.labels[directed], vectors[directed] / lengths[directed].unsqueeze(1))
+    return PrototypeSet(prototypes.labels[directed], vectors[directed] / lengths[directed].unsqueeze(1))
 
 
 def _exact(tensor: Tensor) -> Tensor:

@@ -78,14 +78,14 @@ def contributions(features: Tensor, moments: bool = False) -> Tensor:
     largest = values.abs().amax(dim=1, keepdim=True).clamp_min(torch.finfo(torch.float64).tiny)
     steps = (values / largest * STEPS).to(torch.int64)
     lengths = (steps * steps).sum(dim=1, keepdim=True).double().sqrt()
-    whole = (B * steps / lengths.clamp_min(1.0)).to(torch.int64)
+    integers = (B * steps / lengths.clamp_min(1.0)).to(torch.int64)
     # where rounding has left a row too long
-    for row in ((whole * whole).sum(dim=1) > B * B).nonzero().flatten().tolist():
-        while int((whole[row] ** 2).sum()) > B * B:
-            longest = int(whole[row].abs().argmax())
-            whole[row, longest] -= whole[row, longest].sign()
-    parts = [whole, whole * whole // B] if moments else [whole]
-    return torch.cat([*parts, whole.new_full((len(whole), 1), HALF)], dim=1)
+    for row in ((integers * integers).sum(dim=1) > B * B).nonzero().flatten().tolist():
+        while int((integers[row] ** 2).sum()) > B * B:
+            longest = int(integers[row].abs().argmax())
+            integers[row, longest] -= integers[row, longest].sign()
+    parts = [integers, integers * integers // B] if moments else [integers]
+    return torch.cat([*parts, integers.new_full((len(integers), 1), HALF)], dim=1)
 
 
 def class_sums(features: Tensor, labels: Tensor, shape: Shape, groups: Tensor | None = None) -> Tensor:
@@ -95,23 +95,23 @@ def class_sums(features: Tensor, labels: Tensor, shape: Shape, groups: Tensor | 
         features: (n, d) of the rows. labels: (n,) int64; a row of none of the K classes is left out.
         groups: (n,) int64, equal for the rows of one unit; None: each row is its own.
     """
-    known = (labels >= 0) & (labels < shape.num_classes)
-    rows, labels = contributions(features[known], shape.moments), labels[known]
+    valid = (labels >= 0) & (labels < shape.num_classes)
+    rows, labels = contributions(features[valid], shape.moments), labels[valid]
     sums = torch.zeros(shape.num_classes, shape.width, dtype=torch.int64)
     if groups is None:
         return sums.index_add_(0, labels, rows)
-    groups = groups[known]
+    groups = groups[valid]
     for group in groups.unique().tolist():
-        own = groups == group
-        total = torch.zeros_like(sums).index_add_(0, labels[own], rows[own])
-        sums += torch.div(total, int(own.sum()), rounding_mode="trunc")
+        members = groups == group
+        total = torch.zeros_like(sums).index_add_(0, labels[members], rows[members])
+        sums += torch.div(total, int(members.sum()), rounding_mode="trunc")
     return sums
 
 
 def second_moment(features: Tensor) -> Tensor:
     """The sum of a a^T / B^2 over all rows: (n, d) to (d, d) float64, exact and without an order as the class sums."""
-    whole = contributions(features)[:, :-1].double()  # products of whole numbers up to B, whose sums it holds
-    return whole.T @ whole / B**2
+    integers = contributions(features)[:, :-1].double()  # products of whole numbers up to B, whose sums it holds
+    return integers.T @ integers / B**2
 
 
 def noisy(sums: Tensor, variance: int, draw: Callable[[int], int]) -> Tensor:
@@ -135,9 +135,9 @@ def finished(release: Tensor, variance: int, shape: Shape, scale: float = 1.0) -
     n = counts[present].unsqueeze(1)
     means = release[present, : shape.dim].double() / B / n
     means = means / torch.linalg.vector_norm(means, dim=1, keepdim=True).clamp_min(1.0)
-    whole = counts[present].round().clamp(1, LARGEST_COUNT).to(torch.int64)
-    found = PrototypeSet(present, (scale * means).float(), whole)
+    class_counts = counts[present].round().clamp(1, LARGEST_COUNT).to(torch.int64)
+    prototypes = PrototypeSet(present, (scale * means).float(), class_counts)
     if not shape.moments:
-        return found, None
+        return prototypes, None
     squares = release[present, shape.dim : 2 * shape.dim].double() / B / n
-    return found, (squares - means * means).clamp(min=1 / (1000 * shape.dim), max=1.0).float()
+    return prototypes, (squares - means * means).clamp(min=1 / (1000 * shape.dim), max=1.0).float()

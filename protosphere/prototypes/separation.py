@@ -67,9 +67,9 @@ def _distances(rows: NDArray[np.float64], as_angles: bool = False) -> tuple[floa
         values = cdist(rows[start : start + size], rows)
         if as_angles:
             values = np.degrees(2 * np.arcsin(np.minimum(values / 2, 1.0)))
-        own = np.arange(len(values))
-        values[own, start + own] = 0
+        diagonal = np.arange(len(values))
+        values[diagonal, start + diagonal] = 0
         total += float(values.sum())
-        values[own, start + own] = np.inf
+        values[diagonal, start + diagonal] = np.inf
         least = min(least, float(values.min()))
     return least, total / (K * (K - 1))

@@ -95,9 +95,11 @@ def riesz(points: Array, s: float, rng: np.random.Generator) -> Solution:
 
     start = tangent_jitter(points, RIESZ_JITTER, rng)
     options = {"maxfun": RIESZ_EVALUATIONS, "maxiter": RIESZ_EVALUATIONS, "ftol": 0.0, "gtol": 0.0}
-    found = minimize(objective, start.ravel(), jac=True, method="L-BFGS-B", callback=stop_when_settled, options=options)
+    result = minimize(
+        objective, start.ravel(), jac=True, method="L-BFGS-B", callback=stop_when_settled, options=options
+    )
     ended_by = "tolerance" if unrest < RIESZ_TOLERANCE else "limit"
-    return Solution(unit_rows(found.x.reshape(shape)), int(found.nit), ended_by)
+    return Solution(unit_rows(result.x.reshape(shape)), int(result.nit), ended_by)
 
 
 def simplex(points: Array) -> Solution:

@@ -73,8 +73,8 @@ def _squared_distance_blocks(points: Array) -> Iterator[tuple[int, Array]]:
         squared += squares[start : start + size, None]
         squared += squares
         np.maximum(squared, SMALLEST_SQUARED_DISTANCE, out=squared)
-        own = np.arange(len(block))
-        squared[own, start + own] = np.inf
+        diagonal = np.arange(len(block))
+        squared[diagonal, start + diagonal] = np.inf
         yield start, squared
 
 
@@ -141,8 +141,8 @@ def measure(points: Array, s: float) -> tuple[float, float, float, float]:
         sums[rows] = energies.sum(axis=1)
         distances = np.sqrt(squared, out=squared)
         least = min(least, float(distances.min()))
-        own = np.arange(len(distances))
-        distances[own, start + own] = 0
+        diagonal = np.arange(len(distances))
+        distances[diagonal, start + diagonal] = 0
         total += float(distances.sum())
         largest = max(largest, float(distances.max()))
     return _total(sums, scales, s), least, total / (len(points) * (len(points) - 1)), largest

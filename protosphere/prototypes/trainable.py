@@ -112,8 +112,8 @@ def _loss(vectors: Tensor, targets: Tensor, prototypes: Tensor, margin: float) -
     """The loss over present classes alone: targets (n,) index the rows of prototypes (k, d)."""
     # A distance through a matrix product cancels far from the origin, and its gradient at 0 may be NaN.
     distances = torch.cdist(vectors, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
-    own = one_hot(targets, len(prototypes)).to(distances.dtype)
-    return cross_entropy(-(distances + margin * own), targets)
+    target_mask = one_hot(targets, len(prototypes)).to(distances.dtype)
+    return cross_entropy(-(distances + margin * target_mask), targets)
 
 
 def _check_labels(vectors: Tensor, labels: Tensor, present: Tensor) -> Tensor:

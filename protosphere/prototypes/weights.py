@@ -45,12 +45,12 @@ class Weights:
         Args:
             start: of the same layout, what training began with; None where nobody knows.
         """
-        found = {}
+        length_by_name = {}
         for name, tensor in self.tensors.items():
             if not name.endswith(STATISTICS):
                 change = None if start is None else _norm(tensor - start.tensors[name])
-                found[name] = Length(_norm(tensor), change)
-        return found
+                length_by_name[name] = Length(_norm(tensor), change)
+        return length_by_name
 
     def to(self, device: torch.device | str) -> "Weights":
         """The same on another device."""

@@ -70,7 +70,7 @@ MUTANTS = {
     ),
     "own weight among the others": Mutant(
         "protosphere/prototypes/personalisation.py",
-        "weights[torch.arange(len(block), device=rows.device), own] = 0",
+        "weights[torch.arange(len(block), device=rows.device), diagonal] = 0",
         "pass",
         P + "test_personalisation.py",
     ),
@@ -440,12 +440,15 @@ MUTANTS = {
     ),
     "a row as long as it comes": Mutant(
         "protosphere/prototypes/release.py",
-        "whole = (B * steps / lengths",
-        "whole = (B * steps / STEPS",
+        "integers = (B * steps / lengths",
+        "integers = (B * steps / STEPS",
         P + "test_release.py",
     ),
     "a group's sum for its mean": Mutant(
-        "protosphere/prototypes/release.py", "int(own.sum()), rounding_mode", "1, rounding_mode", P + "test_release.py"
+        "protosphere/prototypes/release.py",
+        "int(members.sum()), rounding_mode",
+        "1, rounding_mode",
+        P + "test_release.py",
     ),
     "a rho that errs downwards": Mutant(
         "protosphere/prototypes/accounting.py",
