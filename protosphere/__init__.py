@@ -78,9 +78,9 @@ def __getattr__(name: str) -> Any:
                     # it complains of a notebook without ipywidgets, which we need not
                     warnings.filterwarnings("ignore", message="IProgress not found")
                     import_module("tqdm.auto")
-                found = getattr(import_module(place), name)
-            globals()[name] = found
-            return found
+                value = getattr(import_module(place), name)
+            globals()[name] = value
+            return value
     raise AttributeError(f"module 'protosphere' has no attribute {name!r}")
 
 

@@ -29,63 +29,63 @@ def page() -> str:
     """The whole page."""
     parts = [HEAD.rstrip()]
     for name in [name for names in protosphere.PLACES.values() for name in names]:
-        found = getattr(protosphere, name)
-        if isinstance(found, tuple):
-            words = ", ".join(f"`{each.__name__}`" for each in found)
-            parts += [f"## `{name}`", f"All errors together, for `except protosphere.{name}`: {words}."]
-        elif isinstance(found, type) and issubclass(found, Exception):
-            parts += [f"### `{name}`", " ".join(inspect.cleandoc(found.__doc__ or "").split())]
-        elif isinstance(found, type):
-            parts += _class(found)
+        item = getattr(protosphere, name)
+        if isinstance(item, tuple):
+            errors = ", ".join(f"`{error.__name__}`" for error in item)
+            parts += [f"## `{name}`", f"All errors together, for `except protosphere.{name}`: {errors}."]
+        elif isinstance(item, type) and issubclass(item, Exception):
+            parts += [f"### `{name}`", " ".join(inspect.cleandoc(item.__doc__ or "").split())]
+        elif isinstance(item, type):
+            parts += _class(item)
         else:
-            parts += [f"## `{name}`", _signature(_tree(found), "protosphere."), *_body(found.__doc__)]
+            parts += [f"## `{name}`", _signature(_tree(item), "protosphere."), *_body(item.__doc__)]
     return "\n\n".join(parts) + "\n"
 
 
-def _class(found: type) -> Iterator[str]:
-    yield f"## `{found.__name__}`"
-    members = {each.name: each for each in _tree(found).body if isinstance(each, ast.FunctionDef)}
-    yield from _body(found.__doc__)
+def _class(kind: type) -> Iterator[str]:
+    yield f"## `{kind.__name__}`"
+    members = {node.name: node for node in _tree(kind).body if isinstance(node, ast.FunctionDef)}
+    yield from _body(kind.__doc__)
     for name, member in members.items():
         if name.startswith("_"):
             continue
-        own = vars(found)[name]
-        yield f"### `{found.__name__}.{name}`"
-        if isinstance(own, property):
+        attribute = vars(kind)[name]
+        yield f"### `{kind.__name__}.{name}`"
+        if isinstance(attribute, property):
             assert member.returns is not None
             yield f"A property: `{_plain(ast.unparse(member.returns))}`."
         else:
             yield _signature(member, "")
-        yield from _body(own.__doc__)
+        yield from _body(attribute.__doc__)
 
 
-def _tree(found: Any) -> Any:
-    return ast.parse(dedent(inspect.getsource(found))).body[0]
+def _tree(item: Any) -> Any:
+    return ast.parse(dedent(inspect.getsource(item))).body[0]
 
 
 def _signature(member: ast.FunctionDef, prefix: str) -> str:
-    member.args.args = [each for each in member.args.args if each.arg != "self"]
+    member.args.args = [argument for argument in member.args.args if argument.arg != "self"]
     returns = f" -> {_plain(ast.unparse(member.returns))}" if member.returns is not None else ""
-    words = _plain(ast.unparse(member.args))
-    line = f"{prefix}{member.name}({words}){returns}"
+    arguments = _plain(ast.unparse(member.args))
+    line = f"{prefix}{member.name}({arguments}){returns}"
     if len(line) > WIDTH:
         # a comma within brackets parts nothing
-        parts = re.split(r", (?![^\[]*\])(?![^(]*\))", words)
+        parts = re.split(r", (?![^\[]*\])(?![^(]*\))", arguments)
         line = f"{prefix}{member.name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
     return f"```text\n{line}\n```"
 
 
-def _plain(words: str) -> str:
+def _plain(text: str) -> str:
     """Annotations without the quotes of those that are read late."""
-    return re.sub(r"(?<=[:>] )'([^']*)'|^'([^']*)'$", lambda found: found[1] or found[2], words)
+    return re.sub(r"(?<=[:>] )'([^']*)'|^'([^']*)'$", lambda match: match[1] or match[2], text)
 
 
 def _body(documented: str | None) -> Iterator[str]:
     """A docstring's paragraphs, examples and sections."""
     for block in re.split(r"\n\s*\n", inspect.cleandoc(documented or "")):
-        title, _, rest = block.partition("\n")
+        title, _, tail = block.partition("\n")
         if title.rstrip(":") in SECTIONS:
-            yield f"{title}\n\n" + "\n".join(_entries(dedent(rest)))
+            yield f"{title}\n\n" + "\n".join(_entries(dedent(tail)))
         elif block.startswith(">>>"):
             yield f"```python\n{block}\n```"
         else:
@@ -96,20 +96,20 @@ def _entries(text: str) -> Iterator[str]:
     """`name: words`, a list; words alone stay."""
     entries = re.split(r"\n(?! )", text)
     for entry in entries:
-        words = " ".join(entry.split())
-        name = re.match(r"((?:[A-Za-z_]+(?:, )?)+): ", words)
+        line = " ".join(entry.split())
+        name = re.match(r"((?:[A-Za-z_]+(?:, )?)+): ", line)
         if name is None:
-            yield words
+            yield line
         else:
-            names = ", ".join(f"`{each}`" for each in name[1].split(", "))
-            yield f"- {names}: {words[name.end() :]}"
+            names = ", ".join(f"`{part}`" for part in name[1].split(", "))
+            yield f"- {names}: {line[name.end() :]}"
 
 
 def main() -> None:
     """Write the page anew where it differs."""
-    made = page()
-    if not PAGE.exists() or PAGE.read_text("utf-8") != made:
-        PAGE.write_text(made, "utf-8")
+    content = page()
+    if not PAGE.exists() or PAGE.read_text("utf-8") != content:
+        PAGE.write_text(content, "utf-8")
         print(f"{PAGE.name} is brought up to date")
 
 

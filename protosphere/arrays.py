@@ -32,7 +32,7 @@ def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | None") -> Any:
             f"dataset is a {type(dataset).__name__}, but it is a name, a path, or arrays as (x, y) or (x, y, x_test, "
             "y_test); of a table or a torch Dataset give the path of its file."
         )
-    if dataset and all(isinstance(each, WORDS) for each in dataset):
+    if dataset and all(isinstance(item, WORDS) for item in dataset):
         return dataset
     if len(dataset) not in (2, 4):
         raise SettingError(
@@ -43,7 +43,9 @@ def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | None") -> Any:
 
 
 def _written(arrays: Mapping[str, Any]) -> str:
-    return str(write_arrays(home() / "arrays", {str(name): array(str(name), each) for name, each in arrays.items()}))
+    return str(
+        write_arrays(home() / "arrays", {str(name): array(str(name), values) for name, values in arrays.items()})
+    )
 
 
 def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
@@ -53,8 +55,8 @@ def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
         DataError: rows of different shapes.
     """
     try:
-        if isinstance(values, list | tuple) and any(isinstance(each, torch.Tensor) for each in values):
-            values = torch.stack([torch.as_tensor(each) for each in values])
+        if isinstance(values, list | tuple) and any(isinstance(row, torch.Tensor) for row in values):
+            values = torch.stack([torch.as_tensor(row) for row in values])
         if isinstance(values, torch.Tensor):
             values = values.detach().cpu()
             # a type that numpy lacks
@@ -68,4 +70,4 @@ def is_arrays(dataset: object) -> bool:
     """Whether it is arrays in a row, or by their names, and neither a name nor several."""
     if isinstance(dataset, Mapping):
         return "x" in dataset
-    return isinstance(dataset, tuple | list) and not all(isinstance(each, WORDS) for each in dataset)
+    return isinstance(dataset, tuple | list) and not all(isinstance(item, WORDS) for item in dataset)

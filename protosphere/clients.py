@@ -175,10 +175,10 @@ class Client:
             x = [x]
         if isinstance(x, np.ndarray) and x.dtype.kind in "OU":
             x = x.tolist()
-        if not isinstance(x, list | tuple | pd.Series) or not all(isinstance(each, WORDS) for each in x):
+        if not isinstance(x, list | tuple | pd.Series) or not all(isinstance(item, WORDS) for item in x):
             return None
         texts = self._trained.tokens is not None
-        return [each if texts and isinstance(each, str) else Path(each) for each in x]
+        return [item if texts and isinstance(item, str) else Path(item) for item in x]
 
     def __repr__(self) -> str:
         return f"Client({self.folder.name} of {self.folder.parent.name!r})"

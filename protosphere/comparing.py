@@ -102,8 +102,8 @@ def compare(
         SettingError, DataError, ModelError: before anything starts, what cannot work.
         RunError: every run failed.
     """
-    for name, given in {"methods": methods, "partitions": partitions, "seeds": seeds}.items():
-        _refuse_single(name, given)
+    for name, entries in {"methods": methods, "partitions": partitions, "seeds": seeds}.items():
+        _refuse_single(name, entries)
     if sweep is not None and not isinstance(sweep, Mapping):
         raise SettingError(f"sweep is {shown(sweep)}, but it is a mapping of settings to lists of values.")
     for name, values in (sweep or {}).items():
@@ -113,9 +113,9 @@ def compare(
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
     data = _data(datasets, dataset)
     table: dict[str, Any] = {
-        "methods": [_labelled(each) for each in methods],
+        "methods": [_labelled(entry) for entry in methods],
         "datasets": data,
-        "partitions": [_labelled(each) for each in partitions],
+        "partitions": [_labelled(entry) for entry in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
         "settings": settings_of(settings, more),
@@ -128,23 +128,23 @@ def compare(
         table["baseline"] = baseline
     if sweep:
         table["sweep"] = {setting(name): [plain(value) for value in values] for name, values in sweep.items()}
-    asked = from_table("comparison", table)
-    asked = swept(replace(asked, name="-".join(entry.label for entry in asked.datasets)))
-    planned = cells(asked, {}, {})
+    comparison = from_table("comparison", table)
+    comparison = swept(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
+    planned = cells(comparison, {}, {})
     machine = share(planned, jobs=jobs, in_process=True)
-    folder = ComparisonFolder.create(asked, planned, os.fspath(results_dir))
+    folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
     with folder.hold():
         if reuse:
             take_finished(folder, planned)
         with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
             tell = bar.update if bar is not None else lambda state: None
             ended = run_cells(folder, planned, machine, tell, keep_models)
-        failed = [f"{each.cell.title}: {each.reason}" for each in ended if each.reason]
+        failed = [f"{finished.cell.title}: {finished.reason}" for finished in ended if finished.reason]
         if len(failed) == len(planned):
             raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")
-        write_all(folder, asked, planned)
-    for words in failed:
-        warnings.warn(words, stacklevel=2)
+        write_all(folder, comparison, planned)
+    for message in failed:
+        warnings.warn(message, stacklevel=2)
     return Comparison(folder.path)
 
 
@@ -167,14 +167,14 @@ class Comparison:
         self, folder: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "", trust: bool = False
     ):
         try:
-            self._kept = ComparisonFolder.find(os.fspath(folder), os.fspath(results))
+            self._comparison_folder = ComparisonFolder.find(os.fspath(folder), os.fspath(results))
         except SettingError:
             raise SettingError(
                 f"no comparison is {shown(os.fspath(folder))}, by folder or by name in "
                 f"{results_root(os.fspath(results))}; `protosphere runs` lists them."
             ) from None
-        self.folder = self._kept.path.resolve()
-        self._asked, self._cells = self._kept.read(trust, to_run=False)
+        self.folder = self._comparison_folder.path.resolve()
+        self._comparison, self._cells = self._comparison_folder.read(trust, to_run=False)
 
     def table(self) -> pd.DataFrame:
         """A row for each method (a swept one once, with what was chosen), row of the comparison and metric, in their
@@ -186,20 +186,35 @@ class Comparison:
         >>> list(found.table().columns[:6])
         ['row', 'method', 'metric', 'mean', 'std', 'seeds']
         """
-        asked, found, choices = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        comparison, cell_results, choices = tuned(
+            self._comparison, results(self._comparison_folder, self._comparison, self._cells)
+        )
         values = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
         rows = []
-        for row in asked.rows:
-            for method in asked.methods:
-                own = [each for each in found if (each.cell.row, each.cell.method) == (row.label, method.label)]
-                sizes = {name: spread([getattr(each, name) for each in own]) for name in ("payload", "wire", "seconds")}
-                sizes["gradient_steps"] = spread([each.summary.get("gradient_steps") for each in own])
-                for place, metric in enumerate(asked.metrics):
-                    over = spread([each.values[place] for each in own])
-                    told: dict[str, Any] = {"row": row.label, "method": method.label, "metric": str(metric)}
-                    told |= {"mean": over and over.mean, "std": over and over.std, "seeds": over.seeds if over else 0}
-                    told |= {name: size and size.mean for name, size in sizes.items()}
-                    rows.append(told | ({"chosen": values.get((row.label, method.label), "")} if choices else {}))
+        for row in comparison.rows:
+            for method in comparison.methods:
+                method_results = [
+                    cell_result
+                    for cell_result in cell_results
+                    if (cell_result.cell.row, cell_result.cell.method) == (row.label, method.label)
+                ]
+                sizes = {
+                    name: spread([getattr(cell_result, name) for cell_result in method_results])
+                    for name in ("payload", "wire", "seconds")
+                }
+                sizes["gradient_steps"] = spread(
+                    [cell_result.summary.get("gradient_steps") for cell_result in method_results]
+                )
+                for place, metric in enumerate(comparison.metrics):
+                    over = spread([cell_result.values[place] for cell_result in method_results])
+                    figures: dict[str, Any] = {"row": row.label, "method": method.label, "metric": str(metric)}
+                    figures |= {
+                        "mean": over and over.mean,
+                        "std": over and over.std,
+                        "seeds": over.seeds if over else 0,
+                    }
+                    figures |= {name: size and size.mean for name, size in sizes.items()}
+                    rows.append(figures | ({"chosen": values.get((row.label, method.label), "")} if choices else {}))
         frame = pd.DataFrame(rows)
         return frame.astype(dict.fromkeys(("mean", "std", "payload", "wire", "seconds", "gradient_steps"), float))
 
@@ -212,15 +227,17 @@ class Comparison:
         >>> found.differences()[["method", "baseline", "seeds"]].values.tolist()
         [['protonorm, gamma 5', 'local', 1]]
         """
-        asked, found, _ = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        comparison, cell_results, _ = tuned(
+            self._comparison, results(self._comparison_folder, self._comparison, self._cells)
+        )
         rows = [
-            {"row": row, "method": method, "baseline": asked.baseline_label, "metric": metric}
-            | {name: each and getattr(each, own) for name, own in OF_DIFFERENCE.items()}
-            for row, metric, method, each in every_difference(asked, found)
+            {"row": row, "method": method, "baseline": comparison.baseline_label, "metric": metric}
+            | {name: contrast and getattr(contrast, attribute) for name, attribute in OF_DIFFERENCE.items()}
+            for row, metric, method, contrast in every_difference(comparison, cell_results)
         ]
         frame = pd.DataFrame(rows, columns=["row", "method", "baseline", "metric", *OF_DIFFERENCE])
-        whole = dict.fromkeys(("seeds", "needed"), "Int64")
-        return frame.astype(dict.fromkeys(("difference", "low", "high"), "float64") | whole)
+        integer_types = dict.fromkeys(("seeds", "needed"), "Int64")
+        return frame.astype(dict.fromkeys(("difference", "low", "high"), "float64") | integer_types)
 
     def chosen(self) -> pd.DataFrame:
         """A row for each variant that a sweep tried: `row`, `method`, `variant`, `validation` (mean accuracy on
@@ -229,11 +246,11 @@ class Comparison:
         >>> len(found.chosen())
         0
         """
-        *_, choices = tuned(self._asked, results(self._kept, self._asked, self._cells))
+        *_, choices = tuned(self._comparison, results(self._comparison_folder, self._comparison, self._cells))
         rows = [
-            (each.row, each.method, label, value and value.mean, label == each.chosen)
-            for each in choices
-            for label, value in each.tried.items()
+            (choice.row, choice.method, label, value and value.mean, label == choice.chosen)
+            for choice in choices
+            for label, value in choice.tried.items()
         ]
         return pd.DataFrame(rows, columns=["row", "method", "variant", "validation", "chosen"])
 
@@ -244,10 +261,10 @@ class Comparison:
         >>> found.cells()["status"].tolist()
         ['completed', 'completed']
         """
-        done = results(self._kept, self._asked, self._cells)
+        done = results(self._comparison_folder, self._comparison, self._cells)
         text = io.StringIO()
         # as they are called: no spreadsheet sees them here
-        csv.writer(text).writerows(every_figure(self._asked, self._cells, done, self.folder))
+        csv.writer(text).writerows(every_figure(self._comparison, self._cells, done, self.folder))
         text.seek(0)
         return pd.read_csv(text)
 
@@ -264,18 +281,18 @@ class Comparison:
         Raises:
             SettingError: there is none such that is finished.
         """
-        *_, choices = tuned(self._asked, results(self._kept, self._asked, self._cells))
-        own = {(each.row, each.method): each.chosen for each in choices}
+        *_, choices = tuned(self._comparison, results(self._comparison_folder, self._comparison, self._cells))
+        variant_of = {(choice.row, choice.method): choice.chosen for choice in choices}
         for cell in self._cells:
-            wanted = own.get((cell.row, method)) or method
+            label = variant_of.get((cell.row, method)) or method
             if (
-                (cell.method, cell.seed) == (wanted, seed)
+                (cell.method, cell.seed) == (label, seed)
                 and row in ("", cell.row)
-                and (run := self._kept.run_of(cell))
+                and (run := self._comparison_folder.run_of(cell))
             ):
                 return Run(run)
         methods = "; ".join(dict.fromkeys(cell.method for cell in self._cells))
-        seeds = ", ".join(str(each) for each in sorted({cell.seed for cell in self._cells}))
+        seeds = ", ".join(str(cell_seed) for cell_seed in sorted({cell.seed for cell in self._cells}))
         where = f", row {row}," if row else ""
         raise SettingError(
             f"no finished run of {method}, seed {seed}{where} is in {self.folder}; its methods are {methods}; its "
@@ -288,21 +305,21 @@ class Comparison:
         >>> found.report().path.name
         'report.html'
         """
-        write_all(self._kept, self._asked, self._cells)
+        write_all(self._comparison_folder, self._comparison, self._cells)
         return Report(self.folder / REPORT)
 
     def __repr__(self) -> str:
         return f"Comparison({self.folder.name!r})"
 
     def _repr_html_(self) -> str:
-        words: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
-        return f"{words}<p>{html.escape(self.folder.name)}</p>"
+        table_html: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
+        return f"{table_html}<p>{html.escape(self.folder.name)}</p>"
 
 
-def _refuse_single(name: str, given: object) -> None:
+def _refuse_single(name: str, entries: object) -> None:
     """Refuse one of what there may be several: of a word every letter would be one."""
-    if isinstance(given, str | Mapping | os.PathLike) or not isinstance(given, Iterable):
-        raise SettingError(f"{name} is {shown(given)}, but it is a list: give [...], of one entry, too.")
+    if isinstance(entries, str | Mapping | os.PathLike) or not isinstance(entries, Iterable):
+        raise SettingError(f"{name} is {shown(entries)}, but it is a list: give [...], of one entry, too.")
 
 
 def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
@@ -317,29 +334,29 @@ def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
         raise SettingError("`dataset` and `datasets` exclude each other; give one of them.")
     # (x, y), and no list of such pairs
     rows = is_arrays(datasets) and (
-        isinstance(datasets, Mapping) or any(hasattr(each, "__array__") for each in datasets)
+        isinstance(datasets, Mapping) or any(hasattr(part, "__array__") for part in datasets)
     )
     if not single and not rows:
         _refuse_single("datasets", datasets)
-    found: list[Any] = []
+    entries: list[Any] = []
     for item in [dataset] if single else [datasets] if rows else datasets:
         entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
         if is_arrays(entry.get("dataset")):
             # what they are called has no meaning for anybody
-            others = sum(str(each.get("label", "")).startswith(ARRAYS) for each in found if isinstance(each, dict))
-            entry = {"label": f"{ARRAYS} {others + 1}" if others else ARRAYS} | entry
+            count = sum(str(other.get("label", "")).startswith(ARRAYS) for other in entries if isinstance(other, dict))
+            entry = {"label": f"{ARRAYS} {count + 1}" if count else ARRAYS} | entry
         if "dataset" in entry:
             entry["dataset"] = data_of(entry["dataset"])
-        found.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
-    return found
+        entries.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
+    return entries
 
 
 def _entry(item: Entry) -> Any:
     """As a comparison's file would have it."""
     if not isinstance(item, Mapping):
         return plain(item)
-    own = {name: value for name, value in item.items() if name in LABELS}
-    return own | settings_of(None, {name: value for name, value in item.items() if name not in LABELS})
+    labels = {name: value for name, value in item.items() if name in LABELS}
+    return labels | settings_of(None, {name: value for name, value in item.items() if name not in LABELS})
 
 
 def _labelled(item: Entry) -> Any:
@@ -348,7 +365,7 @@ def _labelled(item: Entry) -> Any:
     if not isinstance(entry, dict) or "label" in entry:
         return entry
     first = [str(entry[name]) for name in ("strategy", "partition") if name in entry]
-    rest = [
+    values = [
         f"{name.rpartition('.')[2]} {value}" for name, value in entry.items() if name not in ("strategy", "partition")
     ]
-    return entry | {"label": ", ".join([*first, *rest])}
+    return entry | {"label": ", ".join([*first, *values])}

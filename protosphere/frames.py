@@ -14,10 +14,10 @@ TEST, VALIDATION, ALL = SPLITS
 
 def of_line(line: Mapping[str, Any], rule: str) -> Figures:
     """A line's figures for `on_round`: of the round's training, and of the models that the round before left."""
-    found = line.get("evaluation") or line.get("ensemble") or {}
+    evaluation = line.get("evaluation") or line.get("ensemble") or {}
     return {
         "round": line["round"],
-        "of_round": found.get("of_round"),
+        "of_round": evaluation.get("of_round"),
         "accuracy": UNKNOWN,
         "validation": UNKNOWN,
         **_evaluated(line, rule),
@@ -33,8 +33,8 @@ def over_rounds(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
             rows.setdefault(line["round"], {}).update(_trained(line))
         for part in ("evaluation", "ensemble"):
             if part in line:
-                own = {part: line[part]}
-                rows.setdefault(line[part]["of_round"], {}).update(_evaluated(own, rule))
+                part_line = {part: line[part]}
+                rows.setdefault(line[part]["of_round"], {}).update(_evaluated(part_line, rule))
     order = sorted(rows)
     frame = pd.DataFrame([rows[r] for r in order], index=pd.Index(order, name="round", dtype="int64"))
     return _ordered(frame, ["accuracy", "validation"])
@@ -47,21 +47,21 @@ def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[st
     for line in lines:
         seconds = line.get("time", {}).get("train", {})
         for partition, client in line["clients"].items():
-            own = int(partition)
+            number = int(partition)
             if "training" in client:
-                told = {"seconds": seconds.get(partition), **_training(client["training"])}
-                rows.setdefault((line["round"], own), {}).update(told)
+                figures = {"seconds": seconds.get(partition), **_training(client["training"])}
+                rows.setdefault((line["round"], number), {}).update(figures)
             if "evaluation" in client:
                 of_round = line["evaluation"]["of_round"]
-                rows.setdefault((of_round, own), {}).update(_own_evaluation(client["evaluation"], rule))
-        for partition, words in line["problems"].items():
+                rows.setdefault((of_round, number), {}).update(_own_evaluation(client["evaluation"], rule))
+        for partition, problem in line["problems"].items():
             if not line.get("final"):
-                rows.setdefault((line["round"], int(partition)), {})["problem"] = words
-    found = [
-        {"round": of_round, "client": own, "model": models.get(own, ""), **rows[of_round, own]}
-        for of_round, own in sorted(rows)
+                rows.setdefault((line["round"], int(partition)), {})["problem"] = problem
+    table_rows = [
+        {"round": of_round, "client": number, "model": models.get(number, ""), **rows[of_round, number]}
+        for of_round, number in sorted(rows)
     ]
-    return _ordered(pd.DataFrame(found), ["round", "client", "model", "accuracy", "validation"])
+    return _ordered(pd.DataFrame(table_rows), ["round", "client", "model", "accuracy", "validation"])
 
 
 def _ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
@@ -79,37 +79,41 @@ def _trained(line: Mapping[str, Any]) -> Figures:
     return {**counts, **_training(training), **server, **sizes, "seconds": seconds}
 
 
-def _training(found: Mapping[str, Any]) -> Figures:
-    parts = found.get("loss", {})
+def _training(training: Mapping[str, Any]) -> Figures:
+    parts = training.get("loss", {})
     losses = {name if name == "loss" else f"loss/{name}": value for name, value in parts.items()}
-    plain = {name: found[name] for name in (*MEANS, "rows", "steps") if found.get(name) is not None}
+    plain = {name: training[name] for name in (*MEANS, "rows", "steps") if training.get(name) is not None}
     return losses | ({"train_rows": plain.pop("rows")} if "rows" in plain else {}) | plain
 
 
 def _evaluated(line: Mapping[str, Any], rule: str) -> Figures:
     rules = line.get("evaluation", {}).get("rules", {})
-    found: Figures = {}
-    own = rules.get(rule, {})
-    if TEST in own:
-        found |= {"accuracy": own[TEST]["mean"], "std": own[TEST]["std"], "worst": own[TEST]["worst"]}
-    if VALIDATION in own:
-        found["validation"] = own[VALIDATION]["mean"]
+    figures: Figures = {}
+    rule_splits = rules.get(rule, {})
+    if TEST in rule_splits:
+        figures |= {
+            "accuracy": rule_splits[TEST]["mean"],
+            "std": rule_splits[TEST]["std"],
+            "worst": rule_splits[TEST]["worst"],
+        }
+    if VALIDATION in rule_splits:
+        figures["validation"] = rule_splits[VALIDATION]["mean"]
     if TEST in rules.get(MAJORITY, {}):
-        found["majority-class"] = rules[MAJORITY][TEST]["mean"]
+        figures["majority-class"] = rules[MAJORITY][TEST]["mean"]
     for name, splits in rules.items():
         if name != MAJORITY:
-            found |= {f"{words}/{name}": splits[split]["mean"] for split, words in _NAMED.items() if split in splits}
+            figures |= {f"{label}/{name}": splits[split]["mean"] for split, label in _NAMED.items() if split in splits}
     if "ensemble" in line:
-        found["ensemble"] = line["ensemble"]["accuracy"]
-    return found
+        figures["ensemble"] = line["ensemble"]["accuracy"]
+    return figures
 
 
 _NAMED = {TEST: "accuracy", VALIDATION: "validation", ALL: "all-classes"}
 
 
-def _own_evaluation(found: Mapping[str, Any], rule: str) -> Figures:
+def _own_evaluation(evaluation: Mapping[str, Any], rule: str) -> Figures:
     figures: Figures = {}
-    for name, values in found.items():
+    for name, values in evaluation.items():
         if name == "rows":
             figures |= {f"{split}_rows": count for split, count in zip(("test", "validation"), values, strict=False)}
         elif name == MAJORITY:

@@ -23,7 +23,7 @@ def settings_of(mapping: Mapping[str, Value] | None, keywords: Mapping[str, Valu
     """
     if mapping is not None and not (isinstance(mapping, Mapping) and all(isinstance(name, str) for name in mapping)):
         raise SettingError(f"settings is {shown(mapping)}, but it is a mapping of names to values.")
-    return {setting(name): plain(value) for each in (mapping or {}, keywords) for name, value in each.items()}
+    return {setting(name): plain(value) for source in (mapping or {}, keywords) for name, value in source.items()}
 
 
 def setting(name: str) -> str:

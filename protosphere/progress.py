@@ -46,15 +46,15 @@ class Progress:
             self._display.stage("waiting for the clients")
             self._display.follow(folder)
 
-    def line(self, words: str) -> None:
+    def line(self, message: str) -> None:
         """The run says something: warnings are for whoever called."""
-        if self._quiet or not words.startswith(WARNING):
+        if self._quiet or not message.startswith(WARNING):
             return
         if self._display is not None:
-            self._display.line(words)
+            self._display.line(message)
         else:
             # from wherever somebody called `run`
-            warnings.warn(words.removeprefix(WARNING), stacklevel=2)
+            warnings.warn(message.removeprefix(WARNING), stacklevel=2)
 
     def round(self, figures: Mapping[str, Any], rounds: int) -> None:
         """A round is finished."""
@@ -71,7 +71,7 @@ class _Cell:
 
         self._html = HTML
         self._handle = display(HTML("starting"), display_id=True)
-        self._words = ""
+        self._text = ""
         self._seconds = 0.0
 
     def show(self, figures: Mapping[str, Any], rounds: int) -> None:
@@ -79,12 +79,12 @@ class _Cell:
         self._seconds += figures.get("seconds") or 0.0
         # not a number where nothing was measured
         measured = f", {100 * accuracy:.1f} % after round {figures['of_round']}" if accuracy == accuracy else ""
-        self._words = f"round {done} of {rounds}{measured}, {duration(self._seconds)}"
+        self._text = f"round {done} of {rounds}{measured}, {duration(self._seconds)}"
         bar = element("progress", value=done, max=rounds, style="width:16em;vertical-align:middle")
-        self._handle.update(self._html(f"{bar} {element('span', self._words)}"))
+        self._handle.update(self._html(f"{bar} {element('span', self._text)}"))
 
     def end(self, well: bool) -> None:
-        self._handle.update(self._html(str(element("span", self._words if well else f"cut: {self._words}"))))
+        self._handle.update(self._html(str(element("span", self._text if well else f"cut: {self._text}"))))
 
 
 def _in_notebook() -> bool:

@@ -51,10 +51,10 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
     try:
         return Run(find_run(os.fspath(run), os.fspath(results)), trust)
     except SettingError:
-        known = sorted(path.parent.name for path in results_root(os.fspath(results)).glob("*/settings.json"))
+        names = sorted(path.parent.name for path in results_root(os.fspath(results)).glob("*/settings.json"))
         if (place / "comparison.json").exists():
             raise SettingError(f"{place} is a comparison; protosphere.Comparison reads it.") from None
-        newest = f"; the newest there is {known[-1]}" if known else ""
+        newest = f"; the newest there is {names[-1]}" if names else ""
         raise SettingError(
             f"run is {shown(os.fspath(run))}, but no run is there or in {results_root(os.fspath(results))}{newest}; "
             'give a run\'s folder, its name, or "latest".'
@@ -72,7 +72,7 @@ class Run:
         self._trust = trust
         # a link has another name than the run, under which clients keep their models
         self.folder = Path(folder).expanduser().resolve()
-        self._whole: tuple[int, Results] | None = None
+        self._finished_results: tuple[int, Results] | None = None
 
     @property
     def name(self) -> str:
@@ -149,8 +149,8 @@ class Run:
         Raises:
             SettingError: as `summary`.
         """
-        found = self._results
-        return frames.over_clients(found.lines, found.roster, found.rule)
+        results = self._results
+        return frames.over_clients(results.lines, results.roster, results.rule)
 
     def prototypes(self, round: int | None = None) -> "Prototypes":
         """The prototypes of the newest round that had any, up and down, or the global ones of an earlier round.
@@ -212,9 +212,9 @@ class Run:
             SettingError: the run has no such client, or it keeps its model on another machine.
             StoreError: its model cannot be read.
         """
-        known = [entry["partition"] for entry in RunFolder(self.folder).roster()]
-        if number not in known:
-            raise SettingError(f"client is {shown(number)}, but {self.name} has {', '.join(map(str, known))}.")
+        partitions = [entry["partition"] for entry in RunFolder(self.folder).roster()]
+        if number not in partitions:
+            raise SettingError(f"client is {shown(number)}, but {self.name} has {', '.join(map(str, partitions))}.")
         folder = stores(self.name) / str(number)
         if not folder.is_dir():
             raise SettingError(
@@ -249,12 +249,12 @@ class Run:
         """
         from protosphere.drawing import Drawing
 
-        found = self._results
-        if not found.of_rule("mean"):
-            raise SettingError(f"{self.folder} has no accuracy by the rule {found.rule} that could be drawn.")
+        results = self._results
+        if not results.of_rule("mean"):
+            raise SettingError(f"{self.folder} has no accuracy by the rule {results.rule} that could be drawn.")
         with canvas.figure(kind=Drawing) as drawn:
             drawn.set_facecolor(canvas.GROUND)
-            draw_accuracy(drawn, found)
+            draw_accuracy(drawn, results)
             return drawn
 
     @property
@@ -262,12 +262,12 @@ class Run:
         # it may have gone on since
         ended = self.folder / "summary.json"
         written = ended.stat().st_mtime_ns if ended.exists() else 0
-        if self._whole is not None and self._whole[0] == written:
-            return self._whole[1]
-        found = read_results(self.folder, self._trust)
-        if found.finished:
-            self._whole = written, found
-        return found
+        if self._finished_results is not None and self._finished_results[0] == written:
+            return self._finished_results[1]
+        results = read_results(self.folder, self._trust)
+        if results.finished:
+            self._finished_results = written, results
+        return results
 
     def __fspath__(self) -> str:
         return str(self.folder)
@@ -278,20 +278,20 @@ class Run:
     def _repr_html_(self) -> str:
         rows = {"run": self.name}
         try:
-            found = self.summary
+            summary = self.summary
         except SettingError as error:
             return _table("a run", rows | {"results": str(error)})
-        headline, sizes = found["headline"], found["bytes"]
-        accuracy, steps = headline["accuracy"], found.get("gradient_steps")
+        headline, sizes = summary["headline"], summary["bytes"]
+        accuracy, steps = headline["accuracy"], summary.get("gradient_steps")
         rows = {
-            "clients": found["clients"],
-            "rounds": f"{found['rounds']} of {self.settings['rounds']}",
+            "clients": summary["clients"],
+            "rounds": f"{summary['rounds']} of {self.settings['rounds']}",
             "test accuracy": "-" if accuracy is None else f"{100 * accuracy:.1f} % by {headline['rule']}",
             "gradient steps a client and round": "-" if steps is None else f"{steps:.4g}",
             "payload": f"{(sizes['payload_up'] + sizes['payload_down']) / 1e3:.1f} kB",
             **rows,
         }
-        return _table(f"{found['strategy']} on {found['dataset']}", rows)
+        return _table(f"{summary['strategy']} on {summary['dataset']}", rows)
 
 
 @dataclass(frozen=True, eq=False)

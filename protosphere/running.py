@@ -101,16 +101,16 @@ def run(
         RosterError: the clients do not fit together.
         RunError: the run cannot go on; its last finished round can be resumed.
     """
-    asked = settings_of(settings, more)
+    chosen_settings = settings_of(settings, more)
     named = {"strategy": strategy, "dataset": data_of(dataset)}
-    asked |= settings_of(None, {name: value for name, value in named.items() if value})
+    chosen_settings |= settings_of(None, {name: value for name, value in named.items() if value})
     clients = plain(clients)
     _refuse_arguments(engine, workers, clients, on_round)
     folders: list[Path] = []
     with _ONE_AT_A_TIME, Progress(quiet) as progress:
-        wanted = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=asked)
-        device_of(str(wanted.run_config["device"]), "setting `device` is")
-        rounds, rule = int(wanted.run_config["rounds"]), read_settings(wanted.run_config).inference
+        run_plan = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=chosen_settings)
+        device_of(str(run_plan.run_config["device"]), "setting `device` is")
+        rounds, rule = int(run_plan.run_config["rounds"]), read_settings(run_plan.run_config).inference
 
         def opened(folder: Path) -> None:
             folders.append(folder)
@@ -124,8 +124,8 @@ def run(
         try:
             return Run(
                 run_in_process(
-                    wanted.run_config,
-                    clients=wanted.clients,
+                    run_plan.run_config,
+                    clients=run_plan.clients,
                     workers=workers,
                     show=progress.line,
                     opened=opened,
