@@ -54,7 +54,9 @@ def decode_images(source: Source, target: Path, image_size: int = 0, colour: boo
                 told=f"{where.row} is {_size(image.size)} pixels but {first[0].row} {_size(first[1])}: resize them, or "
                 "set image-size",
             )
-    width, height = (image_size, image_size) if image_size else first[1] if first else (0, 0)
+    width, height = first[1] if first else (0, 0)
+    if image_size:
+        width = height = image_size
     shape = (rows, 1 if grey else 3, height, width)
     inputs = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
     for row, (where, image) in enumerate(_images(source)):

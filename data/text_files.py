@@ -49,8 +49,12 @@ def column_types(path: Path) -> dict[str, pyarrow.DataType]:
     types: dict[str, pyarrow.DataType | None] = {}
     for _, row in json_rows(path):
         for key, value in row.items():
-            if types.get(key) is None:
-                types[key] = None if value is None else pyarrow.int64() if type(value) is int else pyarrow.string()
+            if types.get(key) is not None:
+                continue
+            if value is None:
+                types[key] = None
+            else:
+                types[key] = pyarrow.int64() if type(value) is int else pyarrow.string()
     return {name: pyarrow.string() if kind is None else kind for name, kind in types.items()}
 
 

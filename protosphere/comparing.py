@@ -338,8 +338,11 @@ def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
     )
     if not single and not rows:
         _refuse_single("datasets", datasets)
+    items = [datasets] if rows else datasets
+    if single:
+        items = [dataset]
     entries: list[Any] = []
-    for item in [dataset] if single else [datasets] if rows else datasets:
+    for item in items:
         entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
         if is_arrays(entry.get("dataset")):
             # what they are called has no meaning for anybody

@@ -233,7 +233,11 @@ def _heads(names: Sequence[str], narrow: int, room: int) -> tuple[str, int, str]
 
 def _level(count: int, most: int) -> int:
     """0 for none, else 1 to 4 on a scale of orders of 1 to `most`."""
-    return 0 if not count else 4 if count == most else 1 + int(4 * math.log(count) / math.log(most))
+    if not count:
+        return 0
+    if count == most:
+        return 4
+    return 1 + int(4 * math.log(count) / math.log(most))
 
 
 def _bands(most: int, shades: str) -> list[str]:

@@ -320,9 +320,10 @@ def _afterwords(ending: _Ending, options: Mapping[str, object], elsewhere: str) 
     from protosphere.launch.processes import interruptible
     from protosphere.launch.unfinished_run import left_of
 
-    arguments = [
-        word for name, value in options.items() if value for word in ([name] if value is True else [name, str(value)])
-    ]
+    arguments: list[str] = []
+    for name, value in options.items():
+        if value:
+            arguments += [name] if value is True else [name, str(value)]
     with interruptible() as deafen:
         # a second Ctrl-C takes nothing of the report away
         deafen()

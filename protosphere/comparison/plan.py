@@ -199,7 +199,9 @@ def parse_metric(text: str) -> Metric:
     rule, figure = parts if len(parts) == 2 else ["", parts[0]]
     if rule and rule not in rules:
         raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, rules)}; one of {', '.join(rules)}.")
-    allowed = ENSEMBLE_FIGURES if rule == ENSEMBLE else FIGURES[1:] if rule else FIGURES
+    allowed: tuple[str, ...] = FIGURES[1:] if rule else FIGURES
+    if rule == ENSEMBLE:
+        allowed = ENSEMBLE_FIGURES
     if figure not in allowed:
         raise SettingError(
             f"metric is {shown(text)}: unknown figure{nearest(figure, allowed)}; one of {', '.join(allowed)}."

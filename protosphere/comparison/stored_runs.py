@@ -141,7 +141,12 @@ def _comparison(folder: Path) -> StoredEntry:
     cells = _read(folder / COMPARISON).get("cells", [])
     datasets = dict.fromkeys(str(cell["settings"].get("dataset", "?")) for cell in cells)
     done = sum(any(folder.glob(f"cells/{cell['name']}/*/summary.json")) for cell in cells)
-    state = "completed" if done == len(cells) else "running" if _is_held(folder) else "cut"
+    if done == len(cells):
+        state = "completed"
+    elif _is_held(folder):
+        state = "running"
+    else:
+        state = "cut"
     labels = f"{len(cells)} cells", ", ".join(datasets)
     return StoredEntry(folder, *labels, state, f"{done}/{len(cells)}", None, _size(folder), _changed(folder))
 

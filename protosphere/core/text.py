@@ -56,7 +56,9 @@ def duration(seconds: float) -> str:
     """Seconds in the two largest units that matter."""
     minutes, odd_seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {odd_seconds} s" if minutes else f"{odd_seconds} s"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {odd_seconds} s" if minutes else f"{odd_seconds} s"
 
 
 def own_version() -> str:

@@ -29,7 +29,9 @@ def loss_over_rounds(results: Results) -> Picture | str:
     rounds = [number for number, _ in losses]
     every = dict.fromkeys(name for _, parts in losses for name in parts)
     names = sorted(every, key=lambda name: name != TOTAL)
-    heads = ["total" if name == TOTAL else "part total" if name == "total" else name for name in names]
+    # a method may call one of its parts so
+    named_otherwise = {TOTAL: "total", "total": "part total"}
+    heads = [named_otherwise.get(name, name) for name in names]
     labels = dict(zip(names, cut_apart(heads, 30), strict=True))
     # where there is one part the total is the same curve
     drawn_names = [name for name in names if name != TOTAL or len(names) != 2 or not _equal(losses, names)]
