@@ -151,7 +151,7 @@ def arranged(
                 f"has y{end} of shape {y.shape} beside {len(x)} rows in x{end}: one label a row",
                 "have another number of labels",
             )
-    numbered, class_names = _numbered(name, labels, class_names, alone)
+    numbered, class_names = _number_labels(name, labels, class_names, alone)
     extra = {key: _extra(name, key, arrays, splits, inputs) for key in extra_names}
     masks = [np.ones(len(y), dtype=bool) for y in numbered]
     if alone:
@@ -235,7 +235,7 @@ def _channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray
     return x if (axes or ("NCHW" if first else "NHWC")) == "NCHW" else x.transpose(0, 3, 1, 2)
 
 
-def _numbered(
+def _number_labels(
     name: str, labels: list[np.ndarray], class_names: tuple[str, ...], alone: bool
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Labels as numbers, −1 for what is no class where rows stand alone; and the classes' names."""
@@ -310,7 +310,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
     Raises:
         DataError: it cannot be written, or `arranged` refuses them.
     """
-    plain_arrays = {name: _plain(np.asarray(values)) for name, values in arrays.items()}
+    plain_arrays = {name: _to_plain(np.asarray(values)) for name, values in arrays.items()}
     _refuse_misnamed("dataset", plain_arrays)
     arranged("dataset", plain_arrays)
     digest = hashlib.blake2b(digest_size=8)
@@ -333,7 +333,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
     return path
 
 
-def _plain(values: np.ndarray) -> np.ndarray:
+def _to_plain(values: np.ndarray) -> np.ndarray:
     """Strings as a table's column holds them, as an array's; the answers to a question as two classes."""
     if values.dtype == object and values.ndim == 1 and all(isinstance(value, str) for value in values):
         return values.astype(str)

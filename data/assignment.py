@@ -202,7 +202,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     shared = _set_aside(data, official_test if official else pool, np.concatenate([pool, official_test]), spec)
     pool, official_test = np.setdiff1d(pool, shared), np.setdiff1d(official_test, shared)
     units = _units(data, pool)
-    parts = [np.arange(len(units))] if own else _dealt(spec, units, data, pool)
+    parts = [np.arange(len(units))] if own else _deal_rows(spec, units, data, pool)
     test_share = 0.0 if official else spec.test_share
     train: list[np.ndarray] = []
     test: list[np.ndarray] = []
@@ -250,7 +250,7 @@ def _cells(spec: DataSpec, data: Decoded) -> tuple[np.ndarray, int]:
     return cells_of(data.labels, data.domains, len(data.class_names)), kinds
 
 
-def _dealt(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> list[np.ndarray]:
+def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> list[np.ndarray]:
     draws = {name: getattr(spec, name) for name in ("ways", "ways_spread", "shots", "shots_spread", "seed")}
     if spec.partition == MIXED and data.domains is not None:
         domains = data.domains[pool]

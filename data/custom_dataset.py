@@ -21,14 +21,14 @@ def read_code(code: Code, class_names: tuple[str, ...] = ()) -> Arrays:
     result = code()
     parts: list[Any] = list(result) if isinstance(result, tuple) else [result]
     if len(parts) not in (1, 2) or not all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
-        raise _wrong(code, f"gives a {type(result).__name__}, but not a Dataset or a pair of them")
+        raise _make_error(code, f"gives a {type(result).__name__}, but not a Dataset or a pair of them")
     arrays: dict[str, Any] = {}
     for part, end in zip(parts, ("", "_test"), strict=False):
         rows = [_item(code, part, row) for row in range(len(part))]
         if len({(x.shape, x.dtype) for x, _ in rows}) > 1:
-            raise _wrong(code, "gives items of several shapes or types")
+            raise _make_error(code, "gives items of several shapes or types")
         if not rows:
-            raise _wrong(code, "gives a Dataset without items")
+            raise _make_error(code, "gives a Dataset without items")
         arrays["x" + end] = np.stack([x for x, _ in rows])
         arrays["y" + end] = np.array([y for _, y in rows])
     names = class_names or tuple(str(name) for name in getattr(parts[0], "classes", ()))
@@ -44,10 +44,10 @@ def _item(code: Code, part: Any, row: int) -> tuple[np.ndarray, int]:
             raise ValueError(f"its label is {y}, no whole number")
         return x, number
     except Exception as error:
-        raise _wrong(code, f"fails at item {row} ({type(error).__name__}: {error})") from error
+        raise _make_error(code, f"fails at item {row} ({type(error).__name__}: {error})") from error
 
 
-def _wrong(code: Code, what: str) -> DataError:
+def _make_error(code: Code, what: str) -> DataError:
     return DataError(
         f"the data set {code.name!r} {what}: let it return a torch Dataset of (tensor, int), or a pair of two.",
         told="its own code gives no data set",

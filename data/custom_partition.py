@@ -79,21 +79,21 @@ def dealt_by_code(
         parts = [np.asarray(part).reshape(-1) for part in _sequence(result)]
         parts = [part.astype(np.int64) if not part.size else part for part in parts]
     except (TypeError, ValueError) as error:
-        raise _wrong(code, f"gives what is no list of arrays ({error})") from None
+        raise _make_error(code, f"gives what is no list of arrays ({error})") from None
     if len(parts) != num_clients:
-        raise _wrong(code, f"gives {len(parts)} arrays, but there are {num_clients} clients")
+        raise _make_error(code, f"gives {len(parts)} arrays, but there are {num_clients} clients")
     for number, part in enumerate(parts):
         if part.dtype.kind not in "iu":
-            raise _wrong(code, f"gives client {number} {part.dtype}, but rows are whole numbers")
+            raise _make_error(code, f"gives client {number} {part.dtype}, but rows are whole numbers")
         if not part.size:
-            raise _wrong(code, f"gives client {number} no row")
+            raise _make_error(code, f"gives client {number} no row")
         if part.min() < 0 or part.max() >= len(labels):
-            raise _wrong(
+            raise _make_error(
                 code, f"gives client {number} row {part.min() if part.min() < 0 else part.max()} of {len(labels)}"
             )
     rows, counts = np.unique(np.concatenate(parts), return_counts=True)
     if (counts > 1).any():
-        raise _wrong(code, f"gives row {rows[counts.argmax()]} twice")
+        raise _make_error(code, f"gives row {rows[counts.argmax()]} twice")
     parts = [np.sort(part).astype(np.int64) for part in parts]
     if groups is not None:
         whose = np.full(len(labels), -1)
@@ -101,7 +101,7 @@ def dealt_by_code(
             whose[part] = number
         _, first, codes = np.unique(groups, return_index=True, return_inverse=True)
         if not np.array_equal(whose[first][codes], whose):
-            raise _wrong(code, "parts a group, but the rows of one stay together")
+            raise _make_error(code, "parts a group, but the rows of one stay together")
     return parts
 
 
@@ -111,7 +111,7 @@ def _sequence(value: object) -> Sequence[Any]:
     return list(value)
 
 
-def _wrong(code: Code, what: str) -> DataError:
+def _make_error(code: Code, what: str) -> DataError:
     return DataError(
         f"the partition {code.name!r} {what}: let it return a list with an array of different row numbers for each "
         "client.",

@@ -340,7 +340,7 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         inputs = np.concatenate([table.with_format("numpy")[:]["inputs"] for table in tables])
         # the format hands out int64 whatever the column holds
         inputs = inputs.astype(np.float32 if inputs.dtype.kind == "f" else np.uint8)
-        inputs, scale = _sized(recipe, inputs, scale)
+        inputs, scale = _resize(recipe, inputs, scale)
         np.save(partial / "inputs.npy", inputs)
     name, train_rows, class_names = source.name, len(source.train), source.class_names
     del source, tables
@@ -353,7 +353,7 @@ def _write_arrays(recipe: Recipe, name: str, arrays: Arrays, partial: Path) -> N
     """Write a data set that is arrays to the folder `partial`."""
     if not arrays.labels.size and not recipe.alone:
         raise DataError(f"data set {name!r} has no rows: give it at least one.", told="its data have no rows")
-    inputs, scale = _sized(recipe, arrays.inputs, arrays.scale)
+    inputs, scale = _resize(recipe, arrays.inputs, arrays.scale)
     np.save(partial / "inputs.npy", inputs)
     np.save(partial / "labels.npy", arrays.labels)
     if recipe.columns.group:
@@ -376,7 +376,7 @@ def _by_first(values: np.ndarray) -> np.ndarray:
     return numbers[codes]
 
 
-def _sized(recipe: Recipe, inputs: np.ndarray, scale: float) -> tuple[np.ndarray, float]:
+def _resize(recipe: Recipe, inputs: np.ndarray, scale: float) -> tuple[np.ndarray, float]:
     """Images at the size that is asked for, and their full scale."""
     if not recipe.image_size:
         return inputs, scale

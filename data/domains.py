@@ -193,11 +193,11 @@ def _place(domain: Domain) -> str | Folder:
     with _naming(domain.name):
         place = locate(domain.dataset)
     if place == "spiral" or (isinstance(place, Folder) and place.format in ("csv", "json")):
-        raise _unfit(domain.name, "numbers" if place == "spiral" else "texts")
+        raise _make_unfit_error(domain.name, "numbers" if place == "spiral" else "texts")
     return place
 
 
-def _unfit(domain: str, content: str) -> DataError:
+def _make_unfit_error(domain: str, content: str) -> DataError:
     return DataError(
         f"domain {domain!r} holds {content}, but domains must be images or arrays: take it out of dataset.",
         told=f"a domain holds {content}, but domains must be images or arrays",
@@ -217,7 +217,7 @@ def _combine(
     parts = [_part(recipe, domain, cache_dir) for domain in domains]
     names = tuple(domain.name for domain in domains)
     images = _are_images(parts, names)
-    parts = [_named(part, name, common) for part, name in zip(parts, names, strict=True)] if common else parts
+    parts = [_name_classes(part, name, common) for part, name in zip(parts, names, strict=True)] if common else parts
     class_names = common or _class_names(parts, names, classes)
     number = {name: label for label, name in enumerate(class_names)}
     train = [part.train_rows for part in parts]
@@ -248,7 +248,7 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
         # the key has asked for lists of classes, or there is one for all domains
         part = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
     if isinstance(part.inputs, Texts) or part.columns:
-        raise _unfit(domain.name, "texts" if isinstance(part.inputs, Texts) else "a table of numbers")
+        raise _make_unfit_error(domain.name, "texts" if isinstance(part.inputs, Texts) else "a table of numbers")
     if not part.train_rows:
         raise DataError(
             f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.",
@@ -279,7 +279,7 @@ def _are_images(parts: Sequence[Decoded], names: Sequence[str]) -> bool:
     return False
 
 
-def _named(part: Decoded, domain: str, common: tuple[str, ...]) -> Decoded:
+def _name_classes(part: Decoded, domain: str, common: tuple[str, ...]) -> Decoded:
     """A domain whose classes are among those of the `classes.txt` for all, which names them where they are numbers."""
     class_names = part.class_names
     unknown = next((name for name in class_names if name not in common), None)

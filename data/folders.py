@@ -79,7 +79,7 @@ def _find(root: Path) -> Folder:
             told="its data path does not exist",
         )
     if not root.is_dir():
-        return _one_file(root)
+        return _read_one_file(root)
     class_names = listed_classes(root)
     tables = _tables(root) or _tables(root / "data")
     if not tables:
@@ -94,7 +94,7 @@ def _find(root: Path) -> Folder:
     return _table_folder(root, tables, class_names)
 
 
-def _one_file(path: Path) -> Folder:
+def _read_one_file(path: Path) -> Folder:
     """A file that is a data set by itself, its classes named by a `classes.txt` beside it."""
     kind = FILE_SUFFIXES.get(path.suffix)
     if kind is None:

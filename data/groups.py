@@ -23,14 +23,14 @@ class Units:
         """All rows of the `units` (m,) int, sorted."""
         if self.of_row is None:
             return np.sort(units)
-        return np.flatnonzero(_marked(units, len(self))[self.of_row])
+        return np.flatnonzero(_mark(units, len(self))[self.of_row])
 
     def whole(self, rows: np.ndarray) -> np.ndarray:
         """The units all of whose rows are among `rows` (m,) int, sorted."""
         if self.of_row is None:
             return np.sort(rows)
-        outside = ~_marked(rows, len(self.of_row))
-        return np.flatnonzero(~_marked(self.of_row[outside], len(self)))
+        outside = ~_mark(rows, len(self.of_row))
+        return np.flatnonzero(~_mark(self.of_row[outside], len(self)))
 
 
 def units_of(labels: np.ndarray, groups: np.ndarray | None) -> Units:
@@ -58,7 +58,7 @@ def shared_group(groups: np.ndarray, train_rows: int) -> tuple[int, int] | None:
     return int(np.flatnonzero(groups[:train_rows] == groups[second])[0]), second
 
 
-def _marked(positions: np.ndarray, size: int) -> np.ndarray:
+def _mark(positions: np.ndarray, size: int) -> np.ndarray:
     marked = np.zeros(size, dtype=bool)
     marked[positions] = True
     return marked

@@ -242,12 +242,12 @@ def _from_images(folder: Folder) -> dict[str, datasets.Dataset]:
         if name == "test" and not paths:
             continue
         labels = [label_of[path.relative_to(folder.root).parts[1 if split else 0]] for path in paths]
-        columns = {"image": [_named(path) for path in paths], "label": labels}
+        columns = {"image": [_name_image(path) for path in paths], "label": labels}
         tables[name] = datasets.Dataset.from_dict(columns, features=features)
     return tables
 
 
-def _named(path: Path) -> dict[str, Any]:
+def _name_image(path: Path) -> dict[str, Any]:
     """An image by its path, or, where that is no UTF-8, which Arrow would not take, by its bytes."""
     try:
         str(path).encode()

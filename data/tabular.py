@@ -121,11 +121,11 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
         else [column.name for column in schema]
     )
     tables = {split: _table(folder, paths, [*feature_names, *other_columns]) for split, paths in _splits(folder)}
-    schema = _inferred(name, tables, feature_names) if schema is None else schema
+    schema = _infer_columns(name, tables, feature_names) if schema is None else schema
     class_names = folder.class_names
     encoded = {split: encode(name, split, schema, table, alone) for split, table in tables.items()}
     about = {
-        split: datasets.Dataset(table.select(other_columns).append_column(_ROW, [_whole_rows(encoded[split])]))
+        split: datasets.Dataset(table.select(other_columns).append_column(_ROW, [_number_usable_rows(encoded[split])]))
         for split, table in tables.items()
     }
     if alone:
@@ -190,7 +190,7 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
 
 def features_of(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """(n, features of the column), and which rows are wrong (n,)."""
-    return _numbers(column, cells) if column.kind == NUMBER else _one_hot(column, cells)
+    return _numbers(column, cells) if column.kind == NUMBER else _encode_one_hot(column, cells)
 
 
 def cell_word(value: Any) -> str:
@@ -208,7 +208,7 @@ def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([numbers, *([missing.astype(np.float32)] if column.missing else [])], axis=1), wrong
 
 
-def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
+def _encode_one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     import pyarrow
     import pyarrow.compute as pc
 
@@ -222,7 +222,7 @@ def _one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     return hot, np.where(missing, not column.missing, codes < 0)
 
 
-def _whole_rows(encoded: np.ndarray) -> list[str]:
+def _number_usable_rows(encoded: np.ndarray) -> list[str]:
     """The numbers of the rows all of whose cells can be used, "" of any other."""
     return [str(row) if is_usable else "" for row, is_usable in enumerate((~np.isinf(encoded).any(axis=1)).tolist())]
 
@@ -292,7 +292,7 @@ def write_schema(path: Path, schema: Sequence[Column]) -> None:
         raise DataError(f"the columns cannot be written to {str(path)!r} ({error.strerror or error}).") from None
 
 
-def _inferred(name: str, tables: Mapping[str, pyarrow.Table], column_names: Sequence[str]) -> tuple[Column, ...]:
+def _infer_columns(name: str, tables: Mapping[str, pyarrow.Table], column_names: Sequence[str]) -> tuple[Column, ...]:
     index = next((column for column in column_names if column in UNNAMED), None)
     if index is not None:
         _refuse(
@@ -302,7 +302,7 @@ def _inferred(name: str, tables: Mapping[str, pyarrow.Table], column_names: Sequ
             "has a column without a name",
         )
     # of all splits: one may have whole numbers where another has fractions
-    every = _joined(name, [table.select(column_names) for table in tables.values()])
+    every = _join(name, [table.select(column_names) for table in tables.values()])
     return tuple(_column(name, column, every.column(column)) for column in column_names)
 
 
@@ -361,10 +361,10 @@ def _table(folder: Folder, paths: tuple[Path, ...], column_names: Sequence[str])
                 "lacks a column in one of its files",
             )
         parts.append(read_columns(path, column_names))
-    return _joined(folder.name, parts)
+    return _join(folder.name, parts)
 
 
-def _joined(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
+def _join(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
     import pyarrow
 
     try:

@@ -134,18 +134,18 @@ def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as stream:
         if stream.read(100).decode("utf-8-sig", "replace").lstrip().startswith("["):
             stream.seek(0)
-            rows = _parsed(path, "the file", stream.read())
+            rows = _parse(path, "the file", stream.read())
             yield from ((row, _as_row(path, row, value)) for row, value in enumerate(rows))
             return
         stream.seek(0)
         row = 0
         for line in stream:
             if line.strip():
-                yield row, _as_row(path, row, _parsed(path, f"row {row}", line))
+                yield row, _as_row(path, row, _parse(path, f"row {row}", line))
                 row += 1
 
 
-def _parsed(path: Path, what: str, content: bytes) -> Any:
+def _parse(path: Path, what: str, content: bytes) -> Any:
     try:
         return json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:

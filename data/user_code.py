@@ -35,7 +35,7 @@ class OwnCode:
         except DataError:
             raise
         except Exception as error:
-            raise _failed(self.name, error) from error
+            raise _make_error(self.name, error) from error
 
 
 def own_code(name: str, usual: str) -> OwnCode | None:
@@ -49,7 +49,7 @@ def own_code(name: str, usual: str) -> OwnCode | None:
     try:
         digest = plugins.digest(name) or _of_module(name)
     except (ModelError, ImportError, OSError, ValueError) as error:
-        raise _failed(plugins.placeless(name), error) from error
+        raise _make_error(plugins.placeless(name), error) from error
     return OwnCode(plugins.placeless(name), name, digest, usual)
 
 
@@ -61,7 +61,7 @@ def _of_module(name: str) -> str:
     return hashlib.blake2b(files[-1].read_bytes(), digest_size=8).hexdigest() if files[-1].is_file() else ""
 
 
-def _failed(name: str, error: Exception) -> DataError:
+def _make_error(name: str, error: Exception) -> DataError:
     return DataError(
         f"{name!r} cannot be used ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}): it must be a "
         "callable of yours that can be imported here and gives what docs/data.md says.",

@@ -57,15 +57,15 @@ class Mixture(WithCompanion):
 
     def features(self, x: Tensor) -> Tensor:
         """z of the mixture: (n, *input_shape) float -> (n, d)."""
-        z: Tensor = functional_call(self.model.extractor, self._mixed("extractor"), (x,))
+        z: Tensor = functional_call(self.model.extractor, self._mix("extractor"), (x,))
         return torch.relu(z) if self.model.feature_activation == "relu" else z
 
     def classify(self, z: Tensor) -> Tensor:
         """(n, d) -> (n, K) logits of the mixture."""
-        logits: Tensor = functional_call(self.model.classifier, self._mixed("classifier"), (z,))
+        logits: Tensor = functional_call(self.model.classifier, self._mix("classifier"), (z,))
         return logits
 
-    def _mixed(self, part: str) -> dict[str, Tensor]:
+    def _mix(self, part: str) -> dict[str, Tensor]:
         model_part, other = self.model.get_submodule(part), self.companion.get_submodule(part)
         constants = {name: p.detach() for name, p in other.named_parameters()}
         # no clamp here: its gradient at 0 and at 1 would be 0 or not by the version of torch

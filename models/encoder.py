@@ -80,7 +80,7 @@ class Encoder:
         self.centre = self.mixing @ _centre(network, width, name)
         self.fingerprint = self._fingerprint()
         row = torch.linspace(-1, 1, math.prod(input_shape)).reshape(1, *input_shape)
-        once, twice = self._one(row), self._one(row)
+        once, twice = self._encode_one(row), self._encode_one(row)
         if not torch.equal(once, twice) or self.fingerprint != self._fingerprint():
             raise ModelError(
                 f"the encoder {name!r} does not give the same for a row twice, so a row would not be bounded by "
@@ -102,9 +102,9 @@ class Encoder:
         """As a call gives it but for the last bits, and sooner: all rows at once, unless that fails or differs."""
         try:
             network_gives: Tensor = drawn(0, lambda: self.network(inputs))
-            features = self._mixed(network_gives)
-            ends = torch.stack([self._one(row.cpu()) for row in (inputs[:1], inputs[-1:])])
-            if features.shape == (len(inputs), len(self.mixing)) and bool(_near(features[[0, -1]], ends)):
+            features = self._mix(network_gives)
+            ends = torch.stack([self._encode_one(row.cpu()) for row in (inputs[:1], inputs[-1:])])
+            if features.shape == (len(inputs), len(self.mixing)) and bool(_is_near(features[[0, -1]], ends)):
                 return features
         except Exception:
             # which rows it fails on one at a time will show
@@ -113,18 +113,18 @@ class Encoder:
 
     def _safe(self, row: Tensor) -> Tensor:
         try:
-            return self._one(row.cpu())
+            return self._encode_one(row.cpu())
         except Exception:
             # which rows an encoder fails on is nobody's business: they count, without a direction
             return torch.full((len(self.mixing),), math.nan)
 
-    def _one(self, row: Tensor) -> Tensor:
+    def _encode_one(self, row: Tensor) -> Tensor:
         with torch.no_grad():
             # what it may draw is the same for each row
             output: Tensor = drawn(0, lambda: self.network(row))
-            return self._mixed(output)[0]
+            return self._mix(output)[0]
 
-    def _mixed(self, output: Tensor) -> Tensor:
+    def _mix(self, output: Tensor) -> Tensor:
         h = output.float().flatten(2).mean(dim=2) if output.dim() == 4 else output.float()
         return h @ self.mixing.T - self.centre
 
@@ -196,7 +196,7 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
 
 def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
     if name == RANDOM:
-        return lambda: _random(input_shape)
+        return lambda: _make_random(input_shape)
     if name == HANDCRAFTED:
         return lambda: handcrafted(input_shape)
     if reads_text(name) and len(input_shape) == 3:
@@ -216,7 +216,7 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
     return lambda: Vision(name, input_shape)
 
 
-def _random(input_shape: tuple[int, ...]) -> nn.Module:
+def _make_random(input_shape: tuple[int, ...]) -> nn.Module:
     """A few layers as they are drawn."""
     if len(input_shape) == 3:
         return nn.Sequential(
@@ -318,7 +318,7 @@ def _centre(network: nn.Module, width: int, name: str) -> Tensor:
     return centre
 
 
-def _near(features: Tensor, alone: Tensor) -> Tensor:
+def _is_near(features: Tensor, alone: Tensor) -> Tensor:
     """Whether rows differ by no more than rounding does."""
     return (features - alone).norm() <= 1e-3 * alone.norm() + 1e-6
 

@@ -65,7 +65,7 @@ class Gradients(nn.Module):
         across = steps.view(-1, 1) + steps
         gradients = (turns.view(-1, 1, 1) + across).flatten().argsort(stable=True)
         colours = (across + 0.3 * torch.arange(3).view(-1, 1, 1)).flatten().argsort(stable=True)
-        self.register_buffer("order", _interleaved(gradients, colours) if self.coloured else gradients)
+        self.register_buffer("order", _interleave(gradients, colours) if self.coloured else gradients)
 
     def forward(self, x: Tensor) -> Tensor:
         """Of images from -1 to 1, or of any other scale."""
@@ -155,7 +155,7 @@ def _fourier(n: int) -> tuple[Tensor, Tensor]:
     return normalize(torch.stack(rows), dim=1), torch.tensor(turns)
 
 
-def _interleaved(gradients: Tensor, colours: Tensor) -> Tensor:
+def _interleave(gradients: Tensor, colours: Tensor) -> Tensor:
     """Of OF_COLOUR features in a row the last one of colour, as far as there are gradients to go with them."""
     of_gradients = OF_COLOUR - 1
     groups = len(gradients) // of_gradients

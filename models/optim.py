@@ -52,11 +52,11 @@ class EagerSGD(torch.optim.SGD):
             if group["weight_decay"]:
                 changes = list(torch._foreach_add(changes, moved, alpha=group["weight_decay"]))
             if group["momentum"]:
-                changes = self._carried(moved, changes, group["momentum"])
+                changes = self._carry(moved, changes, group["momentum"])
             torch._foreach_add_(moved, changes, alpha=-group["lr"])
             project(moved, group.get("bounds"))
 
-    def _carried(self, moved: list[Tensor], changes: list[Tensor], momentum: float) -> list[Tensor]:
+    def _carry(self, moved: list[Tensor], changes: list[Tensor], momentum: float) -> list[Tensor]:
         """The new v, kept."""
         states = [self.state[parameter] for parameter in moved]
         old = [place for place, state in enumerate(states) if "momentum_buffer" in state]

@@ -53,7 +53,7 @@ def _class(kind: type) -> Iterator[str]:
         yield f"### `{kind.__name__}.{name}`"
         if isinstance(attribute, property):
             assert member.returns is not None
-            yield f"A property: `{_plain(ast.unparse(member.returns))}`."
+            yield f"A property: `{_unquote(ast.unparse(member.returns))}`."
         else:
             yield _signature(member, "")
         yield from _body(attribute.__doc__)
@@ -65,8 +65,8 @@ def _tree(item: Any) -> Any:
 
 def _signature(member: ast.FunctionDef, prefix: str) -> str:
     member.args.args = [argument for argument in member.args.args if argument.arg != "self"]
-    returns = f" -> {_plain(ast.unparse(member.returns))}" if member.returns is not None else ""
-    arguments = _plain(ast.unparse(member.args))
+    returns = f" -> {_unquote(ast.unparse(member.returns))}" if member.returns is not None else ""
+    arguments = _unquote(ast.unparse(member.args))
     line = f"{prefix}{member.name}({arguments}){returns}"
     if len(line) > WIDTH:
         # a comma within brackets parts nothing
@@ -75,7 +75,7 @@ def _signature(member: ast.FunctionDef, prefix: str) -> str:
     return f"```text\n{line}\n```"
 
 
-def _plain(text: str) -> str:
+def _unquote(text: str) -> str:
     """Annotations without the quotes of those that are read late."""
     return re.sub(r"(?<=[:>] )'([^']*)'|^'([^']*)'$", lambda match: match[1] or match[2], text)
 

@@ -24,7 +24,7 @@ def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | None") -> Any:
         DataError: arrays that are no data set.
     """
     if isinstance(dataset, Mapping):
-        return _written(dataset)
+        return _write(dataset)
     if dataset is None or isinstance(dataset, WORDS):
         return dataset
     if not isinstance(dataset, tuple | list):
@@ -39,10 +39,10 @@ def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | None") -> Any:
             f"dataset is {len(dataset)} arrays, but it is (x, y) or (x, y, x_test, y_test); a mapping of names can "
             "hold more."
         )
-    return _written(dict(zip(KEYS, dataset, strict=False)))
+    return _write(dict(zip(KEYS, dataset, strict=False)))
 
 
-def _written(arrays: Mapping[str, Any]) -> str:
+def _write(arrays: Mapping[str, Any]) -> str:
     return str(
         write_arrays(home() / "arrays", {str(name): array(str(name), values) for name, values in arrays.items()})
     )

@@ -113,9 +113,9 @@ def compare(
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
     data = _data(datasets, dataset)
     table: dict[str, Any] = {
-        "methods": [_labelled(entry) for entry in methods],
+        "methods": [_label_entry(entry) for entry in methods],
         "datasets": data,
-        "partitions": [_labelled(entry) for entry in partitions],
+        "partitions": [_label_entry(entry) for entry in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
         "settings": settings_of(settings, more),
@@ -362,7 +362,7 @@ def _entry(item: Entry) -> Any:
     return labels | settings_of(None, {name: value for name, value in item.items() if name not in LABELS})
 
 
-def _labelled(item: Entry) -> Any:
+def _label_entry(item: Entry) -> Any:
     """With a label of its settings: the same method may stand there twice, and a partition has no other name."""
     entry = _entry(item)
     if not isinstance(entry, dict) or "label" in entry:

@@ -20,8 +20,8 @@ def of_line(line: Mapping[str, Any], rule: str) -> Figures:
         "of_round": evaluation.get("of_round"),
         "accuracy": UNKNOWN,
         "validation": UNKNOWN,
-        **_evaluated(line, rule),
-        **_trained(line),
+        **_collect_evaluated(line, rule),
+        **_collect_trained(line),
     }
 
 
@@ -30,14 +30,14 @@ def over_rounds(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
     rows: dict[int, Figures] = {}
     for line in lines:
         if not line.get("final"):
-            rows.setdefault(line["round"], {}).update(_trained(line))
+            rows.setdefault(line["round"], {}).update(_collect_trained(line))
         for part in ("evaluation", "ensemble"):
             if part in line:
                 part_line = {part: line[part]}
-                rows.setdefault(line[part]["of_round"], {}).update(_evaluated(part_line, rule))
+                rows.setdefault(line[part]["of_round"], {}).update(_collect_evaluated(part_line, rule))
     order = sorted(rows)
     frame = pd.DataFrame([rows[r] for r in order], index=pd.Index(order, name="round", dtype="int64"))
-    return _ordered(frame, ["accuracy", "validation"])
+    return _order_columns(frame, ["accuracy", "validation"])
 
 
 def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
@@ -53,7 +53,7 @@ def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[st
                 rows.setdefault((line["round"], number), {}).update(figures)
             if "evaluation" in client:
                 of_round = line["evaluation"]["of_round"]
-                rows.setdefault((of_round, number), {}).update(_own_evaluation(client["evaluation"], rule))
+                rows.setdefault((of_round, number), {}).update(_collect_client_evaluation(client["evaluation"], rule))
         for partition, problem in line["problems"].items():
             if not line.get("final"):
                 rows.setdefault((line["round"], int(partition)), {})["problem"] = problem
@@ -61,15 +61,15 @@ def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[st
         {"round": of_round, "client": number, "model": models.get(number, ""), **rows[of_round, number]}
         for of_round, number in sorted(rows)
     ]
-    return _ordered(pd.DataFrame(table_rows), ["round", "client", "model", "accuracy", "validation"])
+    return _order_columns(pd.DataFrame(table_rows), ["round", "client", "model", "accuracy", "validation"])
 
 
-def _ordered(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
+def _order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
     """With these columns before the others, whether there are such figures or not."""
     return frame.reindex(columns=[*first, *(name for name in frame.columns if name not in first)])
 
 
-def _trained(line: Mapping[str, Any]) -> Figures:
+def _collect_trained(line: Mapping[str, Any]) -> Figures:
     training = line.get("training", {})
     counts = {f"clients_{name}": training[name] for name in ("asked", "valid", "dropped") if name in training}
     sizes = {name: size for name, size in line.get("bytes", {}).items() if name.startswith(("payload", "wire"))}
@@ -86,7 +86,7 @@ def _training(training: Mapping[str, Any]) -> Figures:
     return losses | ({"train_rows": plain.pop("rows")} if "rows" in plain else {}) | plain
 
 
-def _evaluated(line: Mapping[str, Any], rule: str) -> Figures:
+def _collect_evaluated(line: Mapping[str, Any], rule: str) -> Figures:
     rules = line.get("evaluation", {}).get("rules", {})
     figures: Figures = {}
     rule_splits = rules.get(rule, {})
@@ -111,7 +111,7 @@ def _evaluated(line: Mapping[str, Any], rule: str) -> Figures:
 _NAMED = {TEST: "accuracy", VALIDATION: "validation", ALL: "all-classes"}
 
 
-def _own_evaluation(evaluation: Mapping[str, Any], rule: str) -> Figures:
+def _collect_client_evaluation(evaluation: Mapping[str, Any], rule: str) -> Figures:
     figures: Figures = {}
     for name, values in evaluation.items():
         if name == "rows":

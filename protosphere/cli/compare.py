@@ -194,10 +194,10 @@ def compare(
         if resume:
             choices = (file, preset, *narrowing.values(), target is not None, sweep, settings, data, scale != 1.0)
             refused = equal_steps or any(choices)
-            comparison, cells, folder = _resumed(resume, results, refused, trust)
+            comparison, cells, folder = _resume(resume, results, refused, trust)
             jobs = folder.jobs if jobs is None else jobs
         else:
-            comparison, cells = _resolved(
+            comparison, cells = _resolve(
                 file, preset, narrowing, target, sweep or [], equal_steps, settings or [], data or [], scale
             )
             folder = None
@@ -222,7 +222,7 @@ def compare(
         raise typer.Exit(FAILED)
 
 
-def _resolved(
+def _resolve(
     file: str,
     preset: str,
     narrowing: dict[str, str],
@@ -257,7 +257,7 @@ def _resolved(
     return comparison, cells(comparison, overrides, places, scale)
 
 
-def _resumed(name: str, results: str, refused: bool, trust: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
+def _resume(name: str, results: str, refused: bool, trust: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
     from protosphere.comparison.folder import ComparisonFolder
     from protosphere.core.errors import SettingError
 
@@ -309,7 +309,7 @@ def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
     runs_by_cell = reuse(folder, cells)
     for cell in cells:
         if cell.name in runs_by_cell:
-            typer.echo(f"taken: {cell.title}, from {_short(runs_by_cell[cell.name])}")
+            typer.echo(f"taken: {cell.title}, from {_shorten(runs_by_cell[cell.name])}")
 
 
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
@@ -326,9 +326,9 @@ def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequen
             typer.echo(note)
         typer.echo()
     for path in written.paths:
-        typer.echo(f"written: {_short(path)}")
+        typer.echo(f"written: {_shorten(path)}")
 
 
-def _short(path: Path) -> str:
+def _shorten(path: Path) -> str:
     """Relative to here where that is a way down."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

@@ -59,7 +59,7 @@ def _check_machine() -> Iterator[tuple[bool, str, str]]:
         except FlowerError as error:
             yield False, name, str(error)
     for port, whose in PORTS.items():
-        taken = _taken(port)
+        taken = _is_taken(port)
         yield True, f"port {port}", f"{whose}: " + ("something answers there" if taken else "free")
     yield _room("home", home(), LEAST_DISK)
     if Path("/dev/shm").is_dir():
@@ -79,7 +79,7 @@ def _devices() -> Iterator[tuple[bool, str, str]]:
         yield True, kind, f"there{names}" if available else "none"
 
 
-def _taken(port: int) -> bool:
+def _is_taken(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
         return probe.connect_ex(("127.0.0.1", port)) == 0

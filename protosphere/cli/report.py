@@ -54,10 +54,10 @@ def report(
     if html and not state:
         end("--html is a client's own page: give --state and its folder, too.", BAD_INPUT)
     if html:
-        _own_page(Path(state).expanduser(), Path(html).expanduser())
+        _write_site_page(Path(state).expanduser(), Path(html).expanduser())
         return
     if state:
-        _own_figures(Path(state).expanduser())
+        _print_site_figures(Path(state).expanduser())
         return
     from protosphere.core.errors import SettingError
     from protosphere.record.locations import find_run, results_root
@@ -76,7 +76,7 @@ def report(
         end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.", BAD_INPUT)
 
 
-def _own_page(folder: Path, target: Path) -> None:
+def _write_site_page(folder: Path, target: Path) -> None:
     from protosphere.core.errors import SettingError
     from protosphere.reports.site import write_site
 
@@ -88,7 +88,7 @@ def _own_page(folder: Path, target: Path) -> None:
         end(f"the page cannot be written to {target} ({error.strerror or error}).", BAD_INPUT)
 
 
-def _own_figures(folder: Path) -> None:
+def _print_site_figures(folder: Path) -> None:
     """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
     from protosphere.core.checksums import read_sealed_lines
 

@@ -145,7 +145,7 @@ def run(
             with interruptible():
                 # its imports take seconds
                 arguments = (settings or [], preset, resume, results, clients, trust)
-                ending = _planned(*arguments, superlink, ray, in_process, (cpus, gpus))
+                ending = _plan_run(*arguments, superlink, ray, in_process, (cpus, gpus))
         except Interrupted as interruption:
             sentence = f"stopped by {interruption.name} before anything was started."
             ending = _Ending(KILLED + interruption.number, words=sentence)
@@ -194,7 +194,7 @@ class _Ending:
     resumable: bool = False
 
 
-def _planned(
+def _plan_run(
     settings: list[str],
     preset: str,
     resume: str,

@@ -41,7 +41,7 @@ class Setting:
 def all_settings() -> dict[str, list[Setting]]:
     """The settings by prefix, the shared ones under ""."""
     shared = [
-        Setting(name.replace("_", "-"), field.default, _allowed(field.annotation, field.metadata), "")
+        Setting(name.replace("_", "-"), field.default, _describe_allowed(field.annotation, field.metadata), "")
         for name, field in Settings.model_fields.items()
     ]
     settings_by_prefix = {"": shared}
@@ -51,7 +51,7 @@ def all_settings() -> dict[str, list[Setting]]:
             Setting(
                 f"{prefix}.{entry.name.replace('_', '-')}",
                 getattr(defaults, entry.name),
-                _allowed(*_unwrapped(entry.type)),
+                _describe_allowed(*_unwrap(entry.type)),
                 _meaning(kind.__doc__ or "", entry.name),
             )
             for entry in fields(kind)
@@ -59,12 +59,12 @@ def all_settings() -> dict[str, list[Setting]]:
     return settings_by_prefix
 
 
-def _unwrapped(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+def _unwrap(kind: Any) -> tuple[Any, tuple[Any, ...]]:
     """A type and what `Annotated` says beside it."""
     return (get_args(kind)[0], kind.__metadata__) if hasattr(kind, "__metadata__") else (kind, ())
 
 
-def _allowed(kind: Any, metadata: Any) -> str:
+def _describe_allowed(kind: Any, metadata: Any) -> str:
     """Values that a type allows, in the page's words."""
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))

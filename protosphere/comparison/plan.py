@@ -282,7 +282,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     baseline = (
         pick(str(table["baseline"]), comparison.methods, "`baseline`", _labels).label if "baseline" in table else ""
     )
-    return replace(comparison, paper=tuple(_printed(table.get("paper", []), comparison)), baseline=baseline)
+    return replace(comparison, paper=tuple(_read_printed(table.get("paper", []), comparison)), baseline=baseline)
 
 
 def _entries(items: Any, key: str) -> tuple[Entry, ...]:
@@ -330,7 +330,7 @@ def entry_of(item: Any, key: str) -> Entry:
     return Entry(label, settings, base, texts.get("missing", ""))
 
 
-def _printed(tables: Any, comparison: Comparison) -> list[Printed]:
+def _read_printed(tables: Any, comparison: Comparison) -> list[Printed]:
     """The paper's figures, each with a row, a method and a metric that are there."""
     labels = {"dataset": comparison.datasets, "partition": comparison.partitions}
     printed = []

@@ -26,12 +26,12 @@ def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> dict[str, Path]:
         OSError: a run cannot be copied.
     """
     runs_by_key: dict[str, Path] = {}
-    for run, settings in _finished(folder.path.parent, folder.path):
+    for run, settings in _find_finished(folder.path.parent, folder.path):
         runs_by_key.setdefault(_key(settings), run)
     run_by_cell = {}
     for cell in cells:
         same = runs_by_key.get(_key(cell.settings))
-        if same is None or folder.run_of(cell) or _own_code(cell.settings):
+        if same is None or folder.run_of(cell) or _runs_own_code(cell.settings):
             continue
         folder.discard(cell)
         shutil.copytree(same, folder.of(cell) / same.name, ignore=shutil.ignore_patterns(*NOT_COPIED))
@@ -39,7 +39,7 @@ def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> dict[str, Path]:
     return run_by_cell
 
 
-def _finished(root: Path, comparison_folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
+def _find_finished(root: Path, comparison_folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:
     """Runs of these versions that came to their last round, the newest first."""
     ours = {name: number for name, number in versions().items() if name in ("protosphere", "torch", "numpy")}
     for file in sorted([*root.glob("*/summary.json"), *root.glob("*/cells/*/*/summary.json")], reverse=True):
@@ -60,6 +60,6 @@ def _key(settings: Mapping[str, Any]) -> str:
     return json.dumps({name: value for name, value in settings.items() if name not in INDIFFERENT}, sort_keys=True)
 
 
-def _own_code(settings: Mapping[str, Any]) -> bool:
+def _runs_own_code(settings: Mapping[str, Any]) -> bool:
     names = [str(settings[name]) for name in ("strategy", "dataset", "partition")] + str(settings["models"]).split(",")
     return any(plugins.is_plugin(word.strip()) for word in names)

@@ -127,7 +127,7 @@ def _run(folder: Path) -> StoredEntry:
     headline = (_of_today(folder, summary).get("headline") or status.get("headline") or {}).get("accuracy")
     rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
     labels = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
-    return StoredEntry(folder, *labels, state, rounds, headline, _size(folder), _changed(folder))
+    return StoredEntry(folder, *labels, state, rounds, headline, _size(folder), _find_last_change(folder))
 
 
 def _of_today(folder: Path, summary: dict[str, Any]) -> Mapping[str, Any]:
@@ -148,7 +148,7 @@ def _comparison(folder: Path) -> StoredEntry:
     else:
         state = "cut"
     labels = f"{len(cells)} cells", ", ".join(datasets)
-    return StoredEntry(folder, *labels, state, f"{done}/{len(cells)}", None, _size(folder), _changed(folder))
+    return StoredEntry(folder, *labels, state, f"{done}/{len(cells)}", None, _size(folder), _find_last_change(folder))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -181,6 +181,6 @@ def _size(folder: Path) -> int:
     return total
 
 
-def _changed(folder: Path) -> float:
+def _find_last_change(folder: Path) -> float:
     files = [folder / name for name in ("summary.json", "status.json", "settings.json", COMPARISON)]
     return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)

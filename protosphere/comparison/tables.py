@@ -71,11 +71,16 @@ def grids(
         if "companion" in cell_result.summary
     ]
     companion_notes = dict.fromkeys(f"{cell.row}, {cell.method}: with {companion}" for cell, companion in companions)
-    notes = [*scaled, *companion_notes, *map(_chosen, choices), *([comparison.note] if comparison.note else [])]
+    notes = [
+        *scaled,
+        *companion_notes,
+        *map(_describe_choice, choices),
+        *([comparison.note] if comparison.note else []),
+    ]
     notes += ["epochs scaled by --equal-steps"] if comparison.equal_steps else []
     notes += _different_budgets(comparison, cell_results)
     apart = [_differences(comparison, notes, cell_results)] if len(comparison.methods) > 1 else []
-    tried = [_tried(comparison, scaled, choices)] if choices else []
+    tried = [_tabulate_sweep(comparison, scaled, choices)] if choices else []
     return [_accuracies(comparison, notes, cell_results), *apart, *tried, _bytes(comparison, notes, cell_results)]
 
 
@@ -111,7 +116,7 @@ def latex(grids: Sequence[Grid]) -> str:
     for grid in grids:
         rows = [" & ".join(_tex(cell) for cell in line) + r" \\" for line in grid.lines]
         head = " & ".join(_tex(Shown(name)) for name in grid.head) + r" \\"
-        caption = " ".join(f"{_escaped(sentence.rstrip('.'))}." for sentence in (grid.title, *grid.notes))
+        caption = " ".join(f"{_escape(sentence.rstrip('.'))}." for sentence in (grid.title, *grid.notes))
         parts.append(
             "\n".join(
                 [
@@ -159,7 +164,7 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], cell_results: Sequ
         notes = [*notes, "bold: apart from every other method seed by seed, as the next table counts it"]
     metrics = ", ".join(map(str, comparison.metrics))
     title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
-    return _laid_out(title, columns, [*(method.label for method in comparison.methods), FLOOR], notes)
+    return _lay_out(title, columns, [*(method.label for method in comparison.methods), FLOOR], notes)
 
 
 def _differences(comparison: Comparison, notes: Sequence[str], cell_results: Sequence[Result]) -> Grid:
@@ -168,7 +173,9 @@ def _differences(comparison: Comparison, notes: Sequence[str], cell_results: Seq
         for index, metric in enumerate(comparison.metrics):
             differences_by_method = differences(cell_results, row.label, index, comparison)
             name = f"{row.label} ({metric})" if len(comparison.metrics) > 1 else row.label
-            columns[name] = Column({method: _apart(difference) for method, difference in differences_by_method.items()})
+            columns[name] = Column(
+                {method: _show_difference(difference) for method, difference in differences_by_method.items()}
+            )
     if len(comparison.seeds) > 1:
         seed_notes = [
             f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t; bold where it leaves zero "
@@ -181,10 +188,10 @@ def _differences(comparison: Comparison, notes: Sequence[str], cell_results: Seq
         f"({', '.join(map(str, comparison.metrics))}), seed by seed"
     )
     methods = [method.label for method in comparison.methods if method.label != comparison.baseline_label]
-    return _laid_out(title, columns, methods, [*notes, *seed_notes])
+    return _lay_out(title, columns, methods, [*notes, *seed_notes])
 
 
-def _chosen(choice: Choice) -> str:
+def _describe_choice(choice: Choice) -> str:
     where = f"{choice.row}, {choice.method}"
     if not choice.chosen:
         return f"{where}: nothing is chosen while runs of its sweep are missing"
@@ -217,7 +224,7 @@ def _steps(runs: Sequence[Result]) -> str:
     return NONE if mean is None else f"{mean.mean:.4g}"
 
 
-def _tried(comparison: Comparison, scaled: Sequence[str], choices: Sequence[Choice]) -> Grid:
+def _tabulate_sweep(comparison: Comparison, scaled: Sequence[str], choices: Sequence[Choice]) -> Grid:
     seeds = len(comparison.seeds)
     columns: dict[str, Column] = {}
     for choice in choices:
@@ -230,10 +237,10 @@ def _tried(comparison: Comparison, scaled: Sequence[str], choices: Sequence[Choi
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
     title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation samples in %"
     legend = "bold: chosen, in each row for itself; the test samples played no part"
-    return _laid_out(title, columns, names, [*scaled, legend])
+    return _lay_out(title, columns, names, [*scaled, legend])
 
 
-def _apart(difference: Difference | None) -> Shown:
+def _show_difference(difference: Difference | None) -> Shown:
     """`+1.20 [+0.40, +2.00]`, or `+0.10 [-0.80, +1.00], 41 seeds`."""
     if difference is None:
         return Shown(NONE)
@@ -279,7 +286,7 @@ def _bytes(comparison: Comparison, notes: Sequence[str], cell_results: Sequence[
         notes = [*notes, f"to {100 * target:g} %: {meaning}"]
     name = comparison.title or comparison.name
     title = f"{name}: cost of training: bytes, payload / wire, both directions, and gradient steps"
-    return _laid_out(title, columns, [method.label for method in comparison.methods], notes)
+    return _lay_out(title, columns, [method.label for method in comparison.methods], notes)
 
 
 def accuracy(value: Spread | None, seeds: int) -> str:
@@ -330,7 +337,7 @@ def _pair(sizes: Sequence[tuple[int, int]]) -> str:
     return " / ".join(readable_size(round(sum(amounts) / len(sizes))) for amounts in zip(*sizes, strict=True))
 
 
-def _laid_out(title: str, columns: Mapping[str, Column], names: Sequence[str], notes: Sequence[str]) -> Grid:
+def _lay_out(title: str, columns: Mapping[str, Column], names: Sequence[str], notes: Sequence[str]) -> Grid:
     """Methods across and rows down, or the other way round where that is the narrower table.
 
     Args:
@@ -353,9 +360,9 @@ def _parts(column: Column, method: str, with_paper: bool) -> list[Shown]:
 
 
 def _tex(content: Shown) -> str:
-    text = _escaped(content.text)
+    text = _escape(content.text)
     return rf"\textbf{{{text}}}" if content.best else text
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return "".join(TEX.get(letter, letter) for letter in text)

@@ -96,7 +96,7 @@ def cells(
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SettingError(f"two cells would have the folder {twice}: give rows and methods labels that differ more.")
-    checked = [_checked(cell) for cell in new_cells]
+    checked = [_check_cell(cell) for cell in new_cells]
     swept = {entry.label for entry in comparison.methods if entry.of}
     for cell in checked:
         if cell.method in swept and not float(cell.settings["validation-share"]) > 0:
@@ -250,7 +250,7 @@ def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
                 open_data(spec, home() / "cache")
             opened[key] = ""
         except DataError as error:
-            opened[key] = _missing(row.dataset, checked.dataset, str(error))
+            opened[key] = _describe_missing(row.dataset, checked.dataset, str(error))
     lacking = [problem for problem in opened.values() if problem]
     if lacking:
         raise SettingError(
@@ -258,7 +258,7 @@ def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
         )
 
 
-def _missing(entry: Entry, dataset: str, reason: str) -> str:
+def _describe_missing(entry: Entry, dataset: str, reason: str) -> str:
     """What is missing, why, and how to get it."""
     items = listed(dataset)
     ids = [HUB[item][0] for item in items if item in HUB]
@@ -289,7 +289,7 @@ class _Smaller:
         )
 
 
-def _checked(cell: Cell) -> Cell:
+def _check_cell(cell: Cell) -> Cell:
     """The cell with all that `protosphere run` would make of its settings: absolute paths, floats for ints."""
     cell_settings = {name: value for name, value in cell.settings.items() if name not in PLACES}
     try:

@@ -105,7 +105,7 @@ def ran_here(name: str) -> bool:
     files = files_of(name)
     if not files:
         return False
-    digests = [_known_by(file) for file in files]
+    digests = [_find_digest(file) for file in files]
     return all(digest is not None and (_ran() / digest).is_file() for digest in digests)
 
 
@@ -123,7 +123,7 @@ def is_here(name: str) -> bool:
 def _remember(name: str) -> None:
     # who cannot write there is asked again
     with suppress(OSError):
-        for digest in map(_known_by, files_of(name) or ()):
+        for digest in map(_find_digest, files_of(name) or ()):
             if digest is None:
                 continue
             place = _ran() / digest
@@ -136,7 +136,7 @@ def _ran() -> Path:
     return home() / RAN
 
 
-def _known_by(file: Path) -> str | None:
+def _find_digest(file: Path) -> str | None:
     """The digest of a file's content; None where it cannot be read: one such file is not the other."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()

@@ -37,7 +37,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     """
     content = _bytes_of(tensors, {**(metadata or {}), FORM: FORM_NUMBER, DIGEST: PLACE})
     header = SIZE + int.from_bytes(content[:SIZE], "little")
-    front, body = _ordered(content[SIZE:header]), memoryview(content)[header:]
+    front, body = _order_header(content[SIZE:header]), memoryview(content)[header:]
     hasher = hashlib.sha256(front)
     hasher.update(body)
     with open(path, "wb") as file:
@@ -70,7 +70,7 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
     return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
 
 
-def _ordered(header: bytes) -> bytes:
+def _order_header(header: bytes) -> bytes:
     """The front of a file with its words in order: safetensors writes them in another order each time, and the same
     run is the same to the bit."""
     content = json.loads(header)

@@ -99,7 +99,7 @@ def cut_apart(names: Sequence[str], most: int) -> list[str]:
         # one may be the beginning of the others
         begin = next(differing, len(first))
         for name in group if len(group) > 1 else ():
-            cut_by_name[name] = _numbered(_without_begin(lines[name], begin, most), taken, most)
+            cut_by_name[name] = _make_unique(_without_begin(lines[name], begin, most), taken, most)
             taken.add(cut_by_name[name])
     return [cut_by_name[name] for name in names]
 
@@ -113,7 +113,7 @@ def _without_begin(line: str, begin: int, most: int) -> str:
     return one_line(f"…{line[start if folder < 0 else folder + 1 :]}", most)
 
 
-def _numbered(text: str, taken: Collection[str], most: int) -> str:
+def _make_unique(text: str, taken: Collection[str], most: int) -> str:
     """Words that none of the others are."""
     candidate, number = text, 2
     while candidate in taken:

@@ -26,22 +26,22 @@ def bare(app: Path, target: Path) -> Path:
     into = os.path.realpath(target)
     for place, folders, files in os.walk(app):
         # links are none of them for Flower either; hidden folders and environments hold none
-        folders[:] = [folder for folder in folders if folder[0] != "." and not _foreign(os.path.join(place, folder))]
+        folders[:] = [folder for folder in folders if folder[0] != "." and not _is_foreign(os.path.join(place, folder))]
         # TMPDIR may be in the app
         folders[:] = [folder for folder in folders if os.path.realpath(os.path.join(place, folder)) != into]
         to = target / Path(place).relative_to(app)
-        with _named(place, app, target):
+        with _explain_errors(place, app, target):
             to.mkdir(parents=True, exist_ok=True)
         for name in files:
             if (name.endswith(KINDS) or name in NAMES) and not os.path.islink(os.path.join(place, name)):
                 # another run's, such as one in its results, may go meanwhile
-                with suppress(FileNotFoundError), _named(os.path.join(place, name), app, target):
+                with suppress(FileNotFoundError), _explain_errors(os.path.join(place, name), app, target):
                     shutil.copyfile(os.path.join(place, name), to / name)
     return target
 
 
 @contextmanager
-def _named(path: str, app: Path, target: Path) -> Iterator[None]:
+def _explain_errors(path: str, app: Path, target: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError:
@@ -53,5 +53,5 @@ def _named(path: str, app: Path, target: Path) -> Iterator[None]:
         ) from None
 
 
-def _foreign(folder: str) -> bool:
+def _is_foreign(folder: str) -> bool:
     return folder.endswith("__pycache__") or os.path.exists(os.path.join(folder, "pyvenv.cfg"))

@@ -147,7 +147,7 @@ class Connection:
             time.sleep(0.5)
         # what only we lost sight of is not ours to stop
         self._on = False
-        raise FlowerError(self._lost(status))
+        raise FlowerError(self._describe_lost(status))
 
     def stop(self) -> str:
         """Stop the run if it is still on, then whatever we started for it.
@@ -178,7 +178,7 @@ class Connection:
             return run["status"], run["status-details"]
         return "unknown", ""
 
-    def _lost(self, status: str) -> str:
+    def _describe_lost(self, status: str) -> str:
         """What may be the matter when the stream has ended and the run has not, in words for a person."""
         sign = "the SuperLink does not answer any more"
         if status != "unknown":

@@ -141,7 +141,7 @@ def view(plan: Plan) -> DataView:
         clients=_clients(data, row_assignment),
         shared=len(row_assignment.shared),
         nobodys=len(data.labels) - held_rows.size,
-        dealt=class_counts(data.labels, _dealt(settings, row_assignment), len(data.class_names)),
+        dealt=class_counts(data.labels, _select_dealt(settings, row_assignment), len(data.class_names)),
         columns=_columns(data),
     )
 
@@ -175,7 +175,7 @@ def refuse_ending(path: Path) -> None:
         raise SettingError(f"--picture is {str(path)!r}, but its name must end in {' or '.join(PICTURES)}.")
 
 
-def _dealt(settings: Settings, row_assignment: Assignment) -> list[np.ndarray]:
+def _select_dealt(settings: Settings, row_assignment: Assignment) -> list[np.ndarray]:
     if settings.split == "pooled":
         return row_assignment.held
     return [np.concatenate(parts) for parts in zip(row_assignment.train, row_assignment.validation, strict=True)]

@@ -67,7 +67,7 @@ def obstacle(entry: Mapping[str, Any]) -> str:
         return f"{address} is no address: its host has an empty part, or one of more than 63 letters"
     except OSError as error:
         # a proxy may come where we do not
-        return "" if _proxied(place[0]) else _of_network(error, place[0], address)
+        return "" if _uses_proxy(place[0]) else _of_network(error, place[0], address)
 
 
 def certificate_end(entry: Mapping[str, Any]) -> float | None:
@@ -160,5 +160,5 @@ def _of_network(error: OSError, host: str, address: str) -> str:
     return f"{address} cannot be reached ({error.strerror or error})"
 
 
-def _proxied(host: str) -> bool:
+def _uses_proxy(host: str) -> bool:
     return bool(urllib.request.getproxies()) and not urllib.request.proxy_bypass(host)

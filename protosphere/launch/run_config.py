@@ -94,7 +94,7 @@ def plan(
     if name and isinstance(name, str):
         if preset:
             raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
-        return _resumed(overrides, name, remote, here, trust)
+        return _plan_resumed(overrides, name, remote, here, trust)
     merged = laid_over(defaults | _preset_for(preset, overrides), overrides)
     if remote:
         return _for_others(merged)
@@ -145,7 +145,7 @@ def read_toml(path: Path) -> RunConfig:
         SettingError: the file cannot be read, or holds something else than settings.
     """
     try:
-        return _flat(tomllib.loads(path.read_text("utf-8")))
+        return _flatten(tomllib.loads(path.read_text("utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None
@@ -206,7 +206,7 @@ def _for_others(run_config: RunConfig) -> Plan:
     return Plan(run_config, run.settings.clients)
 
 
-def _resumed(overrides: RunConfig, name: str, remote: bool, here: bool, trust: bool) -> Plan:
+def _plan_resumed(overrides: RunConfig, name: str, remote: bool, here: bool, trust: bool) -> Plan:
     if remote:
         # a bare name is one in the SuperLink's results folder, whatever is called so here
         place = _maybe_here(name) if os.sep in name else name
@@ -299,11 +299,11 @@ def _check(run_config: RunConfig, clients: int, folder: Path | None = None, here
     check(run, clients, folder, here)
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
     flat: RunConfig = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            flat |= _flat(value, f"{prefix}{name}.")
+            flat |= _flatten(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = _scalar(prefix + name, value)
     return flat

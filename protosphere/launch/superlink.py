@@ -55,7 +55,7 @@ class SuperLink(Connection):
                 stderr=subprocess.STDOUT,
             )
         deadline = time.monotonic() + START_PATIENCE
-        while not _healthy(port):
+        while not _is_healthy(port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 ended = self._process.returncode
                 how = f"ended with exit code {ended}" if ended is not None else "does not answer"
@@ -85,7 +85,7 @@ class SuperLink(Connection):
                 f"Flower's SuperLink ended with exit code {self._process.returncode} in the middle of the run."
             )
 
-    def _lost(self, status: str) -> str:
+    def _describe_lost(self, status: str) -> str:
         return f"Flower's SuperLink does not say how the run ended: {status} is its last word; the log tells more."
 
     @staticmethod
@@ -122,7 +122,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _healthy(port: int) -> bool:
+def _is_healthy(port: int) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", "/health")

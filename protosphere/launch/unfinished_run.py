@@ -18,7 +18,7 @@ def stopped(name: str, folder: Path | None) -> str:
     """
     if folder is not None and not folder.is_dir():
         return f"stopped by {name}."
-    done = _finished(folder) if folder else 0
+    done = _find_last_round(folder) if folder else 0
     return f"stopped by {name} {f'after round {done}' if done else 'before a round was finished'}."
 
 
@@ -40,13 +40,13 @@ def left_of(folder: Path | None, options: Sequence[str] = (), *, elsewhere: str 
         record = RunFolder(folder)
         with suppress(SettingError):
             record.write_status(record.status() | {"state": "stopped"})
-        if _finished(folder):
+        if _find_last_round(folder):
             leave_report(folder)
     lines = [f"report: {folder / 'report.html'}"] if (folder / "report.html").exists() else []
     return [*lines, *([again(str(folder))] if (folder / "checkpoint.safetensors").exists() else [])]
 
 
-def _finished(folder: Path) -> int:
+def _find_last_round(folder: Path) -> int:
     """The last finished round."""
     try:
         return max((line["round"] for line in RunFolder(folder).lines() if not line.get("final")), default=0)

@@ -90,7 +90,7 @@ def _of_block(
     labels = torch.cat([means[client].labels for client in clients])
     owner = torch.cat([torch.full((len(means[client]),), place) for place, client in enumerate(clients)])
     most = (number - 1) // 2
-    far = _far(points, owner, noise, number)[:most]
+    far = _find_far(points, owner, noise, number)[:most]
     inside = ~torch.isin(owner, torch.tensor(far, dtype=torch.int64))
     against = torch.full((number, number), torch.nan, dtype=torch.float64)
     if bool(inside.any()):
@@ -119,7 +119,7 @@ def _of_block(
     )
 
 
-def _far(points: Tensor, owner: Tensor, noise: Tensor, number: int) -> list[int]:
+def _find_far(points: Tensor, owner: Tensor, noise: Tensor, number: int) -> list[int]:
     """Who lies far from everybody, the farthest first. Every client is one, however many classes it has."""
     centre = torch.stack([points[owner == place].mean(dim=0) for place in range(number)]).median(dim=0).values
     squares = (points - centre).square().sum(dim=1)

@@ -55,7 +55,7 @@ def riesz_energy(points: Tensor, s: float = 0.0) -> Tensor:
     Returns a scalar of the points' dtype and device; 0 for fewer than two points. Distances are resolved down
     to 3e-8. Raises ValueError for a negative s.
     """
-    array = _checked(points, s)
+    array = _validate(points, s)
     value = sphere.measure(array, s)[0] if len(array) > 1 else _nothing(s)
     return torch.tensor(_energy(value, s), dtype=points.dtype, device=points.device)
 
@@ -65,7 +65,7 @@ def riesz_force(points: Tensor, s: float = 0.0) -> Tensor:
 
     Raises ValueError for a negative s.
     """
-    array = _checked(points, s)
+    array = _validate(points, s)
     if len(array) < 2:
         return torch.zeros_like(points)
     value, force = sphere.potential(array, s)
@@ -97,7 +97,7 @@ def align(
     with K > d+1, and two rows or more in one dimension.
     """
     _check_settings(solver, iterations, stop, epsilon)
-    array = _checked(vectors, s)
+    array = _validate(vectors, s)
     K, d = array.shape
     if num_classes is not None and num_classes < K:
         raise ValueError(f"There are {K} prototypes to align but only {num_classes} classes; one of the two is wrong.")
@@ -152,7 +152,7 @@ def _check_settings(solver: str, iterations: int, stop: str, epsilon: float) -> 
         raise ValueError(f"The alignment's epsilon is {epsilon}; it must be above 0.")
 
 
-def _checked(points: Tensor, s: float) -> Array:
+def _validate(points: Tensor, s: float) -> Array:
     """The points as float64 on the CPU, possibly the very memory of the tensor: to be read only."""
     if points.dim() != 2 or not points.is_floating_point():
         raise ValueError(

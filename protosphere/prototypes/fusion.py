@@ -79,7 +79,7 @@ def fuse(
         return first.without_counts()
     parts = []
     for rows in pool.order.split(sizes.tolist()):
-        fused = _fused(pool.means[rows].double(), pool.variances[rows].double(), pool.weights[rows], limit)
+        fused = _fuse_class(pool.means[rows].double(), pool.variances[rows].double(), pool.weights[rows], limit)
         parts.append([part.to(first.means.dtype) for part in fused])
     labels = classes.repeat_interleave(torch.tensor([len(part[0]) for part in parts]))
     means, variances, weights = (torch.cat(columns) for columns in zip(*parts, strict=True))
@@ -138,9 +138,9 @@ def _counts(mixtures: Mapping[int, MixtureSet], sets: Sequence[MixtureSet]) -> T
     return torch.cat([mixture.counts for mixture in sets if mixture.counts is not None])
 
 
-def _fused(means: Tensor, variances: Tensor, weights: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
+def _fuse_class(means: Tensor, variances: Tensor, weights: Tensor, limit: float) -> tuple[Tensor, Tensor, Tensor]:
     """One class: components (m, d), (m, d), (m,) in their order -> means, variances, weights of the c fused ones."""
-    clusters, num_clusters = _complete_linkage(_near(means, variances, limit))
+    clusters, num_clusters = _complete_linkage(_find_near(means, variances, limit))
     totals = weights.new_zeros(num_clusters).index_add_(0, clusters, weights)
     shares = (weights / totals[clusters]).unsqueeze(1)
 
@@ -152,7 +152,7 @@ def _fused(means: Tensor, variances: Tensor, weights: Tensor, limit: float) -> t
     return centres, spreads, totals / totals.sum()
 
 
-def _near(means: Tensor, variances: Tensor, limit: float) -> NDArray[np.bool_]:
+def _find_near(means: Tensor, variances: Tensor, limit: float) -> NDArray[np.bool_]:
     """Whether the distance of row i to row j is below the limit, (m, m); only j > i is filled in."""
     near = np.zeros((len(means), len(means)), dtype=np.bool_)
     for start in range(0, len(means), ROWS_AT_ONCE):

@@ -106,7 +106,7 @@ def _family(K: int, d: int, s: int, rng: np.random.RandomState) -> Masks:
         times, remainder = divmod(K, available)
         families = [_every_mask(d, s)] * times + [_family(remainder, d, s, rng)]
         return np.concatenate(families)[rng.permutation(K)]
-    return _spread(_balanced(_distinct(K, d, s, rng), rng), rng)
+    return _spread(_balance(_distinct(K, d, s, rng), rng), rng)
 
 
 def _from_support(support: Integers, d: int) -> Masks:
@@ -131,7 +131,7 @@ def _distinct(K: int, d: int, s: int, rng: np.random.RandomState) -> Masks:
     return _from_support(np.array(list(drawn), dtype=np.int64), d)
 
 
-def _balanced(masks: Masks, rng: np.random.RandomState) -> Masks:
+def _balance(masks: Masks, rng: np.random.RandomState) -> Masks:
     """Different masks with column counts that differ by at most one, from different masks (K, d).
 
     A one moves from the fullest column c to the emptiest e, in a row that has c and not e. Moving c to e maps

@@ -102,7 +102,7 @@ def fit_class_mixtures(
     fit = (
         _greedy_start(tiles, classes, counts, components, seed, floor)
         if start is None
-        else _given_start(start, classes, counts, components, centres, dtype)
+        else _convert_start(start, classes, counts, components, centres, dtype)
     )
     iterations, converged, log_likelihood = _iterate(tiles, fit, counts, floor, tolerance, max_iterations)
 
@@ -173,7 +173,7 @@ def _greedy_start(
     nearest = _squared_distances(tiles, chosen.unsqueeze(1), floor)[:, 0]
     held_by = torch.zeros_like(nearest, dtype=torch.int64)
     for slot in range(1, components):
-        candidates = _drawn(tiles, nearest, first, counts, draws[:, slot])
+        candidates = _draw(tiles, nearest, first, counts, draws[:, slot])
         distances = torch.minimum(_squared_distances(tiles, candidates, floor), nearest.unsqueeze(1))
         best = tiles.by_class(distances.double().sum(dim=2), len(counts)).argmin(dim=1)[tiles.owner]
         closer = distances.gather(1, best[:, None, None].expand(-1, 1, width))[:, 0]
@@ -191,17 +191,17 @@ def _squared_distances(tiles: ClassTiles, chosen: Tensor, floor: Tensor) -> Tens
     return squared.masked_fill_(same, 0).mul_(tiles.real.unsqueeze(1))
 
 
-def _drawn(tiles: ClassTiles, nearest: Tensor, first: Tensor, counts: Tensor, draws: Tensor) -> Tensor:
+def _draw(tiles: ClassTiles, nearest: Tensor, first: Tensor, counts: Tensor, draws: Tensor) -> Tensor:
     """Rows drawn with chances as their `nearest` (T, W): where a class's sum of them passes its draws (k, m) in [0, 1).
 
     first: (k,), each class's first row. Where all chances are 0, one of the class's rows.
     """
     totals = tiles.by_class(nearest.double().sum(dim=1), len(counts)).clamp(min=torch.finfo(torch.float64).tiny)
     shares = (nearest.double() / totals[tiles.owner].unsqueeze(1)).flatten()
-    return _drawn_rows(shares, first, first + counts, draws)
+    return _draw_rows(shares, first, first + counts, draws)
 
 
-def _drawn_rows(chances: Tensor, first: Tensor, last: Tensor, draws: Tensor) -> Tensor:
+def _draw_rows(chances: Tensor, first: Tensor, last: Tensor, draws: Tensor) -> Tensor:
     """Of all rows' summed chances (r,) float64 a class has the stretch from its `first` row (k,) to before its `last`;
     a draw (k, m) in [0, 1) falls into the part of one of its rows -> (k, m)."""
     cumulative = torch.cat([chances.new_zeros(1), chances.cumsum(0)])
@@ -217,7 +217,7 @@ def _draws(classes: Tensor, seed: int, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.stack([stream.random_sample(shape) for stream in streams]))
 
 
-def _given_start(
+def _convert_start(
     start: MixtureSet, classes: Tensor, counts: Tensor, components: int, centres: Tensor, dtype: torch.dtype
 ) -> _Components:
     start = start.to(device=centres.device, dtype=torch.float64)
@@ -314,7 +314,7 @@ def sample(
     sizes = on_cpu.components()
     last = sizes.cumsum(0)
     draws = torch.rand(len(sizes), per_class, generator=generator, dtype=torch.float64)
-    rows = _drawn_rows(on_cpu.weights, last - sizes, last, draws).flatten()
+    rows = _draw_rows(on_cpu.weights, last - sizes, last, draws).flatten()
     noise = torch.randn(len(rows), mixtures.dim, generator=generator, dtype=torch.float64)
     features = on_cpu.means[rows] + on_cpu.variances[rows].sqrt() * noise
     target = mixtures.means.device if device is None else device

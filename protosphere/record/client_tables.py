@@ -41,7 +41,7 @@ def parted(line: Mapping[str, Any], many: int = MANY) -> tuple[dict[str, Any], d
         short["time"] = {name: part for name, part in line["time"].items() if f"time/{name}" not in BY_CLIENT}
     for path, values in values_by_path.items():
         for partition, value in values.items():
-            rows.setdefault(partition, {}).update(_flat(path, value))
+            rows.setdefault(partition, {}).update(_flatten(path, value))
     return short, rows
 
 
@@ -127,7 +127,7 @@ def read(path: Path, under: str, digest: str | None = None) -> dict[str, Any]:
     Raises:
         SettingError: it cannot be read.
     """
-    with _opened(path, digest) as file:
+    with _open(path, digest) as file:
         names = [name for name in file.schema_arrow.names if _below(name, under)]
         column_names = ["partition", *names]
         table = file.read(columns=column_names)
@@ -138,17 +138,17 @@ def read(path: Path, under: str, digest: str | None = None) -> dict[str, Any]:
         for part in name[len(under) + 1 :].split("/") if name != under else ():
             at = at.setdefault(part, {})
         at[HERE] = values[name]
-    return {str(partition): _deep(tree, row) for row, partition in enumerate(values["partition"])}
+    return {str(partition): _nest(tree, row) for row, partition in enumerate(values["partition"])}
 
 
 def _columns(path: Path, digest: str | None) -> list[str]:
-    with _opened(path, digest) as file:
+    with _open(path, digest) as file:
         names: list[str] = file.schema_arrow.names
         return names
 
 
 @contextmanager
-def _opened(path: Path, digest: str | None) -> Iterator["ParquetFile"]:
+def _open(path: Path, digest: str | None) -> Iterator["ParquetFile"]:
     import pyarrow
     import pyarrow.parquet
 
@@ -174,29 +174,29 @@ def _below(name: str, path: str) -> bool:
     return name == path or name.startswith(path + "/")
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _flatten(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     if value == {}:
         yield f"{path}/{NONE}", True
     elif isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _flat(f"{path}/{quote(name, safe='')}", part)
+            yield from _flatten(f"{path}/{quote(name, safe='')}", part)
     elif isinstance(value, list):
         yield f"{path}/{LENGTH}", len(value)
         for place, part in enumerate(value):
-            yield from _flat(f"{path}/{place}", part)
+            yield from _flatten(f"{path}/{place}", part)
     else:
         yield path, value
 
 
-def _deep(tree: Tree, row: int) -> Any:
+def _nest(tree: Tree, row: int) -> Any:
     """The value of one row; None where there is nothing."""
     if (value := _cell(tree, row)) is not None:
         return value
     if LENGTH in tree and (length := _cell(tree[LENGTH], row)) is not None:
-        return [_deep(tree[str(place)], row) if str(place) in tree else None for place in range(length)]
+        return [_nest(tree[str(place)], row) if str(place) in tree else None for place in range(length)]
     if NONE in tree and _cell(tree[NONE], row):
         return {}
-    values = {name: _deep(below, row) for name, below in tree.items() if name not in (HERE, LENGTH, NONE)}
+    values = {name: _nest(below, row) for name, below in tree.items() if name not in (HERE, LENGTH, NONE)}
     return {unquote(name): value for name, value in values.items() if value is not None} or None
 
 

@@ -288,7 +288,7 @@ class RunFolder:
             # its reader says so
             summary = {}
         lines = self._lines("whole" if ended else "cut")
-        if problem := _lost(lines, summary):
+        if problem := _describe_lost(lines, summary):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} {problem}: a damaged disk or a cut copy does that; bring it back from "
                 "a copy, or `--resume` the run."
@@ -441,7 +441,7 @@ def _writing_to(folder: Path, what: str = "results folder") -> Iterator[None]:
         ) from None
 
 
-def _lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) -> str:
+def _describe_lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) -> str:
     """What of a run's lines is gone, as a part of a sentence; "" for nothing.
 
     Args:

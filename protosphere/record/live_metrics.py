@@ -46,7 +46,7 @@ def figures_of(line: Mapping[str, Any]) -> list[Figures]:
     for group in OF_EVALUATION:
         if group in line:
             parts = {name: value for name, value in line[group].items() if name not in ("of_round", "rules")}
-            values = _flat(line[group].get("rules", {}) | parts, group)
+            values = _flatten(line[group].get("rules", {}) | parts, group)
             figures.append(Figures(line[group]["of_round"], True, values))
     if not line.get("final"):
         values = {f"{group}/{name}": value for group in OF_TRAINING for name, value in _under(line, group).items()}
@@ -57,16 +57,16 @@ def figures_of(line: Mapping[str, Any]) -> list[Figures]:
 
 
 def _under(line: Mapping[str, Any], group: str) -> dict[str, float]:
-    return _flat(line.get(group, {}), "")
+    return _flatten(line.get(group, {}), "")
 
 
-def _flat(table: Mapping[str, Any], prefix: str) -> dict[str, float]:
+def _flatten(table: Mapping[str, Any], prefix: str) -> dict[str, float]:
     flat: dict[str, float] = {}
     for name, plain in zip(table, _tags(list(table)), strict=True):
         value = table[name]
         full = f"{prefix}/{plain}" if prefix else plain
         if isinstance(value, Mapping):
-            flat |= _flat(value, full)
+            flat |= _flatten(value, full)
         elif isinstance(value, int | float) and not isinstance(value, bool):
             flat[full] = value
     return flat

@@ -59,7 +59,7 @@ def final_line(server_round: int, replies: Sequence[Reply], sent: Mapping[int, B
 def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
     """Payload and wire both ways, evaluate-only messages apart; and what went wrong, by client."""
     sums: Line = {}
-    sizes = {reply.partition: _apart(reply.size, sent[reply.partition]) for reply in replies}
+    sizes = {reply.partition: _split_size(reply.size, sent[reply.partition]) for reply in replies}
     for prefix, trains in (("", True), ("evaluate_only_", False)):
         mine = [reply.partition for reply in replies if reply.trains == trains]
         up = sum((sizes[partition] for partition in mine), Bytes())
@@ -79,7 +79,7 @@ def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
     return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
 
 
-def _apart(size: Bytes, sent: Bytes) -> Bytes:
+def _split_size(size: Bytes, sent: Bytes) -> Bytes:
     """A reply's size; all of it is the ensemble's if the message was sent for the ensemble alone."""
     return Bytes(ensemble=size.wire + size.ensemble) if sent.ensemble else size
 
@@ -150,11 +150,11 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
     elif ensemble:
         parts.append(f"after {line['ensemble']['of_round']:>{width}}: {ensemble} %")
     prefix = "evaluate_only_" if final else ""
-    parts += [_sizes(*(line["bytes"][f"{prefix}payload_{way}"] for way in ("up", "down"))), _brief(seconds[-1])]
+    parts += [_sizes(*(line["bytes"][f"{prefix}payload_{way}"] for way in ("up", "down"))), _format_brief(seconds[-1])]
     if not final:
         # the first round pays for starting the workers: it says little about the others
         usual = seconds[1:] or seconds
-        parts.append(f"{_brief((rounds - line['round']) * sum(usual) / len(usual))} left")
+        parts.append(f"{_format_brief((rounds - line['round']) * sum(usual) / len(usual))} left")
     return " | ".join(parts)
 
 
@@ -172,7 +172,7 @@ def _sizes(*counts: int) -> str:
     return f"{'/'.join(_digits(count / scale) for count in counts)} {unit}"
 
 
-def _brief(seconds: float) -> str:
+def _format_brief(seconds: float) -> str:
     """A duration in one unit."""
     units = ((1.0, "s", 999.5), (60.0, "min", 99.5), (3600.0, "h", 99.5))
     size, unit = next(((s, u) for s, u, most in units if seconds / s < most), (86400.0, "d"))

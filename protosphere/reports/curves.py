@@ -91,10 +91,10 @@ def clients_over_rounds(results: Results) -> list[tuple[str, Picture]]:
     }
     # of clients that withhold their rows there is one order alone
     chosen = list(ORDERS.items()) if any(rows.values()) else [("worst", ORDERS["worst"])]
-    return [(text, _small(results, name, orders[name], curves, rows)) for name, text in chosen]
+    return [(text, _draw_small(results, name, orders[name], curves, rows)) for name, text in chosen]
 
 
-def _small(
+def _draw_small(
     results: Results,
     name: str,
     order: Sequence[int],

@@ -28,7 +28,7 @@ class Holdings:
 
 def holdings(results: Results) -> Holdings:
     """From partition.json in the run's folder, which is written here; it is what a copied folder has."""
-    distribution = _written(results) or _counted(results)
+    distribution = _read_written(results) or _count_cached(results)
     if distribution is None:
         return _present(results)
     content = {"classes": list(distribution.class_names), "counts": [list(row) for row in distribution.counts]}
@@ -36,7 +36,7 @@ def holdings(results: Results) -> Holdings:
     return distribution
 
 
-def _written(results: Results) -> Holdings | None:
+def _read_written(results: Results) -> Holdings | None:
     try:
         content = json.loads(read_whole(results.folder / FILE, LARGEST_RECORD))
         return _if_true(results, content["classes"], np.array(content["counts"], dtype=np.int64))
@@ -44,7 +44,7 @@ def _written(results: Results) -> Holdings | None:
         return None
 
 
-def _counted(results: Results) -> Holdings | None:
+def _count_cached(results: Results) -> Holdings | None:
     """In deployment every site has data of its own, of which the cache here knows nothing; and what it happens to hold
     is not theirs."""
     try:

@@ -166,9 +166,9 @@ def _pictures(drawn: Drawn) -> list[Picture]:
     return [drawn] if isinstance(drawn, Picture) else []
 
 
-def _framed(picture: Picture | Choice) -> Html:
+def _frame(picture: Picture | Choice) -> Html:
     if isinstance(picture, Choice):
-        entries = [(label, _framed(content)) for label, content in picture.entries]
+        entries = [(label, _frame(content)) for label, content in picture.entries]
         return page.choice(picture.name, entries, picture.title, picture.wide) if len(entries) > 1 else entries[0][1]
     numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
     return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
@@ -224,13 +224,13 @@ def _without_code(results: Results) -> str:
 def _gallery(pictures: Sequence[Drawn], side_parts: Sequence[Html]) -> Iterator[Html]:
     """The pictures, with what stands beside them; then why others are missing."""
     framed = [
-        _framed(item)
+        _frame(item)
         for item in pictures
         if isinstance(item, Picture) or (isinstance(item, Choice) and item.entries and not item.wide)
     ]
     if framed or side_parts:
         # what is across the page last, so that no half is left empty before it
-        chosen = [_framed(item) for item in pictures if isinstance(item, Choice) and item.entries and item.wide]
+        chosen = [_frame(item) for item in pictures if isinstance(item, Choice) and item.entries and item.wide]
         yield page.gallery(*framed, *side_parts, *chosen)
     yield from (paragraph(item, class_="note") for item in pictures if isinstance(item, str))
 

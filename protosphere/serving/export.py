@@ -65,18 +65,18 @@ class Program(nn.Module):
         """Scores and features of a batch."""
         # to the levels of the training images, where those had fewer than 256
         stored = torch.round(inputs * (self.scale / PIXEL)) if self.pixels else inputs
-        prepared = self._prepared(stored, self.mean, self.std)
+        prepared = self._prepare(stored, self.mean, self.std)
         z = self._objective.features(self._state, prepared).float()
         if self.head is not None:
             return self.head(z).float(), z
         assert self.public is not None
         # a public encoder sees no figures of a client's rows
-        encoded = self.public(self._prepared(stored, self.plain_mean, self.plain_std))
+        encoded = self.public(self._prepare(stored, self.plain_mean, self.plain_std))
         if self.pooled:
             encoded = self._objective.pooled(self._state, z, encoded)
         return encoded.float(), z
 
-    def _prepared(self, stored: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    def _prepare(self, stored: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         prepared = (stored / self.scale - mean) / std
         return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared) if self.filled else prepared
 

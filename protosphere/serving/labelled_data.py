@@ -143,10 +143,10 @@ def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[t
     files = [row.source for row in inputs if isinstance(row.source, Path)]
     texts = [row.source for row in inputs if isinstance(row.source, str)]
     refuse_unfit(trained, files, texts, in_memory=len(inputs) - len(files) - len(texts))
-    return _judged(trained, rule, inputs)
+    return _judge_batches(trained, rule, inputs)
 
 
-def _judged(trained: Trained, rule: str, inputs: Iterable[Labelled]) -> Iterator[tuple[int, Answer]]:
+def _judge_batches(trained: Trained, rule: str, inputs: Iterable[Labelled]) -> Iterator[tuple[int, Answer]]:
     iterator = iter(inputs)
     while some := list(islice(iterator, ROWS_AT_ONCE)):
         answers = answers_of(trained, rule, [row.source for row in some])

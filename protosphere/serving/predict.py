@@ -109,17 +109,17 @@ class Trained:
             return trained.scores(rule, inputs)
         with limited_threads(self.objective.settings.threads):
             if rule == RULE:
-                return self._encoded(inputs)
+                return self._encode(inputs)
             rows = Rows(inputs.to(self.device), torch.zeros(len(inputs), dtype=torch.int64))
             z = features_of(self.objective, self.state, rows, self.transform)
             if rule == POOL:
-                encoded = None if self.judge is None else self._encoded(inputs).to(exact_on(self.device))
+                encoded = None if self.judge is None else self._encode(inputs).to(exact_on(self.device))
                 pooled = self.objective.pooled(self.state, z, encoded)
                 assert pooled is not None
                 return pooled
             return rule_scores(self.objective, self.state, z)[rule]
 
-    def _encoded(self, inputs: Tensor) -> Tensor:
+    def _encode(self, inputs: Tensor) -> Tensor:
         """By the rule `encoder`."""
         assert self.judge is not None
         encoder = self.judge.encoder()

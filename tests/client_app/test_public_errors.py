@@ -137,7 +137,7 @@ NOT_HERE = {
     "data/decoded_cache.py:_read": "damaged pages of numbers; tests/core/test_files.py has them",
     "data/columns.py:refuse_many": "a site's tables have a list of classes",
     "data/decoded_cache.py:decode": "of an entry of the cache that a simulation on the site's own machine has made",
-    "data/custom_partition.py:_wrong": "real sites deal nothing",
+    "data/custom_partition.py:_make_error": "real sites deal nothing",
     "data/decoded_cache.py:kept": "a disk that loses what was written",
     "data/partition_table.py:_counts": "of a run's own partition table, which no site with data of its own reads",
     "data/partition_table.py:_read": "the same",
@@ -150,8 +150,8 @@ NOT_HERE = {
 # What stands in sentences that are told whole: settings of the run, numbers, and names that this program gives.
 SETTINGS_AND_NUMBERS = {
     *("(1, feature_dim)", "(1, num_classes)", "FEWEST_WAYS", "MAX_PIXELS", "MIXED", "MOST_PIXELS", "WAY_SHOT"),
-    *("', '.join(CLASSES)", "', '.join(PARTITIONS)", "', '.join(SPLITS)", "', '.join(known)", "_rates(ran)"),
-    *("alpha", "among.size", "classes", "classes_per_client", "draws", "each", "epoch + 1", "labels.size", "least"),
+    *("', '.join(CLASSES)", "', '.join(PARTITIONS)", "', '.join(SPLITS)", "', '.join(partitions)", "_rates(ran)"),
+    *("alpha", "among.size", "classes", "classes_per_client", "draws", "minimum", "epoch + 1", "labels.size", "least"),
     *("len(domain_names)", "math.ceil(num_classes / num_partitions)", "min_samples", "name", "noise", "num_classes"),
     *("num_clients", "num_partitions", "num_partitions * classes_per_client", "num_partitions * max(min_samples, 1)"),
     *("augment", "len(distinct)"),

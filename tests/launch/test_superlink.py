@@ -120,7 +120,7 @@ def test_health_is_asked_without_a_proxy(status, healthy, monkeypatch):
     with http.server.HTTPServer(("127.0.0.1", 0), Answer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            assert superlink._healthy(server.server_port) is healthy
+            assert superlink._is_healthy(server.server_port) is healthy
         finally:
             server.shutdown()
-    assert not superlink._healthy(server.server_port)
+    assert not superlink._is_healthy(server.server_port)
