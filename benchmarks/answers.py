@@ -102,7 +102,7 @@ class Answer:
 
     def against(self, row: str, method: str, metric: str, base: str = "") -> Difference | None:
         """To the baseline, or to another method, seed by seed."""
-        return difference(self.of(row, method, metric), self.of(row, base or self.comparison.beside, metric))
+        return difference(self.of(row, method, metric), self.of(row, base or self.comparison.baseline_label, metric))
 
     @property
     def tried(self) -> dict[str, str]:
@@ -130,7 +130,7 @@ def read_cells(path: Path) -> list[Cell]:
 def page(answer: Answer) -> str:
     """The page, as Markdown."""
     title, mark, rest = answer.question.partition("?")
-    outcome, base = QUESTIONS / f"{answer.name}.md", answer.comparison.beside
+    outcome, base = QUESTIONS / f"{answer.name}.md", answer.comparison.baseline_label
     lines = [f"# {title}{mark}", "", rest.strip(), ""]
     lines += [outcome.read_text("utf-8").strip(), ""] if outcome.exists() else []
     lines += [f"![Differences to {base}, by method and row]({answer.name}.svg)", ""]
@@ -170,7 +170,7 @@ def sources(answer: Answer) -> Iterator[str]:
 
 def row_table(answer: Answer, row: str) -> Iterator[str]:
     """Every method's accuracies, and how far they lie from the baseline's."""
-    base, tried, chosen = answer.comparison.beside, answer.tried, answer.chosen(row)
+    base, tried, chosen = answer.comparison.baseline_label, answer.tried, answer.chosen(row)
     columns = ["method", *(part for metric in answer.metrics for part in (metric, f"less `{base}`")), "kB a round"]
     yield table_head(*columns, *(["validation rows"] if tried else []))
     best = {metric: ahead({name: answer.of(row, name, metric) for name in answer.methods}) for metric in answer.metrics}
@@ -219,7 +219,7 @@ def above_and_below(answer: Answer, row: str) -> Iterator[str]:
 
 def picture(answer: Answer) -> str:
     """Every method's difference to the baseline with its interval, as SVG: a panel a row, a colour a metric."""
-    rows, methods = answer.rows, [method for method in answer.methods if method != answer.comparison.beside]
+    rows, methods = answer.rows, [method for method in answer.methods if method != answer.comparison.baseline_label]
     # where the baseline has no such figure there is none to be less by
     metrics = [
         metric

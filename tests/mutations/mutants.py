@@ -230,31 +230,34 @@ MUTANTS = {
         S + "test_weights.py -k hostile",
     ),
     "long uploads stay": Mutant(
-        R + "outliers.py",
+        R + "features/outliers.py",
         "if usual > 0 and norm > most}",
         "if usual < 0 and norm > most}",
-        S + "rounds/test_outliers.py",
+        "tests/server_app/features/test_outliers.py",
     ),
     "reversed weights stay": Mutant(
-        R + "changes.py", "if change > allowed:", "if change < 0:", S + "rounds/test_changes.py -k dropped"
+        R + "features/weight_changes.py",
+        "if change > allowed:",
+        "if change < 0:",
+        "tests/server_app/features/test_weight_changes.py -k dropped",
     ),
     "a cosine with itself": Mutant(
-        R + "changes.py",
+        R + "features/weight_changes.py",
         "return (products - moved) / others",
         "return products / others",
-        S + "rounds/test_changes.py -k pieces",
+        "tests/server_app/features/test_weight_changes.py -k pieces",
     ),
     "three agree on nothing": Mutant(
-        R + "changes.py",
+        R + "features/weight_changes.py",
         "agreement = (others * lengths.square() - 1) / (others - 1)",
         "agreement = torch.ones_like(lengths)",
-        S + "rounds/test_changes.py -k agree",
+        "tests/server_app/features/test_weight_changes.py -k agree",
     ),
     "long beside all models": Mutant(
-        R + "outliers.py",
+        R + "features/outliers.py",
         "by_model.setdefault(models.get(partition), [])",
         "by_model.setdefault(next(iter(models.values())), [])",
-        S + "rounds/test_outliers.py -k model",
+        "tests/server_app/features/test_outliers.py -k model",
     ),
     "a wide scatter counts whole": Mutant(
         "strategies/statistics.py",
@@ -278,13 +281,13 @@ MUTANTS = {
         "protosphere/wire/claims.py",
         "if claim > most}",
         "if claim > most * 1e9}",
-        S + "rounds/test_outliers.py -k claimed",
+        "tests/server_app/features/test_outliers.py -k claimed",
     ),
     "a foreign class counts": Mutant(
         R + "exchange.py",
         "(foreign := set(payload.labels.tolist()) - set(identity.classes))",
         "(foreign := set())",
-        S + "rounds/test_replies.py",
+        "tests/server_app/test_replies.py",
     ),
     "a strange token is let in": Mutant(
         C + "store.py",
@@ -313,27 +316,27 @@ MUTANTS = {
     ),
     "a checkpoint without constants": Mutant(
         R + "checkpoint.py",
-        '"constants": dict(strategy.half.constants),',
+        '"constants": dict(state.constants),',
         '"constants": {},',
-        S + "rounds/test_resume.py -k constants",
+        "tests/server_app/test_resume.py -k constants",
     ),
     "sampling that forgets the round": Mutant(
         R + "client_selection.py",
         '"round", server_round, "sample"',
         '"round", 0, "sample"',
-        S + "rounds/test_flower.py",
+        "tests/server_app/test_rounds.py",
     ),
     "failures are not counted": Mutant(
-        R + "flower.py", "else self.failed_in_a_row + 1", "else 0", S + "rounds/test_failures.py -k row"
+        R + "rounds.py", "else self.failed_in_a_row + 1", "else 0", "tests/server_app/test_failures.py -k row"
     ),
     "patience that an equal mean restores": Mutant(
-        R + "stopping.py",
-        'validation["mean"] > self._best + self._least',
-        'validation["mean"] >= self._best + self._least',
-        S + "rounds/test_stopping.py",
+        R + "features/stopping.py",
+        'validation["mean"] > self._best + self.settings.stop_min_delta',
+        'validation["mean"] >= self._best + self.settings.stop_min_delta',
+        "tests/server_app/features/test_stopping.py",
     ),
     "a resume that has all its patience again": Mutant(
-        R + "flower.py", "self.stopping.recall(self.folder.lines())", "pass", S + "rounds/test_stopping.py"
+        R + "rounds.py", "feature.recall(self.folder.lines())", "pass", "tests/server_app/features/test_stopping.py"
     ),
     "prototypes of the round before": Mutant(
         C + "train.py",
@@ -463,25 +466,25 @@ MUTANTS = {
         P + "test_discrete_gaussian.py",
     ),
     "noise before it is paid": Mutant(
-        C + "privacy_ledger.py",
+        C + "features/privacy_ledger.py",
         "            exact = sums()\n",
         "            exact = noisy(sums(), asked.variance, draw)\n",
         "tests/client_app/features/test_privacy_ledger.py -k killed",
     ),
     "each run pays anew": Mutant(
-        C + "privacy_ledger.py",
+        C + "features/privacy_ledger.py",
         "content = [dict(self.facts),",
         "content = [self.run,",
         "tests/client_app/features/test_privacy_ledger.py",
     ),
     "a limit of single releases": Mutant(
-        C + "privacy_ledger.py",
+        C + "features/privacy_ledger.py",
         "epsilon_of(spent + asked.rho, delta)",
         "epsilon_of(asked.rho, delta)",
         "tests/client_app/features/test_privacy_ledger.py",
     ),
     "figures of training under privacy": Mutant(
-        C + "privacy.py",
+        C + "features/privacy.py",
         "if not self.measured or report is None:",
         "if report is None:",
         "tests/client_app/features/test_privacy.py -k same_bytes",
@@ -493,15 +496,15 @@ MUTANTS = {
         "tests/client_app/features/test_privacy.py -k same_bytes",
     ),
     "rows in the identity under privacy": Mutant(
-        C + "privacy.py",
+        C + "features/privacy.py",
         "class_counts=(), rows=(), ",
         "class_counts=(), ",
         "tests/client_app/features/test_privacy.py -k same_bytes",
     ),
     "an error that tells of rows": Mutant(
-        C + "privacy.py",
-        "error)\n        return self._reply(instruction, report, means, self._payload(",
-        "error)\n            raise\n        return self._reply(instruction, report, means, self._payload(",
+        C + "features/privacy.py",
+        "self._note_error(instruction, error)\n            return None",
+        "self._note_error(instruction, error)\n            raise",
         "tests/client_app/features/test_privacy.py -k goes_wrong",
     ),
     "a split that other rows move": Mutant(
