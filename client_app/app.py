@@ -10,13 +10,15 @@ from flwr.clientapp import ClientApp
 
 from protosphere.client_app.client import USER_ERRORS, Client, Preparation
 from protosphere.client_app.message_log import note
-from protosphere.client_app.public_errors import KINDS, OPEN, over_ray, told, withheld
+from protosphere.client_app.public_errors import KINDS, OPEN, over_ray, simulated, told, withheld
 from protosphere.client_app.run import run_of
 from protosphere.client_app.train import Job, Outcome
 from protosphere.core.errors import SettingError
-from protosphere.core.home import OTHER_HOME, OtherHomeError, refuse_other, stores
+from protosphere.core.home import OTHER_HOME, OtherHomeError, home, refuse_other, stores
 from protosphere.core.seeds import limited_threads
 from protosphere.core.startup import end_at_once
+from protosphere.data.client_data import size_in_bytes
+from protosphere.data.lru_cache import Recent
 from protosphere.strategies import unpacked
 from protosphere.strategies.user_method import FAILED, MethodError, in_method
 from protosphere.wire.checks import CodecError
@@ -24,7 +26,11 @@ from protosphere.wire.messages import decode_instruction, decode_question, encod
 from protosphere.wire.payloads import Identity, Instruction, Report
 
 RAISED = 2  # Flower's code for a ClientApp that raised
+MOST_BYTES = 2**30  # of the data of the clients that a process keeps between messages
 Answer = Callable[[Message, Context], Message]
+
+# Settings, data and model of a client are put together once a process and run, not for every message.
+_clients: Recent[Client] = Recent(lambda client: size_in_bytes(client.data))
 
 app = ClientApp()
 end_at_once()
@@ -149,8 +155,18 @@ def _finish(training: Training, outcome: Outcome) -> Message:
         return _failed(error, message, context)
 
 
+def _client_of(context: Context) -> Client:
+    """The client that a context stands for, as this process has built it for the run."""
+    configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
+    key = (context.run_id, home(), simulated(), *configs)
+    client = _clients.get(key)
+    _clients[key] = client = Client(context) if client is None else client
+    _clients.shrink(MOST_BYTES, least=1)
+    return client
+
+
 def _opened(message: Message, context: Context) -> tuple[Client, Instruction]:
-    client = Client(context)
+    client = _client_of(context)
     return client, decode_instruction(message.content, client.limits(), client.objective.download_unit)
 
 

@@ -209,7 +209,7 @@ class _Recent:
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: Recent[ClientData] = Recent(_bytes)
+        self._entries: Recent[ClientData] = Recent(size_in_bytes)
         self._lock = threading.Lock()
 
     def get(self, key: tuple[Any, ...]) -> ClientData | None:
@@ -226,7 +226,8 @@ class _Recent:
             self._entries.shrink(self._max_bytes)
 
 
-def _bytes(data: ClientData) -> int:
+def size_in_bytes(data: ClientData) -> int:
+    """Of a client's rows."""
     return sum(rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation))
 
 

@@ -155,7 +155,7 @@ def test_a_process_keeps_what_it_used_last_within_its_bytes(cache, monkeypatch):
     spec = DataSpec("digits", clients=4, partition="iid")
     first = client_data(spec, 0, cache)
     assert client_data(spec, 0, cache) is first
-    size = module._bytes(first)
+    size = module.size_in_bytes(first)
     monkeypatch.setattr(module, "_recent", module._Recent(int(2.5 * size)))
     kept = [client_data(spec, k, cache) for k in (0, 1)]
     assert client_data(spec, 0, cache) is kept[0]
