@@ -77,7 +77,7 @@ def no_report(monkeypatch):
     monkeypatch.setattr(app, "leave_report", lambda folder: None)
 
 
-CREDENTIALS = Path(local_grid.__file__).resolve().parents[3] / "deploy" / "credentials.py"
+CREDENTIALS = Path(local_grid.__file__).resolve().parents[2] / "deploy" / "credentials.py"
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from protosphere.cli.main import app
 from protosphere.launch import flower_run as launching
 from protosphere.launch.flower_run import Outcome
 
-ROOT = Path(launching.__file__).resolve().parents[3]
+ROOT = Path(launching.__file__).resolve().parents[2]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
 SELECTED = {"selected": 0.9111, "selected_round": 2, "best": 0.95, "client-best": 0.96, "last-5": 0.9, "final": 0.94}
 SUMMARY = {

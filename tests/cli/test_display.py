@@ -16,7 +16,7 @@ from protosphere.cli.display import Display
 from protosphere.cli.main import app
 from protosphere.launch import flower_run as launching
 
-ROOT = Path(launching.__file__).resolve().parents[3]
+ROOT = Path(launching.__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "protosphere.cli.main", "run", "--clients", "3", "-c"]
 QUICK = 'rounds=2 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

@@ -83,7 +83,7 @@ def test_a_file_says_all_of_a_comparison(file):
 
 
 def test_the_docs_show_a_file_that_works(file):
-    page = (Path(__file__).resolve().parents[3] / "docs" / "compare.md").read_text()
+    page = (Path(__file__).resolve().parents[2] / "docs" / "compare.md").read_text()
     found = read(file(page.split("```toml\n")[1].split("```")[0]))
     assert [row.label for row in found.rows][::3] == ["CIFAR-10, skewed", "Own photos, mild"]
     assert found.paper[0].method == found.methods[1].label

@@ -88,7 +88,7 @@ def test_nor_by_a_path_in_a_table_or_as_a_partition_table(tmp_path):
     words = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))\n"
         "from pathlib import Path; from protosphere.data.decoded_cache import decoded; "
-        "from protosphere.data import DataError\n"
+        "from protosphere.core.errors import DataError\n"
         "try: decoded(sys.argv[1], Path(sys.argv[2]))\n"
         "except DataError as error: print(error)\n"
     )

@@ -17,7 +17,7 @@ from protosphere.launch.processes import Interrupted
 from protosphere.launch.superlink import SuperLink
 from tests.integration.watched import Watched
 
-ROOT = Path(module.__file__).resolve().parents[3]
+ROOT = Path(module.__file__).resolve().parents[2]
 
 PYPROJECT = """
 [project]

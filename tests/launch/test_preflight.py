@@ -21,7 +21,7 @@ from protosphere.launch.preflight import check, refuse_unwritable
 from protosphere.strategies import read_settings
 from tests.pictures import paint
 
-ROOT = Path(preflight.__file__).resolve().parents[3]
+ROOT = Path(preflight.__file__).resolve().parents[2]
 
 
 def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):

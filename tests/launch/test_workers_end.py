@@ -9,7 +9,7 @@ from pathlib import Path
 from protosphere.launch import grid as local_grid
 from tests.integration.watched import alive, descendants
 
-ROOT = Path(local_grid.__file__).resolve().parents[3]
+ROOT = Path(local_grid.__file__).resolve().parents[2]
 RUN = """
 from protosphere.launch.grid import run_in_process
 if __name__ == "__main__":
