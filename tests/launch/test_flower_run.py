@@ -237,7 +237,7 @@ def test_a_server_process_that_died_on_a_superlink_with_nodes_is_no_simulation(t
 
 def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(tmp_path):
     opened = []
-    own = module._Own(Path("a-name"), tmp_path, opened.append)
+    own = module._RunFolderSearch(Path("a-name"), tmp_path, opened.append)
     old, new = tmp_path / "old", tmp_path / "new"
     for folder, number in ((old, "7"), (new, "8")):
         folder.mkdir()
@@ -249,11 +249,11 @@ def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(tm
     own.look("8")
     own.look("8")
     assert (own.folder, opened) == (new, [new])
-    resumed = module._Own(old, tmp_path, opened.append)
+    resumed = module._RunFolderSearch(old, tmp_path, opened.append)
     resumed.look("9")
     assert resumed.folder == old
     # of a run that Flower has not taken there is none
-    none = module._Own(Path(""), tmp_path, opened.append)
+    none = module._RunFolderSearch(Path(""), tmp_path, opened.append)
     none.look("")
     assert none.folder is None
 
