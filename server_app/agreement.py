@@ -59,11 +59,11 @@ class Agreement:
     codec: Codec | None = None
 
 
-def agree(heard: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None) -> Agreement:
+def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None) -> Agreement:
     """Split those who answered into who fits and who is left out.
 
     Args:
-        heard: node and identity, in the order in which they came: of two alike for one partition the first stays.
+        answers: node and identity, in the order in which they came: of two alike for one partition the first stays.
         terms: without them nothing is asked of the method's messages.
 
     Raises:
@@ -71,34 +71,42 @@ def agree(heard: Iterable[tuple[int, Identity]], settings: Settings, terms: Term
             why.
         SettingError: no codec can be made of what they agree on.
     """
-    split = _Split(heard)
-    split.keep(lambda it: f"it says: {quoted(_own_words(it), LONGEST_PROBLEM)}" if it.problem else "")
-    number = settings.clients or split.most(
-        lambda it: it.partitions, "how many clients there are", str, "set `clients`, and num-partitions of every node"
-    )
-    split.keep(lambda it: _other_number(it, number))
+    split = _Split(answers)
     split.keep(
-        lambda it: (
-            f"it has features of width {it.feature_dim}, the run of {settings.feature_dim}; prototypes can only be "
-            "averaged at one width: set `feature-dim` alike."
-            if it.feature_dim != settings.feature_dim
+        lambda identity: f"it says: {quoted(_strip_own_name(identity), LONGEST_PROBLEM)}" if identity.problem else ""
+    )
+    number = settings.clients or split.most(
+        lambda identity: identity.partitions,
+        "how many clients there are",
+        str,
+        "set `clients`, and num-partitions of every node",
+    )
+    split.keep(lambda identity: _check_number(identity, number))
+    split.keep(
+        lambda identity: (
+            f"it has features of width {identity.feature_dim}, the run of {settings.feature_dim}; prototypes can only "
+            "be averaged at one width: set `feature-dim` alike."
+            if identity.feature_dim != settings.feature_dim
             else ""
         )
     )
     if terms:
-        split.keep(lambda it: _other_terms(it, terms, settings.strategy))
+        split.keep(lambda identity: _check_terms(identity, terms, settings.strategy))
     names = split.most(
-        lambda it: it.class_names, "the class list", _some, "give every client the same classes.txt, in the same order"
+        lambda identity: identity.class_names,
+        "the class list",
+        _list_names,
+        "give every client the same classes.txt, in the same order",
     )
     split.keep(
-        lambda it: (
-            f"it has another class list than most clients ({_difference(it, names)}); give every client the same "
-            "classes.txt, in the same order."
-            if it.class_names != names
+        lambda identity: (
+            f"it has another class list than most clients ({_describe_difference(identity, names)}); "
+            "give every client the same classes.txt, in the same order."
+            if identity.class_names != names
             else ""
         )
     )
-    codec = _agreed_codec(split, settings, terms, len(names)) if terms else None
+    codec = _agree_on_codec(split, settings, terms, len(names)) if terms else None
     identities: dict[int, Identity] = {}
     nodes: dict[int, int] = {}
     for node, identity in split.fitting:
@@ -110,34 +118,36 @@ def agree(heard: Iterable[tuple[int, Identity]], settings: Settings, terms: Term
             )
             continue
         identities[identity.partition], nodes[identity.partition] = identity, node
-    found = Agreement(number, identities, nodes, split.left_out, codec)
-    refuse_few_left(found, settings)
-    return found
+    agreement = Agreement(number, identities, nodes, split.left_out, codec)
+    refuse_few_left(agreement, settings)
+    return agreement
 
 
-def refuse_few_left(found: Agreement, settings: Settings) -> None:
+def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
     """Stop where fewer are left than make the run that was asked for: two (one of a run of one), half of its clients,
     and as many as a round needs.
 
     Raises:
         RosterError: names who is left out and why, and the partitions for which nobody answers.
     """
-    if found.identities and not any(identity.trains for identity in found.identities.values()):
-        others = f" {all_left_out(found.left_out)}" if found.left_out else ""
-        raise RosterError(f"no client has a single training row; check `dataset`, `partition` and the shares.{others}")
-    needed = max(min(2, found.number), (found.number + 1) // 2, settings.min_replies, settings.min_train_clients, 1)
+    if agreement.identities and not any(identity.trains for identity in agreement.identities.values()):
+        reasons = f" {all_left_out(agreement.left_out)}" if agreement.left_out else ""
+        raise RosterError(f"no client has a single training row; check `dataset`, `partition` and the shares.{reasons}")
+    needed = max(
+        min(2, agreement.number), (agreement.number + 1) // 2, settings.min_replies, settings.min_train_clients, 1
+    )
     # who is there, but has no rows to train on, is counted where it is known who trains in a round
-    if len(found.identities) >= needed or not found.left_out:
+    if len(agreement.identities) >= needed or not agreement.left_out:
         return
     raise RosterError(
-        f"{len(found.identities)} of {found.number or 'an unknown number of'} clients fit together, and at least "
-        f"{needed} must. {all_left_out(found.left_out)}{_missing(found)}"
+        f"{len(agreement.identities)} of {agreement.number or 'an unknown number of'} clients fit together, and at "
+        f"least {needed} must. {all_left_out(agreement.left_out)}{_list_missing(agreement)}"
     )
 
 
-def nobody_for(found: Agreement) -> str:
+def nobody_for(agreement: Agreement) -> str:
     """The partitions for which nobody answers, as a sentence; "" where there is none."""
-    return _missing(found).strip()
+    return _list_missing(agreement).strip()
 
 
 def all_left_out(left_out: Mapping[int, tuple[int, str]]) -> str:
@@ -148,21 +158,23 @@ def all_left_out(left_out: Mapping[int, tuple[int, str]]) -> str:
 
 
 class _Split:
-    def __init__(self, heard: Iterable[tuple[int, Identity]]):
-        self.fitting: list[tuple[int, Identity]] = list(heard)
+    def __init__(self, answers: Iterable[tuple[int, Identity]]):
+        self.fitting: list[tuple[int, Identity]] = list(answers)
         self.left_out: dict[int, tuple[int, str]] = {}
 
     def keep(self, why_not: Callable[[Identity], str]) -> None:
         """Leave out those of whom `why_not` says something."""
-        kept = []
+        fitting = []
         for node, identity in self.fitting:
             if why := why_not(identity):
                 self.left_out[node] = identity.partition, why
             else:
-                kept.append((node, identity))
-        self.fitting = kept
+                fitting.append((node, identity))
+        self.fitting = fitting
 
-    def most(self, of: Callable[[Identity], Value], what: str, said: Callable[[Value], str], remedy: str) -> Value:
+    def most(
+        self, value_of: Callable[[Identity], Value], what: str, describe: Callable[[Value], str], remedy: str
+    ) -> Value:
         """What more clients say than anything else.
 
         Raises:
@@ -171,30 +183,30 @@ class _Split:
         # a partition has one vote, which the nodes that answer for it share
         nodes = Counter(identity.partition for _, identity in self.fitting)
         votes: dict[Value, Fraction] = {}
-        for _, identity in sorted(self.fitting, key=lambda each: each[1].partition):
-            value = of(identity)
+        for _, identity in sorted(self.fitting, key=lambda answer: answer[1].partition):
+            value = value_of(identity)
             votes[value] = votes.get(value, Fraction(0)) + Fraction(1, nodes[identity.partition])
         if not votes:
             raise RosterError(f"no client can take part. {all_left_out(self.left_out)}")
-        (first, number), *others = sorted(votes.items(), key=lambda each: -each[1])[:2]
-        if not others or others[0][1] < number:
+        (first, number), *runners_up = sorted(votes.items(), key=lambda item: -item[1])[:2]
+        if not runners_up or runners_up[0][1] < number:
             return first
         sides = []
-        for value in (first, others[0][0]):
-            who = sorted(identity.partition for _, identity in self.fitting if of(identity) == value)
-            sides.append(f"{_clients(who)} with {said(value)}")
-        rest = f" {all_left_out(self.left_out)}" if self.left_out else ""
+        for value in (first, runners_up[0][0]):
+            partitions = sorted(identity.partition for _, identity in self.fitting if value_of(identity) == value)
+            sides.append(f"{_list_clients(partitions)} with {describe(value)}")
+        reasons = f" {all_left_out(self.left_out)}" if self.left_out else ""
         raise RosterError(
-            f"clients do not agree on {what}, and neither side is larger: {', '.join(sides)}; {remedy}.{rest}"
+            f"clients do not agree on {what}, and neither side is larger: {', '.join(sides)}; {remedy}.{reasons}"
         )
 
 
-def _own_words(identity: Identity) -> str:
+def _strip_own_name(identity: Identity) -> str:
     """Its problem without the beginning that names itself."""
     return identity.problem.removeprefix(f"client {identity.partition}: ").removeprefix("client ?: ")
 
 
-def _other_number(identity: Identity, number: int) -> str:
+def _check_number(identity: Identity, number: int) -> str:
     if identity.partitions != number:
         return (
             f"it says it is one of {identity.partitions}, but the run has {number} clients; set `clients` and every "
@@ -208,7 +220,7 @@ def _other_number(identity: Identity, number: int) -> str:
     return ""
 
 
-def _other_terms(identity: Identity, terms: Terms, strategy: str) -> str:
+def _check_terms(identity: Identity, terms: Terms, strategy: str) -> str:
     """What the server's own settings and method decide: checks of what clients send are made with what they tell."""
     if identity.withheld != terms.private:
         how = (
@@ -216,82 +228,88 @@ def _other_terms(identity: Identity, terms: Terms, strategy: str) -> str:
         )
         return f"it {how}; give it the same version and settings."
     if identity.method != terms.method:
-        there = quoted(identity.method, LONGEST_NAME) if identity.method else "none"
+        client_digest = quoted(identity.method, LONGEST_NAME) if identity.method else "none"
         return (
-            f"it has another file for the setting `strategy` than the server (digest {there} there, "
+            f"it has another file for the setting `strategy` than the server (digest {client_digest} there, "
             f"{terms.method or 'none'} here); give every site the same file."
         )
     due = sorted({spec.name for spec in (*terms.exchange.up, *terms.exchange.down) if spec.kind == "weights"})
     shared = sorted(read_layouts(identity.layouts))
     if shared != due:
         return (
-            f"it would share weights of {_some(shared) or 'no part'}, but `{strategy}` exchanges those of "
+            f"it would share weights of {_list_names(shared) or 'no part'}, but `{strategy}` exchanges those of "
             f"{', '.join(due) or 'no part'}; give it a model that has them, and the same version."
         )
     if bool(identity.class_counts) != (terms.exchange.told_counts and bool(identity.classes)):
-        said = "tells no class counts" if terms.exchange.told_counts else "tells its class counts"
-        asked = "asks for them" if terms.exchange.told_counts else "does not ask for them"
-        return f"it {said}, but `{strategy}` {asked}; give it the same settings."
+        behaviour = "tells no class counts" if terms.exchange.told_counts else "tells its class counts"
+        expectation = "asks for them" if terms.exchange.told_counts else "does not ask for them"
+        return f"it {behaviour}, but `{strategy}` {expectation}; give it the same settings."
     return ""
 
 
-def _agreed_codec(split: _Split, settings: Settings, terms: Terms, num_classes: int) -> Codec:
+def _agree_on_codec(split: _Split, settings: Settings, terms: Terms, num_classes: int) -> Codec:
     codec = codec_of(settings, num_classes, settings.feature_dim, terms.exchange)
     if terms.encodes:
         remedy = "all must have the same weights"
         usual = split.most(
-            lambda it: encoder_in(it.codec), "the encoder", lambda print_: f"fingerprints {_print(print_)}", remedy
+            lambda identity: encoder_in(identity.codec),
+            "the encoder",
+            lambda fingerprint: f"fingerprints {_format_fingerprint(fingerprint)}",
+            remedy,
         )
         split.keep(
-            lambda it: (
-                f"it came with another encoder than most clients (fingerprints {_print(encoder_in(it.codec))} and "
-                f"{_print(usual)}): {remedy}."
-                if encoder_in(it.codec) != usual
+            lambda identity: (
+                "it came with another encoder than most clients (fingerprints "
+                f"{_format_fingerprint(encoder_in(identity.codec))} and {_format_fingerprint(usual)}): {remedy}."
+                if encoder_in(identity.codec) != usual
                 else ""
             )
         )
         codec = replace(codec, encoder=usual)
     split.keep(
-        lambda it: (
+        lambda identity: (
             f"it writes its prototypes with another codec than the server ({difference}); {REMEDY}."
-            if (difference := codec.difference(it.codec))
+            if (difference := codec.difference(identity.codec))
             else ""
         )
     )
     return codec
 
 
-def _print(fingerprint: str) -> str:
+def _format_fingerprint(fingerprint: str) -> str:
     return one_line(fingerprint, LONGEST_NAME) or "none"
 
 
-def _missing(found: Agreement) -> str:
-    answered = {*found.identities, *(partition for partition, _ in found.left_out.values())}
-    missing = list(islice((p for p in range(found.number) if p not in answered), MOST_NAMED))
+def _list_missing(agreement: Agreement) -> str:
+    answered = {*agreement.identities, *(partition for partition, _ in agreement.left_out.values())}
+    missing = list(islice((p for p in range(agreement.number) if p not in answered), MOST_NAMED))
     return f" Nobody answers for the partitions {', '.join(map(str, missing))}." if missing else ""
 
 
-def _clients(partitions: Sequence[int]) -> str:
+def _list_clients(partitions: Sequence[int]) -> str:
     more = f" and {len(partitions) - MOST_NAMED} more" if len(partitions) > MOST_NAMED else ""
     listed = ", ".join(map(str, partitions[:MOST_NAMED]))
     return f"client{'s' if len(partitions) > 1 else ''} {listed}{more}"
 
 
-def _difference(identity: Identity, usual: tuple[str, ...]) -> str:
-    own = identity.class_names
+def _describe_difference(identity: Identity, usual: tuple[str, ...]) -> str:
+    class_names = identity.class_names
     sides = {
-        "only it has": [name for name in own if name not in usual],
-        "only they have": [name for name in usual if name not in own],
+        "only it has": [name for name in class_names if name not in usual],
+        "only they have": [name for name in usual if name not in class_names],
     }
     if any(sides.values()):
-        return "; ".join(f"{side} {_some(names)}" for side, names in sides.items() if names)
-    if len(own) != len(usual):
-        return f"{len(own)} classes where they have {len(usual)}"
-    index = next(i for i, pair in enumerate(zip(own, usual, strict=True)) if pair[0] != pair[1])
-    return f"class {index} is {_some(own[index : index + 1])} where they have {_some(usual[index : index + 1])}"
+        return "; ".join(f"{side} {_list_names(names)}" for side, names in sides.items() if names)
+    if len(class_names) != len(usual):
+        return f"{len(class_names)} classes where they have {len(usual)}"
+    index = next(i for i, pair in enumerate(zip(class_names, usual, strict=True)) if pair[0] != pair[1])
+    return (
+        f"class {index} is {_list_names(class_names[index : index + 1])} where they have "
+        f"{_list_names(usual[index : index + 1])}"
+    )
 
 
-def _some(names: Sequence[str], most: int = 5) -> str:
+def _list_names(names: Sequence[str], most: int = 5) -> str:
     """The first of some names that clients chose, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(repr(one_line(name, LONGEST_NAME)) for name in names[:most]) + more

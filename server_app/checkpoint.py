@@ -59,11 +59,11 @@ def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any], features: S
     downloads: dict[int, dict[str, Tensor]] = {}
     of_features: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        kind, _, rest = name.replace(OLD_PREFIX, PREFIX, 1).partition("/")
+        kind, _, local_name = name.replace(OLD_PREFIX, PREFIX, 1).partition("/")
         if kind == "state":
-            state.method[rest] = tensor
+            state.method[local_name] = tensor
             continue
-        owner, _, entry = rest.partition("/")
+        owner, _, entry = local_name.partition("/")
         if kind == "feature":
             of_features.setdefault(owner, {})[entry] = tensor
         else:

@@ -15,8 +15,8 @@ def sampled(settings: Settings, identities: Mapping[int, Identity], server_round
 
     Drawn from the stream (seed, round, "sample"), so neither node ids nor earlier rounds matter.
     """
-    able = [p for p, identity in sorted(identities.items()) if identity.trains]
-    wanted = int(settings.fraction_train * len(able) + 0.5)
-    wanted = min(len(able), max(wanted, settings.min_train_clients))
-    order = torch.randperm(len(able), generator=generator(settings.seed, "round", server_round, "sample"))
-    return sorted(able[index] for index in order[:wanted].tolist())
+    candidates = [p for p, identity in sorted(identities.items()) if identity.trains]
+    count = int(settings.fraction_train * len(candidates) + 0.5)
+    count = min(len(candidates), max(count, settings.min_train_clients))
+    order = torch.randperm(len(candidates), generator=generator(settings.seed, "round", server_round, "sample"))
+    return sorted(candidates[index] for index in order[:count].tolist())

@@ -90,16 +90,20 @@ def exchange(
     simulated = is_simulated(grid)
     if in_turn(grid):
         timeout = patience = math.inf
-    asked = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
+    recipients = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
     ids: list[str | None] = list(grid.push_messages(messages))
-    if len(ids) != len(asked):
+    if len(ids) != len(recipients):
         raise RunError(
-            f"Flower took {len(ids)} of the {len(asked)} messages of round {context.round_number}; its log above says "
-            "why."
+            f"Flower took {len(ids)} of the {len(recipients)} messages of round {context.round_number}; its log above "
+            "says why."
         )
     # in place of an id Flower gives None for a node that has left
-    pending = {message_id: whom for message_id, whom in zip(ids, asked, strict=True) if message_id}
-    replies = [Reply(*whom, problem=UNSENT) for message_id, whom in zip(ids, asked, strict=True) if not message_id]
+    pending = {message_id: recipient for message_id, recipient in zip(ids, recipients, strict=True) if message_id}
+    replies = [
+        Reply(*recipient, problem=UNSENT)
+        for message_id, recipient in zip(ids, recipients, strict=True)
+        if not message_id
+    ]
     ignored = set(not_waited_for)
     # how many still train, and how many of those who only evaluate are waited for; and the valid train replies so far
     training = sum(trains for _, trains in pending.values())
@@ -161,11 +165,11 @@ def size_of(records: RecordDict, names: tuple[str, ...], asked_by: str = "") -> 
         return Bytes(**{asked_by: together(sizes)})
     wire = together(sizes, without=names)
     evaluation = wire - together(sizes, without=("evaluation", *names)) if "evaluation" in records else 0
-    beside, before = {}, wire
+    bytes_by_feature, total_before = {}, wire
     for position, name in enumerate(names, 1):
-        counted = together(sizes, without=names[position:])
-        beside[name], before = counted - before, counted
-    return Bytes(payload_bytes(records), wire, evaluation, **beside)
+        total = together(sizes, without=names[position:])
+        bytes_by_feature[name], total_before = total - total_before, total
+    return Bytes(payload_bytes(records), wire, evaluation, **bytes_by_feature)
 
 
 def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
@@ -174,7 +178,7 @@ def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> Re
     Raises:
         RunError: the number format cannot hold what the round before made.
     """
-    with _written(instruction.round):
+    with _convert_codec_errors(instruction.round):
         return encode_instruction(instruction, codec, specs)
 
 
@@ -184,12 +188,12 @@ def aggregated(half: ServerHalf, uploads: Mapping[int, Payload], state: State, s
     Raises:
         RunError: of `encoded`, where the method itself needs what it sends as it arrives.
     """
-    with _written(server_round):
+    with _convert_codec_errors(server_round):
         return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate, SENT)
 
 
 @contextmanager
-def _written(round_number: int) -> Iterator[None]:
+def _convert_codec_errors(round_number: int) -> Iterator[None]:
     try:
         yield
     except CodecError as error:
@@ -209,19 +213,21 @@ def checked_reply(
         return Reply(partition, trains, problem=message)
     if simulated and message.has_error() and message.error.code == ACTOR_DIED:
         # of the first round there is no checkpoint
-        again = "Resume" if round_number > 1 else "Start"
+        verb = "Resume" if round_number > 1 else "Start"
         raise RunError(
             f"the process of client {partition} died in round {round_number} (out of memory?); the "
-            f"simulation cannot replace it. {again} the run with fewer clients at a time (`--workers`, or over Flower "
+            f"simulation cannot replace it. {verb} the run with fewer clients at a time (`--workers`, or over Flower "
             "`--cpus-per-client`), or, where a node of a Ray cluster has gone, on those that are left."
         )
     if simulated and message.has_error() and message.error.code == OTHER_HOME:
-        raise RunError(f"round {round_number}: {remedy(_says(partition, message.error.reason or '', LONGEST_REFUSAL))}")
+        raise RunError(
+            f"round {round_number}: {remedy(_quote_client(partition, message.error.reason or '', LONGEST_REFUSAL))}"
+        )
     if simulated and message.has_error() and message.error.code == FAILED:
-        words = _says(partition, message.error.reason or "", LONGEST_REFUSAL)
-        raise RunError(f"round {round_number}: {words}. {MEND}")
+        sentence = _quote_client(partition, message.error.reason or "", LONGEST_REFUSAL)
+        raise RunError(f"round {round_number}: {sentence}. {MEND}")
     try:
-        reply = _decoded(message, partition, trains, context)
+        reply = _decode_reply(message, partition, trains, context)
         for check in CHECKS:
             if reply.report is not None:
                 reply = check(reply, message, context)
@@ -233,10 +239,10 @@ def checked_reply(
         return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})")
 
 
-def _decoded(message: Message, partition: int, trains: bool, context: ReplyContext) -> Reply:
+def _decode_reply(message: Message, partition: int, trains: bool, context: ReplyContext) -> Reply:
     if message.has_error():
         # Flower's own errors come in the same way, and nothing tells them from what a client made up
-        problem = f"an error came back: {_quoted(partition, _last_line(message.error.reason or ''))}"
+        problem = f"an error came back: {_quote(partition, _find_error_line(message.error.reason or ''))}"
         return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
     records = message.content
     size = size_of(records, tuple(feature.name for feature in context.features if feature.name))
@@ -253,14 +259,14 @@ def _decoded(message: Message, partition: int, trains: bool, context: ReplyConte
         size = replace(size, evaluation=0)
         return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:
-        return _with_upload(
-            Reply(partition, trains, report, _said(partition, report.problem), size=size), upload, limits
+        return _add_upload(
+            Reply(partition, trains, report, _quote_report(partition, report.problem), size=size), upload, limits
         )
     except MessageError as error:
         return Reply(partition, trains, report, f"upload dropped: {error}", dropped=True, size=size)
 
 
-def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Reply:
+def _add_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Reply:
     assert reply.report is not None
     if not reply.trains or reply.problem:
         if upload is not None:
@@ -275,13 +281,13 @@ def _with_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Re
     return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
 
 
-def _with_remark(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _add_remark(reply: Reply, message: Message, context: ReplyContext) -> Reply:
     """With what the client says went wrong beside training and evaluation."""
     assert reply.report is not None
-    return replace(reply, refused=_said(reply.partition, reply.report.remark))
+    return replace(reply, refused=_quote_report(reply.partition, reply.report.remark))
 
 
-def _with_true_counts(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _check_counts(reply: Reply, message: Message, context: ReplyContext) -> Reply:
     """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
     report, identity = reply.report, context.identities.get(reply.partition)
     assert report is not None
@@ -295,13 +301,13 @@ def _with_true_counts(reply: Reply, message: Message, context: ReplyContext) -> 
         claim = f"{evaluation.rows} test and validation rows, not {(test, validation, *all_classes)}"
     elif training is not None and training.rows != train:
         claim = f"{training.rows} training rows, not {train}"
-    elif payload is not None and payload.counts is not None and _rows_counted(payload) != train:
+    elif payload is not None and payload.counts is not None and _count_rows(payload) != train:
         claim = f"class counts that do not add up to its {train} training rows"
     elif payload is not None and not len(payload.labels):
         return reply.without_upload(f"upload dropped: it holds no class, though the client has {train} training rows")
-    elif payload is not None and (foreign := set(payload.labels.tolist()) - set(identity.classes)):
-        held = class_word(min(foreign), identity.class_names)
-        return reply.without_upload(f"upload dropped: it holds {held}, of which the client has no training row")
+    elif payload is not None and (foreign_labels := set(payload.labels.tolist()) - set(identity.classes)):
+        class_name = class_word(min(foreign_labels), identity.class_names)
+        return reply.without_upload(f"upload dropped: it holds {class_name}, of which the client has no training row")
     else:
         return reply
     dropped = reply.dropped or report.payload is not None
@@ -309,27 +315,27 @@ def _with_true_counts(reply: Reply, message: Message, context: ReplyContext) -> 
     return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=dropped, false=True)
 
 
-def _with_known_rules(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _check_rules(reply: Reply, message: Message, context: ReplyContext) -> Reply:
     """Drop an evaluation that has a rule of its own making: it would stand in every table beside the method's."""
     evaluation = reply.report.evaluation if reply.report else None
     if reply.report is None or evaluation is None or context.rules is None:
         return reply
-    strange = sorted(set(evaluation.correct) - set(context.rules))
-    if not strange:
+    unknown_rules = sorted(set(evaluation.correct) - set(context.rules))
+    if not unknown_rules:
         return reply
     return replace(reply, report=replace(reply.report, evaluation=None)).refusing(
-        f"evaluation dropped: it has the rule {strange[0]!r}, which the method does not name in its `rules`"
+        f"evaluation dropped: it has the rule {unknown_rules[0]!r}, which the method does not name in its `rules`"
     )
 
 
-def _with_answers(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _check_answers(reply: Reply, message: Message, context: ReplyContext) -> Reply:
     """With what features asked beside."""
     for feature in context.features:
         reply = feature.check(reply, message.content, context.identities.get(reply.partition))
     return reply
 
 
-def _without_contradiction(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _check_contradiction(reply: Reply, message: Message, context: ReplyContext) -> Reply:
     """Drop an upload of which the method says that no client's samples can have told it."""
     if reply.report is None or reply.report.payload is None:
         return reply
@@ -338,7 +344,7 @@ def _without_contradiction(reply: Reply, message: Message, context: ReplyContext
 
 
 CHECKS: tuple[Callable[[Reply, Message, ReplyContext], Reply], ...] = (
-    *(_with_remark, _with_true_counts, _with_known_rules, _with_answers, _without_contradiction),
+    *(_add_remark, _check_counts, _check_rules, _check_answers, _check_contradiction),
 )
 
 
@@ -353,7 +359,7 @@ def _set_aside(reply: Reply, context: ReplyContext) -> Reply:
     return replace(reply, report=replace(reply.report, payload=None), waits=True)
 
 
-def _rows_counted(payload: ClassVectors) -> int:
+def _count_rows(payload: ClassVectors) -> int:
     """The rows that the counts speak of; a mixture repeats a class's count for each component."""
     assert payload.counts is not None
     first = torch.ones_like(payload.labels, dtype=torch.bool)
@@ -377,23 +383,23 @@ def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: 
         raise RunError(f"round {round_number}: client {first.partition}: {first.problem.rstrip('.')}. {MEND}")
 
 
-def _last_line(reason: str) -> str:
+def _find_error_line(reason: str) -> str:
     """The error itself: the last line of a traceback (simulation) or the whole reason (deployment), without colour
     codes and without Flower's own words around it."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason).strip()
-    last = plain.splitlines()[-1] if plain else "unknown error"
-    return last.partition("ClientAppException occurred. Message: ")[2].removesuffix("'>") or last
+    plain_text = re.sub(r"\x1b\[[0-9;]*m", "", reason).strip()
+    last_line = plain_text.splitlines()[-1] if plain_text else "unknown error"
+    return last_line.partition("ClientAppException occurred. Message: ")[2].removesuffix("'>") or last_line
 
 
-def _quoted(partition: int, words: str, most: int = LONGEST_WORDS) -> str:
+def _quote(partition: int, text: str, most: int = LONGEST_WORDS) -> str:
     """A client's words, without the beginning that names itself, fit for a line of the log."""
-    return quoted(one_line(words).removeprefix(f"client {partition}: ") or "unknown error", most)
+    return quoted(one_line(text).removeprefix(f"client {partition}: ") or "unknown error", most)
 
 
-def _says(partition: int, words: str, most: int = LONGEST_WORDS) -> str:
-    return f"client {partition} says: {_quoted(partition, words, most)}"
+def _quote_client(partition: int, text: str, most: int = LONGEST_WORDS) -> str:
+    return f"client {partition} says: {_quote(partition, text, most)}"
 
 
-def _said(partition: int, words: str) -> str:
+def _quote_report(partition: int, text: str) -> str:
     """What a report tells, if it tells anything, as what it is: words of a client's."""
-    return f"it says: {_quoted(partition, words)}" if words else ""
+    return f"it says: {_quote(partition, text)}" if text else ""

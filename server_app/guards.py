@@ -55,12 +55,12 @@ def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) 
     """
     if in_a_row < most:
         return
-    said = [f"client {p}: {words.removeprefix(f'client {p}: ')}" for p, words in problems.items()]
-    said = said or ["no reply at all"]
-    others = f" (and {len(said) - 1} more like it)" if len(said) > 1 else ""
+    sentences = [f"client {p}: {problem.removeprefix(f'client {p}: ')}" for p, problem in problems.items()]
+    sentences = sentences or ["no reply at all"]
+    more = f" (and {len(sentences) - 1} more like it)" if len(sentences) > 1 else ""
     raise RunError(
-        f"{in_a_row} rounds in a row ended without enough valid replies, the last with: {said[0].rstrip('.')}{others}. "
-        "Mend that and resume, or start a new run with other settings."
+        f"{in_a_row} rounds in a row ended without enough valid replies, the last with: "
+        f"{sentences[0].rstrip('.')}{more}. Mend that and resume, or start a new run with other settings."
     )
 
 
@@ -73,9 +73,9 @@ def refuse_other_rounds(run: Run, folder: RunFolder, rounds: int) -> None:
     settings = run.settings
     planned = folder.settings()["rounds"] if settings.resume else settings.rounds
     # clients read the setting, whatever the server was told
-    for asked in (rounds, settings.rounds) if run.method.fixed_rounds else ():
-        if asked != planned:
+    for number in (rounds, settings.rounds) if run.method.fixed_rounds else ():
+        if number != planned:
             raise SettingError(
-                f"setting `rounds` is {asked}, but the run was started for {planned}, and what `{settings.strategy}` "
+                f"setting `rounds` is {number}, but the run was started for {planned}, and what `{settings.strategy}` "
                 "does in a round depends on that; give the old value, or start anew."
             )

@@ -15,22 +15,22 @@ LONGEST_MODEL = 60  # characters of the name that a client gives its model
 LONGEST_ITEM = 100  # characters of what a client says that it discloses, where few others do
 
 
-def _model(identity: Identity) -> str:
+def _shorten_model_name(identity: Identity) -> str:
     """The end of a long name: it is a path's file and what in it."""
     name = one_line(identity.model)
     return name if len(name) <= LONGEST_MODEL else f"…{name[1 - LONGEST_MODEL :]}"
 
 
-def _disclosed(identities: Mapping[int, Identity]) -> list[str]:
+def _list_disclosed(identities: Mapping[int, Identity]) -> list[str]:
     """What clients say that they tell; in words of their own what less than half of them say."""
-    told = Counter(item for identity in identities.values() for item in {*identity.discloses})
-    most = sorted(item for item, number in told.items() if 2 * number >= len(identities))
-    alone = [
-        f"of client {partition}, as it says: {quoted(item, LONGEST_ITEM)}"
-        for item in sorted({*told} - {*most})
-        for partition in [min(p for p, identity in identities.items() if item in identity.discloses)]
-    ]
-    return [*most, *alone[:MOST_ALONE], *([f"and {len(alone) - MOST_ALONE} more"] if len(alone) > MOST_ALONE else [])]
+    counts = Counter(item for identity in identities.values() for item in {*identity.discloses})
+    common = sorted(item for item, number in counts.items() if 2 * number >= len(identities))
+    rare = []
+    for item in sorted({*counts} - {*common}):
+        first = min(partition for partition, identity in identities.items() if item in identity.discloses)
+        rare.append(f"of client {first}, as it says: {quoted(item, LONGEST_ITEM)}")
+    more = [f"and {len(rare) - MOST_ALONE} more"] if len(rare) > MOST_ALONE else []
+    return [*common, *rare[:MOST_ALONE], *more]
 
 
 def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) -> list[str]:
@@ -46,20 +46,21 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     named = sorted(identities.items())
     for partition, identity in named[:MOST_CLIENTS]:
         domain = f" ({one_line(identity.domain, LONGEST_NAME)})" if identity.domain else ""
-        able = "" if identity.trains else ": it has no training row and takes part in evaluation only"
+        remark = "" if identity.trains else ": it has no training row and takes part in evaluation only"
         rows = "{} + {} + {} rows, ".format(*identity.rows[:3]) if identity.rows else ""
-        words = rows + class_words(identity.classes, identity.class_names) if rows else "rows and classes withheld"
+        data_text = rows + class_words(identity.classes, identity.class_names) if rows else "rows and classes withheld"
         size = f"{identity.parameters:,} parameters"
-        lines.append(f"  client {partition}{domain}: {_model(identity)} ({size}), {words}{able}")
-    if rest := Counter(_model(identity) for _, identity in named[MOST_CLIENTS:]):
-        models = ", ".join(f"{count} of {model}" for model, count in sorted(rest.items()))
-        lines.append(f"  and {rest.total()} more ({models}), which roster.json lists")
-    if second := companions(identity.companion for identity in identities.values()):
+        lines.append(f"  client {partition}{domain}: {_shorten_model_name(identity)} ({size}), {data_text}{remark}")
+    if counts_by_model := Counter(_shorten_model_name(identity) for _, identity in named[MOST_CLIENTS:]):
+        models = ", ".join(f"{count} of {model}" for model, count in sorted(counts_by_model.items()))
+        lines.append(f"  and {counts_by_model.total()} more ({models}), which roster.json lists")
+    if companion := companions(identity.companion for identity in identities.values()):
         lines.append(
-            f"  beside each client's own model, which takes part in every figure: {one_line(second, 2 * LONGEST_MODEL)}"
+            "  beside each client's own model, which takes part in every figure: "
+            f"{one_line(companion, 2 * LONGEST_MODEL)}"
         )
-    lines += [f"  the server learns of each client: {', '.join(_disclosed(identities))}", f"  {LEGEND}"]
+    lines += [f"  the server learns of each client: {', '.join(_list_disclosed(identities))}", f"  {LEGEND}"]
     classes = {partition: identity.classes for partition, identity in identities.items() if not identity.withheld}
-    if alone := one_class(classes, next(iter(identities.values())).class_names):
-        lines.append(f"warning: {alone}")
+    if sentence := one_class(classes, next(iter(identities.values())).class_names):
+        lines.append(f"warning: {sentence}")
     return lines

@@ -64,17 +64,17 @@ class Roster:
         self.question = RecordDict()
         # at the start: node -> who it said it is, in the order of answers; the nodes that answered for a partition; how
         # many say how many clients there are; and node -> why its answer tells nothing
-        self._heard: dict[int, Identity] = {}
-        self._of: dict[int, list[int]] = {}
+        self._identities_by_node: dict[int, Identity] = {}
+        self._nodes_by_partition: dict[int, list[int]] = {}
         self._votes: Counter[int] = Counter()
-        self._last_answer = 0.0
-        self._unread: dict[int, str] = {}
-        self._agreed = Agreement(0, {}, {}, {})
+        self._last_answer_time = 0.0
+        self._problems_by_node: dict[int, str] = {}
+        self._agreement = Agreement(0, {}, {}, {})
         # node -> when it may be asked again
-        self._asked: dict[int, float] = {}
-        self._silent: set[int] = set()
+        self._times_to_ask: dict[int, float] = {}
+        self._silent_nodes: set[int] = set()
         # message id -> (node, when to stop waiting for it); a late answer is still taken
-        self._pending: dict[str, tuple[int, float]] = {}
+        self._pending_messages: dict[str, tuple[int, float]] = {}
 
     def gather(self, grid: Grid) -> None:
         """Wait for as many clients as the run has, then leave out who does not fit
@@ -93,25 +93,25 @@ class Roster:
             # else nodes that fail again and again would be heard for ever
             if not late:
                 self._ask(grid)
-            arrived = self._answers(grid)
+            arrived = self._pull_answers(grid)
             for node, identity in arrived:
-                self._hear(grid, node, identity)
-            if self._complete(grid) and not self._waiting():
+                self._note_answer(grid, node, identity)
+            if self._is_complete(grid) and not self._is_waiting():
                 break
             late = time.monotonic() > deadline
-            if late and not (in_turn(grid) and self._waiting()):
+            if late and not (in_turn(grid) and self._is_waiting()):
                 self._refuse_missing()
                 break
             _pause(arrived)
-        found = agree(self._heard.items(), self.settings, self.terms)
-        self.codec = found.codec
-        for node, (partition, why) in found.left_out.items():
+        agreement = agree(self._identities_by_node.items(), self.settings, self.terms)
+        self.codec = agreement.codec
+        for node, (partition, why) in agreement.left_out.items():
             # of a problem it was said when it came
-            if not self._heard[node].problem:
+            if not self._identities_by_node[node].problem:
                 _warn(partition, node, why)
-        if nobody := nobody_for(found):
+        if nobody := nobody_for(agreement):
             log.warning("warning: %s", nobody)
-        self._take(found)
+        self._take(agreement)
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Go on without some clients, for what shows only when the method meets them.
@@ -122,25 +122,29 @@ class Roster:
         Raises:
             RosterError: too few are left.
         """
-        out = {self.nodes[partition]: (partition, why) for partition, why in sorted(reasons.items())}
-        for node, (partition, why) in out.items():
+        newly_left_out = {self.nodes[partition]: (partition, why) for partition, why in sorted(reasons.items())}
+        for node, (partition, why) in newly_left_out.items():
             _warn(partition, node, why)
         identities = {p: identity for p, identity in self.identities.items() if p not in reasons}
         nodes = {p: node for p, node in self.nodes.items() if p not in reasons}
-        found = replace(self._agreed, identities=identities, nodes=nodes, left_out=self._agreed.left_out | out)
-        refuse_few_left(found, self.settings)
-        self._take(found)
+        agreement = replace(
+            self._agreement, identities=identities, nodes=nodes, left_out=self._agreement.left_out | newly_left_out
+        )
+        refuse_few_left(agreement, self.settings)
+        self._take(agreement)
 
     def refresh(self, grid: Grid) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
         self._ask(grid)
         while True:
-            arrived = self._answers(grid)
+            arrived = self._pull_answers(grid)
             for node, identity in arrived:
-                known = self.identities.get(identity.partition)
-                if identity != known:
-                    difference = "was another client at the start" if known else "is none of this run's"
-                    if not known and any(identity.partition == out for out, _ in self._agreed.left_out.values()):
+                old_identity = self.identities.get(identity.partition)
+                if identity != old_identity:
+                    difference = "was another client at the start" if old_identity else "is none of this run's"
+                    if not old_identity and any(
+                        identity.partition == out for out, _ in self._agreement.left_out.values()
+                    ):
                         difference = "was left out when the run began, and can take part in the next one"
                     problem = f"partition {identity.partition} {difference}"
                     if identity.problem:
@@ -149,19 +153,19 @@ class Roster:
                     continue
                 self._enter(node, identity)
                 log.info("partition %d is back as node %d", identity.partition, node)
-            if not self._waiting():
+            if not self._is_waiting():
                 return
             _pause(arrived)
 
     @property
     def number(self) -> int:
         """How many clients the run has, those who are left out among them."""
-        return self._agreed.number
+        return self._agreement.number
 
     @property
     def left_out(self) -> str:
         """Who is left out and why, in sentences."""
-        return all_left_out(self._agreed.left_out)
+        return all_left_out(self._agreement.left_out)
 
     def class_word(self, label: int) -> str:
         """A class by its name, for people."""
@@ -170,20 +174,20 @@ class Roster:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The roster for the run's folder, without node ids: those differ from run to run."""
-        found = [asdict(identity) for _, identity in sorted(self.identities.items())]
+        clients = [asdict(identity) for _, identity in sorted(self.identities.items())]
         # of layouts a digest: they run to thousands of lines
-        return [each | {"layouts": _digest(each["layouts"])} for each in found]
+        return [client | {"layouts": _digest(client["layouts"])} for client in clients]
 
-    def _hear(self, grid: Grid, node: int, identity: Identity) -> None:
+    def _note_answer(self, grid: Grid, node: int, identity: Identity) -> None:
         """Note who a node says it is. Of a partition's nodes those that have left since are forgotten."""
-        others = self._of.setdefault(identity.partition, [])
-        listed = set(grid.get_node_ids()) if others else set()
-        for gone in [other for other in others if other not in listed or other == node]:
-            others.remove(gone)
-            self._count(self._heard.pop(gone), -1)
-        others.append(node)
-        self._heard[node] = identity
-        self._last_answer = time.monotonic()
+        nodes = self._nodes_by_partition.setdefault(identity.partition, [])
+        listed_nodes = set(grid.get_node_ids()) if nodes else set()
+        for old_node in [other for other in nodes if other not in listed_nodes or other == node]:
+            nodes.remove(old_node)
+            self._count(self._identities_by_node.pop(old_node), -1)
+        nodes.append(node)
+        self._identities_by_node[node] = identity
+        self._last_answer_time = time.monotonic()
         self._count(identity, 1)
         if identity.problem:
             why = identity.problem.removeprefix(f"client {identity.partition}: ")
@@ -194,7 +198,7 @@ class Roster:
         if not identity.problem:
             self._votes[identity.partitions] += votes
 
-    def _expected(self) -> int:
+    def _count_expected(self) -> int:
         """How many clients the run has, as far as it is known: 0 while nobody says it, or two sides are equally
         large."""
         if self.settings.clients:
@@ -202,31 +206,35 @@ class Roster:
         first, second = (*self._votes.most_common(2), (0, 0), (0, 0))[:2]
         return first[0] if first[1] > second[1] else 0
 
-    def _complete(self, grid: Grid) -> bool:
+    def _is_complete(self, grid: Grid) -> bool:
         """Whether nobody else is to come: somebody answered for each partition, or in a simulation, whose nodes are all
         there from the start, as many nodes as there are clients."""
-        expected = self._expected()
-        if expected and len(self._of) >= expected and all(partition in self._of for partition in range(expected)):
+        expected = self._count_expected()
+        if (
+            expected
+            and len(self._nodes_by_partition) >= expected
+            and all(partition in self._nodes_by_partition for partition in range(expected))
+        ):
             # who says that it is the only one would make the run its own, were it the first to come
-            alone = expected == 1 and not self.settings.clients and not is_simulated(grid)
-            return not alone or time.monotonic() - self._last_answer >= self.settings.query_timeout
-        answered = len(self._heard) + len(self._unread)
-        if self._pending or not answered or answered < expected or not is_simulated(grid):
+            is_only_client = expected == 1 and not self.settings.clients and not is_simulated(grid)
+            return not is_only_client or time.monotonic() - self._last_answer_time >= self.settings.query_timeout
+        answered = len(self._identities_by_node) + len(self._problems_by_node)
+        if self._pending_messages or not answered or answered < expected or not is_simulated(grid):
             return False
-        return {*grid.get_node_ids()} <= self._heard.keys() | self._unread.keys()
+        return {*grid.get_node_ids()} <= self._identities_by_node.keys() | self._problems_by_node.keys()
 
     def _refuse_missing(self) -> None:
         """At the deadline: fewer nodes have answered than the run has clients."""
-        expected = self._expected()
-        answered = len(self._heard) + len(self._unread)
+        expected = self._count_expected()
+        answered = len(self._identities_by_node) + len(self._problems_by_node)
         # where the number itself is in dispute, that is what is wrong
-        if answered >= expected > 0 or (self._heard and not expected):
+        if answered >= expected > 0 or (self._identities_by_node and not expected):
             return
-        missing = list(islice((p for p in range(expected) if p not in self._of), 20))
-        number = sum(0 <= partition < expected for partition in self._of)
+        missing = list(islice((p for p in range(expected) if p not in self._nodes_by_partition), 20))
+        number = sum(0 <= partition < expected for partition in self._nodes_by_partition)
         problems = [
             f" Client {identity.partition} (node {node}) says: {quoted(identity.problem, LONGEST_PROBLEM)}"
-            for node, identity in self._heard.items()
+            for node, identity in self._identities_by_node.items()
             if identity.problem
         ]
         raise RosterError(
@@ -236,9 +244,9 @@ class Roster:
             + "".join(problems[:20])
         )
 
-    def _take(self, found: Agreement) -> None:
-        self._agreed = found
-        self.identities, self.nodes = dict(found.identities), dict(found.nodes)
+    def _take(self, agreement: Agreement) -> None:
+        self._agreement = agreement
+        self.identities, self.nodes = dict(agreement.identities), dict(agreement.nodes)
 
     def _enter(self, node: int, identity: Identity) -> None:
         self.identities[identity.partition] = identity
@@ -248,7 +256,7 @@ class Roster:
         """Query the nodes that were never asked, or have answered with an error: one that is killed and started again
         under the same key keeps its id."""
         now = time.monotonic()
-        new = sorted(node for node in grid.get_node_ids() if self._asked.get(node, now) <= now)
+        new = sorted(node for node in grid.get_node_ids() if self._times_to_ask.get(node, now) <= now)
         if not new:
             return
         messages = [Message(self.question, node, MessageType.QUERY) for node in new]
@@ -256,23 +264,23 @@ class Roster:
         for message_id, node in zip(grid.push_messages(messages), new, strict=False):
             # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
             if message_id:
-                self._asked[node] = math.inf
-                self._pending[message_id] = node, deadline
+                self._times_to_ask[node] = math.inf
+                self._pending_messages[message_id] = node, deadline
 
-    def _answers(self, grid: Grid) -> list[tuple[int, Identity]]:
+    def _pull_answers(self, grid: Grid) -> list[tuple[int, Identity]]:
         """The answers that have arrived.
 
         Raises:
             RosterError: a worker of Ray's has another home than the run.
         """
         answers = []
-        for message_id, reply in pulled(grid, self._pending) if self._pending else ():
-            if message_id not in self._pending:
+        for message_id, reply in pulled(grid, self._pending_messages) if self._pending_messages else ():
+            if message_id not in self._pending_messages:
                 continue
-            node, _ = self._pending.pop(message_id)
+            node, _ = self._pending_messages.pop(message_id)
             if isinstance(reply, str):
                 log.warning("node %d could not say who it is: %s", node, reply)
-                self._asked[node] = time.monotonic() + RETRY
+                self._times_to_ask[node] = time.monotonic() + RETRY
                 continue
             if reply.has_error():
                 if reply.error.code == OTHER_HOME and is_simulated(grid):
@@ -280,27 +288,27 @@ class Roster:
                 # in simulation the reason is a whole traceback; its last line is the error
                 lines = (reply.error.reason or "").strip().splitlines() or ["unknown error"]
                 why = UNSIGNED if reply.error.code == NOT_VERIFIED else ""
-                said = quoted(lines[-1], LONGEST_PROBLEM)
-                log.warning("node %d could not say who it is, an error came back: %s.%s", node, said, why)
-                self._asked[node] = time.monotonic() + RETRY
+                last_line = quoted(lines[-1], LONGEST_PROBLEM)
+                log.warning("node %d could not say who it is, an error came back: %s.%s", node, last_line, why)
+                self._times_to_ask[node] = time.monotonic() + RETRY
                 continue
             try:
                 answers.append((node, decode_identity(reply.content)))
             except MessageError as error:
-                self._unread[node] = f"its answer cannot be read: {quoted(str(error), LONGEST_PROBLEM)}"
-                log.warning("node %d could not say who it is: %s", node, self._unread[node])
+                self._problems_by_node[node] = f"its answer cannot be read: {quoted(str(error), LONGEST_PROBLEM)}"
+                log.warning("node %d could not say who it is: %s", node, self._problems_by_node[node])
         return answers
 
-    def _waiting(self) -> bool:
+    def _is_waiting(self) -> bool:
         """Whether an answer may still come in time. A node that stays silent (a dead one is listed for a while)
         holds nothing up for longer than `query-timeout`."""
         now = time.monotonic()
         # in the order in which they were asked, which is that of their deadlines
-        for node, deadline in self._pending.values():
+        for node, deadline in self._pending_messages.values():
             if now <= deadline:
                 return True
-            if node not in self._silent:
-                self._silent.add(node)
+            if node not in self._silent_nodes:
+                self._silent_nodes.add(node)
                 log.warning("node %d did not say who it is within `query-timeout`", node)
         return False
 
@@ -320,20 +328,20 @@ def _pause(arrived: Sequence[object]) -> None:
         time.sleep(POLL)
 
 
-def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], asked: int) -> None:
+def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], sample_size: int) -> None:
     """Stop before round 1 where a round could never close as the settings want it.
 
     Args:
-        asked: how many clients train in a round.
+        sample_size: how many clients train in a round.
 
     Raises:
         RosterError: names the numbers and the remedy.
     """
-    if asked >= max(settings.min_train_clients, settings.min_replies):
+    if sample_size >= max(settings.min_train_clients, settings.min_replies):
         return
-    able = sum(identity.trains for identity in identities.values())
+    candidates = sum(identity.trains for identity in identities.values())
     raise RosterError(
-        f"{able} clients have training rows and {asked} of them train in a round, fewer than "
+        f"{candidates} clients have training rows and {sample_size} of them train in a round, fewer than "
         f"`min-train-clients` {settings.min_train_clients} or `min-replies` {settings.min_replies} "
         "asks for; lower that, or raise `fraction-train`."
     )
@@ -352,16 +360,16 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_ou
         raise RosterError(
             f"the run had {len(old)} clients and now has {len(new)}; resume it with the same ones. {left_out}".rstrip()
         )
-    for before, now in zip(old, json.loads(json.dumps(new)), strict=True):
-        for name, value in now.items():
+    for old_client, new_client in zip(old, json.loads(json.dumps(new)), strict=True):
+        for name, value in new_client.items():
             # what it discloses follows from the settings, and is told in more words by every version
             if name == "discloses":
                 continue
             # what clients had no word for when the run was begun is empty
-            if before.get(name, type(value)()) != value:
+            if old_client.get(name, type(value)()) != value:
                 raise RosterError(
-                    f"client {now['partition']} is not the one that the run was started with: its {name} was "
-                    f"{_cut(before.get(name))} and is now {_cut(value)}; give it back its data and model, or start "
+                    f"client {new_client['partition']} is not the one that the run was started with: its {name} was "
+                    f"{_cut(old_client.get(name))} and is now {_cut(value)}; give it back its data and model, or start "
                     "a new run."
                 )
 

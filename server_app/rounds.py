@@ -105,13 +105,13 @@ class PrototypeStrategy(Strategy):
         self._last_number = run.settings.rounds + 1  # of the evaluation that ends the run
         self._scratch = Scratch(folder.path)
         self._units: Mapping[int, float] = {}  # of the norms of uploads
-        self._silent: set[int] = set()  # partitions that did not answer the last evaluation
-        self._sent: dict[int, Bytes] = {}
+        self._silent_partitions: set[int] = set()  # at the last evaluation
+        self._sent_bytes: dict[int, Bytes] = {}
         self._aggregation: Aggregation | None = None  # of the round
         self._figures: dict[str, Any] = {}  # of that
         self._round_seconds: list[float] = []
 
-    # --- the run ------------------------------------------------------------------------------------
+    # --- the run ------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -147,7 +147,7 @@ class PrototypeStrategy(Strategy):
         if self.settings.resume:
             self._restore(rounds)
         self.roster.gather(grid)
-        with self._blaming(f"before round {self.state.last_round + 1}"):
+        with self._blame_method(f"before round {self.state.last_round + 1}"):
             self._meet()
         self.folder.set_end(rounds, self.settings)
         self.summary()
@@ -155,22 +155,120 @@ class PrototypeStrategy(Strategy):
         with limited_threads(self.settings.server_threads):
             while self.state.last_round < rounds and not self.stop_reason:
                 number = self.state.last_round + 1
-                with self._blaming(f"round {number}"):
+                with self._blame_method(f"round {number}"):
                     line = self._round(grid, number, rounds, result)
                 self._after_round(line)
             self._final_evaluation(grid, rounds, result)
         self._leave_summary(rounds)
         return result
 
-    def _blaming(self, when: str) -> AbstractContextManager[None]:
+    def _restore(self, rounds: int) -> None:
+        """Take up the run's checkpoint.
+
+        Raises:
+            SettingError: it cannot be read, or is of a later round than `rounds`.
+        """
+        tensors, stored = self.folder.load_checkpoint()
+        self.folder.refuse_fewer_rounds(rounds, stored["round"])
+        self.state = unpack(tensors, stored, self.features)
+        self.half.constants = self.state.constants
+
+    def _meet(self) -> None:
+        """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
+        assert self.roster.codec is not None
+        self.codec = self.roster.codec
+        if self.settings.resume:
+            first_partitions = {client["partition"] for client in self.folder.roster()}
+            new_partitions = sorted(self.roster.identities.keys() - first_partitions)
+            self.roster.leave_out(dict.fromkeys(new_partitions, "it took no part when the run was started."))
+        while True:
+            identities, settings = self.roster.identities, self.settings
+            self.believed = Believed(identities, settings.max_weight_ratio, settings.client_weights)
+            try:
+                self.half.meet(self.codec, self.believed.identities)
+                break
+            except OtherWeightsError as error:
+                self.roster.leave_out(error.clients)
+        refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
+        self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
+        for feature in self.features:
+            feature.start(
+                Federation(
+                    *(self.roster.identities, self.roster.number, self.codec, self._units, self.half, self._scratch)
+                )
+            )
+        if self.settings.resume:
+            refuse_changes(self.folder.roster(), self.roster.as_json(), self.roster.left_out)
+            self.folder.truncate(self.state.last_round)
+            for feature in self.features:
+                # nobody is asked again: who ended the run then may go on now
+                feature.recall(self.folder.lines())
+                self.stop_reason = self.stop_reason or feature.stop_reason
+            log.info("resuming after round %d", self.state.last_round)
+        else:
+            self.half.constants = self.state.constants = self.half.derive_constants()
+            beginning = checked_outcome(self.half.begin(), self.half.begin, SENT)
+            self.state.method, self.state.downloads = beginning.state, beginning.downloads
+        self.folder.write_roster(self.roster.as_json())
+
+    def _after_round(self, line: Mapping[str, Any]) -> None:
+        """Tell features and whoever waits for it the round's line; each of them may end the run."""
+        for feature in self.features:
+            feature.after_round(line)
+            self.stop_reason = self.stop_reason or feature.stop_reason
+        if self._on_round is not None and self._on_round(line) is False:
+            self.stop_reason = self.stop_reason or ASKED
+
+    def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
+        """Evaluate what the last round has left, with messages that ask for nothing else."""
+        began, last_round = time.monotonic(), self.state.last_round
+        if last_round < rounds:
+            log.info("stopped after round %d by %s", last_round, self.stop_reason)
+            # as a run of so many rounds; but by the number alone clients know when to read the rows of all classes
+            self._last_number = last_round + 1 if self.settings.partition != WAY_SHOT else rounds + 1
+        self.roster.refresh(grid)
+        everyone = self.settings.evaluate_clients == "all"
+        partitions = sorted(self.roster.nodes) if everyone else self.sample(last_round)
+        for feature in self.features:
+            feature.last_evaluation(self._last_number)
+        messages = self._messages(partitions, MessageType.EVALUATE, self._last_number, True)
+        if self._asks_everyone(self._last_number):
+            remaining_partitions = [partition for partition in sorted(self.roster.nodes) if partition not in partitions]
+            messages += self._messages(remaining_partitions, MessageType.EVALUATE, self._last_number, False)
+        replies = self._exchange(grid, messages, self._last_number)
+        warn_of_problems(replies, last_round + 1)
+        self._close(final_line(last_round + 1, replies, self._sent_bytes), replies, last_round, rounds, began, result)
+
+    def _leave_summary(self, rounds: int) -> None:
+        """Write the outcome of a run that has come to its end, be it before its last round of those asked for."""
+        identities = self.roster.identities.values()
+        summary = summarise(
+            self.settings,
+            self.run.inference,
+            self.folder.settings(),
+            self.folder.lines(),
+            len(self.roster.nodes),
+            companions(identity.companion for identity in identities),
+            self.stop_reason if self.state.last_round < rounds else "",
+        )
+        self.folder.write_summary(summary)
+
+    def _blame_method(self, when: str) -> AbstractContextManager[None]:
         """Inside, what goes wrong in the server half of somebody's own method is told as what does at a client."""
 
-        def failed(reason: str) -> RunError:
+        def make_error(reason: str) -> RunError:
             return RunError(f"{when}: {reason} {MEND}")
 
-        return failing_as(failed, self.settings.strategy, self.run.method, (SettingError, RosterError, RunError))
+        return failing_as(make_error, self.settings.strategy, self.run.method, (SettingError, RosterError, RunError))
+
+    # --- a round, in this order ---------------------------------------------------------------------------
 
     def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> dict[str, Any]:
+        """One round, up to its checkpoint: messages, replies, aggregation, the evaluation that rode along.
+
+        Raises:
+            RunError: the method fails everywhere, or too many rounds in a row have failed.
+        """
         began = time.monotonic()
         self._scratch.clear()
         self.roster.refresh(grid)
@@ -199,7 +297,7 @@ class PrototypeStrategy(Strategy):
         valid = sum(reply.valid for reply in replies if reply.trains)
         self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
         self._scratch.clear()
-        line = training_line(server_round, replies, self._sent, self._figures, self.settings.max_weight_ratio)
+        line = training_line(server_round, replies, self._sent_bytes, self._figures, self.settings.max_weight_ratio)
         line["time"] = {"server": time.monotonic() - server_began}
         self._close(line, replies, server_round - 1, rounds, began, result)
         self.state.last_round = server_round
@@ -208,112 +306,26 @@ class PrototypeStrategy(Strategy):
         refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
         return line
 
-    def _after_round(self, line: Mapping[str, Any]) -> None:
-        for feature in self.features:
-            feature.after_round(line)
-            self.stop_reason = self.stop_reason or feature.stop_reason
-        if self._on_round is not None and self._on_round(line) is False:
-            self.stop_reason = self.stop_reason or ASKED
-
-    def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
-        began, last = time.monotonic(), self.state.last_round
-        if last < rounds:
-            log.info("stopped after round %d by %s", last, self.stop_reason)
-            # as a run of so many rounds; but by the number alone clients know when to read the rows of all classes
-            self._last_number = last + 1 if self.settings.partition != WAY_SHOT else rounds + 1
-        self.roster.refresh(grid)
-        everyone = self.settings.evaluate_clients == "all"
-        asked = sorted(self.roster.nodes) if everyone else self.sample(last)
-        for feature in self.features:
-            feature.last_evaluation(self._last_number)
-        messages = self._messages(asked, MessageType.EVALUATE, self._last_number, True)
-        if self._asks_everyone(self._last_number):
-            rest = [partition for partition in sorted(self.roster.nodes) if partition not in asked]
-            messages += self._messages(rest, MessageType.EVALUATE, self._last_number, False)
-        replies = self._exchange(grid, messages, self._last_number)
-        warn_of_problems(replies, last + 1)
-        self._close(final_line(last + 1, replies, self._sent), replies, last, rounds, began, result)
-
-    def _close(
-        self,
-        line: dict[str, Any],
-        replies: Sequence[Reply],
-        of_round: int,
-        rounds: int,
-        began: float,
-        result: Result,
-    ) -> None:
-        """Add the evaluation that rode along, write the line, say it."""
-        add_evaluation(line, replies, of_round, self.settings.max_weight_ratio, self.roster.identities)
-        for feature in self.features:
-            line |= feature.figures(of_round, replies)
-        if (metrics := self._accuracy(replies)) is not None:
-            result.evaluate_metrics_clientapp[of_round] = metrics
-        line["time"] = line.get("time", {}) | times(replies, time.monotonic() - began)
-        self.folder.append(line)
-        self._round_seconds.append(line["time"]["round"])
-        log.info(console_line(line, rounds, self.run.inference, self._round_seconds))
-
-    def _leave_summary(self, rounds: int) -> None:
-        """Write the outcome of a run that has come to its end, be it before its last round of those asked for."""
-        identities = self.roster.identities.values()
-        summary = summarise(
-            self.settings,
-            self.run.inference,
-            self.folder.settings(),
-            self.folder.lines(),
-            len(self.roster.nodes),
-            companions(identity.companion for identity in identities),
-            self.stop_reason if self.state.last_round < rounds else "",
+    def _exchange(self, grid: Grid, messages: Sequence[Message], number: int) -> Sequence[Reply]:
+        """Send the messages and collect the replies, less the uploads that features drop; note who was silent."""
+        partition_of = {node: partition for partition, node in self.roster.nodes.items()}
+        replies: Sequence[Reply] = exchange(
+            grid,
+            messages,
+            [partition_of[message.metadata.dst_node_id] for message in messages],
+            self._context(number),
+            min_replies=self.settings.min_replies,
+            timeout=self.timeout,
+            patience=self.settings.query_timeout,
+            not_waited_for=self._silent_partitions,
         )
-        self.folder.write_summary(summary)
-
-    # --- Flower's own names for the steps of a round ---------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Messages to the sampled clients, who train (and evaluate on arrival when it is due)."""
-        due = (server_round - 1) % self.settings.evaluate_every == 0
-        return self._messages(self.sample(server_round), MessageType.TRAIN, server_round, due)
-
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Evaluate-only messages to the clients that are not sampled, when evaluation, or a feature's question to
-        everyone, is due."""
-        due = (server_round - 1) % self.settings.evaluate_every == 0 and self.settings.evaluate_clients == "all"
-        if not due and not self._asks_everyone(server_round):
-            return []
-        sampled = set(self.sample(server_round))
-        rest = [partition for partition in sorted(self.roster.nodes) if partition not in sampled]
-        return self._messages(rest, MessageType.EVALUATE, server_round, due)
-
-    def sample(self, server_round: int) -> list[int]:
-        """Partition ids that train in this round."""
-        return sampled(self.settings, self.roster.identities, server_round)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Check replies and aggregate their uploads; the result stays on the server as the next downloads."""
-        return None, self._aggregate(server_round, self._read(replies, server_round, True))
-
-    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Check replies; mean test accuracy of the primary rule over the clients that evaluated."""
-        return self._accuracy(self._read(replies, server_round, False))
-
-    def summary(self) -> None:
-        """Say what is about to run."""
-        features = [line for feature in self.features for line in feature.opening()]
-        for line in (*opening_lines(self.run, self.roster.identities, self.codec), *features):
-            log.info(line)
-        for notice in (*self.believed.notices(), *self.half.notices()):
-            log.warning("warning: %s", notice)
-
-    # --- aggregation --------------------------------------------------------------------------------
+        for feature in self.features:
+            replies = feature.select(replies)
+        self._silent_partitions = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
+        return replies
 
     def _aggregate(self, server_round: int, replies: Sequence[Reply]) -> MetricRecord | None:
+        """Make the next downloads of the uploads, and the round's figures; None where nobody has uploaded."""
         uploads: Mapping[int, Payload] = {
             reply.partition: reply.report.payload
             for reply in replies
@@ -351,28 +363,40 @@ class PrototypeStrategy(Strategy):
         }
         return MetricRecord(numbers)
 
+    def _close(
+        self,
+        line: dict[str, Any],
+        replies: Sequence[Reply],
+        of_round: int,
+        rounds: int,
+        began: float,
+        result: Result,
+    ) -> None:
+        """Add the evaluation that rode along, write the line, say it."""
+        add_evaluation(line, replies, of_round, self.settings.max_weight_ratio, self.roster.identities)
+        for feature in self.features:
+            line |= feature.figures(of_round, replies)
+        if (metrics := self._accuracy(replies)) is not None:
+            result.evaluate_metrics_clientapp[of_round] = metrics
+        line["time"] = line.get("time", {}) | times(replies, time.monotonic() - began)
+        self.folder.append(line)
+        self._round_seconds.append(line["time"]["round"])
+        log.info(console_line(line, rounds, self.run.inference, self._round_seconds))
+
     def _leave_snapshot(self) -> None:
         """Write, for the report, the prototypes that came and went in this round."""
         aggregation = self._aggregation
         if aggregation is None or not self.run.exchange.pointwise:
             return
         # of this round alone: what is shown is named after it
-        made = bool(aggregation.outcome.downloads)
-        common = self.half.global_prototypes(self.state.method) if made else None
-        downloads = self.state.downloads if common is None else {EVERYONE: common}
-        if aggregation.uploads or common is not None:
+        has_downloads = bool(aggregation.outcome.downloads)
+        prototypes = self.half.global_prototypes(self.state.method) if has_downloads else None
+        downloads = self.state.downloads if prototypes is None else {EVERYONE: prototypes}
+        if aggregation.uploads or prototypes is not None:
             tensors, counts = snapshot(aggregation.uploads, downloads, *self.half.scales)
             self.folder.save_prototypes(tensors, {"round": aggregation.round, **counts})
 
-    def _accuracy(self, replies: Sequence[Reply]) -> MetricRecord | None:
-        rules = figures.over_clients(evaluations(replies), self.settings.max_weight_ratio)
-        accuracy = rules.get(self.run.inference, {}).get("test", {}).get("mean")
-        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
-
-    # --- messages -----------------------------------------------------------------------------------
-
-    def _asks_everyone(self, number: int) -> bool:
-        return any(feature.asks_everyone(number) for feature in self.features)
+    # --- messages and replies -----------------------------------------------------------------------------
 
     def _messages(self, partitions: Sequence[int], message_type: str, number: int, evaluate: bool) -> list[Message]:
         """A message a client; those that say the same are encoded once."""
@@ -380,8 +404,8 @@ class PrototypeStrategy(Strategy):
         encoded_messages: dict[tuple[Any, ...], Any] = {}
         trains = message_type == MessageType.TRAIN
         downloads = self.state.downloads if self.half.downloads_due(number, trains) else {}
-        names = tuple(feature.name for feature in self.features if feature.name)
-        asking = next((feature.name for feature in self.features if feature.asks_everyone(number)), "")
+        feature_names = tuple(feature.name for feature in self.features if feature.name)
+        asking_feature = next((feature.name for feature in self.features if feature.asks_everyone(number)), "")
         for partition in partitions:
             key = self.half.address(partition, downloads, self.state.method, number)
             trained = self.state.trained.get(partition, 0)
@@ -395,35 +419,19 @@ class PrototypeStrategy(Strategy):
             content = (key, instruction.payload is None, *values.values())
             if content not in encoded_messages:
                 records = encoded(instruction, self.codec, self.run.exchange.down)
-                size = size_of(records, names, "" if trains or evaluate else asking)
+                size = size_of(records, feature_names, "" if trains or evaluate else asking_feature)
                 encoded_messages[content] = records, size
-            records, self._sent[partition] = encoded_messages[content]
+            records, self._sent_bytes[partition] = encoded_messages[content]
             node = self.roster.nodes[partition]
             messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
         return messages
 
-    def _exchange(self, grid: Grid, messages: Sequence[Message], number: int) -> Sequence[Reply]:
-        partition_of = {node: partition for partition, node in self.roster.nodes.items()}
-        replies: Sequence[Reply] = exchange(
-            grid,
-            messages,
-            [partition_of[message.metadata.dst_node_id] for message in messages],
-            self._context(number),
-            min_replies=self.settings.min_replies,
-            timeout=self.timeout,
-            patience=self.settings.query_timeout,
-            not_waited_for=self._silent,
-        )
-        for feature in self.features:
-            replies = feature.select(replies)
-        self._silent = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
-        return replies
-
-    def _read(self, replies: Iterable[Message], number: int, trains: bool) -> list[Reply]:
-        """Replies that somebody else has collected, checked like ours."""
-        return collected(replies, self.roster.nodes, trains, self._context(number))
+    def _asks_everyone(self, number: int) -> bool:
+        """Whether a feature asks all clients in this round, also those that have no other message."""
+        return any(feature.asks_everyone(number) for feature in self.features)
 
     def _context(self, number: int) -> ReplyContext:
+        """What the replies of a round are held against."""
         specs = self.half.awaited(self.run.exchange.up, self.state.method, number)
         return ReplyContext(
             number,
@@ -436,56 +444,60 @@ class PrototypeStrategy(Strategy):
             self._scratch if self.run.exchange.waits else None,
         )
 
-    # --- the start ----------------------------------------------------------------------------------
+    def _read(self, replies: Iterable[Message], number: int, trains: bool) -> list[Reply]:
+        """Replies that somebody else has collected, checked like ours."""
+        return collected(replies, self.roster.nodes, trains, self._context(number))
 
-    def _restore(self, rounds: int) -> None:
-        """Take up the run's checkpoint.
+    def _accuracy(self, replies: Sequence[Reply]) -> MetricRecord | None:
+        """Mean test accuracy of the run's rule over the clients that evaluated; None where nobody did."""
+        rules = figures.over_clients(evaluations(replies), self.settings.max_weight_ratio)
+        accuracy = rules.get(self.run.inference, {}).get("test", {}).get("mean")
+        return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 
-        Raises:
-            SettingError: it cannot be read, or is of a later round than `rounds`.
-        """
-        tensors, stored = self.folder.load_checkpoint()
-        self.folder.refuse_fewer_rounds(rounds, stored["round"])
-        self.state = unpack(tensors, stored, self.features)
-        self.half.constants = self.state.constants
+    # --- Flower's own names for the steps of a round ------------------------------------------------------
 
-    def _meet(self) -> None:
-        """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
-        assert self.roster.codec is not None
-        self.codec = self.roster.codec
-        if self.settings.resume:
-            began = {client["partition"] for client in self.folder.roster()}
-            new = sorted(self.roster.identities.keys() - began)
-            self.roster.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
-        while True:
-            identities, settings = self.roster.identities, self.settings
-            self.believed = Believed(identities, settings.max_weight_ratio, settings.client_weights)
-            try:
-                self.half.meet(self.codec, self.believed.identities)
-                break
-            except OtherWeightsError as error:
-                self.roster.leave_out(error.clients)
-        refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
-        self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
-        for feature in self.features:
-            feature.start(
-                Federation(
-                    *(self.roster.identities, self.roster.number, self.codec, self._units, self.half, self._scratch)
-                )
-            )
-        if self.settings.resume:
-            refuse_changes(self.folder.roster(), self.roster.as_json(), self.roster.left_out)
-            self.folder.truncate(self.state.last_round)
-            for feature in self.features:
-                # nobody is asked again: who ended the run then may go on now
-                feature.recall(self.folder.lines())
-                self.stop_reason = self.stop_reason or feature.stop_reason
-            log.info("resuming after round %d", self.state.last_round)
-        else:
-            self.half.constants = self.state.constants = self.half.derive_constants()
-            beginning = checked_outcome(self.half.begin(), self.half.begin, SENT)
-            self.state.method, self.state.downloads = beginning.state, beginning.downloads
-        self.folder.write_roster(self.roster.as_json())
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Messages to the sampled clients, who train (and evaluate on arrival when it is due)."""
+        due = (server_round - 1) % self.settings.evaluate_every == 0
+        return self._messages(self.sample(server_round), MessageType.TRAIN, server_round, due)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Evaluate-only messages to the clients that are not sampled, when evaluation, or a feature's question to
+        everyone, is due."""
+        due = (server_round - 1) % self.settings.evaluate_every == 0 and self.settings.evaluate_clients == "all"
+        if not due and not self._asks_everyone(server_round):
+            return []
+        training_partitions = set(self.sample(server_round))
+        remaining_partitions = [
+            partition for partition in sorted(self.roster.nodes) if partition not in training_partitions
+        ]
+        return self._messages(remaining_partitions, MessageType.EVALUATE, server_round, due)
+
+    def sample(self, server_round: int) -> list[int]:
+        """Partition ids that train in this round."""
+        return sampled(self.settings, self.roster.identities, server_round)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check replies and aggregate their uploads; the result stays on the server as the next downloads."""
+        return None, self._aggregate(server_round, self._read(replies, server_round, True))
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Check replies; mean test accuracy of the primary rule over the clients that evaluated."""
+        return self._accuracy(self._read(replies, server_round, False))
+
+    def summary(self) -> None:
+        """Say what is about to run."""
+        features = [line for feature in self.features for line in feature.opening()]
+        for line in (*opening_lines(self.run, self.roster.identities, self.codec), *features):
+            log.info(line)
+        for notice in (*self.believed.notices(), *self.half.notices()):
+            log.warning("warning: %s", notice)
 
 
 def _warn(number: int, warnings: Iterable[str]) -> None:
@@ -513,7 +525,7 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
     Raises:
         SettingError: it cannot be made, or holds a run of other settings.
     """
-    asked = known_settings(run.settings.strategy) | unpacked(run_config)
+    settings_by_name = known_settings(run.settings.strategy) | unpacked(run_config)
     if run.settings.resume:
-        return RunFolder.resume(run.settings, asked, as_of_today)
-    return RunFolder.create(run.settings, asked)
+        return RunFolder.resume(run.settings, settings_by_name, as_of_today)
+    return RunFolder.create(run.settings, settings_by_name)

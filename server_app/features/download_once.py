@@ -27,23 +27,23 @@ class DownloadOnce(Feature):
         super().__init__(run, folder)
         self.made = 0
         self.received: dict[int, int] = {}
-        self._offered: dict[int, int] = {}
+        self._offered_rounds: dict[int, int] = {}
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
         """With the round that made the download, and without one that the client has."""
         sends = self.run.exchange.once and instruction.payload is not None
-        made = self._offered[partition] = self.made if sends else 0
-        if sends and self.received.get(partition) == made:
-            return replace(instruction, payload=None, made=made)
-        return replace(instruction, made=made)
+        source_round = self._offered_rounds[partition] = self.made if sends else 0
+        if sends and self.received.get(partition) == source_round:
+            return replace(instruction, payload=None, made=source_round)
+        return replace(instruction, made=source_round)
 
     def review(self, replies: Sequence[Reply]) -> Sequence[str]:
         """Who answered well has what was offered; who did not may have lost it, and gets it again."""
         for reply in replies:
             if reply.report is None or reply.problem:
                 self.received.pop(reply.partition, None)
-            elif made := self._offered.get(reply.partition):
-                self.received[reply.partition] = made
+            elif source_round := self._offered_rounds.get(reply.partition):
+                self.received[reply.partition] = source_round
         return ()
 
     def aggregated(self, aggregation: Aggregation) -> Sequence[str]:
@@ -53,10 +53,13 @@ class DownloadOnce(Feature):
         return ()
 
     def state(self) -> dict[str, Any]:
-        return {"made": self.made, "held": {str(partition): made for partition, made in sorted(self.received.items())}}
+        return {
+            "made": self.made,
+            "held": {str(partition): source_round for partition, source_round in sorted(self.received.items())},
+        }
 
     def load(self, stored: Any, tensors: Mapping[str, Tensor]) -> None:
         """Of nothing, all is sent anew."""
         stored = stored or {}
         self.made = int(stored.get("made", 0))
-        self.received = {int(partition): made for partition, made in stored.get("held", {}).items()}
+        self.received = {int(partition): source_round for partition, source_round in stored.get("held", {}).items()}

@@ -57,7 +57,7 @@ class OutlierCheck(Feature):
 
     def select(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         ratio, half = self.settings.max_norm_ratio, self.federation.half
-        vectors = self._vectors_of(replies)
+        vectors = self._collect_vectors(replies)
         replies = self._outliers.without_long(replies, vectors, self.federation.units, ratio, 2 * half.target_norm)
         with limited_threads(self.settings.server_threads):
             return self._changes.without_far(replies, half.group, ratio)
@@ -69,7 +69,7 @@ class OutlierCheck(Feature):
         half, identities = self.federation.half, self.federation.identities
         with limited_threads(self.settings.server_threads):
             against = self._changes.against_others(aggregation.replies, half.group)
-        vectors = self._vectors_of(aggregation.replies)
+        vectors = self._collect_vectors(aggregation.replies)
         for partition, upload in aggregation.uploads.items():
             upload_vectors = class_vectors(upload)
             if upload_vectors is not None:
@@ -91,17 +91,17 @@ class OutlierCheck(Feature):
     def load(self, stored: Any, tensors: Mapping[str, Tensor]) -> None:
         self._outliers = Outliers() if stored is None else Outliers.from_json(stored)
 
-    def _vectors_of(self, replies: Sequence[Reply]) -> dict[int, ClassVectors]:
+    def _collect_vectors(self, replies: Sequence[Reply]) -> dict[int, ClassVectors]:
         """The class vectors of each upload that has some, also of those that wait in files."""
-        found: dict[int, ClassVectors] = {}
+        vectors_by_partition: dict[int, ClassVectors] = {}
         for reply in replies:
             payload = reply.report.payload if reply.report else None
             vectors = class_vectors(payload) if payload is not None else None
             if reply.waits:
                 vectors = self._vectors.get(reply.partition)
             if vectors is not None:
-                found[reply.partition] = vectors
-        return found
+                vectors_by_partition[reply.partition] = vectors
+        return vectors_by_partition
 
 
 @dataclass
@@ -126,18 +126,18 @@ class Outliers:
 
     def as_json(self) -> dict[str, Any]:
         """For the checkpoint."""
-        by_client = {name: _keys(getattr(self, name), str) for name in ("lengths", "away", "long")}
+        by_client = {name: _convert_keys(getattr(self, name), str) for name in ("lengths", "away", "long")}
         return {"norms": self.norms, "farthest": self.farthest, **by_client}
 
     @classmethod
-    def from_json(cls, kept: Mapping[str, Any]) -> "Outliers":
+    def from_json(cls, stored: Mapping[str, Any]) -> "Outliers":
         """Inverse of `as_json`."""
-        farthest = kept.get("farthest")
+        farthest = stored.get("farthest")
         return cls(
-            _keys(kept["lengths"], int),
-            kept["norms"],
-            _keys(kept["away"], int),
-            _keys(kept.get("long", {}), int),
+            _convert_keys(stored["lengths"], int),
+            stored["norms"],
+            _convert_keys(stored["away"], int),
+            _convert_keys(stored.get("long", {}), int),
             (farthest[0], farthest[1]) if farthest else None,
         )
 
@@ -158,15 +158,17 @@ class Outliers:
             allowed: a norm that is never too long: twice that of the targets, where the method itself sets it. A
                 client with many rows may follow them in the round in which most have hardly begun to.
         """
-        found = {partition: _longest(upload) / units.get(partition, 1.0) for partition, upload in vectors.items()}
+        lengths = {
+            partition: _measure_longest(upload) / units.get(partition, 1.0) for partition, upload in vectors.items()
+        }
         # of every client the newest, dropped ones too: where all features grow, the measure grows with them
-        self.lengths |= found
+        self.lengths |= lengths
         usual = median(self.lengths.values()) if len(self.lengths) >= FEW else 0.0
-        most = max(ratio * usual, allowed)
+        limit = max(ratio * usual, allowed)
         # zero prototypes, as of dead features, are no measure for others
-        long = {partition for partition, norm in found.items() if usual > 0 and norm > most}
+        long_partitions = {partition for partition, norm in lengths.items() if usual > 0 and norm > limit}
         return [
-            _dropped(reply, found[reply.partition], usual, ratio) if reply.partition in long else reply
+            _drop_upload(reply, lengths[reply.partition], usual, ratio) if reply.partition in long_partitions else reply
             for reply in replies
         ]
 
@@ -190,39 +192,43 @@ class Outliers:
             norm: the mean norm of the prototypes, None where the method does not watch it.
             targets: that of the targets that they were trained towards, 0 for none.
         """
-        lengths = {partition: _longest(own) / units.get(partition, 1.0) for partition, own in vectors.items()}
-        times = _times_usual(lengths, models)
+        lengths = {
+            partition: _measure_longest(upload) / units.get(partition, 1.0) for partition, upload in vectors.items()
+        }
+        times = _compare_lengths(lengths, models)
         farthest = {**times, **changes}
         most = max(farthest, key=lambda partition: farthest[partition], default=None)
         self.farthest = None if most is None else (most, farthest[most])
-        long = [partition for partition, share in times.items() if share > LONG]
+        long_partitions = [partition for partition, share in times.items() if share > LONG]
         for partition in times:
-            self.long[partition] = self.long.get(partition, 0) + 1 if partition in long else 0
-        said = [
+            self.long[partition] = self.long.get(partition, 0) + 1 if partition in long_partitions else 0
+        sentences = [
             f"the prototypes of client {partition} are {times[partition]:.3g} times as long as is usual for its model, "
             "and move a mean by as much: look at its labels, its data and its software, leave it out or lower "
             "`max-norm-ratio`"
-            for partition in long
+            for partition in long_partitions
             if self.long[partition] % AWAY_ROUNDS == 1
         ]
         # a long client turns the target that the others follow, so that away from it may be who is right
-        away = {} if long else _away(vectors)
-        return [*self._rising(lengths, norm, targets), *said, *self._pointing_away(away, against)]
+        away_shares = {} if long_partitions else _measure_away_shares(vectors)
+        return [*self._warn_of_rise(lengths, norm, targets), *sentences, *self._warn_of_direction(away_shares, against)]
 
     def alone(self, replies: Sequence[Reply]) -> list[str]:
         """Where most uploads of a round cannot be used: who stood out in the round before, if anybody did."""
-        trained = [reply for reply in replies if reply.trains and (reply.valid or reply.dropped or reply.report)]
-        unusable = [reply for reply in trained if not reply.valid]
-        if self.farthest is None or self.farthest[1] <= RISE or 2 * len(unusable) <= len(trained):
+        trained_replies = [
+            reply for reply in replies if reply.trains and (reply.valid or reply.dropped or reply.report)
+        ]
+        unusable_replies = [reply for reply in trained_replies if not reply.valid]
+        if self.farthest is None or self.farthest[1] <= RISE or 2 * len(unusable_replies) <= len(trained_replies):
             return []
         partition, times = self.farthest
         return [
-            f"{len(unusable)} of {len(trained)} clients' uploads cannot be used. In the last round that could, client "
-            f"{partition} was {times:.3g} times as far from the others as is usual: they may follow what it sent. "
-            "Look at its data and its software, and start again without it"
+            f"{len(unusable_replies)} of {len(trained_replies)} clients' uploads cannot be used. In the last "
+            f"round that could, client {partition} was {times:.3g} times as far from the others as is usual: they may "
+            "follow what it sent. Look at its data and its software, and start again without it"
         ]
 
-    def _rising(self, lengths: Mapping[int, float], norm: float | None, targets: float) -> list[str]:
+    def _warn_of_rise(self, lengths: Mapping[int, float], norm: float | None, targets: float) -> list[str]:
         if norm is None:
             return []
         before = median(self.norms) if self.norms else 0.0
@@ -236,16 +242,16 @@ class Outliers:
             "wrong, leave that client out or lower `max-norm-ratio`; if all have risen, lower `learning-rate`"
         ]
 
-    def _pointing_away(self, shares: Mapping[int, float], against: Mapping[int, bool]) -> list[str]:
+    def _warn_of_direction(self, shares: Mapping[int, float], against: Mapping[int, bool]) -> list[str]:
         by_vectors = {partition: share > 0.5 for partition, share in shares.items()}
-        turned = {
+        away_by_partition = {
             partition: by_vectors.get(partition) or against.get(partition, False)
             for partition in {**by_vectors, **against}
         }
-        for partition, is_away in turned.items():
+        for partition, is_away in away_by_partition.items():
             self.away[partition] = self.away.get(partition, 0) + 1 if is_away else 0
-        said = []
-        for partition, is_away in sorted(turned.items()):
+        sentences = []
+        for partition, is_away in sorted(away_by_partition.items()):
             if is_away and self.away[partition] % AWAY_ROUNDS == 0:
                 what = (
                     f"the prototypes of client {partition} have pointed away from the others' for most of its classes"
@@ -253,13 +259,13 @@ class Outliers:
                     else f"the weights of client {partition} have changed against the others'"
                 )
                 times = self.away[partition]
-                said.append(
+                sentences.append(
                     f"{what} {times} times in a row: look at its labels, its data and its software, or leave it out"
                 )
-        return said
+        return sentences
 
 
-def _times_usual(lengths: Mapping[int, float], models: Mapping[int, str]) -> dict[int, float]:
+def _compare_lengths(lengths: Mapping[int, float], models: Mapping[int, str]) -> dict[int, float]:
     """How many times as long as the median of the clients that say they have the same model, where these are three: by
     how much features differ that are made alike."""
     by_model: dict[str | None, list[float]] = {}
@@ -273,11 +279,11 @@ def _times_usual(lengths: Mapping[int, float], models: Mapping[int, str]) -> dic
     }
 
 
-def _keys(values: Mapping[Any, Any], kind: Callable[[Any], Any]) -> dict[Any, Any]:
+def _convert_keys(values: Mapping[Any, Any], kind: Callable[[Any], Any]) -> dict[Any, Any]:
     return {kind(key): value for key, value in sorted(values.items())}
 
 
-def _longest(vectors: ClassVectors) -> float:
+def _measure_longest(vectors: ClassVectors) -> float:
     """Norm of the longest vector; of a mixture's component that of a draw, in the mean square."""
     if not len(vectors):
         return 0.0
@@ -287,32 +293,34 @@ def _longest(vectors: ClassVectors) -> float:
     return float(vectors.vectors.double().norm(dim=1).max())
 
 
-def _dropped(reply: Reply, norm: float, usual: float, ratio: float) -> Reply:
+def _drop_upload(reply: Reply, norm: float, usual: float, ratio: float) -> Reply:
     return reply.without_upload(
         f"upload dropped: its longest vector has norm {norm:.3g}, {norm / usual:.3g} times the usual {usual:.3g} of a "
         f"round's uploads (`max-norm-ratio` is {ratio:g})"
     )
 
 
-def _away(vectors: Mapping[int, ClassVectors]) -> dict[int, float]:
+def _measure_away_shares(vectors: Mapping[int, ClassVectors]) -> dict[int, float]:
     """For each client the share of its classes whose prototype points clearly away from the mean *direction* of the
     other holders', where these agree: directions, since one long vector would turn a mean of vectors, and honest
     clients away from it. Of the classes that three clients hold at least; a client without any is missing."""
-    sets = {partition: own for partition, own in vectors.items() if isinstance(own, PrototypeSet)}
+    sets = {partition: prototypes for partition, prototypes in vectors.items() if isinstance(prototypes, PrototypeSet)}
     if not sets:
         return {}
-    owner = torch.tensor([partition for partition, each in sets.items() for _ in range(len(each))])
-    labels = torch.cat([each.labels for each in sets.values()])
-    directions = torch.nn.functional.normalize(torch.cat([each.vectors.double() for each in sets.values()]), dim=1)
+    owner = torch.tensor([partition for partition, prototypes in sets.items() for _ in range(len(prototypes))])
+    labels = torch.cat([prototypes.labels for prototypes in sets.values()])
+    directions = torch.nn.functional.normalize(
+        torch.cat([prototypes.vectors.double() for prototypes in sets.values()]), dim=1
+    )
     classes = int(labels.max()) + 1 if len(labels) else 0
     sums = directions.new_zeros(classes, directions.shape[1]).index_add_(0, labels, directions)
     holders = torch.bincount(labels, minlength=classes)[labels]
-    common = holders >= FEW
-    others = (sums[labels] - directions) / (holders - 1).clamp(min=1).unsqueeze(1)
-    agreement = others.norm(dim=1)
-    negative: Tensor = ((directions * others).sum(dim=1) < AWAY_COSINE * agreement) & (agreement >= AGREEMENT)
+    is_common = holders >= FEW
+    mean_of_others = (sums[labels] - directions) / (holders - 1).clamp(min=1).unsqueeze(1)
+    agreement = mean_of_others.norm(dim=1)
+    negative: Tensor = ((directions * mean_of_others).sum(dim=1) < AWAY_COSINE * agreement) & (agreement >= AGREEMENT)
     return {
-        partition: float(negative[mine].double().mean())
+        partition: float(negative[rows].double().mean())
         for partition in sets
-        if bool((mine := (owner == partition) & common).any())
+        if bool((rows := (owner == partition) & is_common).any())
     }

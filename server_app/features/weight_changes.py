@@ -57,19 +57,20 @@ class Changes:
     def measure(self, partition: int, upload: Payload) -> None:
         """Take the lengths of an upload that goes to its file."""
         parts = parts_of(upload)
-        self.lengths[partition] = {
-            (part, name): length
-            for part in self._parts
-            if isinstance(weights := parts.get(part), Weights)
-            for name, length in self._lengths(partition, part, weights).items()
-        }
+        lengths: dict[Tensors, Length] = {}
+        for part in self._parts:
+            weights = parts.get(part)
+            if isinstance(weights, Weights):
+                for name, length in self._measure_lengths(partition, part, weights).items():
+                    lengths[part, name] = length
+        self.lengths[partition] = lengths
 
     def without_far(self, replies: Sequence[Reply], group: Callable[[int], int], ratio: float) -> list[Reply]:
         """Drop the uploads with a tensor that has gone `ratio` times as far as its group's median, of three or more."""
         self.times = {}
         problems: dict[int, str] = {}
-        for members in self._by_group(replies, group):
-            problems |= self._far(self._changes(members), ratio)
+        for members in self._group_lengths(replies, group):
+            problems |= self._find_far(self._measure_changes(members), ratio)
         return [
             reply.without_upload(problems[reply.partition]) if reply.partition in problems else reply
             for reply in replies
@@ -78,19 +79,19 @@ class Changes:
     def against_others(self, replies: Sequence[Reply], group: Callable[[int], int]) -> dict[int, bool]:
         """Of clients whose changes can be held against three others' or more: whether they point clearly away from the
         mean direction of these, where these agree."""
-        found: dict[int, bool] = {}
-        for members in self._by_group(replies, group):
-            others = len(members) - 1
-            if others < FEW or not _measured(members):
+        points_away: dict[int, bool] = {}
+        for members in self._group_lengths(replies, group):
+            num_others = len(members) - 1
+            if num_others < FEW or not _are_measured(members):
                 continue
-            cosines, lengths = self._beside_others(members)
+            cosines, lengths = self._compare_with_others(members)
             # of m directions with mean cosine c the mean has the squared length 1/m + (1 - 1/m) c
-            agreement = (others * lengths.square() - 1) / (others - 1)
-            for place, partition in enumerate(members):
-                found[partition] = bool(cosines[place] < AWAY_COSINE and agreement[place] >= AGREEMENT)
-        return found
+            agreement = (num_others * lengths.square() - 1) / (num_others - 1)
+            for index, partition in enumerate(members):
+                points_away[partition] = bool(cosines[index] < AWAY_COSINE and agreement[index] >= AGREEMENT)
+        return points_away
 
-    def _by_group(self, replies: Sequence[Reply], group: Callable[[int], int]) -> Iterator[dict[int, Measured]]:
+    def _group_lengths(self, replies: Sequence[Reply], group: Callable[[int], int]) -> Iterator[dict[int, Measured]]:
         """Groups with three uploads or more, partition -> lengths."""
         groups: dict[int, dict[int, Measured]] = {}
         for reply in replies:
@@ -103,36 +104,36 @@ class Changes:
             if len(members) >= FEW and all(lengths.keys() == tensors for lengths in members.values()):
                 yield members
 
-    def _lengths(self, partition: int, part: str, weights: Weights) -> dict[str, Length]:
+    def _measure_lengths(self, partition: int, part: str, weights: Weights) -> dict[str, Length]:
         if part in self._are_changes:
             # as one: of changes nobody knows how long the weights are
-            whole = sum(norm**2 for norm, _ in weights.lengths(None).values()) ** 0.5
-            return {"": Length(whole, whole)}
-        return weights.lengths(self._start(partition, part))
+            total_norm = sum(norm**2 for norm, _ in weights.lengths(None).values()) ** 0.5
+            return {"": Length(total_norm, total_norm)}
+        return weights.lengths(self._find_start(partition, part))
 
-    def _start(self, partition: int, part: str) -> Weights | None:
+    def _find_start(self, partition: int, part: str) -> Weights | None:
         sent = self.sent.get(partition)
-        found = None if sent is None else parts_of(sent).get(part)
-        return found if isinstance(found, Weights) else None
+        weights = None if sent is None else parts_of(sent).get(part)
+        return weights if isinstance(weights, Weights) else None
 
-    def _changes(self, members: Mapping[int, Measured]) -> dict[int, dict[Tensors, Length]]:
+    def _measure_changes(self, members: Mapping[int, Measured]) -> dict[int, dict[Tensors, Length]]:
         """Of each upload; all have changes."""
-        if _measured(members):
+        if _are_measured(members):
             return {partition: dict(measured) for partition, measured in members.items()}
-        found: dict[int, dict[Tensors, Length]] = {
+        lengths_by_partition: dict[int, dict[Tensors, Length]] = {
             partition: {tensor: length for tensor, length in measured.items() if length.change is not None}
             for partition, measured in members.items()
         }
         partitions = list(members)
-        centre = self._centre(partitions[:: max(1, len(partitions) // SAMPLED)])
+        centre = self._compute_centre(partitions[:: max(1, len(partitions) // SAMPLED)])
         for partition in partitions:
-            for tensor, values in self._tensors(partition):
+            for tensor, values in self._read_tensors(partition):
                 if tensor in centre:
                     change = float(torch.linalg.vector_norm(values - centre[tensor], dtype=torch.float64))
-                    found[partition][tensor] = Length(members[partition][tensor].norm, change)
-        return found
+                    lengths_by_partition[partition][tensor] = Length(members[partition][tensor].norm, change)
+        return lengths_by_partition
 
-    def _centre(self, partitions: Sequence[int]) -> dict[Tensors, Tensor]:
+    def _compute_centre(self, partitions: Sequence[int]) -> dict[Tensors, Tensor]:
         """The median of each value of these uploads, of parts that are no changes, each tensor (m,)."""
         pieces: dict[Tensors, list[Tensor]] = {}
         middle = (len(partitions) - 1) // 2
@@ -143,23 +144,23 @@ class Changes:
                 # a quarter of torch's time
                 values = torch.from_numpy(np.partition(rows.numpy(), middle, axis=0)[middle])
                 pieces.setdefault((part, name), []).append(values)
-        return {tensor: torch.cat(found) for tensor, found in pieces.items() if not tensor[1].endswith(STATISTICS)}
+        return {tensor: torch.cat(chunks) for tensor, chunks in pieces.items() if not tensor[1].endswith(STATISTICS)}
 
-    def _tensors(self, partition: int, from_start: bool = False) -> Iterator[tuple[Tensors, Tensor]]:
+    def _read_tensors(self, partition: int, from_start: bool = False) -> Iterator[tuple[Tensors, Tensor]]:
         """The tensors of an upload but the running statistics, each (m,); less what the client was sent, if asked."""
         parts = parts_of(self._scratch.read(partition))
         for part in self._parts:
             weights = parts.get(part)
             if not isinstance(weights, Weights):
                 continue
-            start = self._start(partition, part) if from_start and part not in self._are_changes else None
+            start = self._find_start(partition, part) if from_start and part not in self._are_changes else None
             for name, tensor in weights.tensors.items():
                 if not name.endswith(STATISTICS):
                     yield (part, name), (tensor if start is None else tensor - start.tensors[name]).reshape(-1)
 
-    def _far(self, changes: Mapping[int, Mapping[Tensors, Length]], ratio: float) -> dict[int, str]:
+    def _find_far(self, changes: Mapping[int, Mapping[Tensors, Length]], ratio: float) -> dict[int, str]:
         problems: dict[int, str] = {}
-        sizes = {part: _usual_norm(changes, part) for part, _ in next(iter(changes.values()))}
+        sizes = {part: _median_norm(changes, part) for part, _ in next(iter(changes.values()))}
         for tensor in next(iter(changes.values())):
             lengths = {partition: measured[tensor] for partition, measured in changes.items()}
             usual = median(length.change or 0.0 for length in lengths.values())
@@ -171,14 +172,14 @@ class Changes:
             for partition, (_, change) in lengths.items():
                 change = change or 0.0
                 if change > allowed:
-                    problems.setdefault(partition, _words(tensor, change, usual, ratio))
+                    problems.setdefault(partition, _describe_problem(tensor, change, usual, ratio))
                 elif partition not in problems and usual > 0:
                     self.times[partition] = max(self.times.get(partition, 0.0), change / usual)
         for partition in problems:
             self.times.pop(partition, None)
         return problems
 
-    def _beside_others(self, members: Mapping[int, Measured]) -> tuple[Tensor, Tensor]:
+    def _compare_with_others(self, members: Mapping[int, Measured]) -> tuple[Tensor, Tensor]:
         """Cosines of each change with the mean direction of the others', and the lengths of these means; (n,) each."""
         parts = [part for part in self._parts if part not in WHOLE]
         squares = [
@@ -189,24 +190,24 @@ class Changes:
         scale, moved = torch.where(norms > 0, 1 / norms, 0.0), (norms > 0).double()
         totals: dict[Tensors, Tensor] = {}
         for share, partition in zip(scale.tolist(), members, strict=True):
-            for tensor, values in self._tensors(partition, from_start=True):
+            for tensor, values in self._read_tensors(partition, from_start=True):
                 if tensor[0] in parts:
                     totals[tensor] = totals[tensor].add_(values, alpha=share) if tensor in totals else share * values
         products = torch.zeros_like(scale)
-        for place, partition in enumerate(members):
-            for tensor, values in self._tensors(partition, from_start=True):
+        for index, partition in enumerate(members):
+            for tensor, values in self._read_tensors(partition, from_start=True):
                 if tensor[0] in parts:
-                    products[place] += scale[place] * float(values @ totals[tensor])
+                    products[index] += scale[index] * float(values @ totals[tensor])
         square = sum(float(total @ total) for total in totals.values())
-        others = (square - 2 * products + moved).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
-        return (products - moved) / others, others / (len(norms) - 1)
+        norms_of_others = (square - 2 * products + moved).clamp(min=torch.finfo(torch.float32).tiny).sqrt()
+        return (products - moved) / norms_of_others, norms_of_others / (len(norms) - 1)
 
 
-def _measured(members: Mapping[int, Measured]) -> bool:
+def _are_measured(members: Mapping[int, Measured]) -> bool:
     return all(length.change is not None for measured in members.values() for length in measured.values())
 
 
-def _usual_norm(changes: Mapping[int, Mapping[Tensors, Length]], part: str) -> float:
+def _median_norm(changes: Mapping[int, Mapping[Tensors, Length]], part: str) -> float:
     """Of a whole part of weights, the median over uploads."""
     return median(
         sum(length.norm**2 for (other, _), length in measured.items() if other == part) ** 0.5
@@ -214,7 +215,7 @@ def _usual_norm(changes: Mapping[int, Mapping[Tensors, Length]], part: str) -> f
     )
 
 
-def _words(tensor: Tensors, change: float, usual: float, ratio: float) -> str:
+def _describe_problem(tensor: Tensors, change: float, usual: float, ratio: float) -> str:
     part, name = tensor
     what = f"its tensor `{name}` has changed by {change:.3g}" if name else f"its {part} is {change:.3g} long"
     usually = "which most of a round's uploads leave as it is"

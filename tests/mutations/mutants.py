@@ -231,8 +231,8 @@ MUTANTS = {
     ),
     "long uploads stay": Mutant(
         R + "features/outliers.py",
-        "if usual > 0 and norm > most}",
-        "if usual < 0 and norm > most}",
+        "if usual > 0 and norm > limit}",
+        "if usual < 0 and norm > limit}",
         "tests/server_app/features/test_outliers.py",
     ),
     "reversed weights stay": Mutant(
@@ -243,13 +243,13 @@ MUTANTS = {
     ),
     "a cosine with itself": Mutant(
         R + "features/weight_changes.py",
-        "return (products - moved) / others",
-        "return products / others",
+        "return (products - moved) / norms_of_others",
+        "return products / norms_of_others",
         "tests/server_app/features/test_weight_changes.py -k pieces",
     ),
     "three agree on nothing": Mutant(
         R + "features/weight_changes.py",
-        "agreement = (others * lengths.square() - 1) / (others - 1)",
+        "agreement = (num_others * lengths.square() - 1) / (num_others - 1)",
         "agreement = torch.ones_like(lengths)",
         "tests/server_app/features/test_weight_changes.py -k agree",
     ),
@@ -285,8 +285,8 @@ MUTANTS = {
     ),
     "a foreign class counts": Mutant(
         R + "exchange.py",
-        "(foreign := set(payload.labels.tolist()) - set(identity.classes))",
-        "(foreign := set())",
+        "(foreign_labels := set(payload.labels.tolist()) - set(identity.classes))",
+        "(foreign_labels := set())",
         "tests/server_app/test_replies.py",
     ),
     "a strange token is let in": Mutant(

@@ -161,7 +161,7 @@ def test_who_goes_against_the_others_is_found_in_pieces_of_any_size(tmp_path, mo
     assert against == {partition: partition == LIAR for partition in range(CLIENTS)}
     # the figures behind it, by loops
     members = {reply.partition: changes.lengths[reply.partition] for reply in replies}
-    cosines, lengths = changes._beside_others(members)
+    cosines, lengths = changes._compare_with_others(members)
     flat = {
         p: torch.cat([(t[name] - START[name]).reshape(-1).double() for name in ("a.weight", "b.bias")])
         for p, t in sent.items()
