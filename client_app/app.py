@@ -36,7 +36,7 @@ app = ClientApp()
 end_at_once()
 
 
-def _contained(answer: Answer) -> Answer:
+def _contain_errors(answer: Answer) -> Answer:
     """Flower would send the text of an exception to the server."""
 
     @wraps(answer)
@@ -45,30 +45,32 @@ def _contained(answer: Answer) -> Answer:
             return answer(message, context)
         except OtherHomeError as error:
             # the whole run's matter, not this client's
-            return Message(Error(OTHER_HOME, f"client {_partition(context)}: {error}"), reply_to=message)
+            return Message(Error(OTHER_HOME, f"client {_read_partition(context)}: {error}"), reply_to=message)
         except Exception as error:
-            return _failed(error, message, context)
+            return _reply_with_error(error, message, context)
 
     return contained
 
 
 @app.query()
-@_contained
+@_contain_errors
 def query(message: Message, context: Context) -> Message:
     """Who are you? Asked once, before training."""
-    if over_ray() and (asks := decode_question(message.content)):
-        refuse_other(*asks)
+    if over_ray() and (question := decode_question(message.content)):
+        refuse_other(*question)
     try:
         with limited_threads(run_of(context).settings.threads):
             identity = Client(context).identity()
     except Exception as error:
         # a defect, too, has to reach the person who waits for this client
-        identity = Identity(_partition(context), 0, problem=_problem(_blamed(error, context), context))
+        identity = Identity(
+            _read_partition(context), 0, problem=_describe_problem(_blame_method(error, context), context)
+        )
     return Message(encode_identity(identity), reply_to=message)
 
 
 @app.train()
-@_contained
+@_contain_errors
 def train(message: Message, context: Context) -> Message:
     """Evaluate on arrival, train, upload."""
     (reply,) = train_together([(message, context)], lambda jobs: ((job, job.alone()) for job in jobs))
@@ -76,17 +78,17 @@ def train(message: Message, context: Context) -> Message:
 
 
 @app.evaluate()
-@_contained
+@_contain_errors
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate only."""
     arrived = time.perf_counter()
-    client, instruction = _opened(message, context)
+    client, instruction = _open_message(message, context)
     try:
         with limited_threads(client.settings.threads):
             report = client.evaluate(instruction)
     except USER_ERRORS as error:
-        report = Report(client.partition, instruction.round, problem=_problem(error, context))
-    return _reply(message, context, client, report, time.perf_counter() - arrived)
+        report = Report(client.partition, instruction.round, problem=_describe_problem(error, context))
+    return _encode_reply(message, context, client, report, time.perf_counter() - arrived)
 
 
 @dataclass(frozen=True)
@@ -101,42 +103,42 @@ class Training:
 
 
 def train_together(
-    pairs: Sequence[tuple[Message, Context]], trained: Callable[[Sequence[Job]], Iterator[tuple[Job, Outcome]]]
+    pairs: Sequence[tuple[Message, Context]], train_jobs: Callable[[Sequence[Job]], Iterator[tuple[Job, Outcome]]]
 ) -> list[Message]:
     """What `train` answers, for several clients of one run in this process.
 
     Args:
-        trained: trains clients in whatever order, each to be gone on with as soon as it is given.
+        train_jobs: trains clients in whatever order, each to be gone on with as soon as it is given.
     """
     with limited_threads(run_of(pairs[0][1]).settings.threads):
         steps = [_prepare(*pair) for pair in pairs]
-        replies = {place: step for place, step in enumerate(steps) if isinstance(step, Message)}
-        places = {id(step.preparation.job): place for place, step in enumerate(steps) if isinstance(step, Training)}
+        replies = {index: step for index, step in enumerate(steps) if isinstance(step, Message)}
+        indices = {id(step.preparation.job): index for index, step in enumerate(steps) if isinstance(step, Training)}
         jobs = [step.preparation.job for step in steps if isinstance(step, Training)]
-        for job, outcome in trained(jobs):
-            place = places[id(job)]
-            step = steps[place]
+        for job, outcome in train_jobs(jobs):
+            index = indices[id(job)]
+            step = steps[index]
             assert isinstance(step, Training)
-            replies[place] = _finish(step, outcome)
-    return [replies[place] for place in range(len(pairs))]
+            replies[index] = _finish(step, outcome)
+    return [replies[index] for index in range(len(pairs))]
 
 
 def _prepare(message: Message, context: Context) -> Training | Message:
     """One client, ready to train; its reply where that already has failed."""
     arrived = time.perf_counter()
     try:
-        client, instruction = _opened(message, context)
+        client, instruction = _open_message(message, context)
         try:
-            prepared = client.prepare(instruction)
+            preparation = client.prepare(instruction)
         except USER_ERRORS as error:
-            prepared = Report(client.partition, instruction.round, problem=_problem(error, context))
-        if isinstance(prepared, Preparation):
-            return Training(message, context, client, prepared, arrived)
-        return _reply(message, context, client, prepared, time.perf_counter() - arrived)
+            preparation = Report(client.partition, instruction.round, problem=_describe_problem(error, context))
+        if isinstance(preparation, Preparation):
+            return Training(message, context, client, preparation, arrived)
+        return _encode_reply(message, context, client, preparation, time.perf_counter() - arrived)
     except OtherHomeError:
         raise
     except Exception as error:
-        return _failed(error, message, context)
+        return _reply_with_error(error, message, context)
 
 
 def _finish(training: Training, outcome: Outcome) -> Message:
@@ -147,12 +149,12 @@ def _finish(training: Training, outcome: Outcome) -> Message:
         try:
             report = client.finish(preparation, outcome)
         except USER_ERRORS as error:
-            report = Report(client.partition, preparation.instruction.round, problem=_problem(error, context))
-        return _reply(message, context, client, report, time.perf_counter() - training.arrived - waited)
+            report = Report(client.partition, preparation.instruction.round, problem=_describe_problem(error, context))
+        return _encode_reply(message, context, client, report, time.perf_counter() - training.arrived - waited)
     except OtherHomeError:
         raise
     except Exception as error:
-        return _failed(error, message, context)
+        return _reply_with_error(error, message, context)
 
 
 def _client_of(context: Context) -> Client:
@@ -165,19 +167,19 @@ def _client_of(context: Context) -> Client:
     return client
 
 
-def _opened(message: Message, context: Context) -> tuple[Client, Instruction]:
+def _open_message(message: Message, context: Context) -> tuple[Client, Instruction]:
     client = _client_of(context)
     return client, decode_instruction(message.content, client.limits(), client.objective.download_unit)
 
 
-def _reply(message: Message, context: Context, client: Client, report: Report, seconds: float) -> Message:
+def _encode_reply(message: Message, context: Context, client: Client, report: Report, seconds: float) -> Message:
     open_about_it = client.guard is None or client.guard.measured
     report = replace(report, seconds=seconds if open_about_it else 0.0)
     try:
         records = encode_report(report, client.codec, client.run.exchange.up)
     except CodecError as error:
         # what was trained is kept; only the upload is missing
-        report = replace(report, payload=None, problem=_problem(error, context))
+        report = replace(report, payload=None, problem=_describe_problem(error, context))
         records = encode_report(report, client.codec, client.run.exchange.up)
     trains = message.metadata.message_type == MessageType.TRAIN
     run = str(message.content.config_records["instruction"]["run"])
@@ -185,16 +187,16 @@ def _reply(message: Message, context: Context, client: Client, report: Report, s
     return Message(records, reply_to=message)
 
 
-def _failed(error: Exception, message: Message, context: Context) -> Message:
+def _reply_with_error(error: Exception, message: Message, context: Context) -> Message:
     """What a client answers that cannot answer as it was asked."""
-    error = _blamed(error, context)
+    error = _blame_method(error, context)
     code = FAILED if isinstance(error, MethodError) else RAISED
-    return Message(Error(code, _problem(error, context)), reply_to=message)
+    return Message(Error(code, _describe_problem(error, context)), reply_to=message)
 
 
-def _blamed(error: Exception, context: Context) -> Exception:
+def _blame_method(error: Exception, context: Context) -> Exception:
     """The error, or where it is the fault of somebody's own method, that. Under `privacy` rows may decide on it."""
-    if (isinstance(error, (*KINDS, *OPEN)) and not isinstance(error, MethodError)) or _private(context):
+    if (isinstance(error, (*KINDS, *OPEN)) and not isinstance(error, MethodError)) or _is_private(context):
         return error
     try:
         run = run_of(context)
@@ -207,13 +209,13 @@ def _blamed(error: Exception, context: Context) -> Exception:
     return failure
 
 
-def _problem(error: Exception, context: Context) -> str:
-    partition = _partition(context)
-    words = withheld(error) if _private(context) else told(error, context.node_config)
-    return f"client {'?' if partition < 0 else partition}: {words}"
+def _describe_problem(error: Exception, context: Context) -> str:
+    partition = _read_partition(context)
+    text = withheld(error) if _is_private(context) else told(error, context.node_config)
+    return f"client {'?' if partition < 0 else partition}: {text}"
 
 
-def _private(context: Context) -> bool:
+def _is_private(context: Context) -> bool:
     """Whether the run is one under `privacy`; so is one whose settings cannot be read."""
     try:
         return unpacked(context.run_config).get("privacy", "none") != "none"
@@ -221,6 +223,6 @@ def _private(context: Context) -> bool:
         return True
 
 
-def _partition(context: Context) -> int:
+def _read_partition(context: Context) -> int:
     partition = context.node_config.get("partition-id", -1)
     return partition if type(partition) is int else -1

@@ -101,8 +101,8 @@ class Client:
             spec = private_spec(self.settings, node, spec, bool(self.own_data), simulated())
         self._dealt = simulated() or not any(map(is_path, listed(spec.dataset)))
         # of a site's own rows class counts are its own
-        known = self.settings.confusion == "always" or (self._dealt and not self.own_data)
-        self.tells_confusion = self.run.confusion and known
+        may_tell = self.settings.confusion == "always" or (self._dealt and not self.own_data)
+        self.tells_confusion = self.run.confusion and may_tell
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         load = partial(client_data, spec, self.partition, cache, self.device, self.own_data)
@@ -157,44 +157,46 @@ class Client:
             )
         if self.domain:
             discloses.append("its domain")
-        second = self.objective.companion
-        beside = _parameters(state.module.companion) if second else 0
-        others = sum(_parameters(state.module.get_submodule(name)) for name in self.objective.beside)
-        held, counts = data.train.labels.unique(return_counts=True)
+        companion = self.objective.companion
+        companion_parameters = _count_parameters(state.module.companion) if companion else 0
+        extra_parameters = sum(_count_parameters(state.module.get_submodule(name)) for name in self.objective.beside)
+        labels, counts = data.train.labels.unique(return_counts=True)
         all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
-        whole = Identity(
+        identity = Identity(
             partition=self.partition,
             partitions=self.partitions,
-            model=self._told_model(),
-            parameters=_parameters(state.module) - beside - others,
+            model=self._name_model(),
+            parameters=_count_parameters(state.module) - companion_parameters - extra_parameters,
             feature_dim=self.settings.feature_dim,
             class_names=data.class_names,
-            classes=tuple(held.tolist()),
+            classes=tuple(labels.tolist()),
             class_counts=tuple(counts.tolist()) if self.run.exchange.told_counts else (),
             domain=self.domain,
             rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(discloses),
             codec=self.codec.fingerprint,
             method=plugins.digest(self.settings.strategy),
-            layouts=tuple(line for part, own in self._layouts(state).items() for line in layout_lines(part, own)),
-            companion=f"{told_name(second)} ({beside:,} parameters)" if second else "",
+            layouts=tuple(
+                line for part, layout in self._get_layouts(state).items() for line in layout_lines(part, layout)
+            ),
+            companion=f"{told_name(companion)} ({companion_parameters:,} parameters)" if companion else "",
         )
-        return whole if self.guard is None else self.guard.withheld(whole)
+        return identity if self.guard is None else self.guard.withheld(identity)
 
     def limits(self) -> Limits:
         """What a download must keep to."""
         exchange = self.run.exchange
         return Limits(
-            self.codec, self.settings.max_prototype_norm, exchange.down, self._layouts, either=exchange.either
+            self.codec, self.settings.max_prototype_norm, exchange.down, self._get_layouts, either=exchange.either
         )
 
-    def _layouts(self, built: ClientState | None = None) -> dict[str, Layout]:
+    def _get_layouts(self, state: ClientState | None = None) -> dict[str, Layout]:
         """Of the parts of weights that it shares: of its model as it was built, which training does not change."""
-        asked = json.dumps([self._description(), self.device.type, plugins.digest(self.model)], sort_keys=True)
-        if asked not in _layouts:
-            shared = self.objective.shared((built or self._new_state()).module) if self.run.exchange.weights else {}
-            _layouts[asked] = {part: weights.layout for part, weights in shared.items()}
-        return _layouts[asked]
+        key = json.dumps([self._describe(), self.device.type, plugins.digest(self.model)], sort_keys=True)
+        if key not in _layouts:
+            shared = self.objective.shared((state or self._new_state()).module) if self.run.exchange.weights else {}
+            _layouts[key] = {part: weights.layout for part, weights in shared.items()}
+        return _layouts[key]
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
@@ -223,31 +225,31 @@ class Client:
 
     def _evaluate(self, instruction: Instruction) -> Report:
         state, stamp = self._take(instruction, trains=False)
-        instruction = self._whole(instruction)
-        report = self._arrival(state, instruction)
+        instruction = self._restore_download(instruction)
+        report = self._evaluate_arrival(state, instruction)
         self._keep(instruction.run, stamp, state)
         return report
 
     def _prepare(self, instruction: Instruction) -> Preparation | Report:
         state, _ = self._take(instruction, trains=True)
-        instruction = self._whole(instruction)
-        report = self._arrival(state, instruction)
+        instruction = self._restore_download(instruction)
+        report = self._evaluate_arrival(state, instruction)
         stream = (self.settings.seed, "client", self.partition, "round", instruction.round)
         seed_process(*stream, "process")
         began = time.perf_counter()
         try:
-            self.objective.receive(state, self._received(instruction), instruction.round)
+            self.objective.receive(state, self._choose_download(instruction), instruction.round)
             # what was received may be the new targets
             self._lay_out(state, instruction)
         except DivergenceError as error:
-            return self._diverged(report, error)
+            return self._report_divergence(report, error)
         job = Job(self.objective, state, self.data, stream, instruction.round, self.model)
         return Preparation(job, instruction, report, began, time.perf_counter())
 
     def _finish(self, preparation: Preparation, outcome: Outcome) -> Report:
         instruction, report, state = preparation.instruction, preparation.report, preparation.job.state
         if isinstance(outcome, DivergenceError):
-            return self._diverged(report, outcome)
+            return self._report_divergence(report, outcome)
         if isinstance(outcome, Exception):
             raise outcome
         waited = preparation.seconds_waited(outcome)
@@ -262,18 +264,18 @@ class Client:
         seconds = time.perf_counter() - preparation.began - waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
 
-    def _diverged(self, report: Report, error: DivergenceError) -> Report:
+    def _report_divergence(self, report: Report, error: DivergenceError) -> Report:
         # the state in memory is spoilt; the store still holds the last good one
-        problem = f"client {self.partition} ({self._told_model()}) diverged in round {report.round}: "
+        problem = f"client {self.partition} ({self._name_model()}) diverged in round {report.round}: "
         return replace(report, problem=problem + told(error, self.node))
 
-    def _whole(self, instruction: Instruction) -> Instruction:
+    def _restore_download(self, instruction: Instruction) -> Instruction:
         """With what came before, of a method whose server sends it once."""
         if instruction.payload is not None or not instruction.made:
             return instruction
         return replace(instruction, payload=self._store(instruction.run).load_held(instruction.made))
 
-    def _received(self, instruction: Instruction) -> Payload | None:
+    def _choose_download(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
         trained already would start from elsewhere than who has not."""
         exchange = self.run.exchange
@@ -299,26 +301,28 @@ class Client:
         self._measure_late(state)
         return state
 
-    def _arrival(self, state: ClientState, instruction: Instruction) -> Report:
+    def _evaluate_arrival(self, state: ClientState, instruction: Instruction) -> Report:
         """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
         state.constants = dict(instruction.constants)
         if instruction.evaluate or instruction.ensemble:
             self._measure_late(state)
         self._lay_out(state, instruction)
         last = instruction.round > self.settings.rounds
-        arrived = self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
-        confused = self.run.inference if instruction.confusion and self.tells_confusion else ""
-        beside = None
+        arrived_state = (
+            self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
+        )
+        confused_rule = self.run.inference if instruction.confusion and self.tells_confusion else ""
+        encoder_scores = None
         if self.encoded is not None:
-            beside = partial(self.encoded.scores, self.objective, state, instruction.payload)
-        asked = (self.objective, state, self.data, last, arrived, confused, beside)
-        evaluation = evaluate(*asked) if instruction.evaluate else None
+            encoder_scores = partial(self.encoded.scores, self.objective, state, instruction.payload)
+        arguments = (self.objective, state, self.data, last, arrived_state, confused_rule, encoder_scores)
+        evaluation = evaluate(*arguments) if instruction.evaluate else None
         report = Report(self.partition, instruction.round, evaluation=evaluation)
         if not instruction.ensemble:
             return report
         try:
-            judged = arrived if arrived is not None and self.run.inference == RECEIVED else state
-            return replace(report, answers=self._answers(judged))
+            judged_state = arrived_state if arrived_state is not None and self.run.inference == RECEIVED else state
+            return replace(report, answers=self._answer_ensemble(judged_state))
         except USER_ERRORS as error:
             # a measurement that fails must not cost a round of training
             return replace(report, remark=f"no ensemble answer: {told(error, self.node)}")
@@ -330,10 +334,10 @@ class Client:
         try:
             measure(self.objective, state, self.data)
         except DivergenceError as error:
-            words = "its model diverged in the round that it trained last: "
-            raise DivergenceError(words + str(error), told=words + told(error, self.node)) from None
+            beginning = "its model diverged in the round that it trained last: "
+            raise DivergenceError(beginning + str(error), told=beginning + told(error, self.node)) from None
 
-    def _answers(self, state: ClientState) -> Answers | None:
+    def _answer_ensemble(self, state: ClientState) -> Answers | None:
         if not self.settings.ensemble_every:
             raise SettingError.public(
                 "the server asks for the ensemble's answers, but this run's `ensemble-every` is 0."
@@ -367,7 +371,7 @@ class Client:
             store.load_into(state, stamp, self.device)
             return state, stamp
         measure(self.objective, state, self.data)
-        store.describe(self._description() | {"token": token_digest(instruction.token)})
+        store.describe(self._describe() | {"token": token_digest(instruction.token)})
         return state, store.save(0, state)
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
@@ -379,7 +383,7 @@ class Client:
     def _store(self, run: str) -> Store:
         return Store(stores(run) / str(self.partition))
 
-    def _told_model(self) -> str:
+    def _name_model(self) -> str:
         """Its model's name, without a path that is the site's own."""
         return told_name(self.model) if text(self.node, "model") else self.model
 
@@ -387,10 +391,10 @@ class Client:
         """The seeded initial model: the same for all clients of one architecture with `shared-init`."""
         return new_state(self.objective, self.model, self.data.transform.shape, self.partition, self.device)
 
-    def _description(self) -> dict[str, Any]:
-        about = describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
-        return about if self.encoded is None else about | self.encoded.description
+    def _describe(self) -> dict[str, Any]:
+        description = describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
+        return description if self.encoded is None else description | self.encoded.description
 
 
-def _parameters(module: torch.nn.Module) -> int:
+def _count_parameters(module: torch.nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())

@@ -59,7 +59,7 @@ def refuse_spoilt(objective: Objective, state: ClientState, data: ClientData) ->
     Raises:
         DivergenceError: a feature is not finite.
     """
-    some = slice(_at_once(data.train, data.transform))
+    some = slice(_count_rows_at_once(data.train, data.transform))
     rows = Rows(data.train.inputs[some], data.train.labels[some])
     if len(rows):
         _refuse_not_finite(features_of(objective, state, rows, data.transform))
@@ -78,7 +78,7 @@ def evaluate(
     last: bool = False,
     arrived: ClientState | None = None,
     confused: str = "",
-    beside: Beside | None = None,
+    further_scores: Beside | None = None,
 ) -> Evaluation:
     """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
     test rows of all classes.
@@ -86,46 +86,48 @@ def evaluate(
     Args:
         arrived: the client with what has just come, which the rule `received` judges; None without that rule.
         confused: the rule by which to tell what the test rows of each class are taken for; "" for none.
-        beside: gives scores by further rules, of rows and their features.
+        further_scores: gives scores by further rules, of rows and their features.
     """
     began = time.perf_counter()
     splits = [data.test, data.validation]
     if last and data.unheld is not None:
         splits.append(data.unheld.read())
     # of small clients all rows at once, for a pass costs more than they do
-    together = sum(map(len, splits)) <= _at_once(data.test, data.transform) and _row_by_row(state.module)
-    asked = objective, state, data.transform, arrived, beside
-    passes = [splits] if together else [[rows] for rows in splits]
-    answers = [found for some in passes for found in _answers(*asked, some)]
-    rules = next((list(found) for found in answers if found), [])
+    in_one_pass = sum(map(len, splits)) <= _count_rows_at_once(data.test, data.transform) and _is_row_by_row(
+        state.module
+    )
+    arguments = objective, state, data.transform, arrived, further_scores
+    passes = [splits] if in_one_pass else [[rows] for rows in splits]
+    answers = [labels_by_rule for group in passes for labels_by_rule in _predict_labels(*arguments, group)]
+    rules = next((list(labels_by_rule) for labels_by_rule in answers if labels_by_rule), [])
     right = [
-        (torch.stack(list(found.values())) == exact(rows.labels)).sum(dim=1)
-        for rows, found in zip(splits, answers, strict=True)
-        if found
+        (torch.stack(list(labels_by_rule.values())) == exact(rows.labels)).sum(dim=1)
+        for rows, labels_by_rule in zip(splits, answers, strict=True)
+        if labels_by_rule
     ]
     # one transfer for all rules: a wait per rule would stall the device
-    known = iter(torch.stack(right).tolist() if right else [])
-    counted = [next(known) if found else [0] * len(rules) for found in answers]
+    right_counts = iter(torch.stack(right).tolist() if right else [])
+    counts_by_split = [next(right_counts) if labels_by_rule else [0] * len(rules) for labels_by_rule in answers]
     numbers = [len(split) for split in splits]
-    correct = {rule: _reported([split[index] for split in counted]) for index, rule in enumerate(rules)}
-    told = answers[0].get(confused)
-    taken = () if told is None else _confusion(data.test.labels, told, objective.num_classes)
-    return Evaluation(_reported(numbers), correct, time.perf_counter() - began, taken)
+    correct = {rule: _add_unheld([counts[index] for counts in counts_by_split]) for index, rule in enumerate(rules)}
+    predictions = answers[0].get(confused)
+    confusion = () if predictions is None else _count_confusion(data.test.labels, predictions, objective.num_classes)
+    return Evaluation(_add_unheld(numbers), correct, time.perf_counter() - began, confusion)
 
 
-def _row_by_row(module: nn.Module) -> bool:
+def _is_row_by_row(module: nn.Module) -> bool:
     """Whether a row's features are its own: batch normalisation without statistics takes those of all that passes."""
     return not any(isinstance(part, _BatchNorm) and part.running_mean is None for part in module.modules())
 
 
-def _confusion(labels: Tensor, answers: Tensor, num_classes: int) -> tuple[int, ...]:
+def _count_confusion(labels: Tensor, answers: Tensor, num_classes: int) -> tuple[int, ...]:
     """Counts of (true, predicted), row by row; above MOST_CLASSES of (true, right or wrong)."""
     true, predicted, across = labels.cpu(), answers.cpu(), width(num_classes)
     column = predicted if across == num_classes else (predicted != true).to(true.dtype)
     return tuple(torch.bincount(true * across + column, minlength=num_classes * across).tolist())
 
 
-def _reported(numbers: list[int]) -> tuple[int, ...]:
+def _add_unheld(numbers: list[int]) -> tuple[int, ...]:
     """(test, validation[, unheld]) to (test, validation[, test of all classes])."""
     test, validation, *unheld = numbers
     return test, validation, *(test + more for more in unheld)
@@ -141,7 +143,7 @@ def features_of(objective: Objective, state: ClientState, rows: Rows, transform:
     """z of all rows in eval mode, (n, d) float32."""
     state.module.eval()
     chunks = []
-    some = _at_once(rows, transform)
+    some = _count_rows_at_once(rows, transform)
     for start in range(0, len(rows), some):
         inputs = transform(rows.inputs[start : start + some])
         with autocast(objective, inputs.device):
@@ -149,7 +151,7 @@ def features_of(objective: Objective, state: ClientState, rows: Rows, transform:
     return torch.cat(chunks)
 
 
-def _at_once(rows: Rows, transform: Transform) -> int:
+def _count_rows_at_once(rows: Rows, transform: Transform) -> int:
     if rows.inputs.device.type != "cpu":
         return ROWS_AT_ONCE_ON_GPU
     if len(transform.shape) == 1:
@@ -159,47 +161,49 @@ def _at_once(rows: Rows, transform: Transform) -> int:
 
 def autocast(objective: Objective, device: torch.device) -> AbstractContextManager[object]:
     """bf16 autocast on CUDA where `precision` asks for it."""
-    wanted = objective.settings.precision == "bf16" and device.type == "cuda"
-    return torch.autocast(device.type, dtype=torch.bfloat16) if wanted else nullcontext()
+    in_bf16 = objective.settings.precision == "bf16" and device.type == "cuda"
+    return torch.autocast(device.type, dtype=torch.bfloat16) if in_bf16 else nullcontext()
 
 
-def _answers(
+def _predict_labels(
     objective: Objective,
     state: ClientState,
     transform: Transform,
     arrived: ClientState | None,
-    beside: Beside | None,
+    further_scores: Beside | None,
     splits: Sequence[Rows],
 ) -> list[dict[str, Tensor]]:
     """For each split rule -> (n,), where there is float64, by one pass over all; nothing for one without rows."""
     sizes = [len(rows) for rows in splits]
     if not any(sizes):
         return [{} for _ in splits]
-    whole = splits[0]
+    all_rows = splits[0]
     if len(splits) > 1:
-        whole = Rows(torch.cat([rows.inputs for rows in splits]), torch.cat([rows.labels for rows in splits]))
-    z = features_of(objective, state, whole, transform)
-    found = {rule: scores.argmax(dim=1) for rule, scores in rule_scores(objective, state, z).items()}
+        all_rows = Rows(torch.cat([rows.inputs for rows in splits]), torch.cat([rows.labels for rows in splits]))
+    z = features_of(objective, state, all_rows, transform)
+    labels_by_rule = {rule: scores.argmax(dim=1) for rule, scores in rule_scores(objective, state, z).items()}
     if state.prototypes is not None and state.prototypes.counts is not None:
-        found[MAJORITY] = state.prototypes.labels[state.prototypes.counts.argmax()].expand(len(z))
+        labels_by_rule[MAJORITY] = state.prototypes.labels[state.prototypes.counts.argmax()].expand(len(z))
     if arrived is not None:
-        own = features_of(objective, arrived, whole, transform)
-        came = received_scores(objective, arrived, own)
-        found |= {rule: exact(scores.argmax(dim=1)) for rule, scores in came.items()}
-    parts = {rule: answers.split(sizes) for rule, answers in found.items()}
-    judged = [{rule: part[place] for rule, part in parts.items()} if size else {} for place, size in enumerate(sizes)]
-    if beside is not None:
-        for rows, own, answers in zip(splits, z.split(sizes), judged, strict=True):
-            known = beside(rows, own) if len(rows) else {}
-            answers |= {rule: exact(scores).argmax(dim=1) for rule, scores in known.items()}
-    return judged
+        features = features_of(objective, arrived, all_rows, transform)
+        arrived_scores = received_scores(objective, arrived, features)
+        labels_by_rule |= {rule: exact(scores.argmax(dim=1)) for rule, scores in arrived_scores.items()}
+    parts = {rule: answers.split(sizes) for rule, answers in labels_by_rule.items()}
+    answers_by_split = [
+        {rule: part[index] for rule, part in parts.items()} if size else {} for index, size in enumerate(sizes)
+    ]
+    if further_scores is not None:
+        for rows, split_features, answers in zip(splits, z.split(sizes), answers_by_split, strict=True):
+            scores_by_rule = further_scores(rows, split_features) if len(rows) else {}
+            answers |= {rule: exact(scores).argmax(dim=1) for rule, scores in scores_by_rule.items()}
+    return answers_by_split
 
 
 def received_scores(objective: Objective, arrived: ClientState, z: Tensor) -> dict[str, Tensor]:
     """Rule -> (n, K) of the client with what has just come, z its features: `received` its classifier, and
     `received-<rule>` each of the method's own rules."""
-    own = {f"{RECEIVED}-{rule}": scores for rule, scores in objective.scores(arrived, z).items()}
-    return {RECEIVED: objective.logits(arrived, z), **own}
+    method_scores = {f"{RECEIVED}-{rule}": scores for rule, scores in objective.scores(arrived, z).items()}
+    return {RECEIVED: objective.logits(arrived, z), **method_scores}
 
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
@@ -213,4 +217,4 @@ def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str
     if state.table is not None:
         scores["global-prototypes"] = nearest_scores(points, *map(exact, state.table))
     scores |= objective.scores(state, z)
-    return {rule: exact(found) for rule, found in scores.items()}
+    return {rule: exact(values) for rule, values in scores.items()}

@@ -63,15 +63,15 @@ def by_part(records: RecordDict) -> dict[str, int]:
     """Bytes of each record as it is serialised; of a payload of several parts those of each."""
     sizes: dict[str, int] = {}
     for name, record in records.items():
-        whole = record_bytes(record)
+        total = record_bytes(record)
         parts: dict[str, int] = {}
         if isinstance(record, ArrayRecord):
             for key, array in record.items():
                 part = f"{name}: {key.partition('.')[0]}" if "." in key else name
                 parts[part] = parts.get(part, 0) + len(array.data)
         # the frame goes with the first part
-        rest = whole - sum(parts.values())
+        overhead = total - sum(parts.values())
         for part, size in parts.items() or {name: 0}.items():
-            sizes[part] = size + rest
-            rest = 0
+            sizes[part] = size + overhead
+            overhead = 0
     return sizes

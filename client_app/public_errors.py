@@ -52,19 +52,19 @@ def over_ray() -> bool:
 
 def told(error: Exception, node: NodeConfig) -> str:
     """The words for a message; the whole sentence goes to this process's log where they are fewer."""
-    known = isinstance(error, (*KINDS, *OPEN))
-    whole = str(error) if known else f"{type(error).__name__}: {error}"
-    if not known or isinstance(error, MethodError):
+    is_known = isinstance(error, (*KINDS, *OPEN))
+    sentence = str(error) if is_known else f"{type(error).__name__}: {error}"
+    if not is_known or isinstance(error, MethodError):
         # a defect has to reach whoever can mend it
         traceback.print_exception(error.__cause__ or error)
     if simulated() and not has_own(node):
-        return whole
-    log.error("%s", whole)
+        return sentence
+    log.error("%s", sentence)
     if isinstance(error, OPEN):
-        return whole
-    kind = next((words for kind, words in KINDS.items() if isinstance(error, kind)), "")
-    words = getattr(error, "told", "") if kind else f"an error of the program ({type(error).__name__})"
-    return whole if words == whole.rstrip(".") else f"{words or kind}; the log of its site says more"
+        return sentence
+    kind = next((text for kind, text in KINDS.items() if isinstance(error, kind)), "")
+    public_text = getattr(error, "told", "") if kind else f"an error of the program ({type(error).__name__})"
+    return sentence if public_text == sentence.rstrip(".") else f"{public_text or kind}; the log of its site says more"
 
 
 def withheld(error: Exception) -> str:
@@ -72,6 +72,6 @@ def withheld(error: Exception) -> str:
     log.error("%s: %s", type(error).__name__, error)
     if isinstance(error, OPEN):
         return str(error)
-    words = getattr(error, "told", "") if isinstance(error, PUBLIC) else ""
-    kind = next((words for kind, words in KINDS.items() if isinstance(error, kind)), "an error of the program")
-    return f"{words or kind}; the log of its site says more"
+    public_text = getattr(error, "told", "") if isinstance(error, PUBLIC) else ""
+    kind = next((text for kind, text in KINDS.items() if isinstance(error, kind)), "an error of the program")
+    return f"{public_text or kind}; the log of its site says more"

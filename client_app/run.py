@@ -23,24 +23,24 @@ def run_of(context: Context) -> Run:
     with told_in_full():
         # what is packed counts as what is not: it, too, may name a file
         config = unpacked(context.run_config)
-    asked, own = str(config.get("strategy", "")), text(context.node_config, "strategy-file")
-    if plugins.is_file(asked) and not simulated():
-        if not own:
+    strategy, strategy_file = str(config.get("strategy", "")), text(context.node_config, "strategy-file")
+    if plugins.is_file(strategy) and not simulated():
+        if not strategy_file:
             raise SettingError.public(
                 "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
                 "FILE, the same as the server's."
             )
         # the run's path is one of the server's machine; what it holds by which name is the run's to say
-        attribute = plugins.parted(asked)[1]
-        config["strategy"] = f"{own}:{attribute}" if attribute else own
+        attribute = plugins.parted(strategy)[1]
+        config["strategy"] = f"{strategy_file}:{attribute}" if attribute else strategy_file
         # a file of the site's: what it says when it fails is not told
-        return _read(tuple(sorted(config.items())))
+        return _read_settings(tuple(sorted(config.items())))
     with told_in_full():
-        return _read(tuple(sorted(config.items())))
+        return _read_settings(tuple(sorted(config.items())))
 
 
 @lru_cache(maxsize=8)
-def _read(items: tuple[tuple[str, Any], ...]) -> Run:
+def _read_settings(items: tuple[tuple[str, Any], ...]) -> Run:
     return read_settings(dict(items))
 
 

@@ -43,21 +43,21 @@ def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -
     Raises:
         SettingError: the node config and the run's settings do not go together.
     """
-    columns = _own_columns(node, settings)
+    columns = _read_columns(node, settings)
     code = not text(node, "data-path")
     spec = replace(data_spec(settings, clients, code), listed="" if simulated else "all")
     if columns is not None and text(node, "data-path"):
         spec = replace(spec, columns=columns, listed="tables", code=own_code(text(node, "data-path"), "dataset"))
-    here = text(node, "shared-test-path")
-    if here and settings.ensemble_every and not settings.shared_test_path:
+    shared_test_path = text(node, "shared-test-path")
+    if shared_test_path and settings.ensemble_every and not settings.shared_test_path:
         raise SettingError(
-            f"the node config has shared-test-path={here!r}, but the run's setting of that name is empty: set it to "
-            "where the server has the same test set.",
+            f"the node config has shared-test-path={shared_test_path!r}, but the run's setting of that name is "
+            "empty: set it to where the server has the same test set.",
             told="its node config has a shared-test-path, but the run's setting of that name is empty: set it to where "
             "the server has the same test set",
         )
-    shared = shared_test_spec(settings, clients, here, code)
-    return spec, replace(shared, spec=spec, columns=columns if here else None)
+    shared = shared_test_spec(settings, clients, shared_test_path, code)
+    return spec, replace(shared, spec=spec, columns=columns if shared_test_path else None)
 
 
 def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
@@ -79,7 +79,7 @@ def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
         )
 
 
-def _own_columns(node: NodeConfig, settings: Settings) -> Columns | None:
+def _read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
     """What a site calls the columns of its own tables, "" for the usual names; None where it has no tables of its own.
 
     Whoever starts a run names columns of the run's data set. Those of a site's own tables they must not name: the
@@ -98,11 +98,11 @@ def _own_columns(node: NodeConfig, settings: Settings) -> Columns | None:
             )
         return None
     for name in COLUMNS:
-        asked, own = getattr(settings, name.replace("-", "_")), text(node, name)
-        if asked not in ("", own):
+        run_column, site_column = getattr(settings, name.replace("-", "_")), text(node, name)
+        if run_column not in ("", site_column):
             raise SettingError(
-                f"the run's setting `{name}` is {shown(asked)}, but this site's is {shown(own)}, and it alone names "
-                "its columns; have the run leave it empty, or give the SuperNode another one.",
+                f"the run's setting `{name}` is {shown(run_column)}, but this site's is {shown(site_column)}, and it "
+                "alone names its columns; have the run leave it empty, or give the SuperNode another one.",
                 told=f"the setting `{name}` differs from the site's own; leave it empty",
             )
     return Columns(*(text(node, name) for name in COLUMNS))
@@ -130,17 +130,17 @@ def device_for(of_node: Any, of_run: str) -> torch.device:
     Raises:
         SettingError: no such device, or it is not there.
     """
-    own = of_node != ""
+    is_of_node = of_node != ""
     try:
-        if own:
-            return _found(of_node, "this SuperNode's --node-config has device")
-        return _found(of_run, "setting `device` is")
+        if is_of_node:
+            return _find_device(of_node, "this SuperNode's --node-config has device")
+        return _find_device(of_run, "setting `device` is")
     except SettingError as error:
-        error.told = "its node config names a device that is not there" if own else str(error).rstrip(".")
+        error.told = "its node config names a device that is not there" if is_of_node else str(error).rstrip(".")
         raise
 
 
-def _found(name: Any, where: str) -> torch.device:
+def _find_device(name: Any, where: str) -> torch.device:
     try:
         # a node config may hold a number, too
         device_name(str(name))

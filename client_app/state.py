@@ -19,7 +19,7 @@ FORMAT = 1  # of client.json
 
 def describe(run: Run, partition: int, model: str, class_names: Sequence[str], transform: Transform) -> dict[str, Any]:
     """client.json: all but tensors that a client is rebuilt from."""
-    own = {
+    method_settings = {
         f"{prefix}.{name.replace('_', '-')}": value
         for prefix, kind in run.method.settings.items()
         for name, value in asdict(run.options[kind]).items()
@@ -33,7 +33,7 @@ def describe(run: Run, partition: int, model: str, class_names: Sequence[str], t
         "class_names": list(class_names),
         "input": transform.to_dict(),
         "rule": run.inference,
-        "settings": run.settings.model_dump(by_alias=True) | own,
+        "settings": run.settings.model_dump(by_alias=True) | method_settings,
     }
 
 

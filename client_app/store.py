@@ -72,18 +72,18 @@ class Store:
                 state that the server has seen is lost.
         """
         paths = self._paths()
-        later = [path for path in paths if _made_in(path) >= round_number]
-        if later and len(later) == len(paths):
+        later_paths = [path for path in paths if _read_round(path) >= round_number]
+        if later_paths and len(later_paths) == len(paths):
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} no longer holds the state of an earlier round, only "
-                f"of {', '.join(str(_made_in(path)) for path in sorted(later))}; resume from the run's newest "
+                f"of {', '.join(str(_read_round(path)) for path in sorted(later_paths))}; resume from the run's newest "
                 "checkpoint with as many `rounds` or more, or start a new run.",
                 told=f"round {round_number} cannot start: it no longer has the state of an earlier one; resume from "
                 "the run's newest checkpoint, or start a new run",
             )
-        for path in later if going_back else ():
+        for path in later_paths if going_back else ():
             path.unlink(missing_ok=True)
-        newest = max((_stamp(path) for path in paths if path not in later), default=None)
+        newest = max((_stamp(path) for path in paths if path not in later_paths), default=None)
         if trained and (newest is None or newest[0] < trained):
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "
@@ -108,8 +108,8 @@ class Store:
             if name.endswith(".tmp"):
                 (self.folder / name).unlink(missing_ok=True)
         self._write(path, _flatten(state))
-        for old in sorted(self._paths(), key=_made_in)[:-KEPT_GENERATIONS]:
-            old.unlink(missing_ok=True)
+        for old_path in sorted(self._paths(), key=_read_round)[:-KEPT_GENERATIONS]:
+            old_path.unlink(missing_ok=True)
         return _stamp(path)
 
     def load_into(self, state: ClientState, stamp: Stamp, device: torch.device) -> None:
@@ -123,8 +123,8 @@ class Store:
         tensors = _read(path, "bring it back from a copy, or start a new run.", exact_on(device))
         parts: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
-            part, _, rest = name.partition("/")
-            parts.setdefault(part, {})[rest] = tensor
+            part, _, entry = name.partition("/")
+            parts.setdefault(part, {})[entry] = tensor
         try:
             state.module.load_state_dict(parts.get("module", {}))
         except RuntimeError as error:
@@ -145,14 +145,14 @@ class Store:
             {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("kept", "optimiser")
         )
 
-    def save_received(self, payload: Payload, constants: Mapping[str, float], made: int = 0) -> None:
+    def save_received(self, payload: Payload, constants: Mapping[str, float], source_round: int = 0) -> None:
         """Keep what the server sent last; training reads it back where a method sends `once`.
 
         Args:
-            made: the round that made it.
+            source_round: the round that made it.
         """
         numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
-        stamp = {MADE: torch.tensor(made)} if made else {}
+        stamp = {MADE: torch.tensor(source_round)} if source_round else {}
         self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers | stamp)
 
     def load_received(self) -> tuple[Payload | None, dict[str, float]]:
@@ -165,9 +165,9 @@ class Store:
         if not path.exists():
             return None, {}
         remedy = "bring it back from a copy."
-        return _as_received(path, _read(path, remedy), remedy)
+        return _unpack_received(path, _read(path, remedy), remedy)
 
-    def load_held(self, made: int) -> Payload:
+    def load_held(self, source_round: int) -> Payload:
         """What was kept of the downloads that this round made.
 
         Raises:
@@ -176,11 +176,12 @@ class Store:
         path = self.folder / "received.safetensors"
         tensors = _read(path, AGAIN) if path.exists() else {}
         stored = tensors.get(MADE)
-        payload = _as_received(path, tensors, AGAIN)[0] if tensors else None
-        if payload is None or stored is None or int(stored) != made:
+        payload = _unpack_received(path, tensors, AGAIN)[0] if tensors else None
+        if payload is None or stored is None or int(stored) != source_round:
             raise StoreError(
-                f"{path} does not hold what round {made} has made, which the server has sent already. {AGAIN}",
-                told=f"it has lost what round {made} has made, and was sent already; the next round brings it again",
+                f"{path} does not hold what round {source_round} has made, which the server has sent already. {AGAIN}",
+                told=f"it has lost what round {source_round} has made, and was sent already; the next round "
+                "brings it again",
             )
         return payload
 
@@ -218,14 +219,14 @@ class Store:
         """
         path = self.folder / "client.json"
         try:
-            found = read_sealed(path)
+            description = read_sealed(path)
         except DamagedError as error:
             raise StoreError(f"{path} {error}.", told="the description of its store is damaged") from None
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} cannot be read ({error}); bring it back from a copy.") from None
-        if not isinstance(found, dict):
+        if not isinstance(description, dict):
             raise StoreError(f"{path} does not describe a client; bring it back from a copy.")
-        return found
+        return description
 
     def _paths(self) -> list[Path]:
         """The generations' files; copies that somebody made beside them are none."""
@@ -273,11 +274,12 @@ class Store:
             ) from None
 
 
-def _as_received(path: Path, tensors: Mapping[str, torch.Tensor], remedy: str) -> tuple[Payload, dict[str, float]]:
+def _unpack_received(path: Path, tensors: Mapping[str, torch.Tensor], remedy: str) -> tuple[Payload, dict[str, float]]:
     """The payload and the constants of what `save_received` has written into a file."""
     named = {name: tensor for name, tensor in tensors.items() if name.startswith("constant/")}
+    beside_payload = {*named, MADE}
     try:
-        payload = from_tensors({name: each for name, each in tensors.items() if name not in named and name != MADE})
+        payload = from_tensors({name: tensor for name, tensor in tensors.items() if name not in beside_payload})
     except (TypeError, ValueError) as error:
         raise StoreError(f"{path} holds no prototypes ({error}); {remedy}") from None
     return payload, {name.removeprefix("constant/"): float(number) for name, number in named.items()}
@@ -293,13 +295,13 @@ def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[s
         ) from None
 
 
-def _made_in(path: Path) -> int:
+def _read_round(path: Path) -> int:
     return int(path.stem.removeprefix("round-"))
 
 
 def _stamp(path: Path) -> Stamp:
     stat = path.stat()
-    return _made_in(path), stat.st_ino, stat.st_mtime_ns
+    return _read_round(path), stat.st_ino, stat.st_mtime_ns
 
 
 def _flatten(state: ClientState) -> dict[str, torch.Tensor]:

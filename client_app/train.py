@@ -66,13 +66,13 @@ def train(
     sums: dict[str, Tensor] = {}
     steps: dict[str, int] = {}  # by part of the loss: a phase may have its own
     ratio: Tensor | None = None
-    taken = 0
-    ran: list[Phase] = []
+    num_steps = 0
+    phases: list[Phase] = []
     augment = objective.settings.augment
     met = _Met(objective, data) if objective.settings.prototypes_from == "training" else None
-    ready = _made_ready(data) if augment == "none" else None
+    ready = _transform_rows(data) if augment == "none" else None
     for phase in checked_phases(objective.phases(state, round_number), objective):
-        ran.append(phase)
+        phases.append(phase)
         optimiser = optimiser_of(objective, state, phase)
         labels = data.train.labels if phase.rows is None else phase.rows[1]
         for epoch in range(phase.epochs):
@@ -80,7 +80,7 @@ def train(
             order = generator(*stream, phase.name, epoch)
             draws = generator(*stream, phase.name, epoch, "augment") if augment != "none" else None
             for index in batches(len(labels), objective.settings.batch_size, order, labels.device):
-                batch = _batch(data, ready, phase, index, augment, draws)
+                batch = _make_batch(data, ready, phase, index, augment, draws)
                 with autocast(objective, labels.device):
                     loss = checked_loss(objective.loss(state, batch, phase, round_number), objective, phase, len(index))
                 if ratio is None and phase.rows is None:
@@ -90,18 +90,20 @@ def train(
                 optimiser.zero_grad(set_to_none=True)
                 loss.total.backward()
                 optimiser.step()
-                taken += 1
+                num_steps += 1
                 # what is trained on other rows has a figure of its own
                 total = "loss" if phase.rows is None else f"{phase.name}-loss"
                 for name, part in (loss.parts | {total: loss.total}).items():
                     sums[name] = sums.get(name, 0.0) + part.detach()
                     steps[name] = steps.get(name, 0) + 1
-            stop_if_not_finite(sums, ran, epoch, state)
-        stop_if_spoilt(state.module.state_dict(), ran)
+            stop_if_not_finite(sums, phases, epoch, state)
+        stop_if_spoilt(state.module.state_dict(), phases)
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
     parts = {name: float(total) / steps[name] for name, total in sums.items()}
-    figures = measured(objective, state, data, round_number, parts, taken, 0.0 if ratio is None else float(ratio), met)
+    figures = measured(
+        objective, state, data, round_number, parts, num_steps, 0.0 if ratio is None else float(ratio), met
+    )
     return replace(figures, seconds=time.perf_counter() - began)
 
 
@@ -165,9 +167,9 @@ class _Met:
 
     def leave(self, state: ClientState) -> None:
         """Prototypes of the classes met, with the counts of the rows; without the covariance of one model."""
-        held = self._rows.nonzero().flatten()
-        found = PrototypeSet(held, self._sums[held] / self._rows[held].unsqueeze(1), self._counts[held])
-        state.prototypes = found.to(device=exact_on(held.device))
+        labels = self._rows.nonzero().flatten()
+        prototypes = PrototypeSet(labels, self._sums[labels] / self._rows[labels].unsqueeze(1), self._counts[labels])
+        state.prototypes = prototypes.to(device=exact_on(labels.device))
         state.covariance = state.features = None
 
 
@@ -189,21 +191,21 @@ def batches(rows: int, size: int, order: torch.Generator, device: torch.device) 
     yield from chunks
 
 
-def _made_ready(data: ClientData) -> Tensor | None:
+def _transform_rows(data: ClientData) -> Tensor | None:
     """A few rows as the model sees them, once and not in every batch; None of many."""
     return data.transform(data.train.inputs) if data.train.inputs.numel() <= MADE_READY else None
 
 
-def _batch(
+def _make_batch(
     data: ClientData, ready: Tensor | None, phase: Phase, index: Tensor, augment: Augment, draws: torch.Generator | None
 ) -> Batch:
     if phase.rows is not None:
         return Batch(phase.rows[0][index], phase.rows[1][index])
     if ready is not None:
-        seen = ready[index]
+        rows = ready[index]
         # rows taken of images of one channel are no longer in the transform's layout
-        seen = seen.to(memory_format=torch.channels_last) if seen.dim() == 4 else seen
-        return Batch(seen, data.train.labels[index])
+        rows = rows.to(memory_format=torch.channels_last) if rows.dim() == 4 else rows
+        return Batch(rows, data.train.labels[index])
     inputs = data.train.inputs[index]
     inputs = inputs if draws is None else augmented(inputs, augment, draws)
     return Batch(data.transform(inputs), data.train.labels[index])
@@ -230,14 +232,14 @@ def _gradient_ratio(loss: Loss) -> Tensor | None:
     if len(loss.parts) == 1:
         return None
     plain = loss.parts["cross-entropy"]
-    (own,) = torch.autograd.grad(plain, loss.features, retain_graph=True)
-    (added,) = torch.autograd.grad(loss.total - plain, loss.features, retain_graph=True)
+    (plain_gradient,) = torch.autograd.grad(plain, loss.features, retain_graph=True)
+    (added_gradient,) = torch.autograd.grad(loss.total - plain, loss.features, retain_graph=True)
     # float64, since a cross-entropy may be left without a gradient that float32 can hold
-    ours, theirs = (exact(gradient).double().norm() for gradient in (added, own))
+    ours, theirs = (exact(gradient).double().norm() for gradient in (added_gradient, plain_gradient))
     return ours / theirs.clamp_min(torch.finfo(torch.float32).tiny)
 
 
-def stop_if_not_finite(sums: Mapping[str, Tensor], ran: list[Phase], epoch: int, state: ClientState) -> None:
+def stop_if_not_finite(sums: Mapping[str, Tensor], phases: list[Phase], epoch: int, state: ClientState) -> None:
     """One look an epoch: a look a batch would make the device wait."""
     for name, total in sums.items():
         if not math.isfinite(float(total)):
@@ -248,11 +250,12 @@ def stop_if_not_finite(sums: Mapping[str, Tensor], ran: list[Phase], epoch: int,
             pull = f", `prototype-weight` or the scale of the targets (they are {lengths})"
             pull = pull if "prototype-pull" in sums else ""
             raise DivergenceError.public(
-                f"the {name} is not finite in epoch {epoch + 1} of phase `{ran[-1].name}`; lower {_rates(ran)}{pull}"
+                f"the {name} is not finite in epoch {epoch + 1} of phase `{phases[-1].name}`; lower "
+                f"{_list_rates(phases)}{pull}"
             )
 
 
-def stop_if_spoilt(tensors: Mapping[str, Tensor], ran: list[Phase]) -> None:
+def stop_if_spoilt(tensors: Mapping[str, Tensor], phases: list[Phase]) -> None:
     """The last step's loss is that of the model before the step, which itself may have ruined the model."""
     # what is not finite makes its sum so; a sum that is too large alone is looked into
     sums = [t.sum().abs() if t.is_complex() else t.sum(dtype=torch.float32) for t in tensors.values()]
@@ -261,10 +264,10 @@ def stop_if_spoilt(tensors: Mapping[str, Tensor], ran: list[Phase]) -> None:
     finite = torch.stack([tensor.isfinite().all() for tensor in tensors.values()]).tolist()
     for name, good in zip(tensors, finite, strict=True):
         if not good:
-            when = f"after training in phase `{ran[-1].name}`; lower {_rates(ran)}"
+            when = f"after training in phase `{phases[-1].name}`; lower {_list_rates(phases)}"
             raise DivergenceError(f"`{name}` is not finite {when}", told=f"the model is not finite {when}")
 
 
-def _rates(ran: list[Phase]) -> str:
+def _list_rates(phases: list[Phase]) -> str:
     """The learning rates that may have been too high: weights may be huge and finite when a later phase takes them."""
-    return " or ".join(f"`{rate}`" for rate in dict.fromkeys(phase.rate for phase in ran))
+    return " or ".join(f"`{rate}`" for rate in dict.fromkeys(phase.rate for phase in phases))

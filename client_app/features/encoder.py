@@ -55,7 +55,7 @@ class Encoded:
     def features(self, rows: Rows) -> Tensor:
         """u, (n, d)."""
         inputs, encode = rows.inputs.cpu(), self.encoder if self.alone else self.encoder.together
-        chunks = [encode(self.data.transform(some)) for some in inputs.split(ROWS_AT_ONCE) if len(some)]
+        chunks = [encode(self.data.transform(chunk)) for chunk in inputs.split(ROWS_AT_ONCE) if len(chunk)]
         return torch.cat(chunks) if chunks else torch.empty(0, len(self.encoder.mixing))
 
     def scores(
@@ -63,10 +63,12 @@ class Encoded:
     ) -> dict[str, Tensor]:
         """By the rules that read rows through the encoder, (n, K); without those that have nothing to judge by yet."""
         # before anything has come no row needs the encoder
-        found = None if received is None else objective.encoded_scores(received, self._directions(rows))
-        found = None if found is None else found.to(exact_on(z.device))
-        scores = {RULE: found, POOL: objective.pooled(state, z, found)}
-        return {rule: each for rule, each in scores.items() if each is not None}
+        encoder_scores = (
+            None if received is None else objective.encoded_scores(received, self._compute_directions(rows))
+        )
+        encoder_scores = None if encoder_scores is None else encoder_scores.to(exact_on(z.device))
+        scores = {RULE: encoder_scores, POOL: objective.pooled(state, z, encoder_scores)}
+        return {rule: rule_scores for rule, rule_scores in scores.items() if rule_scores is not None}
 
     def judged(self, evaluation: Evaluation, scores: Callable[[Tensor], Tensor | None]) -> Evaluation:
         """An evaluation under `privacy`, with the rule `encoder` beside the others.
@@ -76,21 +78,21 @@ class Encoded:
         """
         if scores(torch.zeros(0, len(self.encoder.mixing), dtype=torch.float64)) is None:
             return evaluation
-        right = [self._right(rows, scores) for rows in (self.data.test, self.data.validation)]
+        right = [self._count_right(rows, scores) for rows in (self.data.test, self.data.validation)]
         if len(evaluation.rows) == 3 and self.data.unheld is not None:
-            right.append(right[0] + self._right(self.data.unheld.read(), scores))
+            right.append(right[0] + self._count_right(self.data.unheld.read(), scores))
         return replace(evaluation, correct={**evaluation.correct, RULE: tuple(right)})
 
-    def _right(self, rows: Rows, scores: Callable[[Tensor], Tensor | None]) -> int:
-        found = scores(self._directions(rows)) if len(rows) else None
-        return 0 if found is None else int((found.argmax(dim=1) == rows.labels.cpu()).sum())
+    def _count_right(self, rows: Rows, scores: Callable[[Tensor], Tensor | None]) -> int:
+        row_scores = scores(self._compute_directions(rows)) if len(rows) else None
+        return 0 if row_scores is None else int((row_scores.argmax(dim=1) == rows.labels.cpu()).sum())
 
-    def _directions(self, rows: Rows) -> Tensor:
-        kept = _directions.get(rows)
-        if kept is None or kept[0] != self.encoder.fingerprint:
-            found = directions(self.features(rows))
-            _directions[rows] = kept = self.encoder.fingerprint, found
-        return kept[1]
+    def _compute_directions(self, rows: Rows) -> Tensor:
+        entry = _directions.get(rows)
+        if entry is None or entry[0] != self.encoder.fingerprint:
+            vectors = directions(self.features(rows))
+            _directions[rows] = entry = self.encoder.fingerprint, vectors
+        return entry[1]
 
 
 def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulated: bool) -> Encoded | None:
@@ -104,9 +106,9 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulat
     """
     if not run.encodes:
         return None
-    settings, own = run.settings, text(node, "privacy-encoder")
-    name = own or settings.privacy_encoder
-    if has_place(name) and not own and not simulated:
+    settings, site_encoder = run.settings, text(node, "privacy-encoder")
+    name = site_encoder or settings.privacy_encoder
+    if has_place(name) and not site_encoder and not simulated:
         raise SettingError.public(
             "the run's `privacy-encoder` lies in a file, and no run names files of this site; start its SuperNode "
             "with --privacy-encoder NAME."

@@ -45,7 +45,7 @@ FIGURES = "figures.jsonl"
 
 def site_ledger(node: NodeConfig | None = None) -> Ledger:
     """The ledger of this home, with the limit that the node config states."""
-    return Ledger(home() / "privacy", None if node is None else _limit(node))
+    return Ledger(home() / "privacy", None if node is None else _read_limit(node))
 
 
 def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
@@ -54,17 +54,18 @@ def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
     Raises:
         SettingError: that, or an entry that is none.
     """
-    asked = text(node, ENTRY)
-    if asked not in ("", REQUIRED):
+    requirement = text(node, ENTRY)
+    if requirement not in ("", REQUIRED):
         raise SettingError(
-            f'this SuperNode\'s --node-config has privacy={asked!r}, but it can be "{REQUIRED}" alone; correct it.',
+            f'this SuperNode\'s --node-config has privacy={requirement!r}, but it can be "{REQUIRED}" alone; '
+            "correct it.",
             told=f'its node config\'s privacy is not "{REQUIRED}"',
         )
-    if asked and settings.privacy == "none":
+    if requirement and settings.privacy == "none":
         raise SettingError.public('it requires privacy; start the run with `privacy = "release"`.')
 
 
-def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, own: bool, simulated: bool) -> DataSpec:
+def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_data: bool, simulated: bool) -> DataSpec:
     """Where the rows of a client come from under `privacy`: those of a site are split by a secret of its own, and its
     classes listed, so that none is made of a row.
 
@@ -72,13 +73,13 @@ def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, own: bool
         SettingError: a setting with which one row would decide on others, or on what leaves.
         LedgerError: the secret cannot be read or written.
     """
-    if settings.privacy_measure and (own or not simulated):
+    if settings.privacy_measure and (has_own_data or not simulated):
         raise SettingError.public(
             "setting `privacy-measure` is true on a client with its own data; it is for simulation."
         )
     if settings.privacy_unit == "group" and not spec.columns.group:
         raise SettingError.public('`group-column` is empty, which `privacy-unit = "group"` needs.')
-    if not own:
+    if not has_own_data:
         return spec
     if settings.privacy_unit == "row" and spec.columns.group:
         raise SettingError.public(
@@ -127,30 +128,30 @@ class Guard:
         """
         settings = self.run.settings
         if self.site and self.encoded is not None:
-            self.ledger("").refuse(self._asked(""))
+            self.ledger("").refuse(self._make_request(""))
         promise = (
             f"one noisy release of its training rows, the same in every round (ε = {settings.privacy_epsilon:g}, δ = "
             f"{settings.privacy_delta:g}, for one {settings.privacy_unit} more or less)"
         )
         measured = "figures of its rows in the clear, outside the guarantee (`privacy-measure`)"
-        said = [
+        disclosures = [
             "its model's name and size",
             *([promise] if self.encoded else []),
             *([measured] if self.measured else []),
             *(["its domain"] if identity.domain else []),
         ]
-        everything = tuple(range(len(identity.class_names)))
-        return replace(identity, classes=everything, class_counts=(), rows=(), discloses=tuple(said))
+        all_classes = tuple(range(len(identity.class_names)))
+        return replace(identity, classes=all_classes, class_counts=(), rows=(), discloses=tuple(disclosures))
 
     def prepare(
         self, inner: Callable[[Instruction], "Preparation | Report"], instruction: Instruction
     ) -> "Preparation | Report":
         """A round of training up to the training itself; where it has failed already, the reply."""
         plain, means = parted(instruction.payload)
-        prepared = self._unless_failed(instruction, lambda: inner(replace(instruction, payload=plain)))
-        if prepared is None or isinstance(prepared, Report):
-            return self._reply(instruction, prepared, means, self._payload(instruction))
-        return replace(prepared, means=means)
+        preparation = self._try_step(instruction, lambda: inner(replace(instruction, payload=plain)))
+        if preparation is None or isinstance(preparation, Report):
+            return self._make_reply(instruction, preparation, means, self._release_payload(instruction))
+        return replace(preparation, means=means)
 
     def finish(
         self,
@@ -160,16 +161,16 @@ class Guard:
     ) -> Report:
         """The rest of it, of which the release leaves."""
         instruction = preparation.instruction
-        report = self._unless_failed(instruction, lambda: inner(preparation, outcome))
-        return self._reply(instruction, report, preparation.means, self._payload(instruction))
+        report = self._try_step(instruction, lambda: inner(preparation, outcome))
+        return self._make_reply(instruction, report, preparation.means, self._release_payload(instruction))
 
     def evaluate(self, inner: Callable[[Instruction], Report], instruction: Instruction) -> Report:
         """An evaluation, of which nothing leaves."""
         plain, means = parted(instruction.payload)
-        report = self._unless_failed(instruction, lambda: inner(replace(instruction, payload=plain)))
-        return self._reply(instruction, report, means, None)
+        report = self._try_step(instruction, lambda: inner(replace(instruction, payload=plain)))
+        return self._make_reply(instruction, report, means, None)
 
-    def _unless_failed(self, instruction: Instruction, step: Callable[[], T]) -> T | None:
+    def _try_step(self, instruction: Instruction, step: Callable[[], T]) -> T | None:
         """What a step gives; None where it has failed, which stays at the site."""
         try:
             return step()
@@ -179,14 +180,14 @@ class Guard:
             self._note_error(instruction, error)
             return None
 
-    def _reply(
+    def _make_reply(
         self, instruction: Instruction, report: Report | None, means: PrototypeSet | None, payload: Payload | None
     ) -> Report:
         constant = Report(self.partition, instruction.round, payload=payload)
         try:
             if report is not None and means is not None:
                 Store(self.store(instruction.run)).save_encoder_means(means)
-                report = self._judged(report, means)
+                report = self._add_encoder_rule(report, means)
             if report is not None:
                 self._note(instruction, report)
         except Exception as error:
@@ -197,15 +198,15 @@ class Guard:
 
     # --- the release ----------------------------------------------------------------------------------------
 
-    def _payload(self, instruction: Instruction) -> Payload | None:
+    def _release_payload(self, instruction: Instruction) -> Payload | None:
         if self.encoded is None:
             return None
-        asked = self._asked(instruction.run)
-        release = self.ledger(instruction.run).release(asked, self._sums)
+        request = self._make_request(instruction.run)
+        release = self.ledger(instruction.run).release(request, self._compute_sums)
         scale = self.run.settings.privacy_scale
-        return self.objective.released(*finished(release, asked.variance, asked.shape, scale), instruction.round)
+        return self.objective.released(*finished(release, request.variance, request.shape, scale), instruction.round)
 
-    def _asked(self, run: str) -> Asked:
+    def _make_request(self, run: str) -> Asked:
         settings = self.run.settings
         assert self.encoded is not None
         encoder = self.encoded.encoder
@@ -221,14 +222,14 @@ class Guard:
         variance = shape.variance(rho_of(settings.privacy_epsilon, settings.privacy_delta))
         return Asked(facts, run, settings.privacy_unit, encoder.name, shape, variance, settings.privacy_delta)
 
-    def _sums(self) -> Tensor:
+    def _compute_sums(self) -> Tensor:
         assert self.encoded is not None
         groups = self.encoded.data.groups if self.run.settings.privacy_unit == "group" else None
-        return class_sums(*self.encoded.training(), self._asked("").shape, groups)
+        return class_sums(*self.encoded.training(), self._make_request("").shape, groups)
 
     # --- what stays here --------------------------------------------------------------------------------------
 
-    def _judged(self, report: Report, means: PrototypeSet) -> Report:
+    def _add_encoder_rule(self, report: Report, means: PrototypeSet) -> Report:
         """The evaluation with the rule `encoder`, which knows classes that the client lacks."""
         if report.evaluation is None or not len(means) or self.encoded is None:
             return report
@@ -261,7 +262,7 @@ def guard_of(
     data: ClientData,
     encoded: Encoded | None,
     store: Callable[[str], Path],
-    own: bool,
+    has_own_data: bool,
     simulated: bool,
 ) -> Guard | None:
     """The guard of a client; None in a run without privacy.
@@ -274,8 +275,8 @@ def guard_of(
     """
     if not run.private:
         return None
-    site = own or not simulated
-    limit = _limit(node)
+    site = has_own_data or not simulated
+    limit = _read_limit(node)
     if encoded is not None and site and limit is None:
         # what a run deals may lie on this machine, and be the site's
         raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
@@ -286,12 +287,12 @@ def guard_of(
     return Guard(run, partition, objective, data, encoded, ledger, store, site)
 
 
-def _limit(node: NodeConfig) -> Limit | None:
+def _read_limit(node: NodeConfig) -> Limit | None:
     names = ("privacy-epsilon", "privacy-delta")
-    found = [node.get(name, "") for name in names]
-    if found == ["", ""]:
+    values = [node.get(name, "") for name in names]
+    if values == ["", ""]:
         return None
-    for name, value in zip(names, found, strict=True):
+    for name, value in zip(names, values, strict=True):
         most = 1.0 if name == "privacy-delta" else float("inf")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
             raise SettingError(
@@ -299,4 +300,4 @@ def _limit(node: NodeConfig) -> Limit | None:
                 "and 1; give it both.",
                 told=f"its node config's {name} is no limit",
             )
-    return Limit(*map(float, found))
+    return Limit(*map(float, values))

@@ -100,7 +100,7 @@ class Ledger:
         self._releases = folder / "releases"
         self._site_key = folder / "site.key"
 
-    def release(self, asked: Asked, sums: Callable[[], Tensor]) -> Tensor:
+    def release(self, request: Asked, sums: Callable[[], Tensor]) -> Tensor:
         """The stored release with that key, or a new one, which is paid for first: (K, w) int64.
 
         Args:
@@ -110,26 +110,28 @@ class Ledger:
             LedgerError: the limit does not allow it, the table was released by another unit, or the ledger cannot be
                 read or written.
         """
-        with self._held():
-            if (found := self._stored(asked)) is not None:
-                return found
-            self._refuse(asked)
+        with self._lock():
+            if (release := self._load_release(request)) is not None:
+                return release
+            self._refuse(request)
             exact = sums()
-            self._append({**self._line(asked), "variance": asked.variance, "rho": asked.rho, "delta": asked.delta})
-            self._write(asked, noisy(exact, asked.variance, draw))
-            found = self._stored(asked)
-            assert found is not None
-            return found
+            self._append(
+                {**self._make_line(request), "variance": request.variance, "rho": request.rho, "delta": request.delta}
+            )
+            self._write(request, noisy(exact, request.variance, draw))
+            release = self._load_release(request)
+            assert release is not None
+            return release
 
-    def refuse(self, asked: Asked) -> None:
+    def refuse(self, request: Asked) -> None:
         """Say, before a run begins, that `release` would refuse; nothing is made or spent.
 
         Raises:
             LedgerError: as `release`.
         """
-        with self._held():
-            if self._stored(asked) is None:
-                self._refuse(asked)
+        with self._lock():
+            if self._load_release(request) is None:
+                self._refuse(request)
 
     def entries(self) -> list[dict[str, Any]]:
         """All lines, the oldest first.
@@ -138,34 +140,34 @@ class Ledger:
             LedgerError: the ledger cannot be read, is gone, or lacks a release that is there.
         """
         # first, since a line is older than its release, and than the head that counts it
-        stored = sorted(path.stem for path in self._releases.glob("*.safetensors"))
-        counted, digest = self._counted()
+        stored_keys = sorted(path.stem for path in self._releases.glob("*.safetensors"))
+        num_counted, digest = self._read_head()
         if not self._lines.exists():
-            if stored or self._site_key.exists() or counted:
-                raise self._unreadable("it is gone")
+            if stored_keys or self._site_key.exists() or num_counted:
+                raise self._make_unreadable_error("it is gone")
             return []
         try:
-            *lines, rest = read_whole(self._lines, LARGEST_RECORD).split(b"\n")
-            found = [_checked(json.loads(line)) for line in lines]
+            *lines, remainder = read_whole(self._lines, LARGEST_RECORD).split(b"\n")
+            entries = [_check_entry(json.loads(line)) for line in lines]
         except (OSError, ValueError) as error:
-            raise self._unreadable(str(error)) from None
-        if rest:
-            raise self._unreadable("its last line was cut short")
-        if counted > len(lines):
-            raise self._unreadable(f"it has {len(lines)} lines, and {counted} were written")
-        digests = _digests(lines)
-        if digest != digests[counted]:
-            raise self._unreadable("a line is not as it was written")
-        for entry, before in zip(found, digests, strict=False):
+            raise self._make_unreadable_error(str(error)) from None
+        if remainder:
+            raise self._make_unreadable_error("its last line was cut short")
+        if num_counted > len(lines):
+            raise self._make_unreadable_error(f"it has {len(lines)} lines, and {num_counted} were written")
+        digests = _compute_digests(lines)
+        if digest != digests[num_counted]:
+            raise self._make_unreadable_error("a line is not as it was written")
+        for entry, before in zip(entries, digests, strict=False):
             if entry.get(BEFORE, before) != before:
-                raise self._unreadable(f"a line before that of {entry['time']} is not as it was written")
-        if any(BEFORE in entry for entry in found) and not self._head.exists():
-            raise self._unreadable(f"{self._head.name} is gone")
-        found = [{name: value for name, value in entry.items() if name != BEFORE} for entry in found]
-        paid = {entry.get("key") for entry in found}
-        if unpaid := [key for key in stored if key not in paid]:
-            raise self._unreadable(f"the release {unpaid[0]} is not in it")
-        return found
+                raise self._make_unreadable_error(f"a line before that of {entry['time']} is not as it was written")
+        if any(BEFORE in entry for entry in entries) and not self._head.exists():
+            raise self._make_unreadable_error(f"{self._head.name} is gone")
+        entries = [{name: value for name, value in entry.items() if name != BEFORE} for entry in entries]
+        paid_keys = {entry.get("key") for entry in entries}
+        if unpaid_keys := [key for key in stored_keys if key not in paid_keys]:
+            raise self._make_unreadable_error(f"the release {unpaid_keys[0]} is not in it")
+        return entries
 
     def spent(self) -> float:
         """rho of all releases.
@@ -181,7 +183,7 @@ class Ledger:
         Raises:
             LedgerError: of `entries`, or the folder cannot be written.
         """
-        with self._held():
+        with self._lock():
             self.entries()
             self._append({"time": _now(), RENEWED: True})
             try:
@@ -191,7 +193,7 @@ class Ledger:
             except FileNotFoundError:
                 return
             except OSError as error:
-                raise self._unwritable(error) from None
+                raise self._make_unwritable_error(error) from None
 
     def site_key(self) -> bytes:
         """A secret of the site's, made when it is first asked for: it deals rows, so that none moves another.
@@ -200,7 +202,7 @@ class Ledger:
             LedgerError: it cannot be read or written.
         """
         path = self._site_key
-        with self._held():
+        with self._lock():
             try:
                 if not path.exists():
                     # so that a ledger which is gone is missed
@@ -210,81 +212,93 @@ class Ledger:
                         with os.fdopen(place, "wb") as file:
                             file.write(secrets.token_bytes(KEY_BYTES))
                     sync(self.folder)
-                found = path.read_bytes()
+                key = path.read_bytes()
             except OSError as error:
-                raise self._unwritable(error) from None
-        if len(found) != KEY_BYTES:
-            raise self._unreadable(f"{path.name} does not have {KEY_BYTES} bytes")
-        return found
+                raise self._make_unwritable_error(error) from None
+        if len(key) != KEY_BYTES:
+            raise self._make_unreadable_error(f"{path.name} does not have {KEY_BYTES} bytes")
+        return key
 
     # --- steps, in the order of `release` ---------------------------------------------------------------
 
     @contextmanager
-    def _held(self) -> Iterator[None]:
+    def _lock(self) -> Iterator[None]:
         try:
             self._releases.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.folder / "lock")
             lock.acquire()
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self._make_unwritable_error(error) from None
         try:
             yield
         finally:
             lock.release()
 
-    def _stored(self, asked: Asked) -> Tensor | None:
-        paid = [entry for entry in self.entries() if entry.get("key") == asked.key]
-        if wrong := [entry for entry in paid if not math.isclose(entry["rho"], asked.rho, rel_tol=1e-9)]:
-            raise self._unreadable(f"its rho {wrong[0]['rho']:.6g} of {wrong[0]['time']} is not {asked.rho:.6g}")
-        path = self._path(asked)
+    def _load_release(self, request: Asked) -> Tensor | None:
+        paid_entries = [entry for entry in self.entries() if entry.get("key") == request.key]
+        if wrong_entries := [
+            entry for entry in paid_entries if not math.isclose(entry["rho"], request.rho, rel_tol=1e-9)
+        ]:
+            raise self._make_unreadable_error(
+                f"its rho {wrong_entries[0]['rho']:.6g} of {wrong_entries[0]['time']} is not {request.rho:.6g}"
+            )
+        path = self._path(request)
         if not path.exists():
             return None
         try:
-            found = read_tensors(path)[0]["release"]
+            release = read_tensors(path)[0]["release"]
         except (OSError, KeyError, SafetensorError) as error:
-            raise self._unreadable(f"the release {path.name} cannot be read: {error}") from None
-        if found.dtype != torch.int64 or found.shape != (asked.shape.num_classes, asked.shape.width):
-            raise self._unreadable(f"the release {path.name} has another shape than it was made with")
-        return found
+            raise self._make_unreadable_error(f"the release {path.name} cannot be read: {error}") from None
+        if release.dtype != torch.int64 or release.shape != (request.shape.num_classes, request.shape.width):
+            raise self._make_unreadable_error(f"the release {path.name} has another shape than it was made with")
+        return release
 
-    def _refuse(self, asked: Asked) -> None:
+    def _refuse(self, request: Asked) -> None:
         entries = [entry for entry in self.entries() if RENEWED not in entry]
-        other = next((entry["unit"] for entry in entries if entry["unit"] != asked.unit), None)
-        if other is not None:
-            raise LedgerError.public(f'it has released this table by {other}; `privacy-unit` must stay "{other}".')
+        other_unit = next((entry["unit"] for entry in entries if entry["unit"] != request.unit), None)
+        if other_unit is not None:
+            raise LedgerError.public(
+                f'it has released this table by {other_unit}; `privacy-unit` must stay "{other_unit}".'
+            )
         if self.limit is None:
             return
         spent = math.fsum(entry["rho"] for entry in entries)
-        most, delta = self.limit.epsilon, self.limit.delta
-        so_far, asked_for = epsilon_of(spent, delta), epsilon_of(asked.rho, delta)
-        together = epsilon_of(spent + asked.rho, delta)
-        if together > most:
+        most_epsilon, delta = self.limit.epsilon, self.limit.delta
+        so_far, asked_for = epsilon_of(spent, delta), epsilon_of(request.rho, delta)
+        together = epsilon_of(spent + request.rho, delta)
+        if together > most_epsilon:
             raise LedgerError.public(
-                f"it has spent ε = {so_far:.3g} of the {most:g} (δ = {delta:g}) that this site "
+                f"it has spent ε = {so_far:.3g} of the {most_epsilon:g} (δ = {delta:g}) that this site "
                 f"allows; this run asks for {asked_for:.3g} more: {together:.3g} in all."
             )
 
-    def _line(self, asked: Asked) -> dict[str, Any]:
-        return {"time": _now(), "run": asked.run, "unit": asked.unit, "encoder": asked.encoder, "key": asked.key}
+    def _make_line(self, request: Asked) -> dict[str, Any]:
+        return {
+            "time": _now(),
+            "run": request.run,
+            "unit": request.unit,
+            "encoder": request.encoder,
+            "key": request.key,
+        }
 
-    def _counted(self) -> tuple[int, str]:
+    def _read_head(self) -> tuple[int, str]:
         """How many lines the head counts, and their digest; no line where there is no head."""
         try:
             head = read_sealed(self._head)
-            counted, digest = head["lines"], head["sha256"]
-            if not isinstance(counted, int) or counted < 0 or not isinstance(digest, str):
+            num_lines, digest = head["lines"], head["sha256"]
+            if not isinstance(num_lines, int) or num_lines < 0 or not isinstance(digest, str):
                 raise ValueError("it is no head of a ledger")
         except FileNotFoundError:
-            return 0, _digests([])[0]
+            return 0, _compute_digests([])[0]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._unreadable(f"{self._head.name}: {error}") from None
-        return counted, digest
+            raise self._make_unreadable_error(f"{self._head.name}: {error}") from None
+        return num_lines, digest
 
     def _count(self, lines: list[bytes]) -> None:
         for cut_short in self.folder.glob(f".{self._head.name}.*.tmp"):
             cut_short.unlink()
         with replacing(self._head) as temporary:
-            head = {"lines": len(lines), "sha256": _digests(lines)[-1]}
+            head = {"lines": len(lines), "sha256": _compute_digests(lines)[-1]}
             temporary.write_text(json.dumps(sealed(head)) + "\n", "utf-8")
 
     def _append(self, line: Mapping[str, Any]) -> None:
@@ -295,35 +309,35 @@ class Ledger:
             if not self._head.exists():
                 # before a line that says what is before it, so that a head that is gone is missed
                 self._count(lines)
-            added = json.dumps({**line, BEFORE: _digests(lines)[-1]}).encode()
+            new_line = json.dumps({**line, BEFORE: _compute_digests(lines)[-1]}).encode()
             with self._lines.open("ab") as file:
                 before = file.tell()
                 try:
-                    file.write(added + b"\n")
+                    file.write(new_line + b"\n")
                     file.flush()
                     os.fsync(file.fileno())
                 except OSError:
                     os.truncate(self._lines, before)
                     raise
             sync(self.folder)
-            self._count([*lines, added])
+            self._count([*lines, new_line])
         except OSError as error:
-            raise self._unwritable(error) from None
+            raise self._make_unwritable_error(error) from None
 
-    def _write(self, asked: Asked, release: Tensor) -> None:
+    def _write(self, request: Asked, release: Tensor) -> None:
         try:
             for cut_short in self._releases.glob("*.tmp"):
                 cut_short.unlink()
-            with replacing(self._path(asked)) as temporary:
-                write_tensors(temporary, {"release": release}, {NAME: asked.key})
+            with replacing(self._path(request)) as temporary:
+                write_tensors(temporary, {"release": release}, {NAME: request.key})
             sync(self._releases)
         except (OSError, SafetensorError) as error:
-            raise self._unwritable(error) from None
+            raise self._make_unwritable_error(error) from None
 
-    def _path(self, asked: Asked) -> Path:
-        return self._releases / f"{asked.key}.safetensors"
+    def _path(self, request: Asked) -> Path:
+        return self._releases / f"{request.key}.safetensors"
 
-    def _unreadable(self, why: str) -> LedgerError:
+    def _make_unreadable_error(self, why: str) -> LedgerError:
         return LedgerError(
             f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder "
             f"back from a copy, or mend the line, in which what was spent must stay, and take {self._head.name} and "
@@ -331,7 +345,7 @@ class Ledger:
             told="its privacy ledger cannot be read, so it releases nothing",
         )
 
-    def _unwritable(self, error: Exception) -> LedgerError:
+    def _make_unwritable_error(self, error: Exception) -> LedgerError:
         reason = getattr(error, "strerror", None) or error
         return LedgerError(
             f"the privacy ledger in {self.folder} cannot be written ({reason}), so nothing is released; free space "
@@ -340,7 +354,7 @@ class Ledger:
         )
 
 
-def _checked(entry: Any) -> dict[str, Any]:
+def _check_entry(entry: Any) -> dict[str, Any]:
     """A line as it was read.
 
     Raises:
@@ -352,10 +366,10 @@ def _checked(entry: Any) -> dict[str, Any]:
     if names == {"time", RENEWED}:
         return entry
     texts, numbers = [entry.get(name) for name in TEXTS], [entry.get(name) for name in NUMBERS]
-    whole = names == {*TEXTS, *NUMBERS} and all(isinstance(text, str) for text in texts)
-    if not whole or not all(isinstance(n, int | float) and 0 < n < math.inf for n in numbers):
+    has_all_fields = names == {*TEXTS, *NUMBERS} and all(isinstance(text, str) for text in texts)
+    if not has_all_fields or not all(isinstance(n, int | float) and 0 < n < math.inf for n in numbers):
         raise ValueError("a line is no release")
-    # which of the two forms it had the line does not say; `_stored` knows it of what is asked again
+    # which of the two forms it had the line does not say; `_load_release` knows it of what is asked again
     costs = [Shape(1, 1, moments).rho(entry["variance"]) for moments in (False, True)]
     if not any(math.isclose(entry["rho"], cost, rel_tol=1e-9) for cost in costs):
         raise ValueError(
@@ -365,14 +379,14 @@ def _checked(entry: Any) -> dict[str, Any]:
     return entry
 
 
-def _digests(lines: Sequence[bytes]) -> list[str]:
+def _compute_digests(lines: Sequence[bytes]) -> list[str]:
     """Of all that is before each line, and of all lines."""
     running = hashlib.sha256()
-    found = [running.hexdigest()]
+    digests = [running.hexdigest()]
     for line in lines:
         running.update(line + b"\n")
-        found.append(running.hexdigest())
-    return found
+        digests.append(running.hexdigest())
+    return digests
 
 
 def _now() -> str:

@@ -300,15 +300,15 @@ def test_rows_made_ready_are_those_of_the_transform_in_bits_and_in_memory(parts,
     transform = InputTransform(255.0, (0.4,) * shape[0], (0.2,) * shape[0], shape)
     data, index = replace(made.data, train=rows, transform=transform), torch.tensor([20, 3, 3, 0])
     phase = Phase("train", [])
-    ready = trainer._made_ready(data)
+    ready = trainer._transform_rows(data)
     assert ready is not None
-    batch = trainer._batch(data, ready, phase, index, "none", None)
-    plain = trainer._batch(data, None, phase, index, "none", None)
+    batch = trainer._make_batch(data, ready, phase, index, "none", None)
+    plain = trainer._make_batch(data, None, phase, index, "none", None)
     assert torch.equal(batch.inputs, plain.inputs)
     assert batch.inputs.stride() == plain.inputs.stride()
     assert torch.equal(batch.labels, plain.labels)
     monkeypatch.setattr(trainer, "MADE_READY", rows.inputs.numel() - 1)
-    assert trainer._made_ready(data) is None
+    assert trainer._transform_rows(data) is None
 
 
 def test_the_pull_is_named_where_there_is_one(parts):

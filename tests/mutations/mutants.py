@@ -479,8 +479,8 @@ MUTANTS = {
     ),
     "a limit of single releases": Mutant(
         C + "features/privacy_ledger.py",
-        "epsilon_of(spent + asked.rho, delta)",
-        "epsilon_of(asked.rho, delta)",
+        "epsilon_of(spent + request.rho, delta)",
+        "epsilon_of(request.rho, delta)",
         "tests/client_app/features/test_privacy_ledger.py",
     ),
     "figures of training under privacy": Mutant(

@@ -69,13 +69,13 @@ def test_ditto_trains_its_own_model_for_as_long_as_the_shared_one_unless_told_ot
 @pytest.mark.parametrize(("strategy", "judged"), [("ditto", "WithCompanion"), ("fedavg", "SplitModel")])
 def test_the_ensemble_is_of_the_models_that_predict(run, monkeypatch, strategy, judged):
     """v for Ditto, whatever came; what came for FedAvg."""
-    seen, answers = set(), Client._answers
+    seen, answers = set(), Client._answer_ensemble
 
     def kept(self, state):
         seen.add(type(state.module).__name__)
         return answers(self, state)
 
-    monkeypatch.setattr(Client, "_answers", kept)
+    monkeypatch.setattr(Client, "_answer_ensemble", kept)
     run(SMALL | {"strategy": strategy, "ensemble-every": 1, "shared-test-share": 0.1}, clients=3)
     assert seen == {judged}
 

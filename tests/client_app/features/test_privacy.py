@@ -196,7 +196,7 @@ def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monke
     client = one_client(sites[0], {"strategy": "fedproto"})
     train, encoder = client.data.train, client.guard.encoded.encoder
     expected = class_sums(encoder(client.data.transform(train.inputs)), train.labels, Shape(2, 6))
-    found = ledger.release(client.guard._asked(""), pytest.fail)
+    found = ledger.release(client.guard._make_request(""), pytest.fail)
     assert int((found - expected).abs().sum()) <= 1
     assert 0 < len(train) < 18
 
@@ -207,7 +207,7 @@ def test_a_group_counts_once_however_many_rows_it_has(tmp_path):
     node = site(tmp_path / "one", ("train.parquet", rows)) | {"group-column": "patient"}
     client = one_client(node, {"strategy": "fedproto", "privacy-unit": "group"})
     train, guard = client.data.train, client.guard
-    counts = guard._sums()[:, -1] / HALF
+    counts = guard._compute_sums()[:, -1] / HALF
     # a patient of three rows has two of one class and one of the other
     assert float(counts.sum()) == pytest.approx(len(train) / 3, abs=0.01)
     assert len(train) % 3 == 0
@@ -229,7 +229,7 @@ def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
     # nothing is spent on rows that the encoder cannot read
     with pytest.raises(SettingError, match="takes no token ids"):
         one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text, **PRIVATE})
-    sums = client.guard._sums()
+    sums = client.guard._compute_sums()
     assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
     assert bool((sums[:, :-1] != 0).any())
 
