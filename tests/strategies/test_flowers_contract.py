@@ -13,11 +13,11 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
-from protosphere import strategies
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.masks import class_masks
 from protosphere.record.metrics_lines import LEGEND
+from protosphere.server_app import rounds
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings
 from protosphere.strategies.contract import ServerHalf
 from protosphere.wire.codec import Codec
@@ -32,7 +32,7 @@ def lines_of(strategy):
 
 def test_strategies_keep_flowers_contract():
     for name in METHODS:
-        strategy = strategies.strategy(ASKED[name])
+        strategy = rounds.strategy(ASKED[name])
         assert isinstance(strategy, Strategy)
         for method in ("start", *Strategy.__abstractmethods__):
             expected = inspect.signature(getattr(Strategy, method)).parameters

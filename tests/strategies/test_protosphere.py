@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,13 +16,13 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply, RunError
-from protosphere.server_app.features.download_once import Holding
+from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import HEAVIEST, Pooled, bounded_by, semidefinite
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Parts, Report, parts_of
+from protosphere.wire.payloads import Identity, Instruction, Parts, Report, parts_of
 from protosphere.wire.weights import layout_lines
 from tests.strategies.watched import start
 
@@ -212,19 +213,27 @@ def test_who_lost_what_it_was_sent_once_says_so_and_gets_it_again(home):
 
 
 def test_who_answers_has_what_was_offered_and_who_does_not_gets_it_again():
-    holding, report = Holding(), Report(0, 1)
-    assert holding.offer(0, there=False) == (0, False)
-    holding.hear([Reply(0, True, report)])
-    holding.made = 1
-    assert [holding.offer(p, there=True) for p in (0, 1)] == [(1, False)] * 2
-    holding.hear([Reply(0, True, report), Reply(1, True, problem="late")])
-    kept = Holding.from_json(json.loads(json.dumps(holding.as_json())))
-    assert [kept.offer(p, there=True) for p in (0, 1)] == [(1, True), (1, False)]
-    kept.hear([Reply(0, True, problem="lost")])
-    assert kept.offer(0, there=True) == (1, False)
-    kept.hear([Reply(0, True, report)])
+    run = SimpleNamespace(settings=None, exchange=SimpleNamespace(once=True))
+    feature, report = DownloadOnce(run, None), Report(0, 1)
+    download = {"payload": PrototypeSet.empty(2)}
+
+    def offer(feature, partition, payload=True):
+        told = feature.instruct(partition, Instruction("run", 1, True, **(download if payload else {})))
+        return told.made, payload and told.payload is None
+
+    assert offer(feature, 0, payload=False) == (0, False)
+    feature.review([Reply(0, True, report)])
+    feature.made = 1
+    assert [offer(feature, p) for p in (0, 1)] == [(1, False)] * 2
+    feature.review([Reply(0, True, report), Reply(1, True, problem="late")])
+    kept = DownloadOnce(run, None)
+    kept.load(json.loads(json.dumps(feature.state())), {})
+    assert [offer(kept, p) for p in (0, 1)] == [(1, True), (1, False)]
+    kept.review([Reply(0, True, problem="lost")])
+    assert offer(kept, 0) == (1, False)
+    kept.review([Reply(0, True, report)])
     kept.made = 2
-    assert kept.offer(0, there=True) == (2, False)
+    assert offer(kept, 0) == (2, False)
 
 
 def test_the_bound_of_a_message_is_no_temperature():

@@ -10,6 +10,7 @@ from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
+from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import read_settings
 from protosphere.wire.parts import as_sent
@@ -72,17 +73,21 @@ def watched(settings, seen, grid=LocalGrid):
             seen.arrays[way] |= set(records["payload"]) if "payload" in records else set()
 
     run = read_settings(settings)
-    halves, whole_train, whole_evaluate = run.method.server, Client.train, Client.evaluate
+    halves, whole_prepare, whole_finish = run.method.server, Client.prepare, Client.finish
+    whole_evaluate = Client.evaluate
     whole_messages = PrototypeStrategy._messages
 
-    def train(self, instruction):
+    def prepare(self, instruction):
         seen.came[self.partition, instruction.round, True] = instruction.payload
-        report = whole_train(self, instruction)
+        return whole_prepare(self, instruction)
+
+    def finish(self, preparation, outcome):
+        report = whole_finish(self, preparation, outcome)
         assert not report.problem
         made = report.payload
         # a method's own transforms are the sender's
         own = isinstance(made, PrototypeSet | MixtureSet)
-        seen.made[self.partition, instruction.round] = as_sent(made, run.exchange.up) if own else made
+        seen.made[self.partition, report.round] = as_sent(made, run.exchange.up) if own else made
         return report
 
     def evaluate(self, instruction):
@@ -93,9 +98,11 @@ def watched(settings, seen, grid=LocalGrid):
         for partition in partitions:
             trains = kind == "train"
             goes = self.half.downloads_due(server_round, trains)
-            key = self.half.address(partition, self.downloads, self.state, server_round)
-            has = run.exchange.once and self.holding.held.get(partition) == self.holding.made > 0
-            seen.sent[partition, server_round, trains] = self.downloads.get(key) if goes and not has else None
+            downloads = self.state.downloads
+            key = self.half.address(partition, downloads, self.state.method, server_round)
+            (once,) = (feature for feature in self.features if isinstance(feature, DownloadOnce))
+            has = run.exchange.once and once.received.get(partition) == once.made > 0
+            seen.sent[partition, server_round, trains] = downloads.get(key) if goes and not has else None
         return whole_messages(self, partitions, kind, server_round, due)
 
     def aggregate(self, uploads, state, server_round):
@@ -104,7 +111,7 @@ def watched(settings, seen, grid=LocalGrid):
 
     whole_aggregate = halves.aggregate
     with pytest.MonkeyPatch.context() as patch:
-        for owner, half in ((Client, train), (Client, evaluate), (PrototypeStrategy, messages)):
+        for owner, half in (*((Client, prepare), (Client, finish), (Client, evaluate), (PrototypeStrategy, messages)),):
             patch.setattr(owner, "_messages" if half is messages else half.__name__, half)
         patch.setattr(halves, "aggregate", aggregate)
         seen.folder = start(settings, grid=Ear)
@@ -119,11 +126,11 @@ class Warm(LocalGrid):
 
     def _start_process(self):
         if self.spare:
-            self._own.process = self.spare.pop()
+            self._thread_local.process = self.spare.pop()
         else:
             super()._start_process()
-            self._processes.remove(self._own.process)
-        self.used = [*getattr(self, "used", []), self._own.process]
+            self._processes.remove(self._thread_local.process)
+        self.used = [*getattr(self, "used", []), self._thread_local.process]
 
     def close(self):
         super().close()
