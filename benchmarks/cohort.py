@@ -4,7 +4,7 @@
     python -m benchmarks.cohort --device cuda --models tiny_cnn resnet8 --clients 20 100
 
 FedProto's loss on made-up rows, one epoch; training and its prototypes, without what a round does around it. CPU
-seconds on a CPU; on CUDA seconds, the cohort with its graphs and without. Uneven clients have 1 to 40 batches each.
+seconds on a CPU; seconds by the clock on CUDA. Uneven clients have 1 to 40 batches each.
 `loop / the least` is what stacking could bring at most: the prototypes, which each client measures alone, and the
 products of the layers' matrices and nothing else, ten clients at a time, which the cache holds. Of linear layers only.
 """
@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from statistics import median
 
@@ -56,9 +55,9 @@ def one_by_one(jobs: Sequence[Job]) -> None:
         job.alone()
 
 
-def together(graphs: bool, jobs: Sequence[Job]) -> None:
+def together(jobs: Sequence[Job]) -> None:
     """The cohort."""
-    for _ in Cohorts(refuse, graphs)(jobs):
+    for _ in Cohorts(refuse)(jobs):
         pass
 
 
@@ -124,8 +123,9 @@ def main() -> None:
     on_cuda = device.type == "cuda"
     name = torch.cuda.get_device_name(device) if on_cuda else "one thread"
     print(f"{where()} | {name} | median of {options.repeats}, interleaved\n")
-    extra = {"cohort with graphs": partial(together, True)} if on_cuda else {"the least": least}
-    ways: dict[str, Callable[[Sequence[Job]], None]] = {"cohort": partial(together, False), **extra}
+    ways: dict[str, Callable[[Sequence[Job]], None]] = {"cohort": together}
+    if not on_cuda:
+        ways["the least"] = least
     print(table_head("model", "clients", "ms a client-step, loop", *(f"loop / {way}" for way in ways), left=2))
     with limited_threads(1):
         for model, clients, kind in product(options.models, options.clients, ("", " uneven")):

@@ -32,21 +32,19 @@ class Cohorts:
 
     Args:
         say: told once of an architecture that is trained one client after the other, and why.
-        graphs: whether steps are captured as CUDA graphs where the device is CUDA.
         most_work: floating-point operations of the features of a batch above which clients of an architecture train one
             after the other on a CPU: what a stacked step saves is the time around the products.
     """
 
-    def __init__(self, say: Callable[[str, str], None], graphs: bool = True, most_work: float = math.inf):
+    def __init__(self, say: Callable[[str, str], None], most_work: float = math.inf):
         self.say = say
-        self.graphs = graphs
         self.most_work = most_work
-        self._refused: dict[object, str] = {}
-        self._light: set[object] = set()
+        self._refusals: dict[object, str] = {}
+        self._light_keys: set[object] = set()
 
     def __call__(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome]]:
         """Each job with what came of it, at a time when the process is seeded for it."""
-        alike: dict[object, list[Member]] = {}
+        members_by_key: dict[object, list[Member]] = {}
         for job in jobs:
             # phases may draw, as after `receive` in `Client.train`
             seed_process(*job.stream, "process")
@@ -55,33 +53,33 @@ class Cohorts:
             except Exception as error:
                 yield job, error
                 continue
-            alike.setdefault(_key(member), []).append(member)
-        for key, members in alike.items():
+            members_by_key.setdefault(_key(member), []).append(member)
+        for key, members in members_by_key.items():
             members.sort(key=lambda member: member.place)
-            began = time.perf_counter()
-            together = key not in self._refused and self._trained(key, members)
-            share = (time.perf_counter() - began) / len(members)
+            start = time.perf_counter()
+            is_trained = key not in self._refusals and self._train(key, members)
+            share = (time.perf_counter() - start) / len(members)
             for member in members:
                 seed_process(*member.job.stream, "process")
-                yield member.job, _outcome(member, share) if together else member.job.alone()
+                yield member.job, _outcome(member, share) if is_trained else member.job.alone()
 
-    def _trained(self, key: object, members: list[Member]) -> bool:
+    def _train(self, key: object, members: list[Member]) -> bool:
         """Whether all were trained; else none was, and nothing of them is changed."""
         try:
-            if key not in self._light and work_of(members[0]) > self.most_work:
+            if key not in self._light_keys and work_of(members[0]) > self.most_work:
                 raise UnstackableError(HEAVY)
-            self._light.add(key)
+            self._light_keys.add(key)
             with warnings.catch_warnings():
                 # what vmap has no rule for it does client by client, and says so
                 warnings.filterwarnings("ignore", ".*performance drop")
                 if members[0].job.objective.settings.prototypes_from == "training":
                     raise ValueError("their prototypes are of the features that each step meets")
-                Stack(members, self.graphs).train()
+                Stack(members).train()
         # vmap refuses with errors of many kinds; what is no refusal comes again, from the client that it is about
         except Exception as error:
-            words = " ".join(str(error).split()).split(". ")[0][:LONGEST_REASON] or type(error).__name__
-            self._refused[key] = DRAWS if "randomness" in words else words
-            self.say(members[0].job.model, self._refused[key])
+            reason = " ".join(str(error).split()).split(". ")[0][:LONGEST_REASON] or type(error).__name__
+            self._refusals[key] = DRAWS if "randomness" in reason else reason
+            self.say(members[0].job.model, self._refusals[key])
             return False
         return True
 
@@ -109,35 +107,35 @@ def work_of(member: Member) -> int:
     state = replace(job.state, module=deepcopy(job.state.module).eval())
     products: list[int] = []
 
-    def count(layer: nn.Linear | _ConvNd, given: tuple[object, ...], result: object) -> None:
-        turned = isinstance(layer, _ConvNd) and layer.transposed
+    def count(layer: nn.Linear | _ConvNd, inputs: tuple[object, ...], result: object) -> None:
+        is_transposed = isinstance(layer, _ConvNd) and layer.transposed
         # what a layer of somebody's own takes and gives may be anything
-        met = [each for each in (given[:1] if turned else (result,)) if isinstance(each, Tensor)]
-        products.extend(2 * each.numel() * layer.weight[0].numel() for each in met)
+        tensors = [value for value in (inputs[:1] if is_transposed else (result,)) if isinstance(value, Tensor)]
+        products.extend(2 * tensor.numel() * layer.weight[0].numel() for tensor in tensors)
 
-    counted: set[nn.Parameter] = set()
+    counted_parameters: set[nn.Parameter] = set()
     for layer in state.module.modules():
         if isinstance(layer, nn.Linear | _ConvNd):
             layer.register_forward_hook(count)
         if isinstance(layer, nn.Linear | _ConvNd | nn.Embedding):
-            counted.update(layer.parameters())
+            counted_parameters.update(layer.parameters())
     batch = job.data.transform(rows.inputs[: max(member.sizes)])
     job.objective.features(state, batch)
-    others = [own for own in state.module.parameters() if own.dim() > 1 and own not in counted]
-    return sum(products) + sum(2 * len(batch) * own.numel() for own in others)
+    matrices = [p for p in state.module.parameters() if p.dim() > 1 and p not in counted_parameters]
+    return sum(products) + sum(2 * len(batch) * matrix.numel() for matrix in matrices)
 
 
 def _outcome(member: Member, share: float) -> Outcome:
     if member.error is not None:
         return member.error
-    began, job = time.perf_counter(), member.job
+    start, job = time.perf_counter(), member.job
     ratio = 0.0 if member.ratio is None else float(member.ratio)
     parts = {name: total / member.steps[name] for name, total in member.sums.items()}
     try:
         figures = measured(job.objective, job.state, job.data, job.round_number, parts, member.taken, ratio)
     except Exception as error:
         return error
-    return replace(figures, seconds=share + time.perf_counter() - began)
+    return replace(figures, seconds=share + time.perf_counter() - start)
 
 
 def _key(member: Member) -> object:
@@ -149,8 +147,9 @@ def _key(member: Member) -> object:
         (p.name, p.epochs, p.fresh, None if p.rows is None else tuple((t.shape, t.dtype) for t in p.rows))
         for p in member.phases
     )
-    given = tuple(type(getattr(state, name)) for name in READ)
+    types_read = tuple(type(getattr(state, name)) for name in READ)
     rows = job.data.train.inputs
     # who has no rows is left to the loop, whose words for it are known
     data = (job.data.transform.form, len(rows) > 0, tuple(rows.shape[1:]), rows.dtype, rows.device)
-    return job.model, type(objective), type(module), layout, phases, given, data, tuple(job.state.constants.items())
+    constants = tuple(state.constants.items())
+    return job.model, type(objective), type(module), layout, phases, types_read, data, constants

@@ -1,10 +1,9 @@
 """A step for many clients at once: their parameters stacked, a batch for each, and SGD by element."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import accumulate, groupby
 from typing import Any, cast
 
@@ -33,8 +32,6 @@ from protosphere.strategies.user_method import checked_loss
 
 # of a client's state, what a loss may read; the rest is left out of the stack, and so is what differs in shape
 READ = ("prototypes", "targets", "table", "received", "kept")
-WARM_STEPS = 3  # before a step is captured, as PyTorch advises
-WORTH = 10  # times that a step has to come in a phase to be captured
 BUFFER = "momentum_buffer"  # what torch's SGD calls it
 Span = tuple[int, int]  # of clients, from and to
 Tensors = dict[str, Tensor]
@@ -67,8 +64,8 @@ class Member:
     @property
     def place(self) -> tuple[int, int]:
         """The more whole batches the earlier in the stack, then by the size of the last: so a batch takes few steps."""
-        whole = self.sizes.count(self.size)
-        return -whole, -sum(self.sizes[whole:])
+        whole_batches = self.sizes.count(self.size)
+        return -whole_batches, -sum(self.sizes[whole_batches:])
 
     @contextmanager
     def stopping(self) -> Iterator[None]:
@@ -95,14 +92,14 @@ class _Within(nn.Module):
         self.module = job.state.module
         self.job = job
 
-    def forward(self, given: Mapping[str, Any], phase: Phase, batch: Batch) -> tuple[Tensor, Tensors, Tensor]:
+    def forward(self, fields: Mapping[str, Any], phase: Phase, batch: Batch) -> tuple[Tensor, Tensors, Tensor]:
         # for the objective it is a ClientState; what a stack lacks is refused, and so is any change
-        state = cast(ClientState, StateInStack(self.module, self.job.state.constants, given))
-        seen = cast(Phase, PhaseInStack(phase))
-        before = dict(self.module.named_buffers())
-        found = self.job.objective.loss(state, batch, seen, self.job.round_number)
-        loss = checked_loss(found, self.job.objective, phase, len(batch.labels), graph=False)
-        if any(tensor is not before[name] for name, tensor in self.module.named_buffers()):
+        state = cast(ClientState, StateInStack(self.module, self.job.state.constants, fields))
+        phase_view = cast(Phase, PhaseInStack(phase))
+        buffers = dict(self.module.named_buffers())
+        result = self.job.objective.loss(state, batch, phase_view, self.job.round_number)
+        loss = checked_loss(result, self.job.objective, phase, len(batch.labels), graph=False)
+        if any(tensor is not buffers[name] for name, tensor in self.module.named_buffers()):
             raise UnstackableError("its model replaces a buffer while it trains, in place of changing it")
         return loss.total, loss.parts, loss.features
 
@@ -112,93 +109,96 @@ class Stack:
 
     Attributes:
         tensors: parameters and buffers by name, (N, ...), in the order of the clients.
-        given: what a loss reads of the states, by field: the first client's value, and for all the tensors in it.
+        tensors_by_member: each client's own parameters and buffers by name.
+        fields: what a loss reads of the states, by field: the first client's value, and for all the tensors in it.
         sums: of each part of the loss over the phase's steps, (N,).
     """
 
-    def __init__(self, members: list[Member], graphs: bool):
+    def __init__(self, members: list[Member]):
         first = members[0].job
         if 0 in members[0].sizes:
             raise UnstackableError("it has no rows to train on")
         if first.objective.settings.augment != "none":
             raise UnstackableError("its batches are flipped or cropped (`augment`), each by draws of its own")
         # a client's objective is made for its message, so nothing keeps a method from keeping values in it
-        if kept := vars(first.objective).keys() - vars(Objective(first.objective.settings, first.objective.options, 0)):
-            raise UnstackableError(f"its objective keeps values of its own ({', '.join(sorted(kept))})")
-        if plain := [name for module in first.state.module.modules() for name in plain_tensors(module)]:
-            raise UnstackableError(f"its model keeps tensors that are no buffers ({', '.join(sorted(set(plain)))})")
-        if again := layers_named_again(first.state.module):
-            raise UnstackableError(f"its model holds a layer under two names ({', '.join(again)})")
+        plain_objective = Objective(first.objective.settings, first.objective.options, 0)
+        if attributes := vars(first.objective).keys() - vars(plain_objective).keys():
+            raise UnstackableError(f"its objective keeps values of its own ({', '.join(sorted(attributes))})")
+        if names := [name for module in first.state.module.modules() for name in plain_tensors(module)]:
+            raise UnstackableError(f"its model keeps tensors that are no buffers ({', '.join(sorted(set(names)))})")
+        if layers := layers_named_again(first.state.module):
+            raise UnstackableError(f"its model holds a layer under two names ({', '.join(layers)})")
         self.members = members
         self.objective, self.state = first.objective, first.state
         self.within = _Within(first)
-        self.own = [named(member.job.state.module) for member in members]
-        self.tensors = {name: torch.stack([own[name].detach() for own in self.own]) for name in self.own[0]}
+        self.tensors_by_member = [named(member.job.state.module) for member in members]
+        self.tensors = {
+            name: torch.stack([tensors[name].detach() for tensors in self.tensors_by_member])
+            for name in self.tensors_by_member[0]
+        }
         self.device = next(iter(self.tensors.values())).device
-        self.graphs = graphs and self.device.type == "cuda"
-        self.given = dict(self._given())
+        self.fields = dict(self._stack_fields())
         self.sums: Tensors = {}
 
-    def _given(self) -> Iterator[tuple[str, tuple[Any, list[Tensor]]]]:
+    def _stack_fields(self) -> Iterator[tuple[str, tuple[Any, list[Tensor]]]]:
         """Those fields whose tensors can be stacked."""
         for name in READ:
             values = [getattr(member.job.state, name) for member in self.members]
-            found = [list(tensors_in(value)) for value in values]
-            alike = len({tuple((tensor.shape, tensor.dtype) for tensor in tensors) for tensors in found}) == 1
-            if alike and all(structure(value) == structure(values[0]) for value in values[1:]):
-                yield name, (values[0], [torch.stack(alike) for alike in zip(*found, strict=True)])
+            tensors_by_member = [list(tensors_in(value)) for value in values]
+            layouts = {tuple((tensor.shape, tensor.dtype) for tensor in tensors) for tensors in tensors_by_member}
+            if len(layouts) == 1 and all(structure(value) == structure(values[0]) for value in values[1:]):
+                yield name, (values[0], [torch.stack(tensors) for tensors in zip(*tensors_by_member, strict=True)])
 
     def train(self) -> None:
         """All phases; the clients' modules and optimisers get what came of it at the end."""
-        kept: list[list[Tensors]] = []
-        before, draws = self._versions(), generator_states()
+        optimiser_states: list[list[Tensors]] = []
+        versions, draws = self._versions(), generator_states()
         for number in range(len(self.members[0].phases)):
-            kept.append(self._phase(number))
-        if before != self._versions():
+            optimiser_states.append(self._train_phase(number))
+        if versions != self._versions():
             raise UnstackableError("its loss changes tensors of a client's state")
         if draws != generator_states():
             raise UnstackableError("its training draws from `random` or NumPy, of which a process has one stream")
         with torch.no_grad():
             for name, tensor in self.tensors.items():
-                for own, value in zip(self.own, tensor.unbind(), strict=True):
-                    own[name].copy_(value)
+                for tensors, value in zip(self.tensors_by_member, tensor.unbind(), strict=True):
+                    tensors[name].copy_(value)
         for place, member in enumerate(self.members):
-            for phases in kept:
-                member.job.state.optimiser |= phases[place]
+            for states in optimiser_states:
+                member.job.state.optimiser |= states[place]
 
     def _versions(self) -> list[int]:
-        return [tensor._version for _, given in self.given.values() for tensor in given]
+        return [tensor._version for _, tensors in self.fields.values() for tensor in tensors]
 
-    def _phase(self, number: int) -> list[Tensors]:
+    def _train_phase(self, number: int) -> list[Tensors]:
         """Train one; each client's optimiser state of it, where it is kept."""
         phases = [member.phases[number] for member in self.members]
         phase, settings = phases[0], self.objective.settings
         update = _Update(self, phases)
         step = _Step(self, phases, update)
-        self.sums, taken = {}, Counter[int]()
+        self.sums, step_counts = {}, Counter[int]()
         for epoch in range(phase.epochs):
             self.state.module.train()
-            chunks = [self._batches(member, each, epoch) for member, each in zip(self.members, phases, strict=True)]
-            plan = list(slices([[len(index) for index in own] for own in chunks]))
-            flat = [torch.cat([chunks[n][at] + step.starts[n] for n in range(*span)]) for at, span, _ in plan]
+            pairs = zip(self.members, phases, strict=True)
+            chunks = [self._batches(member, own_phase, epoch) for member, own_phase in pairs]
+            plan = list(slices([[len(index) for index in indices] for indices in chunks]))
+            flat = [torch.cat([chunks[n][at] + step.starts[n] for n in range(*span)]) for at, span in plan]
             # one transfer an epoch
             indices = torch.cat(flat).to(self.device).split([len(index) for index in flat])
-            uses = Counter((span, size) for _, span, size in plan)
-            for (at, span, size), index in zip(plan, indices, strict=True):
-                first = epoch == at == 0 and phase.rows is None
-                step(span, index, phase.epochs * uses[span, size], first)
-                taken.update(range(*span))
+            for (at, span), index in zip(plan, indices, strict=True):
+                step(span, index, first=epoch == at == 0 and phase.rows is None)
+                step_counts.update(range(*span))
             self._stop_what_diverged(number, epoch)
         self._stop_what_is_spoilt(number)
         for name, sums in self.sums.items():
             for place, (member, total) in enumerate(zip(self.members, sums.tolist(), strict=True)):
                 member.sums[name] = member.sums.get(name, 0.0) + total
-                member.steps[name] += taken[place]
+                member.steps[name] += step_counts[place]
         for place, member in enumerate(self.members):
-            member.taken += taken[place]
+            member.taken += step_counts[place]
         if settings.optimizer_state != "persistent" or phase.fresh:
             return [{} for _ in self.members]
-        return update.kept(phase.name)
+        return update.optimiser_states(phase.name)
 
     def _batches(self, member: Member, phase: Phase, epoch: int) -> list[Tensor]:
         """A client's batches of an epoch, in the order of `train`."""
@@ -208,7 +208,7 @@ class Stack:
     def _stop_what_diverged(self, number: int, epoch: int) -> None:
         """One look an epoch, as in `train`; who is out of the round stays in the stack, where it harms nobody."""
         finite = torch.stack(list(self.sums.values())).isfinite().all(dim=0)
-        for member, at in self._out(finite):
+        for member, at in self._diverged(finite):
             ran = member.phases[: number + 1]
             with member.stopping():
                 stop_if_not_finite({n: sums[at] for n, sums in self.sums.items()}, ran, epoch, member.job.state)
@@ -216,21 +216,21 @@ class Stack:
     def _stop_what_is_spoilt(self, number: int) -> None:
         names = [name for name in self.state.module.state_dict() if name in self.tensors]
         finite = [self.tensors[name].isfinite().reshape(len(self.members), -1).all(dim=1) for name in names]
-        for member, at in self._out(torch.stack(finite).all(dim=0)):
+        for member, at in self._diverged(torch.stack(finite).all(dim=0)):
             with member.stopping():
                 stop_if_spoilt({name: self.tensors[name][at] for name in names}, member.phases[: number + 1])
 
     def ratios(self, span: Span, total: Tensor, plain: Tensor, z: Tensor) -> None:
         """`gradient_ratio` of the clients' first batch; of the first phase that adds to the cross-entropy."""
-        own, added = (
+        norm, added_norm = (
             exact(torch.autograd.grad(part.sum(), z, retain_graph=True)[0]).double().flatten(1).norm(dim=1)
             for part in (plain, total - plain)
         )
-        found = added / own.clamp_min(torch.finfo(torch.float32).tiny)
-        for member, ratio in zip(self.members[slice(*span)], found, strict=True):
+        ratios = added_norm / norm.clamp_min(torch.finfo(torch.float32).tiny)
+        for member, ratio in zip(self.members[slice(*span)], ratios, strict=True):
             member.ratio = ratio if member.ratio is None else member.ratio
 
-    def _out(self, finite: Tensor) -> Iterator[tuple[Member, int]]:
+    def _diverged(self, finite: Tensor) -> Iterator[tuple[Member, int]]:
         for at, (member, good) in enumerate(zip(self.members, finite.tolist(), strict=True)):
             if not good and member.error is None:
                 yield member, at
@@ -246,18 +246,18 @@ class _Update:
     def __init__(self, stack: Stack, phases: Sequence[Phase]):
         jobs = [member.job for member in stack.members]
         self.optimisers = [optimiser_of(j.objective, j.state, p) for j, p in zip(jobs, phases, strict=True)]
-        pairs = list(zip(self.optimisers, stack.own, strict=True))
-        self.groups, *others = [_groups(optimiser, own) for optimiser, own in pairs]
-        if any(groups != self.groups for groups in others):
+        self.tensors_by_member = stack.tensors_by_member
+        pairs = list(zip(self.optimisers, self.tensors_by_member, strict=True))
+        self.groups, *other_groups = [_groups(optimiser, tensors) for optimiser, tensors in pairs]
+        if any(groups != self.groups for groups in other_groups):
             raise UnstackableError(f"the optimisers of phase `{phases[0].name}` differ")
-        self.own = stack.own
         self.momenta = {
-            name: torch.stack([_buffer(optimiser, own[name]) for optimiser, own in pairs])
+            name: torch.stack([_buffer(optimiser, tensors[name]) for optimiser, tensors in pairs])
             for names, rates, _ in self.groups
             for name in names
             if rates["momentum"]
         }
-        self._moved: set[str] = set()
+        self._names_with_momentum: set[str] = set()
 
     @torch.no_grad()
     def __call__(self, leaves: Tensors, gradients: Mapping[str, Tensor | None], span: Span) -> None:
@@ -265,17 +265,20 @@ class _Update:
         for names, rates, bounds in self.groups:
             # as in SGD: what a loss does not reach stays as it is
             reached = {name: gradient for name in names if (gradient := gradients[name]) is not None}
-            buffers = [self.momenta[name][slice(*span)] if rates["momentum"] else None for name in reached]
-            self._moved.update(name for name in reached if rates["momentum"])
-            moved = [leaves[name] for name in reached]
-            sgd(moved, list(reached.values()), buffers, **rates)
-            project(moved, bounds)
+            buffers: list[Tensor | None] = [None] * len(reached)
+            if rates["momentum"]:
+                buffers = [self.momenta[name][slice(*span)] for name in reached]
+                self._names_with_momentum.update(reached)
+            parameters = [leaves[name] for name in reached]
+            sgd(parameters, list(reached.values()), buffers, **rates)
+            project(parameters, bounds)
 
-    def kept(self, phase: str) -> list[Tensors]:
+    def optimiser_states(self, phase: str) -> list[Tensors]:
         """Each client's optimiser's tensors."""
-        for name in self._moved:
-            for optimiser, own, buffer in zip(self.optimisers, self.own, self.momenta[name].unbind(), strict=True):
-                optimiser.state[own[name]][BUFFER] = buffer.clone()
+        for name in self._names_with_momentum:
+            buffers = self.momenta[name].unbind()
+            for optimiser, tensors, buffer in zip(self.optimisers, self.tensors_by_member, buffers, strict=True):
+                optimiser.state[tensors[name]][BUFFER] = buffer.clone()
         return [optimiser_tensors(optimiser, phase) for optimiser in self.optimisers]
 
 
@@ -290,44 +293,32 @@ class _Step:
         self.stack, self.phase, self.update = stack, phases[0], update
         train = [member.job.data.train for member in stack.members]
         transforms = [member.job.data.transform for member in stack.members]
-        alike = all(transform == transforms[0] for transform in transforms)
-        # clients with figures of their own: their rows as the model sees them
-        seen = [t.inputs if alike else of(t.inputs) for t, of in zip(train, transforms, strict=True)]
-        own = [(x, t.labels) if p.rows is None else p.rows for x, t, p in zip(seen, train, phases, strict=True)]
-        self.seen = not alike and self.phase.rows is None
-        self.transform = transforms[0] if alike and self.phase.rows is None else None
-        self.inputs, self.labels = (torch.cat(alike) for alike in zip(*own, strict=True))
-        self.starts = [0, *accumulate(len(labels) for _, labels in own)]
-        self.learnt = [name for name, p in stack.state.module.named_parameters() if p.requires_grad]
-        self.captured: dict[tuple[Span, int], _Captured] = {}
-        self.warm: Counter[tuple[Span, int]] = Counter()
+        has_one_transform = all(transform == transforms[0] for transform in transforms)
+        inputs = [rows.inputs for rows in train]
+        if not has_one_transform:
+            # clients with figures of their own: their rows as the model sees them
+            inputs = [transform(x) for transform, x in zip(transforms, inputs, strict=True)]
+        samples = [(x, t.labels) if p.rows is None else p.rows for x, t, p in zip(inputs, train, phases, strict=True)]
+        self.is_transformed = not has_one_transform and self.phase.rows is None
+        self.transform = transforms[0] if has_one_transform and self.phase.rows is None else None
+        self.inputs, self.labels = (torch.cat(tensors) for tensors in zip(*samples, strict=True))
+        self.starts = [0, *accumulate(len(labels) for _, labels in samples)]
+        self.parameter_names = [name for name, p in stack.state.module.named_parameters() if p.requires_grad]
 
-    def __call__(self, span: Span, index: Tensor, uses: int, first: bool) -> None:
-        """Take it, as a graph where it comes `uses` times and that is worth it."""
-        key = span, len(index)
-        if not self.stack.graphs or uses < WORTH:
-            self.take(span, index, first)
-        elif self.warm[key] < WARM_STEPS:
-            self.warm[key] += 1
-            with _aside():
-                self.take(span, index, first)
-        else:
-            if key not in self.captured:
-                self.captured[key] = _Captured(partial(self.take, span), index)
-            self.captured[key](index)
-
-    def take(self, span: Span, index: Tensor, first: bool = False) -> None:
-        """Take it now. Nothing in it waits for the device, all that stays is changed in place."""
-        stack, mine = self.stack, slice(*span)
-        tensors = {name: tensor[mine] for name, tensor in stack.tensors.items()}
-        leaves = {name: tensors[name].detach().requires_grad_() for name in self.learnt}
-        given = {name: [tensor[mine] for tensor in found] for name, (_, found) in stack.given.items()}
-        inputs = self.inputs[index] if self.transform is None else self.transform(self.inputs[index])
-        if self.seen and inputs.dim() == 4:
+    def __call__(self, span: Span, index: Tensor, first: bool) -> None:
+        """Take it. Nothing in it waits for the device, all that stays is changed in place."""
+        stack, members = self.stack, slice(*span)
+        tensors = {name: tensor[members] for name, tensor in stack.tensors.items()}
+        leaves = {name: tensors[name].detach().requires_grad_() for name in self.parameter_names}
+        fields = {name: [tensor[members] for tensor in stacked] for name, (_, stacked) in stack.fields.items()}
+        inputs = self.inputs[index]
+        if self.transform is not None:
+            inputs = self.transform(inputs)
+        if self.is_transformed and inputs.dim() == 4:
             inputs = inputs.to(memory_format=torch.channels_last)
         batch = (rows.unflatten(0, (span[1] - span[0], -1)) for rows in (inputs, self.labels[index]))
         with autocast(stack.objective, index.device):
-            total, parts, z = vmap(self._loss, randomness="error")({**tensors, **leaves}, given, *batch)
+            total, parts, z = vmap(self._loss, randomness="error")({**tensors, **leaves}, fields, *batch)
         if first and len(parts) > 1:
             stack.ratios(span, total, parts["cross-entropy"], z)
         gradients = torch.autograd.grad(total.sum(), list(leaves.values()), allow_unused=True)
@@ -336,52 +327,27 @@ class _Step:
         for name, part in (parts | {name_of_total: total}).items():
             if name not in stack.sums:
                 stack.sums[name] = part.new_zeros(len(stack.members))
-            stack.sums[name][mine] += part.detach()
+            stack.sums[name][members] += part.detach()
 
-    def _loss(self, tensors: Tensors, given: dict[str, list[Tensor]], inputs: Tensor, labels: Tensor) -> Any:
+    def _loss(self, tensors: Tensors, fields: dict[str, list[Tensor]], inputs: Tensor, labels: Tensor) -> Any:
         """Of one client."""
-        read = {name: filled(value, iter(given[name])) for name, (value, _) in self.stack.given.items()}
-        own = {f"module.{name}": tensor for name, tensor in tensors.items()}
-        return functional_call(self.stack.within, own, (read, self.phase, Batch(inputs, labels)))
+        values = {name: filled(value, iter(fields[name])) for name, (value, _) in self.stack.fields.items()}
+        module_tensors = {f"module.{name}": tensor for name, tensor in tensors.items()}
+        return functional_call(self.stack.within, module_tensors, (values, self.phase, Batch(inputs, labels)))
 
 
-class _Captured:
-    """A step as a CUDA graph: its kernels, recorded once, for other rows each time."""
-
-    def __init__(self, take: Callable[[Tensor], None], index: Tensor):
-        self.index = index.clone()
-        self.graph = torch.cuda.CUDAGraph()
-        # what is recorded does not run
-        with torch.cuda.graph(self.graph):
-            take(self.index)
-
-    def __call__(self, index: Tensor) -> None:
-        self.index.copy_(index)
-        self.graph.replay()
-
-
-@contextmanager
-def _aside() -> Iterator[None]:
-    """On a stream of its own, where PyTorch wants the steps before a capture."""
-    stream, here = torch.cuda.Stream(), torch.cuda.current_stream()
-    stream.wait_stream(here)
-    with torch.cuda.stream(stream):
-        yield
-    here.wait_stream(stream)
-
-
-def slices(sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, Span, int]]:
-    """Of each client's batch sizes: (number of the batch, clients from and to, size), batch by batch."""
+def slices(sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, Span]]:
+    """Of each client's batch sizes: (number of the batch, clients from and to), batch by batch."""
     for at in range(max(map(len, sizes))):
         start = 0
-        for size, alike in groupby(own[at] if at < len(own) else 0 for own in sizes):
-            end = start + len(list(alike))
+        for size, neighbours in groupby(batch_sizes[at] if at < len(batch_sizes) else 0 for batch_sizes in sizes):
+            end = start + len(list(neighbours))
             if size:
-                yield at, (start, end), size
+                yield at, (start, end)
             start = end
 
 
-def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[str], dict[str, Any], Bounds]]:
+def _groups(optimiser: torch.optim.Optimizer, tensors: Tensors) -> list[tuple[list[str], dict[str, Any], Bounds]]:
     """The parameters of each group by name, what `sgd` takes of it, and its bounds."""
     # one that has a step of its own would lose it
     if type(optimiser) not in (torch.optim.SGD, EagerSGD):
@@ -389,7 +355,7 @@ def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[s
     rates = ("lr", "momentum", "weight_decay", "dampening", "nesterov", "maximize")
     if any(group["momentum"] and group["dampening"] for group in optimiser.param_groups):
         raise UnstackableError("it trains with dampening, which a first step leaves out")
-    names = {id(tensor): name for name, tensor in own.items()}
+    names = {id(tensor): name for name, tensor in tensors.items()}
     return [
         ([names[id(p)] for p in group["params"]], {rate: group[rate] for rate in rates}, group.get("bounds"))
         for group in optimiser.param_groups
@@ -397,5 +363,5 @@ def _groups(optimiser: torch.optim.Optimizer, own: Tensors) -> list[tuple[list[s
 
 
 def _buffer(optimiser: torch.optim.Optimizer, parameter: Tensor) -> Tensor:
-    kept: Tensor | None = optimiser.state[parameter].get(BUFFER)
-    return torch.zeros_like(parameter) if kept is None else kept
+    buffer: Tensor | None = optimiser.state[parameter].get(BUFFER)
+    return torch.zeros_like(parameter) if buffer is None else buffer

@@ -17,8 +17,8 @@ class UnstackableError(Exception):
 class StateInStack:
     """What a loss reads of a state, while the clients of a stack are one."""
 
-    def __init__(self, module: nn.Module, constants: Mapping[str, float], given: Mapping[str, Any]):
-        self.__dict__.update(given, module=module, constants=constants)
+    def __init__(self, module: nn.Module, constants: Mapping[str, float], fields: Mapping[str, Any]):
+        self.__dict__.update(fields, module=module, constants=constants)
 
     def __getattr__(self, name: str) -> Any:
         raise UnstackableError(f"its loss reads `{name}` of a client's state, which clients do not have in one shape")
@@ -44,16 +44,16 @@ def plain_tensors(module: nn.Module) -> list[str]:
 
 def layers_named_again(module: nn.Module) -> list[str]:
     """Of the layers that lie in it under several names, those but the first: `functional_call` knows one."""
-    met: set[nn.Module] = set()
-    found = []
+    layers: set[nn.Module] = set()
+    repeated_names = []
     for name, layer in module.named_modules(remove_duplicate=False):
-        if layer in met and [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
-            found.append(name)
-        met.add(layer)
-    return found
+        if layer in layers and [*layer.parameters(recurse=False), *layer.buffers(recurse=False)]:
+            repeated_names.append(name)
+        layers.add(layer)
+    return repeated_names
 
 
 def generator_states() -> tuple[Any, ...]:
     """How far the process's generators are that vmap does not know."""
-    kept: Any = np.random.get_state(legacy=True)
-    return random.getstate(), kept[1].tobytes(), *kept[2:]
+    numpy_state: Any = np.random.get_state(legacy=True)
+    return random.getstate(), numpy_state[1].tobytes(), *numpy_state[2:]

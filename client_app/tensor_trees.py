@@ -16,8 +16,8 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, Mapping | tuple):
-        for each in _values(value):
-            yield from tensors_in(each)
+        for item in _items(value):
+            yield from tensors_in(item)
     elif is_dataclass(value):
         for entry in fields(value):
             yield from tensors_in(getattr(value, entry.name))
@@ -28,7 +28,7 @@ def structure(value: Any) -> Any:
     if isinstance(value, Tensor):
         return Tensor
     if isinstance(value, Mapping):
-        return tuple(sorted(value)), tuple(map(structure, _values(value)))
+        return tuple(sorted(value)), tuple(map(structure, _items(value)))
     if isinstance(value, tuple):
         return tuple(map(structure, value))
     if is_dataclass(value):
@@ -37,7 +37,7 @@ def structure(value: Any) -> Any:
     return value if isinstance(value, PLAIN) else object()
 
 
-def _values(value: Mapping[str, Any] | tuple[Any, ...]) -> Iterator[Any]:
+def _items(value: Mapping[str, Any] | tuple[Any, ...]) -> Iterator[Any]:
     # by name: a state that comes from the store has another order than one that does not
     yield from (value[name] for name in sorted(value)) if isinstance(value, Mapping) else value
 
@@ -49,10 +49,10 @@ def filled(value: Any, tensors: Iterator[Tensor]) -> Any:
     if isinstance(value, Mapping):
         return MappingProxyType({name: filled(value[name], tensors) for name in sorted(value)})
     if isinstance(value, tuple):
-        return tuple(filled(each, tensors) for each in value)
+        return tuple(filled(item, tensors) for item in value)
     if not is_dataclass(value):
         return value
-    made = copy(value)
+    filled_copy = copy(value)
     for entry in fields(value):
-        object.__setattr__(made, entry.name, filled(getattr(value, entry.name), tensors))
-    return made
+        object.__setattr__(filled_copy, entry.name, filled(getattr(value, entry.name), tensors))
+    return filled_copy

@@ -82,9 +82,6 @@ def run(
         int | None,
         typer.Option(help="Clients in one step, with --engine cohort (default: 100).", metavar="N"),
     ] = None,
-    cuda_graphs: Annotated[
-        bool, typer.Option(help="Whether --engine cohort captures its steps where clients train on CUDA.")
-    ] = True,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -133,7 +130,7 @@ def run(
         end("--trust goes with --resume: what you name yourself is run anyhow.", BAD_INPUT)
     _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
     in_process = not flower and not superlink
-    _refuse_idle_engine(in_process, workers, engine, cohort_size, cuda_graphs)
+    _refuse_idle_engine(in_process, workers, engine, cohort_size)
     if outcome is not None:
         _clear(outcome)
     from protosphere.launch.processes import Interrupted, interruptible
@@ -151,12 +148,11 @@ def run(
             ending = _Ending(KILLED + interruption.number, words=sentence)
         if not isinstance(ending, _Ending):
             if in_process:
-                together = (cohort_size, cuda_graphs) if engine == Engine.COHORT else None
-                ending = _run_here(ending, workers or 1, together, verbose, display)
+                ending = _run_here(ending, workers or 1, engine, cohort_size, verbose, display)
             else:
                 ending = _run_flower(ending, cpus, gpus, verbose, superlink, ray, display)
     again = {"--superlink": superlink, "--flower": flower, "--ray": ray, "--workers": workers}
-    again |= {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--no-cuda-graphs": not cuda_graphs}
+    again |= {"--engine": engine and engine.value, "--cohort-size": cohort_size}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
     begun = ending.folder or ending.flower_run or ending.log
     # a run of another machine that was resumed is known there by what it was resumed by
@@ -275,7 +271,12 @@ def _run_flower(
 
 
 def _run_here(
-    run_plan: "Plan", workers: int, together: tuple[int | None, bool] | None, verbose: bool, display: Display
+    run_plan: "Plan",
+    workers: int,
+    engine: Engine | None,
+    cohort_size: int | None,
+    verbose: bool,
+    display: Display,
 ) -> _Ending:
     from protosphere.launch.flower_run import KeptLines
     from protosphere.launch.grid import LocalGrid, run_in_process
@@ -291,10 +292,10 @@ def _run_here(
         _follow(display, folder)
 
     grid_of: Callable[..., LocalGrid] = LocalGrid
-    if together is not None:
+    if engine == Engine.COHORT:
         from protosphere.launch.cohort_grid import SIZE, CohortGrid
 
-        grid_of = partial(CohortGrid, size=together[0] or SIZE, graphs=together[1])
+        grid_of = partial(CohortGrid, size=cohort_size or SIZE)
     try:
         with interruptible():
             folder = run_in_process(
@@ -390,14 +391,12 @@ def _refuse_idle_flags(
         end(f"--workers is {workers}, but a run needs at least 1.", BAD_INPUT)
 
 
-def _refuse_idle_engine(
-    in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None, cuda_graphs: bool
-) -> None:
+def _refuse_idle_engine(in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None) -> None:
     """As `_refuse_idle_flags`."""
     if engine is not None and not in_process:
         end("--engine goes without --flower and --superlink.", BAD_INPUT)
-    if engine != Engine.COHORT and (cohort_size is not None or not cuda_graphs):
-        end("--cohort-size and --no-cuda-graphs go with --engine cohort.", BAD_INPUT)
+    if engine != Engine.COHORT and cohort_size is not None:
+        end("--cohort-size goes with --engine cohort.", BAD_INPUT)
     if engine == Engine.COHORT and (workers or 1) != 1:
         end("--engine cohort trains clients in one process; --workers goes without it.", BAD_INPUT)
     if cohort_size is not None and cohort_size < 1:

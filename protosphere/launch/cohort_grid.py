@@ -26,7 +26,6 @@ class CohortGrid(LocalGrid):
         run_config, nodes: as LocalGrid's.
         workers: 1.
         size: clients trained together at most; the memory that a step takes grows with it.
-        graphs: whether steps are captured as CUDA graphs where clients train on CUDA.
     """
 
     def __init__(
@@ -35,28 +34,27 @@ class CohortGrid(LocalGrid):
         nodes: Sequence[NodeConfig],
         workers: int = 1,
         size: int = SIZE,
-        graphs: bool = True,
     ):
         if workers != 1:
             raise ValueError(f"a cohort trains in one process, but {workers} workers are asked for")
         super().__init__(run_config, nodes)
         self.size = size
-        self.cohorts = Cohorts(self._say, graphs, MOST_WORK)
+        self.cohorts = Cohorts(self._say, MOST_WORK)
         self._models = {number: self._model(node) for number, node in self.nodes.items()}
         self._logged_reasons: set[tuple[str, str]] = set()
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies to the first message that waits, and to those that go with it."""
         waiting_ids = list(message_ids)
-        waiting = next((message_id for message_id in waiting_ids if message_id in self._pending), None)
-        if waiting is None:
+        first_id = next((message_id for message_id in waiting_ids if message_id in self._pending), None)
+        if first_id is None:
             return []
-        first = self._model_of(self._pending[waiting])
-        if first is None:
-            return super().pull_messages([waiting])
-        cohort_ids = [i for i in waiting_ids if i in self._pending and self._model_of(self._pending[i]) == first]
-        taken = [self._pending.pop(message_id) for message_id in cohort_ids[: self.size]]
-        return train_together([(message, self._context(message)) for message in taken], self.cohorts)
+        model = self._model_of(self._pending[first_id])
+        if model is None:
+            return super().pull_messages([first_id])
+        cohort_ids = [i for i in waiting_ids if i in self._pending and self._model_of(self._pending[i]) == model]
+        messages = [self._pending.pop(message_id) for message_id in cohort_ids[: self.size]]
+        return train_together([(message, self._context(message)) for message in messages], self.cohorts)
 
     def _model_of(self, message: Message) -> str | None:
         """Of the client that is to train; None for another message."""
@@ -72,7 +70,7 @@ class CohortGrid(LocalGrid):
             return
         self._logged_reasons.add((model, reason))
         clients = sorted(int(node["partition-id"]) for node in self.nodes.values() if self._model(node) == model)
-        listed = ", ".join(map(str, clients[:LISTED])) + (
-            f" and {len(clients) - LISTED} more" * (len(clients) > LISTED)
-        )
-        log.info("clients %s (%s) train one after the other: %s", listed, model, reason)
+        names = ", ".join(map(str, clients[:LISTED]))
+        if len(clients) > LISTED:
+            names += f" and {len(clients) - LISTED} more"
+        log.info("clients %s (%s) train one after the other: %s", names, model, reason)

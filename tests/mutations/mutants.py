@@ -184,7 +184,10 @@ MUTANTS = {
         S + "test_own_models.py -k apfl",
     ),
     "bounds that a cohort forgets": Mutant(
-        C + "cohort_steps.py", "            project(moved, bounds)\n", "", "tests/client_app/test_cohort.py -k bounds"
+        C + "cohort_steps.py",
+        "            project(parameters, bounds)\n",
+        "",
+        "tests/client_app/test_cohort.py -k bounds",
     ),
     "a phase that starts anew but for cohorts": Mutant(
         C + "cohort_steps.py",
