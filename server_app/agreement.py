@@ -133,9 +133,7 @@ def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
     if agreement.identities and not any(identity.trains for identity in agreement.identities.values()):
         reasons = f" {all_left_out(agreement.left_out)}" if agreement.left_out else ""
         raise RosterError(f"no client has a single training row; check `dataset`, `partition` and the shares.{reasons}")
-    needed = max(
-        min(2, agreement.number), (agreement.number + 1) // 2, settings.min_replies, settings.min_train_clients, 1
-    )
+    needed = max(min(2, agreement.number), (agreement.number + 1) // 2, settings.min_replies, 1)
     # who is there, but has no rows to train on, is counted where it is known who trains in a round
     if len(agreement.identities) >= needed or not agreement.left_out:
         return

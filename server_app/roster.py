@@ -337,13 +337,13 @@ def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], sampl
     Raises:
         RosterError: names the numbers and the remedy.
     """
-    if sample_size >= max(settings.min_train_clients, settings.min_replies):
+    needed = max(1, settings.min_replies)
+    if sample_size >= needed:
         return
     candidates = sum(identity.trains for identity in identities.values())
     raise RosterError(
-        f"{candidates} clients have training rows and {sample_size} of them train in a round, fewer than "
-        f"`min-train-clients` {settings.min_train_clients} or `min-replies` {settings.min_replies} "
-        "asks for; lower that, or raise `fraction-train`."
+        f"{candidates} clients have training rows and {sample_size} of them train in a round, but a round needs "
+        f"{needed}, by `min-replies` {settings.min_replies}; lower that, or raise `fraction-train`."
     )
 
 

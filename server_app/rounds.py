@@ -152,7 +152,7 @@ class PrototypeStrategy(Strategy):
         self.folder.set_end(rounds, self.settings)
         self.summary()
         # all of it: the first small sum after a change of the number costs tens of milliseconds
-        with limited_threads(self.settings.server_threads):
+        with limited_threads(1):
             while self.state.last_round < rounds and not self.stop_reason:
                 number = self.state.last_round + 1
                 with self._blame_method(f"round {number}"):
@@ -336,7 +336,7 @@ class PrototypeStrategy(Strategy):
             uploads = feature.uploads(uploads)
         if not uploads and not waiting:
             return None
-        with limited_threads(self.settings.server_threads):
+        with limited_threads(1):
             believed: Mapping[int, Payload]
             believed, warnings = self.believed.uploads(uploads)
             if waiting:

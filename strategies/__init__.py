@@ -9,7 +9,7 @@ from typing import Any
 
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError
-from protosphere.core.settings import Scalar, Settings, check, nearest, refuse_unknown, shown
+from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown, without_gone
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, Options
 from protosphere.strategies.release import RULE, check_public_encoder, refuse_unreleasable, under_release
 
@@ -148,7 +148,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
         strange = set(values) - set(_names(kind))
         if strange and plugins.is_plugin(settings.strategy):
             # a copy of a method of ours that has other settings: nobody gave it our defaults
-            ours = known_settings()
+            ours = known_settings() | {name: default for name, (default, _) in GONE.items()}
             values = {n: v for n, v in values.items() if n not in strange or ours.get(f"{prefix}.{n}", kind) != v}
         refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _names(kind)))
         own[kind] = check(kind, values, f"{prefix}.")
@@ -260,11 +260,13 @@ def packed(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Inverse of `packed`.
+    """Inverse of `packed`, without settings that have gone.
 
     Raises:
-        SettingError: `own-settings` is no JSON object, or holds what is no setting of a method.
+        SettingError: `own-settings` is no JSON object, or holds what is no setting of a method; or one that has gone
+            has another value than its default.
     """
+    run_config = without_gone(run_config)
     words = run_config.get("own-settings", "")
     try:
         own = json.loads(str(words)) if words else {}
@@ -281,7 +283,7 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
             f"setting `own-settings` holds `{shown(shared[0])[1:-1]}`, which is no setting of a method of your own; "
             "give it by its name."
         )
-    return {**run_config, **own, "own-settings": ""} if own else dict(run_config)
+    return {**run_config, **own, "own-settings": ""} if own else run_config
 
 
 def known_settings(strategy: object = "") -> dict[str, Any]:

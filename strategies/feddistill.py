@@ -6,8 +6,8 @@
     predict  the classifier: `classifier`
 
 A client alone with a class gets no target for it; one without an upload of its own the plain mean. `teacher` all gives
-everybody the plain mean (HtFLlib); `outputs` logits sends mean logits, whose softmax is the target (FedGen's authors).
-HtFLlib takes raw mean logits as the target of a cross-entropy, which is unbounded below: not built.
+everybody the plain mean (HtFLlib). HtFLlib takes raw mean logits as the target of a cross-entropy, which is unbounded
+below, and FedGen's authors the softmax of mean logits: neither is built.
 """
 
 from collections.abc import Mapping
@@ -49,12 +49,10 @@ class FedDistillSettings:
     Attributes:
         weight: gamma, of the distillation. None is given in the paper.
         teacher: whose outputs a client learns from: all others' (paper), or all clients', its own among them.
-        outputs: what is averaged: probabilities (what the paper's vectors are), or logits.
     """
 
     weight: Annotated[float, Field(ge=0)] = 1.0
     teacher: Literal["others", "all"] = "others"
-    outputs: Literal["probabilities", "logits"] = "probabilities"
 
 
 class FedDistillObjective(Objective):
@@ -67,11 +65,8 @@ class FedDistillObjective(Objective):
         device = next(state.module.parameters()).device
         state.received = None
         if isinstance(received, PrototypeSet):
-            came = distributions(received.to(device=device), self.options[FedDistillSettings])
-            logits = self.options[FedDistillSettings].outputs == "logits"
-            came = came.with_vectors(softmax(came.vectors, dim=1)) if logits else came
             # laid out once: to look at labels in every batch would make the device wait
-            vectors, present = came.table(self.num_classes)
+            vectors, present = distributions(received.to(device=device)).table(self.num_classes)
             state.received = Parts({TAUGHT: Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})})
 
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
@@ -100,9 +95,7 @@ class FedDistillObjective(Objective):
         with torch.no_grad():
             device = next(state.module.parameters()).device
             logits = self.logits(state, z.to(device)).float().to(z.device)
-        asked = self.options[FedDistillSettings].outputs
-        outputs: Tensor = logits if asked == "logits" else softmax(logits, dim=1)
-        return class_means(outputs, labels, self.num_classes).without_counts()
+        return class_means(softmax(logits, dim=1), labels, self.num_classes).without_counts()
 
 
 class FedDistill(ServerHalf):
@@ -114,11 +107,10 @@ class FedDistill(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """A mean over all but oneself for each who uploaded; the plain mean for the others."""
-        options = self.options[FedDistillSettings]
-        sent = {p: distributions(upload, options) for p, upload in uploads.items()}
+        sent = {p: distributions(upload) for p, upload in uploads.items()}
         everyone = aggregate(list(sent.values()), "mean")
         downloads: dict[int, Payload] = {EVERYONE: everyone}
-        if options.teacher == "others":
+        if self.options[FedDistillSettings].teacher == "others":
             # an output has as many values as there are classes
             sums = torch.zeros(everyone.dim, everyone.dim, dtype=torch.float64)
             holders = torch.zeros(everyone.dim, dtype=torch.int64)
@@ -142,11 +134,8 @@ def _others(sums: Tensor, holders: Tensor, own: PrototypeSet) -> PrototypeSet:
     return PrototypeSet(labels, (left[labels] / number[labels].unsqueeze(1)).to(own.vectors.dtype))
 
 
-def distributions(sent: PrototypeSet, options: FedDistillSettings) -> PrototypeSet:
-    """What came, made probabilities where it should be: anything else would leave a cross-entropy without a bound.
-    Logits, whose softmax is taken, stay as they are."""
-    if options.outputs == "logits":
-        return sent
+def distributions(sent: PrototypeSet) -> PrototypeSet:
+    """What came, made probabilities: anything else would leave a cross-entropy without a bound."""
     values = sent.vectors.clamp(min=torch.finfo(torch.float32).tiny)
     return sent.with_vectors(values / values.sum(dim=1, keepdim=True))
 

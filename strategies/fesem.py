@@ -58,7 +58,7 @@ class FeSEM(AveragedWeights):
     def notices(self) -> Sequence[str]:
         """Say where there are fewer clients than centres, or fewer of a round."""
         asked, clients = self.options[FeSEMSettings].clusters, len(self.identities)
-        sampled = max(self.settings.min_train_clients, int(self.settings.fraction_train * clients + 0.5))
+        sampled = max(1, int(self.settings.fraction_train * clients + 0.5))
         if asked > clients:
             return (f"setting `fesem.clusters` is {asked}, but there are {clients} clients, and so as many centres",)
         if asked > sampled:

@@ -238,6 +238,7 @@ def _resolve(
     from protosphere.comparison.sweep import swept
     from protosphere.comparison.trials import cells
     from protosphere.core.errors import SettingError
+    from protosphere.core.settings import without_gone
     from protosphere.launch.run_config import RunConfig, read_assignments
 
     comparison = load(file, preset, listed(narrowing["methods"]))
@@ -247,6 +248,7 @@ def _resolve(
     overrides: RunConfig = {}
     for text in settings:
         overrides |= read_assignments(text)
+    overrides = without_gone(overrides)
     places = {}
     for text in data:
         name, sign, place = text.partition("=")

@@ -19,7 +19,7 @@ from protosphere.core.checksums import DamagedError, read_sealed, sealed
 from protosphere.core.errors import SettingError
 from protosphere.core.files import LARGEST_RECORD, read_whole, replacing
 from protosphere.core.home import discard_stores
-from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown
+from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown, without_gone
 from protosphere.core.text import own_version
 from protosphere.record.folder import RunFolder
 from protosphere.record.locations import own_folder, results_root
@@ -124,6 +124,7 @@ class ComparisonFolder:
         entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
         every = [comparison.settings, *(entry.settings for entry in entries), *(cell.settings for cell in cells)]
         refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
+        cells = [replace(cell, settings=without_gone(cell.settings)) for cell in cells]
         if not to_run:
             return comparison, [replace(cell, settings=_as_of_today(cell.settings)) for cell in cells]
         for cell in cells:

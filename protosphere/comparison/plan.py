@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import RULES, nearest, refuse_unknown, shown
+from protosphere.core.settings import RULES, nearest, refuse_unknown, shown, without_gone
 from protosphere.data.domains import short_name
 from protosphere.launch.run_config import RunConfig, preset_names, refuse_model
 from protosphere.record import figures
@@ -35,7 +35,7 @@ OF_A_ROW = frozenset(
     | {"ways", "ways-spread", "shots", "shots-spread"}
     | {"clients", "min-samples", "max-samples", "split", "test-share", "validation-share"}
     | {"spiral-noise", "spiral-points", "ensemble-every", "shared-test-share", "shared-test-path"}
-    | {"models", "feature-dim", "shared-init", "fraction-train", "min-train-clients"}
+    | {"models", "feature-dim", "shared-init", "fraction-train"}
 )
 USUAL_METHODS = ("local", "frame", "fedproto", "protonorm")
 USUAL_SEEDS = (0, 1, 2)
@@ -227,6 +227,7 @@ def flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
                 f"setting `{prefix}{name}` is {shown(value)}, but a setting is a number, true, false or a string."
             )
     if not prefix:
+        settings = without_gone(settings)
         refuse_unknown(settings, known_settings(settings.get("strategy", "")))
         for name in settings:
             if name in NOT_HERE:

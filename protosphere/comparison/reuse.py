@@ -10,6 +10,7 @@ from protosphere.comparison.folder import INDIFFERENT, ComparisonFolder
 from protosphere.comparison.trials import Cell
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
+from protosphere.core.settings import without_gone
 from protosphere.record.folder import RunFolder
 from protosphere.record.provenance import versions
 
@@ -47,7 +48,7 @@ def _find_finished(root: Path, comparison_folder: Path) -> Iterator[tuple[Path, 
         if comparison_folder in run.parents:
             continue
         try:
-            summary, settings = RunFolder(run).summary(), RunFolder(run).settings()
+            summary, settings = RunFolder(run).summary(), without_gone(RunFolder(run).settings())
             completed = summary["status"] == "completed" and summary["rounds"] == settings["rounds"]
             same = all(summary["versions"].get(name) == number for name, number in ours.items())
         except (SettingError, KeyError, TypeError, AttributeError):

@@ -14,7 +14,7 @@ from protosphere.reports.results import Line, Results
 
 RESAMPLES = 10_000
 # runs that differ in none of these have the same clients with the same rows
-OF_CLIENTS = (OF_A_ROW | {"seed"}) - {"models", "feature-dim", "shared-init", "fraction-train", "min-train-clients"}
+OF_CLIENTS = (OF_A_ROW | {"seed"}) - {"models", "feature-dim", "shared-init", "fraction-train"}
 
 
 @dataclass(frozen=True)

@@ -79,8 +79,8 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
     models = len(model_names(str(new_settings["models"])))
     if number < min(models, clients):
         changes["architectures"] = (number, min(models, clients))
-    for name in ("min-train-clients", "min-replies"):
-        shrink(name, min(int(new_settings[name]), number), int(new_settings[name]))
+    replies = int(new_settings["min-replies"])
+    shrink("min-replies", min(replies, number), replies)
     return Scaled(new_settings, changes)
 
 
@@ -113,7 +113,7 @@ def _enough(
 
     More clients help only where classes or domains would be left to nobody; else only more rows do.
     """
-    checked = read_settings(settings | {"min-train-clients": 1, "min-replies": 0}).settings
+    checked = read_settings(settings | {"min-replies": 0}).settings
     spec = data_spec(checked, most)
     data = open_data(spec, home() / "cache")
     numbers = range(fewest, most + 1) if checked.partition in ("pathological", "mixed") else (fewest,)

@@ -2,10 +2,12 @@
 
 import difflib
 import json
+import logging
 import os
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,6 +16,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.paths import is_path, listed
+
+log = logging.getLogger("protosphere")
 
 # A bool is no int and 1 is no bool; an int may stand for a float. Unknown names never pass.
 STRICT = ConfigDict(
@@ -145,7 +149,6 @@ class Settings(BaseModel):
     wire_dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
-    min_train_clients: AtLeastOne = 1
     evaluate_every: AtLeastOne = 1
     evaluate_clients: Literal["all", "sampled"] = "all"
     inference: str = "auto"
@@ -155,7 +158,6 @@ class Settings(BaseModel):
     disclose_class_counts: bool = False
     confusion: Literal["auto", "always", "never"] = "auto"
     stop_patience: Count = 0
-    stop_min_delta: NotNegative = 0.0
 
     privacy: Literal["none", "release"] = "none"
     privacy_epsilon: Positive = 3.0
@@ -179,7 +181,6 @@ class Settings(BaseModel):
     device: Annotated[str, AfterValidator(device_name)] = "auto"
     precision: Literal["float32", "bf16"] = "float32"
     threads: AtLeastOne = 1
-    server_threads: AtLeastOne = 1
     state_memory: Count = 1024
     results_dir: str = ""
     resume: str = ""
@@ -210,12 +211,9 @@ class Settings(BaseModel):
                 f'`partition` is "{self.partition}" and `partition-column` {shown(self.partition_column)}; '
                 '"column" deals by the column that `partition-column` names, and nothing else reads one'
             )
-        if 0 < self.clients < max(self.min_train_clients, self.min_replies):
-            raise ValueError(
-                f"`min-train-clients` {self.min_train_clients} and `min-replies` {self.min_replies} "
-                f"must not exceed `clients` {self.clients}"
-            )
-        sampled = max(int(self.fraction_train * self.clients + 0.5), self.min_train_clients)
+        if 0 < self.clients < self.min_replies:
+            raise ValueError(f"`min-replies` {self.min_replies} must not exceed `clients` {self.clients}")
+        sampled = max(int(self.fraction_train * self.clients + 0.5), 1)
         if self.clients > 0 and sampled < self.min_replies:
             raise ValueError(
                 f"`min-replies` {self.min_replies} can never come, since `fraction-train` {self.fraction_train} of "
@@ -236,11 +234,6 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`stop-patience` is {self.stop_patience}, but `validation-share` is 0, which leaves no row by "
                 "which to tell; raise it, or set `stop-patience` to 0"
-            )
-        if self.stop_min_delta and not self.stop_patience:
-            raise ValueError(
-                f"`stop-min-delta` is {self.stop_min_delta}, but `stop-patience` is 0, so nothing stops; raise that, "
-                "or take it out"
             )
         if self.privacy != "none":
             self._agree_on_privacy()
@@ -272,7 +265,7 @@ class Settings(BaseModel):
 
 
 # When a run ends.
-ENDS = frozenset({"rounds", "stop-patience", "stop-min-delta"})
+ENDS = frozenset({"rounds", "stop-patience"})
 # What a resumed run may change: where, how long and how patiently it runs, never what it computes.
 MAY_DIFFER_ON_RESUME = frozenset(
     ENDS
@@ -325,6 +318,42 @@ ELSEWHERE = {
     **dict.fromkeys(("gpu", "cuda"), "device"),
     **dict.fromkeys(("random-seed", "random-state"), "seed"),
 }
+
+
+GONE_SINCE = "0.1.0"
+# name -> its default, as which the program goes on to work, and what is so now. A row may go with the next version.
+GONE: dict[str, tuple[Scalar, str]] = {
+    "min-train-clients": (1, "a round asks the share `fraction-train` of the clients, one at least"),
+    "stop-min-delta": (0.0, "any rise of the mean is one for `stop-patience`"),
+    "server-threads": (1, "the server computes with one thread"),
+    "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),
+}
+
+
+def without_gone(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The settings without those of `GONE`: at its default such a one changed nothing, and a notice says that it is
+    ignored. A method of somebody's own may have one of its own by such a name.
+
+    Raises:
+        SettingError: one has another value than its default.
+    """
+    is_own_method = plugins.is_plugin(str(run_config.get("strategy", "")))
+    gone_names = {name for name in GONE.keys() & run_config.keys() if "." not in name or not is_own_method}
+    for name in sorted(gone_names):
+        (default, replacement), value = GONE[name], run_config[name]
+        if isinstance(value, bool) or value != default:
+            raise SettingError(
+                f"setting `{name}` is {shown(value)}, but it is gone since version {GONE_SINCE}: {replacement}; take "
+                "it out, or use the version that has it."
+            )
+        _log_gone(name, replacement)
+    return {name: value for name, value in run_config.items() if name not in gone_names}
+
+
+@cache
+def _log_gone(name: str, replacement: str) -> None:
+    """Once a process."""
+    log.warning("setting `%s` is gone since version %s and is ignored: %s", name, GONE_SINCE, replacement)
 
 
 def refuse_unknown(names: Iterable[str], allowed: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.paths import is_path, listed
-from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown
+from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown, without_gone
 from protosphere.data.partition_table import TABLE
 from protosphere.launch.preflight import check, refuse_fewer_rounds
 from protosphere.models import model_names
@@ -79,6 +79,7 @@ def plan(
     overrides |= {name: _scalar(name, value) for name, value in (more or {}).items()}
     if not remote:
         overrides |= {name: _absolute(name, overrides[name]) for name in ("strategy",) if name in overrides}
+    overrides = without_gone(overrides)
     defaults = known_settings(overrides.get("strategy", ""))
     if not resume:
         refuse_unknown(overrides, defaults)

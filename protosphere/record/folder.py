@@ -227,8 +227,8 @@ class RunFolder:
 
     def set_end(self, rounds: int, settings: Settings) -> None:
         """Remember when the run is now to end, so that a later resume need not be told again."""
-        stop = {"stop-patience": settings.stop_patience, "stop-min-delta": settings.stop_min_delta}
-        self._write_json("settings.json", self.settings() | stop | {"rounds": rounds})
+        ends = {"stop-patience": settings.stop_patience, "rounds": rounds}
+        self._write_json("settings.json", self.settings() | ends)
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses; and what was started."""

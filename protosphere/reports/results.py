@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from protosphere.core.checksums import DamagedError, read_sealed
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import Settings, check, shown
+from protosphere.core.settings import Settings, check, shown, without_gone
 from protosphere.record.client_tables import Beside
 from protosphere.record.figures import MAJORITY
 from protosphere.record.folder import FORMAT, RunFolder
@@ -111,7 +111,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
             "give the folder that `protosphere run` names at its end."
         )
     record = RunFolder(folder)
-    settings, lines, roster = record.settings(), record.lines(), record.roster()
+    saved_settings, lines, roster = record.settings(), record.lines(), record.roster()
     written = _summary(folder)
     versions = (written or {}).get("versions")
     version = str(versions.get("protosphere", "")) if isinstance(versions, dict) else ""
@@ -119,6 +119,10 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _refuse(folder, f"its format is {shown(written['format'])}, and this program's {FORMAT}", version)
     if not lines or not roster:
         raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
+    try:
+        settings = without_gone(saved_settings)
+    except SettingError as error:
+        _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
     unknown = "" if trust else "".join(code for _, code in untrusted([("strategy", _strategy(settings))]))
     try:
         run = _without_method(settings, written, lines) if unknown else read_settings(settings)

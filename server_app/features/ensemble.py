@@ -66,7 +66,7 @@ class Ensemble(Feature):
         answers = {reply.partition: reply.answers[self.name] for reply in replies if self.name in reply.answers}
         if not answers or self._labels is None:
             return {}
-        with limited_threads(self.settings.server_threads):
+        with limited_threads(1):
             return {self.name: {"of_round": of_round, **score(answers, self._labels)}}
 
 

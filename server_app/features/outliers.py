@@ -59,7 +59,7 @@ class OutlierCheck(Feature):
         ratio, half = self.settings.max_norm_ratio, self.federation.half
         vectors = self._collect_vectors(replies)
         replies = self._outliers.without_long(replies, vectors, self.federation.units, ratio, 2 * half.target_norm)
-        with limited_threads(self.settings.server_threads):
+        with limited_threads(1):
             return self._changes.without_far(replies, half.group, ratio)
 
     def review(self, replies: Sequence[Reply]) -> Sequence[str]:
@@ -67,7 +67,7 @@ class OutlierCheck(Feature):
 
     def aggregated(self, aggregation: Aggregation) -> Sequence[str]:
         half, identities = self.federation.half, self.federation.identities
-        with limited_threads(self.settings.server_threads):
+        with limited_threads(1):
             against = self._changes.against_others(aggregation.replies, half.group)
         vectors = self._collect_vectors(aggregation.replies)
         for partition, upload in aggregation.uploads.items():

@@ -41,7 +41,7 @@ class Stopping(Feature):
         # what models do before training is no best that later rounds could fail to reach
         if not self.settings.stop_patience or validation is None or evaluation["of_round"] == 0:
             return
-        if self._best is None or validation["mean"] > self._best + self.settings.stop_min_delta:
+        if self._best is None or validation["mean"] > self._best:
             self._best, self._rounds_without_rise = validation["mean"], 0
         else:
             self._rounds_without_rise += 1

@@ -11,6 +11,7 @@ from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
 from protosphere.comparison.trials import cells
 from protosphere.core.errors import SettingError
 from protosphere.core.home import token_digest
+from protosphere.core.settings import GONE
 
 LOCAL = Entry("Local", {"strategy": "local"})
 MADE = Comparison(
@@ -85,6 +86,18 @@ def test_none_there_is_said(tmp_path):
     ):
         with pytest.raises(SettingError, match=said):
             ComparisonFolder.find(name, str(tmp_path))
+
+
+def test_a_comparison_goes_on_whose_cells_name_what_has_gone(folder, made, home):
+    file = folder.path / "comparison.json"
+    kept = json.loads(file.read_text())
+    for cell in kept["cells"]:
+        cell["settings"] |= {name: default for name, (default, _) in GONE.items()}
+    del kept["digest"]
+    file.write_text(json.dumps(kept))
+    assert folder.read() == (MADE, made)
+    old = replace(made[0], settings=kept["cells"][0]["settings"])
+    assert finish(folder, old, home) == folder.run_of(made[0])
 
 
 def test_a_folder_of_an_earlier_version_can_be_looked_at(folder, made, home):

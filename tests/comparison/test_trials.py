@@ -175,8 +175,8 @@ def test_what_is_counted_in_rounds_shrinks_with_them():
 
 
 def test_two_rounds_and_two_clients_are_left_at_least_and_architectures_without_a_client_are_told():
-    found = scaled(whole(**{"min-train-clients": 15, "min-replies": 10}), 0.02, [0, 1])
-    assert [found.settings[n] for n in ("rounds", "clients", "min-train-clients", "min-replies")] == [6, 2, 2, 2]
+    found = scaled(whole(**{"min-replies": 10}), 0.02, [0, 1])
+    assert [found.settings[n] for n in ("rounds", "clients", "min-replies")] == [6, 2, 2]
     assert scaled(whole(rounds=10), 0.02, [0]).settings["rounds"] == 2
     assert scaled(whole(rounds=1, clients=1), 0.1, [0]).changes == {"rows": (180, 1797)}
     found = scaled(whole(models="tiny,perceptron"), 0.15, [0])

@@ -11,14 +11,17 @@ import pytest
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import (
+    GONE,
     MAY_DIFFER_ON_RESUME,
     Settings,
+    _log_gone,
     check,
     is_run_name,
     plain_name,
     refuse_relative_paths,
     refuse_unknown,
     shown,
+    without_gone,
 )
 from protosphere.strategies import known_settings
 
@@ -27,8 +30,8 @@ ROOT = Path(__file__).resolve().parents[2]
 TINY = math.ulp(0.0)
 MOST = 2**31 - 1
 AT_LEAST_ONE = (
-    *("rounds", "classes-per-client", "min-samples", "spiral-points", "local-epochs", "min-train-clients"),
-    *("evaluate-every", "max-tokens", "max-failed-rounds", "threads", "server-threads"),
+    *("rounds", "classes-per-client", "min-samples", "spiral-points", "local-epochs"),
+    *("evaluate-every", "max-tokens", "max-failed-rounds", "threads"),
 )
 COUNTS = (
     *("clients", "ways-spread", "shots", "shots-spread", "max-samples", "ensemble-every", "min-replies"),
@@ -37,7 +40,7 @@ COUNTS = (
 POSITIVE = (
     *("alpha", "learning-rate", "start-timeout", "query-timeout", "round-timeout", "privacy-epsilon", "privacy-scale"),
 )
-NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight", "stop-min-delta")
+NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight")
 # setting -> (values that are just allowed, values that are just not)
 RANGES = {
     **dict.fromkeys(AT_LEAST_ONE, ([1, MOST], [0, -1, MOST + 1])),
@@ -83,7 +86,7 @@ PATHS = {"privacy-encoder", "results-dir", "resume", "shared-test-path", "partit
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
 FLAGS = {"normalise", "shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
 # of a setting that means nothing alone
-NEEDS = {"privacy-measure": {"privacy": "release"}, "stop-min-delta": {"stop-patience": 1}}
+NEEDS = {"privacy-measure": {"privacy": "release"}}
 EITHER = {"mlflow"}  # a flag or a place
 
 
@@ -207,7 +210,6 @@ def test_an_int_is_taken_for_a_float(name):
     [
         ({"test-share": 0.6, "validation-share": 0.4}, ["test-share", "0.6", "validation-share", "0.4"]),
         ({"clients": 2, "min-replies": 3}, ["`min-replies` 3", "`clients` 2"]),
-        ({"clients": 2, "min-train-clients": 3}, ["`min-train-clients` 3", "`clients` 2"]),
         ({"clients": 20, "fraction-train": 0.1, "min-replies": 3}, ["`min-replies` 3", "`clients` 20", "asks 2"]),
         ({"partition": "table"}, ['`partition` is "table"', '`partition-table` ""']),
         ({"partition": "column"}, ['`partition` is "column"', '`partition-column` ""']),
@@ -222,7 +224,6 @@ def test_an_int_is_taken_for_a_float(name):
         ({"privacy": "release", "disclose-class-counts": True}, ["`disclose-class-counts` is true", "`privacy`"]),
         ({"privacy": "release", "stop-patience": 3}, ["`stop-patience` is 3", "`privacy`"]),
         ({"stop-patience": 3, "validation-share": 0.0}, ["`stop-patience` is 3", "`validation-share` is 0"]),
-        ({"stop-min-delta": 0.25}, ["`stop-min-delta` is 0.25", "`stop-patience` is 0"]),
         ({"privacy-measure": True}, ["`privacy-measure` is true", '`privacy` is "none"']),
     ],
 )
@@ -235,15 +236,33 @@ def test_neighbours_of_the_contradictions_pass():
     check(Settings, {"test-share": 0.6, "validation-share": 0.39})
     for path in ("", "/notes", "./notes", "../notes", "~/notes"):
         check(Settings, {"shared-test-path": path})
-    check(Settings, {"clients": 3, "min-replies": 3, "min-train-clients": 3})
-    # ⌊0.1·20 + ½⌋ = 2, and 3 are asked where `min-train-clients` says so
+    check(Settings, {"clients": 3, "min-replies": 3})
+    # ⌊0.1·20 + ½⌋ = 2, and of a share that is less than one client one is asked
     check(Settings, {"clients": 20, "fraction-train": 0.1, "min-replies": 2})
-    check(Settings, {"clients": 20, "fraction-train": 0.1, "min-replies": 3, "min-train-clients": 3})
+    check(Settings, {"clients": 20, "fraction-train": 0.01, "min-replies": 1})
     check(Settings, {"clients": 5, "fraction-train": 0.5, "min-replies": 3})
     # without `clients` the number is not known before the roster
     check(Settings, {"fraction-train": 0.1, "min-replies": 50})
     check(Settings, {"precision": "bf16", "device": "auto"})
     check(Settings, {"sparsity-dim": 8, "feature-dim": 8})
+
+
+@pytest.mark.parametrize("name", GONE)
+def test_a_setting_that_has_gone_is_ignored_at_its_default_with_one_notice_and_else_refused(name, caplog):
+    _log_gone.cache_clear()
+    assert name not in known_settings()
+    for _ in range(2):
+        assert without_gone({"rounds": 3, name: GONE[name][0]}) == {"rounds": 3}
+    assert [record.args[0] for record in caplog.records] == [name]
+    for value in ("other", 3, True):
+        with pytest.raises(SettingError) as caught:
+            without_gone({name: value})
+        assert f"setting `{name}` is {shown(value)}, but it is gone since version" in sentence(caught)
+
+
+def test_a_method_of_somebodys_own_may_have_a_setting_that_ours_lost():
+    config = {"strategy": "./mine.py", "feddistill.outputs": "logits", "server-threads": 1}
+    assert without_gone(config) == {"strategy": "./mine.py", "feddistill.outputs": "logits"}
 
 
 @pytest.mark.parametrize(
@@ -334,7 +353,7 @@ def test_home_is_the_variable_or_a_folder_of_the_user(monkeypatch):
 def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_else():
     timeouts = {name for name in DEFAULTS if name.endswith("-timeout")}
     live = {"tensorboard", "wandb", "mlflow"}
-    ends = {"rounds", "stop-patience", "stop-min-delta"}
+    ends = {"rounds", "stop-patience"}
     assert timeouts | live | ends | {"device", "state-memory", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
 
 

@@ -34,7 +34,7 @@ def test_it_comes_with_the_last_evaluation_and_changes_no_other_figure(run, sett
 
 
 def test_a_run_that_is_stopped_early_has_it_too(run):
-    folder = run({"rounds": 30, "stop-patience": 1, "stop-min-delta": 0.9})
+    folder = run({"rounds": 30, "stop-patience": 1})
     lines = parts(folder)
     assert len(lines) < 31
     assert ["confusion" in line for line in lines] == [False] * (len(lines) - 1) + [True]

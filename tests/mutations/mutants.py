@@ -334,8 +334,8 @@ MUTANTS = {
     ),
     "patience that an equal mean restores": Mutant(
         R + "features/stopping.py",
-        'validation["mean"] > self._best + self.settings.stop_min_delta',
-        'validation["mean"] >= self._best + self.settings.stop_min_delta',
+        'validation["mean"] > self._best',
+        'validation["mean"] >= self._best',
         "tests/server_app/features/test_stopping.py",
     ),
     "a resume that has all its patience again": Mutant(

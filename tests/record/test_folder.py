@@ -168,7 +168,7 @@ def test_where_and_how_patiently_it_runs_may_change_and_a_longer_run_remembers_i
     assert resume(folder, changes | {"results-dir": str(results)}).path == folder.path
     # the settings that it was started with stay
     assert folder.settings() == CONFIG
-    stop = {"stop-patience": 3, "stop-min-delta": 0.5}
+    stop = {"stop-patience": 3}
     folder.set_end(50, check(Settings, stop))
     assert folder.settings() == CONFIG | stop | {"rounds": 50}
 

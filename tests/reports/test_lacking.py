@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 import protosphere
 from protosphere.cli.main import app
 from protosphere.core.errors import SettingError
+from protosphere.core.settings import GONE
 from protosphere.core.text import one_line
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.record.round import RunError
@@ -28,6 +29,15 @@ def test_a_run_that_was_cut_says_so(tmp_path):
     write_report(folder)
     assert "has not come to its end: all here is of its first 2 rounds" in outline(folder).text
     assert pictures(folder) == EVERY
+
+
+def test_a_setting_that_has_gone_is_left_out_and_another_value_of_it_is_one_sentence(tmp_path):
+    folder = fabricate(tmp_path / "run", settings={name: default for name, (default, _) in GONE.items()})
+    write_report(folder)
+    assert not any(name in outline(folder).text for name in GONE)
+    change(folder, "settings.json", **{"server-threads": 4})
+    with pytest.raises(SettingError, match=r"settings\.json: setting `server-threads` is 4, but it is gone since"):
+        read_results(folder)
 
 
 def test_the_title_names_data_without_the_way_to_them(tmp_path):

@@ -57,7 +57,7 @@ def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
 
 @pytest.mark.parametrize(
     "settings",
-    [{"min-train-clients": 4}, {"min-replies": 4}, {"min-replies": 3, "fraction-train": 0.5, "clients": 0}],
+    [{"min-replies": 4}, {"min-replies": 3, "fraction-train": 0.5, "clients": 0}],
 )
 def test_minima_that_no_round_can_meet_are_refused_before_training(federation, settings):
     group = federation(4, rows={p: (20 * (p != 3), 4, 6) for p in range(4)})

@@ -29,17 +29,14 @@ def asked(federation, kind=None):
 
 
 @pytest.mark.parametrize(
-    ("fraction", "least", "clients", "wanted"),
-    [(1.0, 1, 5, 5), (0.5, 1, 5, 3), (0.5, 1, 6, 3), (0.2, 1, 7, 1), (0.01, 1, 5, 1), (0.01, 3, 5, 3), (0.3, 1, 5, 2)],
+    ("fraction", "clients", "wanted"), [(1.0, 5, 5), (0.5, 5, 3), (0.5, 6, 3), (0.2, 7, 1), (0.01, 5, 1), (0.3, 5, 2)]
 )
-def test_a_round_asks_rho_m_clients_rounded_half_up_and_the_minimum_at_least(
-    federation, fraction, least, clients, wanted
-):
+def test_a_round_asks_rho_m_clients_rounded_half_up_and_one_at_least(federation, fraction, clients, wanted):
     group = federation(clients)
-    group.start({"fraction-train": fraction, "min-train-clients": least, "rounds": 2})
+    group.start({"fraction-train": fraction, "rounds": 2})
     per_round = Counter(r for _, r in asked(group, "train"))
     assert per_round == {1: wanted, 2: wanted}
-    assert wanted == max(least, math.floor(fraction * clients + 0.5))
+    assert wanted == max(1, math.floor(fraction * clients + 0.5))
 
 
 def test_only_clients_with_training_rows_train_and_the_others_evaluate(federation):

@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy, softmax
 
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
+from protosphere.strategies.contract import Batch, ClientState, Phase
 from tests.strategies.kin import halves_of as both_halves
 
 K, D = 4, 3
@@ -69,29 +69,23 @@ def test_what_is_no_distribution_is_made_one_so_that_no_loss_is_without_a_bound(
     state = ClientState(Net())
     objective.receive(state, PrototypeSet(torch.tensor([0]), torch.tensor([[-1e4, 3.0, 1.0, 0.0]])), 2)
     assert bool((state.received["taught"].tensors["targets"] >= 0).all())
-    # logits may be anything: their softmax is the target
-    logits, _ = halves_of(**{"feddistill.outputs": "logits"})
-    assert float(logits.aggregate({5: sent[5]}, {}, 1).downloads[EVERYONE].vectors.min()) == -4
 
 
-@pytest.mark.parametrize("outputs", ["probabilities", "logits"])
-def test_the_upload_is_the_mean_output_of_each_class(outputs):
-    _, objective = halves_of(**{"feddistill.outputs": outputs})
+def test_the_upload_is_the_mean_output_of_each_class():
+    _, objective = halves_of()
     state = ClientState(Net())
     assert objective.upload(state, 1) is None
     z, labels = torch.randn(7, D), torch.tensor([0, 0, 2, 2, 2, 3, 0])
     state.features = (z, labels)
     sent = objective.upload(state, 1)
     assert (sent.labels.tolist(), sent.counts) == ([0, 2, 3], None)
-    logits = state.module.classify(z).detach()
-    every = logits if outputs == "logits" else softmax(logits, dim=1)
+    every = softmax(state.module.classify(z).detach(), dim=1)
     for label, vector in zip(sent.labels.tolist(), sent.vectors, strict=True):
         torch.testing.assert_close(vector, every[labels == label].mean(dim=0))
 
 
-@pytest.mark.parametrize("outputs", ["probabilities", "logits"])
-def test_the_loss_adds_the_cross_entropy_to_the_targets_of_rows_that_have_one(outputs):
-    _, objective = halves_of(**{"feddistill.weight": 2.0, "feddistill.outputs": outputs})
+def test_the_loss_adds_the_cross_entropy_to_the_targets_of_rows_that_have_one():
+    _, objective = halves_of(**{"feddistill.weight": 2.0})
     state = ClientState(Net())
     batch = Batch(torch.randn(5, 5), torch.tensor([0, 1, 2, 0, 1]))
     phase = Phase("train", [])
@@ -104,8 +98,7 @@ def test_the_loss_adds_the_cross_entropy_to_the_targets_of_rows_that_have_one(ou
     terms = []
     for row, label in enumerate(batch.labels.tolist()):
         if label in wanted:
-            target = softmax(wanted[label], dim=0) if outputs == "logits" else wanted[label]
-            terms.append(-(target * logits[row].log_softmax(dim=0)).sum())
+            terms.append(-(wanted[label] * logits[row].log_softmax(dim=0)).sum())
     expected = cross_entropy(logits, batch.labels) + 2 * torch.stack(terms).mean()
     torch.testing.assert_close(loss.total, expected)
     # no row of the batch has a target: nothing is added, and nothing is NaN

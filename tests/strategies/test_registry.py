@@ -228,7 +228,6 @@ WRONG = {
     "fedrod.gamma": [-0.1],
     "feddistill.weight": [-0.1],
     "feddistill.teacher": ["self"],
-    "feddistill.outputs": ["scores"],
     "fml.companion": ["nonesuch", "tiny", "./net.py", "hf:/home/encoder", "resnet8,resnet8"],
     "fml.alpha": [-0.1, 1.1],
     "fml.beta": [-0.1, 1.1],

@@ -40,8 +40,7 @@ def told(strategy):
     [
         ({"stop-patience": 2}, [1, 5, 4, 5, 9], 4),  # equal is not better
         ({"stop-patience": 2}, [1, 5, 4, 6, 6, 6], 6),
-        ({"stop-patience": 1, "stop-min-delta": 0.06}, [1, 3, 4, 9], 3),  # 0.05 more
-        ({"stop-patience": 1, "stop-min-delta": 0.04}, [1, 3, 4, 4], 4),
+        ({"stop-patience": 1}, [1, 3, 4, 4], 4),
         ({"stop-patience": 1, "evaluate-every": 3}, [1, 9, 9, 1], 7),  # patience counts evaluations
         ({"stop-patience": 2}, [19, 5, 6, 7, 8, 8, 8], 7),  # untrained models are no best
         ({"stop-patience": 8}, [1], 8),  # too late by one round
