@@ -139,18 +139,8 @@ def test_both_ends_start_alike(name, dim):
         torch.testing.assert_close(drawn @ drawn.T, torch.eye(K, dtype=torch.float64))
 
 
-def test_fednh_refuses_masks_which_would_make_two_classifiers():
-    with pytest.raises(SettingError, match="`sparsity-dim` is 2, but `fednh` classifies by its prototypes"):
-        halves("fednh", **{"sparsity-dim": 2})[0].check(K, D)
-
-
 @pytest.mark.parametrize(("chosen", "least"), [("orthogonal", 3), ("simplex", 2)])
-def test_prototypes_without_room_are_refused(chosen, least):
-    server, _ = halves("fednh", **{"fednh.start": chosen})
-    server.check(K, least)
-    with pytest.raises(SettingError, match=f"`fednh.start` is {chosen}, which needs `feature-dim` of {least}"):
-        server.check(K, least - 1)
-    # a client says the same, which is the first to draw them
+def test_a_client_the_first_to_draw_prototypes_refuses_those_without_room_too(chosen, least):
     with pytest.raises(SettingError, match=f"`fednh.start` is {chosen}"):
         start(FedNHSettings(start=chosen), K, least - 1, 0)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.core.errors import SettingError
 from protosphere.core.seeds import derive
 from protosphere.prototypes.alignment import align, riesz_energy
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -129,10 +128,3 @@ def test_gamma_is_the_client_s_alone(halves):
     assert torch.equal(received.vectors, torch.eye(2, 5))
     assert both.objective.targets(ClientState(torch.nn.Identity()), None) is None
     assert (both.server.scales, both.server.target_norm) == ((7.5, 1.0), 7.5)
-
-
-def test_a_simplex_that_does_not_fit_is_refused(halves):
-    server = halves({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 8).server
-    with pytest.raises(SettingError, match=r"`protonorm.alignment` is simplex, .* `feature-dim` of 9 .* \(it is 8\)"):
-        server.check(10, 8)
-    server.check(10, 9)

@@ -310,6 +310,41 @@ def test_settings_that_contradict_each_other_or_that_no_part_obeys(config, named
     assert all(words in text for words in named)
 
 
+# settings, K and d that a method's server does not take -> what the refusal names; None: it takes them
+SINGLE = {"strategy": "gfpl", "gfpl.dual-classifier": False}
+UNFIT = [
+    ({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 8, ["`protonorm.alignment` is simplex", "of 9 "]),
+    ({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 9, None),
+    ({"strategy": "fednh", "sparsity-dim": 2}, 3, 5, ["`sparsity-dim` is 2", "`fednh`"]),
+    ({"strategy": "fednh", "fednh.start": "orthogonal"}, 3, 2, ["`fednh.start` is orthogonal", "`feature-dim` of 3"]),
+    ({"strategy": "fednh", "fednh.start": "orthogonal"}, 3, 3, None),
+    ({"strategy": "fednh", "fednh.start": "simplex"}, 3, 1, ["`fednh.start` is simplex", "`feature-dim` of 2"]),
+    ({"strategy": "fednh", "fednh.start": "simplex"}, 3, 2, None),
+    ({"strategy": "gfpl"}, 7, 6, ["`feature-dim` is 6", "(7)"]),
+    # more dimensions would not help
+    ({"strategy": "gfpl"}, 1, 6, ["`gfpl.dual-classifier` is true", "the data have 1"]),
+    (SINGLE | {"inference": "etf"}, 4, 6, ['`inference` is "etf"', "`gfpl.dual-classifier`"]),
+    ({"strategy": "gfpl"}, 6, 6, None),
+    (SINGLE, 1, 6, None),
+    *(
+        ({"strategy": name, "client-weights": "equal", "tinyproto.scaling": scaling}, 3, 7, named)
+        for name in ("tinyproto-fp", "tinyproto-ft")
+        for scaling, named in ((True, ['`client-weights` is "equal"', "`tinyproto.scaling`"]), (False, None))
+    ),
+]
+
+
+@pytest.mark.parametrize(("config", "classes", "dim", "named"), UNFIT)
+def test_what_a_method_s_server_does_not_take_is_refused_before_any_client_is_met(config, classes, dim, named):
+    run = read_settings({"disclose-class-counts": True} | config)
+    server = run.method.server(run.settings, run.options)
+    if named is None:
+        server.check(classes, dim)
+        return
+    text = refused(lambda asked: server.check(classes, dim), config)
+    assert all(words in text for words in named)
+
+
 def test_whose_schedule_depends_on_the_number_of_rounds():
     assert {name for name in METHODS if load_method(name).fixed_rounds} == {"fedproc", "fedkd", "fraug", "gfpl"}
 

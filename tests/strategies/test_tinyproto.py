@@ -117,13 +117,6 @@ def test_a_bound_on_norms_is_one_on_p_not_on_n_p(halves, strategy):
     assert [server.unit(p) for p in range(4)] == [10, 900, 30, 1]
 
 
-@pytest.mark.parametrize("strategy", BOTH)
-def test_prototypes_that_clients_have_scaled_cannot_weigh_alike(halves, strategy):
-    with pytest.raises(SettingError, match=r"`client-weights` is \"equal\".*`tinyproto\.scaling`"):
-        both_halves(halves, strategy, {"client-weights": "equal"}).server.check(3, 7)
-    both_halves(halves, strategy, {"client-weights": "equal", "tinyproto.scaling": False}).server.check(3, 7)
-
-
 def test_nor_is_the_bound_of_a_download_one_on_n_p(run, metrics):
     """What the client receives is 1/mu times its target."""
     folder = run({"strategy": "tinyproto-fp", "rounds": 2, "max-prototype-norm": 1.6, "partition": "iid"})
