@@ -124,7 +124,7 @@ class ComparisonFolder:
         entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
         every = [comparison.settings, *(entry.settings for entry in entries), *(cell.settings for cell in cells)]
         refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
-        cells = [replace(cell, settings=without_gone(cell.settings)) for cell in cells]
+        cells = [replace(cell, settings=without_gone(cell.settings, is_finished=not to_run)) for cell in cells]
         if not to_run:
             return comparison, [replace(cell, settings=_as_of_today(cell.settings)) for cell in cells]
         for cell in cells:

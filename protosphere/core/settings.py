@@ -330,9 +330,12 @@ GONE: dict[str, tuple[Scalar, str]] = {
 }
 
 
-def without_gone(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) -> dict[str, Scalar]:
     """The settings without those of `GONE`: at its default such a one changed nothing, and a notice says that it is
     ignored. A method of somebody's own may have one of its own by such a name.
+
+    Args:
+        is_finished: whether nothing is to run by them any more: then whatever value they had is left out.
 
     Raises:
         SettingError: one has another value than its default.
@@ -341,7 +344,7 @@ def without_gone(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     gone_names = {name for name in GONE.keys() & run_config.keys() if "." not in name or not is_own_method}
     for name in sorted(gone_names):
         (default, replacement), value = GONE[name], run_config[name]
-        if isinstance(value, bool) or value != default:
+        if not is_finished and (isinstance(value, bool) or value != default):
             raise SettingError(
                 f"setting `{name}` is {shown(value)}, but it is gone since version {GONE_SINCE}: {replacement}; take "
                 "it out, or use the version that has it."

@@ -119,10 +119,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _refuse(folder, f"its format is {shown(written['format'])}, and this program's {FORMAT}", version)
     if not lines or not roster:
         raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
-    try:
-        settings = without_gone(saved_settings)
-    except SettingError as error:
-        _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
+    settings = without_gone(saved_settings, is_finished=True)
     unknown = "" if trust else "".join(code for _, code in untrusted([("strategy", _strategy(settings))]))
     try:
         run = _without_method(settings, written, lines) if unknown else read_settings(settings)

@@ -20,7 +20,7 @@ from protosphere.core.devices import device_of, exact_on
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.seeds import limited_threads
-from protosphere.core.settings import RECEIVED, device_name
+from protosphere.core.settings import RECEIVED, device_name, without_gone
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
 from protosphere.data.images import resized
 from protosphere.models.text import Tokens
@@ -141,7 +141,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
         SettingError: a device that is not there, or code that may not run. ModelError: the model cannot be built here.
     """
     about = _description(folder)
-    settings = unpacked(about["settings"])
+    settings = unpacked(without_gone(about["settings"], is_finished=True))
     encoders = [] if encoder else [("privacy-encoder", encoder_of(about, settings))]
     refuse_untrusted(
         folder, [("strategy", str(settings.get("strategy", ""))), ("model", about["model"]), *encoders], trust
