@@ -8,9 +8,9 @@ from functools import wraps
 from flwr.app import Context, Error, Message, MessageType
 from flwr.clientapp import ClientApp
 
-from protosphere.client_app.client import USER_ERRORS, Client, Preparation
+from protosphere.client_app.client import Client, Preparation
 from protosphere.client_app.message_log import note
-from protosphere.client_app.public_errors import KINDS, OPEN, over_ray, simulated, told, withheld
+from protosphere.client_app.public_errors import KINDS, OPEN, USER_ERRORS, over_ray, simulated, told, withheld
 from protosphere.client_app.run import run_of
 from protosphere.client_app.train import Job, Outcome
 from protosphere.core.errors import SettingError

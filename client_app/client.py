@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from flwr.app import Context
 
-from protosphere.client_app.evaluate import DivergenceError, evaluate, measure, predict
+from protosphere.client_app.evaluate import DivergenceError, evaluate, measure
+from protosphere.client_app.feature import Arrival, features_of
 from protosphere.client_app.features.encoder import encoded_of
 from protosphere.client_app.features.privacy import guard_of, private_spec, refuse_unprotected
-from protosphere.client_app.features.privacy_ledger import LedgerError
 from protosphere.client_app.public_errors import over_ray, simulated, told
 from protosphere.client_app.run import run_of, told_in_full
 from protosphere.client_app.site import device_for, refuse_code, specs, text, whole_number
 from protosphere.client_app.state import describe, lay_out, new_state, size_of
-from protosphere.client_app.store import Stamp, Store, StoreError
+from protosphere.client_app.store import Stamp, Store
 from protosphere.client_app.train import Job, Outcome, mean_norm
 from protosphere.core import plugins
-from protosphere.core.errors import DataError, ModelError, SettingError
+from protosphere.core.errors import SettingError
 from protosphere.core.home import home, refuse_other, stores, token_digest
 from protosphere.core.paths import is_path, listed
 from protosphere.core.seeds import seed_process
@@ -28,7 +28,6 @@ from protosphere.core.settings import RECEIVED, shown
 from protosphere.data.augment import refuse_unfit as fit_inputs
 from protosphere.data.client_data import client_data
 from protosphere.data.lru_cache import Recent
-from protosphere.data.shared_test_set import refuse_unfit, shared_rows
 from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -37,10 +36,8 @@ from protosphere.strategies.contract import ClientState
 from protosphere.strategies.user_method import checked_payload
 from protosphere.wire.codec import codec_of
 from protosphere.wire.parts import Limits, as_sent
-from protosphere.wire.payloads import SENT, Answers, Identity, Instruction, Parts, Payload, Report
+from protosphere.wire.payloads import SENT, Identity, Instruction, Parts, Payload, Report
 from protosphere.wire.weights import layout_lines
-
-USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
 
 _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
 
@@ -99,17 +96,15 @@ class Client:
         spec, self.shared = specs(node, self.settings, self.partitions, simulated())
         if self.run.private:
             spec = private_spec(self.settings, node, spec, bool(self.own_data), simulated())
-        self._dealt = simulated() or not any(map(is_path, listed(spec.dataset)))
-        # of a site's own rows class counts are its own
-        may_tell = self.settings.confusion == "always" or (self._dealt and not self.own_data)
-        self.tells_confusion = self.run.confusion and may_tell
+        is_dealt = simulated() or not any(map(is_path, listed(spec.dataset)))
+        self.has_dealt_rows = is_dealt and not self.own_data
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         load = partial(client_data, spec, self.partition, cache, self.device, self.own_data)
         self.data = load(self.tokens)
         fit_inputs(self.settings.augment, self.settings.normalise, 0 if self.tokens else len(self.data.transform.shape))
         # a domain that was dealt has its name already; the name of a folder on a site's own machine is not told
-        self.domain = (self.data.domain if self._dealt else "") or text(node, "domain").strip()
+        self.domain = (self.data.domain if is_dealt else "") or text(node, "domain").strip()
         with told_in_full():
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
@@ -117,6 +112,7 @@ class Client:
         folder, site = (lambda run: self._store(run).folder), (bool(self.own_data), simulated())
         self.encoded = encoded_of(self.run, node, self.data, load, simulated())
         self.codec = replace(self.codec, encoder=self.encoded.encoder.fingerprint if self.encoded else "")
+        self.features = features_of(self)
         self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, self.encoded, folder, *site)
 
     def _refuse_companion(self, name: str) -> None:
@@ -146,15 +142,10 @@ class Client:
             "accuracy",
             "seconds",
         ]
-        if self.settings.ensemble_every:
-            refuse_unfit(self.shared, self.partition, self.own_data)
-            discloses.append("its class probabilities for every row of the shared test set")
         masked = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
         discloses += self.run.exchange.said(masked)
-        if self.tells_confusion:
-            discloses.append(
-                "what it takes the test rows of each class for, which tells how many it has (once, at the end)"
-            )
+        for feature in self.features:
+            discloses += feature.discloses()
         if self.domain:
             discloses.append("its domain")
         companion = self.objective.companion
@@ -302,30 +293,28 @@ class Client:
         return state
 
     def _evaluate_arrival(self, state: ClientState, instruction: Instruction) -> Report:
-        """Lay the targets out; evaluate, and answer for the ensemble, if that is asked."""
+        """Lay the targets out; evaluate, where that is due, and answer what features ask."""
         state.constants = dict(instruction.constants)
-        if instruction.evaluate or instruction.ensemble:
+        if instruction.evaluate or any(feature.needs_features(instruction) for feature in self.features):
             self._measure_late(state)
         self._lay_out(state, instruction)
         last = instruction.round > self.settings.rounds
         arrived_state = (
             self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         )
-        confused_rule = self.run.inference if instruction.confusion and self.tells_confusion else ""
         encoder_scores = None
         if self.encoded is not None:
             encoder_scores = partial(self.encoded.scores, self.objective, state, instruction.payload)
-        arguments = (self.objective, state, self.data, last, arrived_state, confused_rule, encoder_scores)
-        evaluation = evaluate(*arguments) if instruction.evaluate else None
+        evaluation, predictions = None, dict[str, torch.Tensor]()
+        if instruction.evaluate:
+            arguments = (self.objective, state, self.data, last, arrived_state, encoder_scores)
+            evaluation = evaluate(*arguments, predictions.update)
+        judged_state = arrived_state if arrived_state is not None and self.run.inference == RECEIVED else state
+        arrival = Arrival(judged_state, predictions)
         report = Report(self.partition, instruction.round, evaluation=evaluation)
-        if not instruction.ensemble:
-            return report
-        try:
-            judged_state = arrived_state if arrived_state is not None and self.run.inference == RECEIVED else state
-            return replace(report, answers=self._answer_ensemble(judged_state))
-        except USER_ERRORS as error:
-            # a measurement that fails must not cost a round of training
-            return replace(report, remark=f"no ensemble answer: {told(error, self.node)}")
+        for feature in self.features:
+            report = feature.answer(instruction, arrival, report)
+        return report
 
     def _measure_late(self, state: ClientState) -> None:
         """As at the end of the round that left this state, when no evaluation was to follow."""
@@ -336,15 +325,6 @@ class Client:
         except DivergenceError as error:
             beginning = "its model diverged in the round that it trained last: "
             raise DivergenceError(beginning + str(error), told=beginning + told(error, self.node)) from None
-
-    def _answer_ensemble(self, state: ClientState) -> Answers | None:
-        if not self.settings.ensemble_every:
-            raise SettingError.public(
-                "the server asks for the ensemble's answers, but this run's `ensemble-every` is 0."
-            )
-        rows, fingerprint = shared_rows(self.shared, self.device, self.tokens)
-        probabilities = predict(self.objective, state, rows, self.data.transform)
-        return None if probabilities is None else Answers(probabilities, fingerprint)
 
     def _lay_out(self, state: ClientState, instruction: Instruction) -> None:
         lay_out(self.objective, state, instruction.payload, self.device)

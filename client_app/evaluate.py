@@ -18,7 +18,6 @@ from protosphere.prototypes.nearest import nearest_scores
 from protosphere.prototypes.prototype_set import class_means
 from protosphere.record.figures import MAJORITY
 from protosphere.strategies.contract import ClientState, Objective
-from protosphere.wire.confusion import width
 from protosphere.wire.payloads import Evaluation
 
 # Rows at once that were fastest: on a CPU images of a convolution fit in its cache, so of small ones more, at least
@@ -77,16 +76,16 @@ def evaluate(
     data: ClientData,
     last: bool = False,
     arrived: ClientState | None = None,
-    confused: str = "",
     further_scores: Beside | None = None,
+    observe: Callable[[Mapping[str, Tensor]], object] | None = None,
 ) -> Evaluation:
     """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
     test rows of all classes.
 
     Args:
         arrived: the client with what has just come, which the rule `received` judges; None without that rule.
-        confused: the rule by which to tell what the test rows of each class are taken for; "" for none.
         further_scores: gives scores by further rules, of rows and their features.
+        observe: given the labels that each rule predicts for the test rows.
     """
     began = time.perf_counter()
     splits = [data.test, data.validation]
@@ -110,9 +109,9 @@ def evaluate(
     counts_by_split = [next(right_counts) if labels_by_rule else [0] * len(rules) for labels_by_rule in answers]
     numbers = [len(split) for split in splits]
     correct = {rule: _add_unheld([counts[index] for counts in counts_by_split]) for index, rule in enumerate(rules)}
-    predictions = answers[0].get(confused)
-    confusion = () if predictions is None else _count_confusion(data.test.labels, predictions, objective.num_classes)
-    return Evaluation(_add_unheld(numbers), correct, time.perf_counter() - began, confusion)
+    if observe is not None:
+        observe(answers[0])
+    return Evaluation(_add_unheld(numbers), correct, time.perf_counter() - began)
 
 
 def _is_row_by_row(module: nn.Module) -> bool:
@@ -120,23 +119,10 @@ def _is_row_by_row(module: nn.Module) -> bool:
     return not any(isinstance(part, _BatchNorm) and part.running_mean is None for part in module.modules())
 
 
-def _count_confusion(labels: Tensor, answers: Tensor, num_classes: int) -> tuple[int, ...]:
-    """Counts of (true, predicted), row by row; above MOST_CLASSES of (true, right or wrong)."""
-    true, predicted, across = labels.cpu(), answers.cpu(), width(num_classes)
-    column = predicted if across == num_classes else (predicted != true).to(true.dtype)
-    return tuple(torch.bincount(true * across + column, minlength=num_classes * across).tolist())
-
-
 def _add_unheld(numbers: list[int]) -> tuple[int, ...]:
     """(test, validation[, unheld]) to (test, validation[, test of all classes])."""
     test, validation, *unheld = numbers
     return test, validation, *(test + more for more in unheld)
-
-
-@torch.no_grad()
-def predict(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor | None:
-    """Class probabilities of all rows for the ensemble, (n, K); None where the method can predict no class yet."""
-    return objective.probabilities(state, features_of(objective, state, rows, transform))
 
 
 def features_of(objective: Objective, state: ClientState, rows: Rows, transform: Transform) -> Tensor:

@@ -25,6 +25,8 @@ KINDS: dict[type[Exception], str] = {
     DivergenceError: "its training diverged",
     MethodError: "its method failed",
 }
+# Of a client that cannot do what it is asked: each a sentence for a person.
+USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
 # What these quote is what the server itself has sent, or figures of prototypes.
 OPEN = (MessageError, CodecError)
 # Of these no row decides whether they are raised, nor on their words.

@@ -35,7 +35,7 @@ def export(
 
     Exits 0 when the file is written, and 2 when it cannot be.
     """
-    from protosphere.client_app.client import USER_ERRORS
+    from protosphere.client_app.public_errors import USER_ERRORS
     from protosphere.serving.export import export as write
     from protosphere.serving.predict import open_trained
 

@@ -57,7 +57,7 @@ def predict(
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """
     from protosphere.cli.measure import measure, tell_problems, tell_unknown, write_answers
-    from protosphere.client_app.client import USER_ERRORS
+    from protosphere.client_app.public_errors import USER_ERRORS
     from protosphere.core.errors import SettingError
     from protosphere.serving.input_rows import answers_to, holds_rows, read_rows
     from protosphere.serving.labelled_data import holds_labels, judge, read_labelled

@@ -9,8 +9,9 @@ import torch
 from PIL import Image
 from torch.nn.functional import normalize
 
-from protosphere.client_app import client as client_module
-from protosphere.client_app.evaluate import predict
+from protosphere.client_app.features import ensemble as ensemble_module
+from protosphere.client_app.features.ensemble import predict
+from protosphere.client_app.public_errors import USER_ERRORS
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import DataSpec
 from protosphere.data.shared_test_set import SharedTestSpec, shared_labels, shared_rows
@@ -134,7 +135,7 @@ def test_a_client_that_diverges_has_answered_before_or_says_both(client, monkeyp
         raise DataError("gone.")
 
     if fails:
-        monkeypatch.setattr(client_module, "shared_rows", failing)
+        monkeypatch.setattr(ensemble_module, "shared_rows", failing)
     report = client(0, ENSEMBLE | {"learning-rate": 1e30}).train(ask(1))
     assert "diverged" in report.problem
     assert report.evaluation is not None
@@ -186,7 +187,7 @@ def check_same_work(report, other):
     assert report.problem == other.problem == ""
 
 
-@pytest.mark.parametrize("error", client_module.USER_ERRORS)
+@pytest.mark.parametrize("error", USER_ERRORS)
 def test_a_measurement_that_fails_costs_nothing_but_itself(client, monkeypatch, error):
     def failing(*_):
         raise error("the disk with the shared test set is gone.")
@@ -197,7 +198,7 @@ def test_a_measurement_that_fails_costs_nothing_but_itself(client, monkeypatch, 
     client(0, ENSEMBLE).train(ask(1))
     for how in ("evaluate", "train"):
         with monkeypatch.context() as patch:
-            patch.setattr(client_module, "shared_rows", failing)
+            patch.setattr(ensemble_module, "shared_rows", failing)
             report = getattr(client(0, ENSEMBLE), how)(ask(2, targets()))
         assert "the disk with the shared test set is gone." in report.remark
         assert report.answers is None

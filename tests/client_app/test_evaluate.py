@@ -7,6 +7,7 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from protosphere.client_app.evaluate import ROWS_AT_ONCE, DivergenceError, evaluate, features_of, measure
+from protosphere.client_app.features.confusion import count_confusion
 from protosphere.data.client_data import InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire import confusion
@@ -101,16 +102,17 @@ def test_of_small_images_more_pass_at_once(parts, shape, rows):
 def test_what_is_taken_for_what_equals_a_loop_over_test_rows(parts, monkeypatch, most):
     monkeypatch.setattr(confusion, "MOST_CLASSES", most)
     made = trained(parts, train=(0, 0, 1, 2, 2, 2) * 6, test=(0, 1, 2, 3, 3) * 15)
-    whole = evaluate(made.objective, made.state, made.data, confused="local-prototypes")
+    predictions = {}
+    whole = evaluate(made.objective, made.state, made.data, observe=predictions.update)
+    counts = count_confusion(made.data.test.labels, predictions["local-prototypes"], 4)
     answers = nearest(alone(made.state.module, made.data.test), local_means(made))
     across = 4 if most == 100 else 2
     expected = [[0] * across for _ in range(4)]
     for true, predicted in zip(made.data.test.labels.tolist(), answers, strict=True):
         expected[true][predicted if across == 4 else true != predicted] += 1
-    assert whole.confusion == tuple(count for row in expected for count in row)
-    assert sum(whole.confusion) > whole.correct["local-prototypes"][0] > 0, "some are wrong"
-    assert evaluate(made.objective, made.state, made.data).confusion == ()
-    assert evaluate(made.objective, made.state, made.data, confused="global-prototypes").confusion == ()
+    assert counts == tuple(count for row in expected for count in row)
+    assert sum(counts) > whole.correct["local-prototypes"][0] > 0, "some are wrong"
+    assert "global-prototypes" not in predictions
 
 
 def test_where_the_other_rows_of_a_batch_matter_splits_do_not_meet(parts):

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from protosphere.client_app.features import FEATURES as CLIENT_FEATURES
 from protosphere.server_app.features import FEATURES
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "client_selection", "roster", "app")
+CLIENT_CORE = ("app", "client", "cohort", "evaluate", "run", "state", "store", "train")
 # of each feature, words by which code would name it
 WORDS = {
     "collapse": ("collapse", "first_norm"),
@@ -49,6 +51,26 @@ def test_a_feature_that_is_taken_out_takes_nothing_else_with_it(run, metrics, mo
 def test_the_rounds_do_not_name_it(name):
     for file in CORE:
         tree = ast.parse((ROOT / "server_app" / f"{file}.py").read_text())
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        assert not [used for used in names if any(word in used.lower() for word in WORDS[name])], (file, name)
+
+
+@pytest.mark.parametrize("name", CLIENT_FEATURES)
+def test_a_clients_feature_that_is_taken_out_takes_nothing_else_with_it(run, metrics, monkeypatch, name):
+    whole = lines_without_time(metrics(run(ALL)))
+    monkeypatch.delitem(CLIENT_FEATURES, name)
+    lines = lines_without_time(metrics(run(ALL)))
+    for line in whole:
+        line.pop(LEAVES[name], None)
+    assert lines == whole
+
+
+@pytest.mark.parametrize("name", CLIENT_FEATURES)
+def test_training_and_evaluation_do_not_name_it(name):
+    for file in CLIENT_CORE:
+        tree = ast.parse((ROOT / "client_app" / f"{file}.py").read_text())
         names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
         names |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
         names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}

@@ -15,7 +15,7 @@ from protosphere.client_app import public_errors
 from protosphere.client_app import train as trainer
 from protosphere.client_app.features import privacy
 from protosphere.client_app.features.privacy_ledger import Ledger
-from protosphere.client_app.store import Store
+from protosphere.client_app.store import Store, StoreError
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.prototypes.accounting import epsilon_of
@@ -137,7 +137,7 @@ def raising(error):
 FAULTS = {
     "training diverges": (trainer, "train", trainer.DivergenceError("the loss of row 3 is not finite")),
     "training is a defect": (trainer, "train", RuntimeError("row 3")),
-    "the state is lost": (Store, "newest_before", client_module.StoreError("round 2")),
+    "the state is lost": (Store, "newest_before", StoreError("round 2")),
     "evaluation fails": (client_module, "evaluate", ValueError("row 3")),
     "features are not finite": (client_module, "measure", trainer.DivergenceError("row 3")),
     "the disk is full": (privacy.Guard, "_note", OSError(28, "full")),

@@ -1,0 +1,45 @@
+"""What a client takes the test samples of each class for, once, after the last round."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from protosphere.client_app.feature import Arrival, Feature
+from protosphere.wire.confusion import width
+from protosphere.wire.payloads import Instruction, Report
+
+if TYPE_CHECKING:
+    from protosphere.client_app.client import Client
+
+
+class Confusion(Feature):
+    """Tells the counts where the server asks, and the client's class counts are no secret of a site."""
+
+    def __init__(self, client: "Client"):
+        super().__init__(client)
+        # of a site's own rows class counts are its own
+        may_tell = client.settings.confusion == "always" or client.has_dealt_rows
+        self.tells = client.run.confusion and may_tell
+
+    def discloses(self) -> Sequence[str]:
+        if not self.tells:
+            return ()
+        return ["what it takes the test rows of each class for, which tells how many it has (once, at the end)"]
+
+    def answer(self, instruction: Instruction, arrival: Arrival, report: Report) -> Report:
+        client, evaluation = self.client, report.evaluation
+        predictions = arrival.predictions.get(client.run.inference)
+        if not instruction.confusion or not self.tells or predictions is None or evaluation is None:
+            return report
+        counts = count_confusion(client.data.test.labels, predictions, client.data.num_classes)
+        return replace(report, evaluation=replace(evaluation, confusion=counts))
+
+
+def count_confusion(labels: Tensor, predictions: Tensor, num_classes: int) -> tuple[int, ...]:
+    """Counts of (true, predicted), row by row; above MOST_CLASSES of (true, right or wrong)."""
+    true, predicted, columns = labels.cpu(), predictions.cpu(), width(num_classes)
+    column = predicted if columns == num_classes else (predicted != true).to(true.dtype)
+    return tuple(torch.bincount(true * columns + column, minlength=num_classes * columns).tolist())
