@@ -97,8 +97,8 @@ class Run:
     @property
     def inference(self) -> str:
         """The primary prediction rule."""
-        chosen = self.settings.inference
-        return self.method.inference if chosen == "auto" else chosen
+        inference = self.settings.inference
+        return self.method.inference if inference == "auto" else inference
 
 
 def load_method(name: str) -> Method:
@@ -109,16 +109,16 @@ def load_method(name: str) -> Method:
     """
     if plugins.is_plugin(name):
         try:
-            found = plugins.load(name, "METHOD")
+            plugin = plugins.load(name, "METHOD")
         except ModelError as error:
             raise SettingError(f"setting `strategy`: {error}", told=error.told) from None
-        if not isinstance(found, Method):
+        if not isinstance(plugin, Method):
             raise SettingError(
-                f"setting `strategy` is {shown(name)}, which is a {type(found).__name__} and no Method; "
+                f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and no Method; "
                 "docs/adding-a-method.md shows one.",
                 told="the setting `strategy` names no method",
             )
-        return found
+        return plugin
     if name not in METHODS:
         raise SettingError(
             f"setting `strategy` is {shown(name)}{nearest(name, METHODS)}; one of {', '.join(METHODS)} is "
@@ -137,30 +137,32 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     """
     run_config = unpacked(run_config)
     shared = {name: value for name, value in run_config.items() if "." not in name}
-    refuse_unknown(shared, _names(Settings))
+    refuse_unknown(shared, _list_names(Settings))
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
     if method.objective.encoder and settings.privacy == "none" and not settings.privacy_encoder:
         settings = settings.model_copy(update={"privacy_encoder": method.objective.encoder})
-    own: dict[type, Any] = {}
+    settings_by_type: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
-        strange = set(values) - set(_names(kind))
-        if strange and plugins.is_plugin(settings.strategy):
+        unknown_names = set(values) - set(_list_names(kind))
+        if unknown_names and plugins.is_plugin(settings.strategy):
             # a copy of a method of ours that has other settings: nobody gave it our defaults
-            ours = known_settings() | {name: default for name, (default, _) in GONE.items()}
-            values = {n: v for n, v in values.items() if n not in strange or ours.get(f"{prefix}.{n}", kind) != v}
-        refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _names(kind)))
-        own[kind] = check(kind, values, f"{prefix}.")
+            defaults = known_settings() | {name: default for name, (default, _) in GONE.items()}
+            values = {
+                n: v for n, v in values.items() if n not in unknown_names or defaults.get(f"{prefix}.{n}", kind) != v
+            }
+        refuse_unknown((f"{prefix}.{name}" for name in values), (f"{prefix}.{name}" for name in _list_names(kind)))
+        settings_by_type[kind] = check(kind, values, f"{prefix}.")
     if settings.prototypes_from == "training" and (method.objective.of_features or settings.inference == DISCRIMINANT):
-        needs = (
+        cause = (
             "the rule `discriminant` needs" if settings.inference == DISCRIMINANT else f"`{settings.strategy}` uploads"
         )
         raise SettingError(
-            f'setting `prototypes-from` is "training", but {needs} what is made of the trained model\'s features; take '
-            'it out ("model").'
+            f'setting `prototypes-from` is "training", but {cause} what is made of the trained model\'s features; '
+            'take it out ("model").'
         )
-    options = Options(own)
+    options = Options(settings_by_type)
     run = Run(settings, method, options)
     if settings.inference not in ("auto", *run.rules):
         raise SettingError(
@@ -191,7 +193,7 @@ def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
     Raises:
         SettingError: names the setting and the kinds of parts.
     """
-    kinds, unobeyed = exchange.kinds(), _unobeyed(exchange)
+    kinds, unobeyed = exchange.kinds(), _find_unobeyed(exchange)
     classwise = any(spec.classwise for spec in (*exchange.up, *exchange.down))
     sent = " and ".join(sorted("class outputs" if kind == "prototypes" and classwise else kind for kind in kinds))
     if kinds and settings.sparsity_dim and "sparsity-dim" in unobeyed:
@@ -206,7 +208,7 @@ def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
         )
 
 
-def _unobeyed(exchange: Exchange) -> set[str]:
+def _find_unobeyed(exchange: Exchange) -> set[str]:
     """The settings of the wire that no part of the messages obeys."""
     vectors = any(spec.kind == "prototypes" and not spec.classwise for spec in (*exchange.up, *exchange.down))
     formatted = exchange.kinds() - {"mixtures"}
@@ -221,18 +223,18 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
     run_config = unpacked(run_config)
     strategy = str(run_config.get("strategy", Settings().strategy))
     defaults = known_settings(strategy)
-    own = load_method(strategy).settings
+    settings_by_prefix = load_method(strategy).settings
     refuse_unknown(run_config, defaults)
     for name, value in run_config.items():
-        prefix, _, rest = name.rpartition(".")
-        if rest and prefix and prefix not in own and value != defaults[name]:
+        prefix, _, short_name = name.rpartition(".")
+        if short_name and prefix and prefix not in settings_by_prefix and value != defaults[name]:
             raise SettingError(
                 f"setting `{name}` is {shown(value)}, but `{strategy}` does not read it; take it out (its default is "
                 f"{shown(defaults[name])}), or choose the strategy that does."
             )
 
 
-def as_of_today(kept: Mapping[str, Any]) -> dict[str, Any]:
+def as_of_today(run_config: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that another version kept, complete: a new one has its default, and so has one of another method,
     which the run never read and whose default may have been another.
 
@@ -241,11 +243,15 @@ def as_of_today(kept: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         SettingError: the method cannot be loaded, or `own-settings` holds what it may not.
     """
-    kept = unpacked(kept)
-    strategy = str(kept.get("strategy", Settings().strategy))
-    own = load_method(strategy).settings
-    read = {name: value for name, value in kept.items() if "." not in name or name.rpartition(".")[0] in own}
-    return known_settings(strategy) | read
+    run_config = unpacked(run_config)
+    strategy = str(run_config.get("strategy", Settings().strategy))
+    settings_by_prefix = load_method(strategy).settings
+    values = {
+        name: value
+        for name, value in run_config.items()
+        if "." not in name or name.rpartition(".")[0] in settings_by_prefix
+    }
+    return known_settings(strategy) | values
 
 
 def packed(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -253,10 +259,10 @@ def packed(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
     method travel in the setting `own-settings`."""
     if not plugins.is_plugin(str(run_config.get("strategy", ""))):
         return dict(run_config)
-    known = known_settings()
-    own = {name: value for name, value in run_config.items() if name not in known}
-    rest = {name: value for name, value in run_config.items() if name in known}
-    return rest | ({"own-settings": json.dumps(own)} if own else {})
+    defaults = known_settings()
+    plugin_settings = {name: value for name, value in run_config.items() if name not in defaults}
+    registered_settings = {name: value for name, value in run_config.items() if name in defaults}
+    return registered_settings | ({"own-settings": json.dumps(plugin_settings)} if plugin_settings else {})
 
 
 def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
@@ -267,23 +273,23 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
             has another value than its default.
     """
     run_config = without_gone(run_config)
-    words = run_config.get("own-settings", "")
+    packed_text = run_config.get("own-settings", "")
     try:
-        own = json.loads(str(words)) if words else {}
-        if not all(isinstance(value, str | int | float) for value in own.values()):
+        plugin_settings = json.loads(str(packed_text)) if packed_text else {}
+        if not all(isinstance(value, str | int | float) for value in plugin_settings.values()):
             raise TypeError
     except (ValueError, TypeError, AttributeError):
         raise SettingError(
-            f"setting `own-settings` is {shown(words)}, but it should be empty: give the settings of a method of your "
-            "own by their names."
+            f"setting `own-settings` is {shown(packed_text)}, but it should be empty: give the settings of a method of "
+            "your own by their names."
         ) from None
-    if shared := [name for name in own if "." not in name]:
+    if undotted_names := [name for name in plugin_settings if "." not in name]:
         # it would take the place of a setting that was looked at, such as `strategy`; nor is anything packed twice
         raise SettingError(
-            f"setting `own-settings` holds `{shown(shared[0])[1:-1]}`, which is no setting of a method of your own; "
-            "give it by its name."
+            f"setting `own-settings` holds `{shown(undotted_names[0])[1:-1]}`, which is no setting of a method of your "
+            "own; give it by its name."
         )
-    return {**run_config, **own, "own-settings": ""} if own else run_config
+    return {**run_config, **plugin_settings, "own-settings": ""} if plugin_settings else run_config
 
 
 def known_settings(strategy: object = "") -> dict[str, Any]:
@@ -293,13 +299,13 @@ def known_settings(strategy: object = "") -> dict[str, Any]:
         strategy: a method of somebody's own, whose settings belong to them, too.
     """
     shared = Settings()
-    known = {name: getattr(shared, name.replace("-", "_")) for name in _names(Settings)}
-    own = [str(strategy)] if plugins.is_plugin(str(strategy)) else []
-    for method in map(load_method, [*METHODS, *own]):
+    defaults = {name: getattr(shared, name.replace("-", "_")) for name in _list_names(Settings)}
+    plugin_names = [str(strategy)] if plugins.is_plugin(str(strategy)) else []
+    for method in map(load_method, [*METHODS, *plugin_names]):
         for prefix, kind in method.settings.items():
             default = kind()
-            known |= {f"{prefix}.{name}": getattr(default, name.replace("-", "_")) for name in _names(kind)}
-    return known
+            defaults |= {f"{prefix}.{name}": getattr(default, name.replace("-", "_")) for name in _list_names(kind)}
+    return defaults
 
 
 def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
@@ -317,23 +323,23 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
     names = {name for name in known_settings(strategy) if "." not in name or name.rpartition(".")[0] in method.settings}
     if plugins.is_plugin(strategy):
         return names
-    own: dict[type, Any] = {}
+    settings_by_type: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
-        given = {n.removeprefix(f"{prefix}."): v for n, v in run_config.items() if n.startswith(f"{prefix}.")}
-        own[kind] = check(kind, given, f"{prefix}.")
-    exchange = method.exchange(Options(own))
+        values = {n.removeprefix(f"{prefix}."): v for n, v in run_config.items() if n.startswith(f"{prefix}.")}
+        settings_by_type[kind] = check(kind, values, f"{prefix}.")
+    exchange = method.exchange(Options(settings_by_type))
     if not method.objective.pulls:
         names -= {"prototype-weight", "prototype-loss"}
     if not exchange.kinds():
         names -= {"max-prototype-norm", "max-norm-ratio"}
-    names -= _unobeyed(exchange)
-    names -= method.server(Settings(), Options(own)).unread - (OF_CLAIMS if exchange.counts else set())
+    names -= _find_unobeyed(exchange)
+    names -= method.server(Settings(), Options(settings_by_type)).unread - (OF_CLAIMS if exchange.counts else set())
     if not exchange.weights:
         names -= {"share-buffers"}
     return names
 
 
-def _names(kind: Any) -> list[str]:
+def _list_names(kind: Any) -> list[str]:
     """Setting names (with dashes) of a pydantic model or dataclass."""
     names = kind.model_fields if kind is Settings else [entry.name for entry in fields(kind)]
     return [name.replace("_", "-") for name in names]

@@ -58,17 +58,21 @@ class APFLObjective(SharedObjective):
             groups: list[dict[str, Any]] = [{"params": [p for p in parameters if p is not alpha]}]
             if alpha.requires_grad:
                 groups.append({"params": [alpha], "weight_decay": 0.0, "bounds": (0.0, 1.0)})
-            chosen = self.settings
-            return EagerSGD(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
+            settings = self.settings
+            return EagerSGD(groups, settings.learning_rate, settings.momentum, settings.weight_decay)
 
         parameters = [p for p in state.module.parameters() if p.requires_grad]
         return [Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser)]
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE(v') + CE(w)."""
-        mixed = super().loss(state, batch, phase, round_number)
-        shared = cross_entropy(state.module.companion(batch.inputs), batch.labels)
-        return Loss(mixed.total + shared, mixed.parts | {"global-cross-entropy": shared}, mixed.features)
+        mixture = super().loss(state, batch, phase, round_number)
+        global_loss = cross_entropy(state.module.companion(batch.inputs), batch.labels)
+        return Loss(
+            mixture.total + global_loss,
+            mixture.parts | {"global-cross-entropy": global_loss},
+            mixture.features,
+        )
 
 
 METHOD = Method(

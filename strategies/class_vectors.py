@@ -30,8 +30,8 @@ def with_class_vectors(*parts: str, counts: bool = False) -> Exchange:
 
 def received_vectors(received: Payload | None, start: Tensor) -> PrototypeSet:
     """v_c of all classes as they came; before any did, those that both ends draw, (K, d) float64."""
-    came = None if received is None else class_vectors(received)
-    return came if isinstance(came, PrototypeSet) else PrototypeSet(torch.arange(len(start)), start.float())
+    vectors = None if received is None else class_vectors(received)
+    return vectors if isinstance(vectors, PrototypeSet) else PrototypeSet(torch.arange(len(start)), start.float())
 
 
 def orthonormal(num_classes: int, dim: int, seed: int) -> Tensor:
@@ -68,12 +68,12 @@ class AveragedWithClassVectors(AveragedWeights):
 
     def contribution(self, upload: Parts, identity: Identity) -> Sums:
         """The weights' share, and the prototypes' by class."""
-        sent = upload["prototypes"]
-        assert isinstance(sent, PrototypeSet)
-        weights = self.class_weights(sent, identity)
-        sums, _ = sent.with_vectors(weights.unsqueeze(1) * sent.vectors.double()).table(self.num_classes)
+        prototypes = upload["prototypes"]
+        assert isinstance(prototypes, PrototypeSet)
+        weights = self.class_weights(prototypes, identity)
+        sums, _ = prototypes.with_vectors(weights.unsqueeze(1) * prototypes.vectors.double()).table(self.num_classes)
         total = torch.zeros(self.num_classes, dtype=torch.float64)
-        total[sent.labels] = weights
+        total[prototypes.labels] = weights
         return {**super().contribution(upload, identity), CLASS_SUMS: sums, CLASS_WEIGHTS: total}
 
     def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
@@ -83,6 +83,6 @@ class AveragedWithClassVectors(AveragedWeights):
         vectors = self.moved(state[VECTORS], total[CLASS_SUMS], total[CLASS_WEIGHTS], total[WEIGHT])
         means = outcome.downloads[group]
         assert isinstance(means, Parts)
-        down = PrototypeSet(torch.arange(self.num_classes), vectors.float())
-        both = Parts({**means.parts, "prototypes": down})
-        return replace(outcome, state={VECTORS: vectors}, downloads={group: both})
+        prototypes = PrototypeSet(torch.arange(self.num_classes), vectors.float())
+        payload = Parts({**means.parts, "prototypes": prototypes})
+        return replace(outcome, state={VECTORS: vectors}, downloads={group: payload})

@@ -20,13 +20,13 @@ from protosphere.strategies.weights import COMPANION, AveragedWeights, SharedObj
 OWN_RULES = tuple(rule for rule in RULES if rule != "global-prototypes")  # where what comes down does not predict
 
 
-def _one_model(name: str) -> str:
+def _check_one_model(name: str) -> str:
     try:
         # of no path: a run names files of no site
-        known = not name or (model_names(name) == (name,) and told_name(name) == name)
+        is_one_model = not name or (model_names(name) == (name,) and told_name(name) == name)
     except ModelError:
-        known = False
-    if not known:
+        is_one_model = False
+    if not is_one_model:
         raise ValueError("should be the name of one model, of no family and no file (empty: the first of `models`)")
     return name
 
@@ -39,7 +39,7 @@ class CompanionSettings:
         companion: the second model, the same on all clients; empty: the first of `models`.
     """
 
-    companion: Annotated[str, AfterValidator(_one_model)] = ""
+    companion: Annotated[str, AfterValidator(_check_one_model)] = ""
 
 
 class CompanionObjective(SharedObjective):

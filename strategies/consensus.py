@@ -23,16 +23,16 @@ class ConsensusObjective(Objective):
     options_type: type[ConsensusOptions]
 
     @property
-    def own(self) -> ConsensusOptions:
+    def consensus_options(self) -> ConsensusOptions:
         """The method's own settings."""
         return self.options[self.options_type]
 
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """The consensus projection head on any extractor, and a classifier in the consensus space."""
-        return ConsensusModel(model, seed, self.own.dropout)
+        return ConsensusModel(model, seed, self.consensus_options.dropout)
 
     def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
         """The softmax of z P^T over the temperature; None before there is a prototype."""
         if state.table is None:
             return None
-        return prototype_probabilities(z, *state.table, temperature=self.own.temperature)
+        return prototype_probabilities(z, *state.table, temperature=self.consensus_options.temperature)

@@ -90,8 +90,8 @@ class Objective:
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
         """What was received, as prediction and loss measure the distance to it. Changes nothing: evaluation on
         arrival uses it with the model as the last round left it."""
-        found = None if received is None else class_vectors(received)
-        return found if isinstance(found, PrototypeSet) else None
+        vectors = None if received is None else class_vectors(received)
+        return vectors if isinstance(vectors, PrototypeSet) else None
 
     def download_unit(self, constants: Mapping[str, float]) -> float:
         """What the norms of a download are measured in, from the run's constants."""
@@ -130,10 +130,10 @@ class Objective:
         """What leaves the client after training; nothing by default."""
         return None
 
-    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
         """What leaves under `privacy` instead: of a release's prototypes and counts
         (`protosphere.prototypes.release.finished`)."""
-        return found.without_counts()
+        return prototypes.without_counts()
 
     def shared(self, module: nn.Module) -> Mapping[str, Weights]:
         """The parts of weights that cross, as they are in the module; none by default."""

@@ -65,13 +65,16 @@ class DittoObjective(SharedObjective):
 
     def phases(self, state: ClientState, round_number: int) -> list[Phase]:
         """w, then v."""
-        shared, own = (
+        shared, personal = (
             [p for p in module.parameters() if p.requires_grad]
             for module in (state.module.companion, state.module.model)
         )
         epochs = self.settings.local_epochs
         personal_epochs = self.options[DittoSettings].personal_epochs or epochs
-        return [Phase(GLOBAL, shared, epochs=epochs), Phase("train", own, epochs=personal_epochs)]
+        return [
+            Phase(GLOBAL, shared, epochs=epochs),
+            Phase("train", personal, epochs=personal_epochs),
+        ]
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE of w; CE + (lambda / 2) ||v - w^r||^2 of v."""
@@ -79,10 +82,10 @@ class DittoObjective(SharedObjective):
             z = state.module.companion.features(batch.inputs)
             plain = cross_entropy(state.module.companion.classify(z), batch.labels)
             return Loss(plain, {"global-cross-entropy": plain}, z)
-        own = super().loss(state, batch, phase, round_number)
-        apart = distance(state.module.model, state.received)
-        total = own.total + self.options[DittoSettings].weight / 2 * apart
-        return Loss(total, own.parts | {"proximal": apart}, own.features)
+        personal_loss = super().loss(state, batch, phase, round_number)
+        squared_distance = distance(state.module.model, state.received)
+        total = personal_loss.total + self.options[DittoSettings].weight / 2 * squared_distance
+        return Loss(total, personal_loss.parts | {"proximal": squared_distance}, personal_loss.features)
 
     def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
         """w as it has just come; before anything has, as the client left it."""

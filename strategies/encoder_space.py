@@ -26,12 +26,12 @@ def directions(features: Tensor) -> Tensor:
     return normalize(features.double().nan_to_num(0, 0, 0), dim=1)
 
 
-def unknown(agreed: Mapping[str, Layout]) -> dict[str, Weights]:
+def unknown(layouts: Mapping[str, Layout]) -> dict[str, Weights]:
     """Parts of weights of these layouts, as they are before anything is known."""
-    return {part: Weights({name: torch.zeros(size) for name, size in each}) for part, each in agreed.items()}
+    return {part: Weights({name: torch.zeros(size) for name, size in layout}) for part, layout in layouts.items()}
 
 
-def check_space(half: ServerHalf, dim: int, agreed: Mapping[str, Layout]) -> None:
+def check_space(half: ServerHalf, dim: int, layouts: Mapping[str, Layout]) -> None:
     """Refuse class masks of d values, and clients whose parts of weights are not of these layouts.
 
     Raises:
@@ -43,7 +43,7 @@ def check_space(half: ServerHalf, dim: int, agreed: Mapping[str, Layout]) -> Non
             f"setting `sparsity-dim` is {settings.sparsity_dim}, but `{settings.strategy}` adds up class means, which "
             "masks would make others; take it out (0)."
         )
-    for part, layout in agreed.items():
+    for part, layout in layouts.items():
         refuse_other_layouts(half, part, layout)
 
 
@@ -59,24 +59,24 @@ def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Te
         priors: of the classes, (K,), up to a factor.
         covariance: Sigma, positive definite. bound: what the norm of a message must stay within.
     """
-    known = counts > 0
-    means = sums[known] / counts[known].unsqueeze(1)
-    found, offset = linear_discriminant(means, priors[known], covariance)
+    present = counts > 0
+    means = sums[present] / counts[present].unsqueeze(1)
+    weights, offsets = linear_discriminant(means, priors[present], covariance)
     # what is the same for all classes decides nothing; a common factor crosses beside what it keeps within the bound
-    found, offset = found - found.mean(dim=0), offset - offset.mean()
-    longest = max(float(found.norm()), float(offset.norm()))
-    shorter = min(1.0, 0.99 * bound / max(longest, 1e-300))
+    weights, offsets = weights - weights.mean(dim=0), offsets - offsets.mean()
+    largest_norm = max(float(weights.norm()), float(offsets.norm()))
+    factor = min(1.0, 0.99 * bound / max(largest_norm, 1e-300))
     weight, bias = torch.zeros_like(sums), torch.zeros_like(counts)
-    weight[known], bias[known] = shorter * found, shorter * offset
-    sent = {WEIGHT: weight, BIAS: bias, KNOWN: known * (1 - math.log(shorter))}
-    return Weights({name: tensor.float() for name, tensor in sent.items()})
+    weight[present], bias[present] = factor * weights, factor * offsets
+    tensors = {WEIGHT: weight, BIAS: bias, KNOWN: present * (1 - math.log(factor))}
+    return Weights({name: tensor.float() for name, tensor in tensors.items()})
 
 
-def discriminant_scores(received: Payload | None, of: Tensor) -> Tensor | None:
+def discriminant_scores(received: Payload | None, directions: Tensor) -> Tensor | None:
     """z^ w_j + b_j of directions (n, d): (n, K), minus infinity for a class that nobody holds; None before it came."""
-    found: Any = None if received is None else parts_of(received).get(DISCRIMINANT)
-    if not isinstance(found, Weights):
+    weights: Any = None if received is None else parts_of(received).get(DISCRIMINANT)
+    if not isinstance(weights, Weights):
         return None
-    weight, bias, known = (found.tensors[name].to(of) for name in (WEIGHT, BIAS, KNOWN))
-    longer = (known.max() - 1).clamp_min(0).exp()
-    return (longer * (of @ weight.T + bias)).masked_fill(known == 0, -torch.inf)
+    weight, bias, presence = (weights.tensors[name].to(directions) for name in (WEIGHT, BIAS, KNOWN))
+    factor = (presence.max() - 1).clamp_min(0).exp()
+    return (factor * (directions @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)

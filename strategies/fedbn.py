@@ -24,7 +24,7 @@ class FedBNObjective(WholeObjective):
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:
         """The parts without norms."""
-        norms = tuple(f"{name}." for name, each in module.named_modules() if isinstance(each, _BatchNorm))
+        norms = tuple(f"{name}." for name, submodule in module.named_modules() if isinstance(submodule, _BatchNorm))
         return {
             part: Weights({name: t for name, t in weights.tensors.items() if not name.startswith(norms)})
             for part, weights in super().shared(module).items()
@@ -43,11 +43,11 @@ class FedBN(AveragedWeights):
         )
         if not bare:
             return super().notices()
-        named = f"{len(bare)} clients" if len(bare) > 1 else "1 client"
+        clients = f"{len(bare)} clients" if len(bare) > 1 else "1 client"
         models = ", ".join(sorted({self.identities[partition].model for partition in bare}))
         return (
             *super().notices(),
-            f"{named} have a model without batch norms ({models}): `fedbn` is `fedavg` there",
+            f"{clients} have a model without batch norms ({models}): `fedbn` is `fedavg` there",
         )
 
 

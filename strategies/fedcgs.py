@@ -118,19 +118,19 @@ class FedCGSObjective(Objective):
         features, labels = state.encoded()
         sums = class_sums(features, labels, Shape(self.num_classes, features.shape[1]))
         counts = sums[:, -1] // HALF
-        held = counts.nonzero().flatten()
-        if not len(held):
+        classes = counts.nonzero().flatten()
+        if not len(classes):
             return None
-        means = (sums[held, :-1].double() / B / counts[held].unsqueeze(1)).float()
-        statistics = PrototypeSet(held, means, counts[held])
+        means = (sums[classes, :-1].double() / B / counts[classes].unsqueeze(1)).float()
+        statistics = PrototypeSet(classes, means, counts[classes])
         if self.options[FedCGSSettings].covariance == "identity":
             return statistics
         moment = (second_moment(features) / len(features)).float()
         return Parts({MEANS.name: statistics, MOMENT: Weights({MOMENT: moment})})
 
-    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet | None:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet | None:
         """In the first round the class means of a release, with its counts."""
-        return found if round_number == 1 else None
+        return prototypes if round_number == 1 else None
 
     def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
         """z^ w_j + b_j, or z^ mu_j / ||mu_j||."""
@@ -167,14 +167,14 @@ class FedCGS(ServerHalf):
 
     def impossible(self, partition: int, upload: Payload) -> str:
         """Means outside the unit ball, or moments that no rows with these means have; a release is noisy."""
-        own, moments = parts_of(upload)[MEANS.name], parts_of(upload).get(MOMENT)
-        if not isinstance(own, PrototypeSet) or self.settings.privacy != "none":
+        means, moments = parts_of(upload)[MEANS.name], parts_of(upload).get(MOMENT)
+        if not isinstance(means, PrototypeSet) or self.settings.privacy != "none":
             return ""
-        words = impossible_means(own, self.codec.wire_dtype)
-        if words or not isinstance(moments, Weights) or own.counts is None:
-            return words
-        shares = own.counts.double() / own.counts.sum()
-        scatter = _around(moments, own, shares)
+        reason = impossible_means(means, self.codec.wire_dtype)
+        if reason or not isinstance(moments, Weights) or means.counts is None:
+            return reason
+        shares = means.counts.double() / means.counts.sum()
+        scatter = _compute_scatter(moments, means, shares)
         return impossible_scatter(scatter, 2 * rounding(self.dim, self.codec.wire_dtype))
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
@@ -184,24 +184,24 @@ class FedCGS(ServerHalf):
             return Outcome({}, {EVERYONE: means.without_counts()})
         usual, outliers = usual_samples(self.identities), self.options[FedCGSSettings].outliers
         pooled = Pooled.of({}, self.dim)
-        pooled.hear([*uploads], lambda partition: self._statistics(uploads[partition], usual), usual, outliers)
+        pooled.hear([*uploads], lambda partition: self._read_statistics(uploads[partition], usual), usual, outliers)
         sums, counts, _ = pooled.sums(self.num_classes)
-        known = counts > 0
-        means = PrototypeSet(known.nonzero().flatten(), (sums[known] / counts[known].unsqueeze(1)).float())
-        downloads = pooled.downloads(self.num_classes, self._discriminant)
+        present = counts > 0
+        means = PrototypeSet(present.nonzero().flatten(), (sums[present] / counts[present].unsqueeze(1)).float())
+        downloads = pooled.downloads(self.num_classes, self._build_discriminant)
         return Outcome(as_state(means), downloads, {"rows": int(counts.sum())}, pooled.warnings(self.settings.strategy))
 
-    def _statistics(self, upload: Payload, usual: float) -> Statistics:
+    def _read_statistics(self, upload: Payload, usual: float) -> Statistics:
         """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T, as if of HEAVIEST medians of rows at most."""
-        own, moments = parts_of(upload)[MEANS.name], parts_of(upload)[MOMENT]
-        assert isinstance(own, PrototypeSet)
-        assert own.counts is not None
+        means, moments = parts_of(upload)[MEANS.name], parts_of(upload)[MOMENT]
+        assert isinstance(means, PrototypeSet)
+        assert means.counts is not None
         assert isinstance(moments, Weights)
-        counts = own.counts.double()
+        counts = means.counts.double()
         weights = min(1.0, HEAVIEST * usual / float(counts.sum())) * counts
-        return Statistics(own, weights, counts, _around(moments, own, weights))
+        return Statistics(means, weights, counts, _compute_scatter(moments, means, weights))
 
-    def _discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Parts:
+    def _build_discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Parts:
         options = self.options[FedCGSSettings]
         total = options.covariance == "total"
         covariance = covariance_of_sums(sums, counts, moment, options.shrinkage, around_the_mean=total)
@@ -217,18 +217,18 @@ class FedCGS(ServerHalf):
         return None
 
 
-def _around(moments: Weights, means: PrototypeSet, weights: Tensor) -> Tensor:
+def _compute_scatter(moments: Weights, means: PrototypeSet, weights: Tensor) -> Tensor:
     """n (M_i / n_i) - sum_j w_j m_ij m_ij^T, n = sum_j w_j: the scatter around the class means, (d, d) float64."""
     vectors = means.vectors.double()
     between = vectors.T @ (weights.unsqueeze(1) * vectors)
     return moments.tensors[MOMENT].double() * weights.sum() - between
 
 
-def _exchange(options: Options) -> Exchange:
+def _choose_exchange(options: Options) -> Exchange:
     if options[FedCGSSettings].covariance == "identity":
         return Exchange((MEANS,), (PROTOTYPES,), TOLD, once=True)
-    told = "the second moment of its rows' features, of all classes together"
-    moment = Spec("weights", MOMENT, waits=True, dtype="float32", told=told)
+    disclosure = "the second moment of its rows' features, of all classes together"
+    moment = Spec("weights", MOMENT, waits=True, dtype="float32", told=disclosure)
     return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
 
 
@@ -245,7 +245,7 @@ METHOD = Method(
     server=FedCGS,
     objective=FedCGSObjective,
     settings={"fedcgs": FedCGSSettings},
-    exchange=_exchange,
+    exchange=_choose_exchange,
     inference=RULE,
     rules=("local-prototypes", "classifier", "discriminant", RULE),
     releases=_refuse_covariance,

@@ -78,14 +78,14 @@ class FedDistillObjective(Objective):
         plain = super().loss(state, batch, phase, round_number)
         if not isinstance(state.received, Parts):
             return plain
-        taught = state.received[TAUGHT]
-        assert isinstance(taught, Weights)
-        targets, covered = taught.tensors[VECTORS], taught.tensors[PRESENT][batch.labels] > 0
+        weights = state.received[TAUGHT]
+        assert isinstance(weights, Weights)
+        targets, has_target = weights.tensors[VECTORS], weights.tensors[PRESENT][batch.labels] > 0
         # a row without a target has one of zeros: it adds nothing
         values = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")
-        distilled = torch.where(covered, values, 0.0).sum() / covered.sum().clamp(min=1)
-        total = plain.total + self.options[FedDistillSettings].weight * distilled
-        return Loss(total, plain.parts | {"distillation": distilled}, plain.features)
+        distillation = torch.where(has_target, values, 0.0).sum() / has_target.sum().clamp(min=1)
+        total = plain.total + self.options[FedDistillSettings].weight * distillation
+        return Loss(total, plain.parts | {"distillation": distillation}, plain.features)
 
     def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """F_ic of the features after training, without counts."""
@@ -107,17 +107,17 @@ class FedDistill(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """A mean over all but oneself for each who uploaded; the plain mean for the others."""
-        sent = {p: distributions(upload) for p, upload in uploads.items()}
-        everyone = aggregate(list(sent.values()), "mean")
-        downloads: dict[int, Payload] = {EVERYONE: everyone}
+        outputs = {p: distributions(upload) for p, upload in uploads.items()}
+        means = aggregate(list(outputs.values()), "mean")
+        downloads: dict[int, Payload] = {EVERYONE: means}
         if self.options[FedDistillSettings].teacher == "others":
             # an output has as many values as there are classes
-            sums = torch.zeros(everyone.dim, everyone.dim, dtype=torch.float64)
-            holders = torch.zeros(everyone.dim, dtype=torch.int64)
-            for upload in sent.values():
+            sums = torch.zeros(means.dim, means.dim, dtype=torch.float64)
+            holders = torch.zeros(means.dim, dtype=torch.int64)
+            for upload in outputs.values():
                 sums[upload.labels] += upload.vectors.double()
                 holders[upload.labels] += 1
-            downloads |= {partition: _others(sums, holders, upload) for partition, upload in sent.items()}
+            downloads |= {partition: _average_others(sums, holders, upload) for partition, upload in outputs.items()}
         return Outcome({}, downloads)
 
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
@@ -125,19 +125,19 @@ class FedDistill(ServerHalf):
         return None
 
 
-def _others(sums: Tensor, holders: Tensor, own: PrototypeSet) -> PrototypeSet:
+def _average_others(sums: Tensor, holders: Tensor, upload: PrototypeSet) -> PrototypeSet:
     """The mean of each class over all holders but one; none where that one is alone."""
-    left, number = sums.clone(), holders.clone()
-    left[own.labels] -= own.vectors.double()
-    number[own.labels] -= 1
-    labels = number.nonzero().flatten()
-    return PrototypeSet(labels, (left[labels] / number[labels].unsqueeze(1)).to(own.vectors.dtype))
+    other_sums, other_holders = sums.clone(), holders.clone()
+    other_sums[upload.labels] -= upload.vectors.double()
+    other_holders[upload.labels] -= 1
+    labels = other_holders.nonzero().flatten()
+    return PrototypeSet(labels, (other_sums[labels] / other_holders[labels].unsqueeze(1)).to(upload.vectors.dtype))
 
 
-def distributions(sent: PrototypeSet) -> PrototypeSet:
+def distributions(outputs: PrototypeSet) -> PrototypeSet:
     """What came, made probabilities: anything else would leave a cross-entropy without a bound."""
-    values = sent.vectors.clamp(min=torch.finfo(torch.float32).tiny)
-    return sent.with_vectors(values / values.sum(dim=1, keepdim=True))
+    values = outputs.vectors.clamp(min=torch.finfo(torch.float32).tiny)
+    return outputs.with_vectors(values / values.sum(dim=1, keepdim=True))
 
 
 PARTS = (Spec("prototypes", classwise=True),)

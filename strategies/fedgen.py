@@ -90,22 +90,22 @@ class FedGenObjective(GeneratorObjective):
             return plain
         options = self.options[FedGenSettings]
         generated = self.generated(state)
-        apart = self._divergence(state, batch.labels, plain.features)
+        kl = self._compute_divergence(state, batch.labels, plain.features)
         alpha, beta = (
             max(FLOOR, weight * DECAY ** (round_number - 1)) if weight else 0.0
             for weight in (options.alpha, options.beta)
         )
-        total = plain.total + alpha * generated + beta * apart
-        return Loss(total, plain.parts | {"generated-cross-entropy": generated, "divergence": apart}, plain.features)
+        total = plain.total + alpha * generated + beta * kl
+        return Loss(total, plain.parts | {"generated-cross-entropy": generated, "divergence": kl}, plain.features)
 
-    def _divergence(self, state: ClientState, labels: Tensor, z: Tensor) -> Tensor:
+    def _compute_divergence(self, state: ClientState, labels: Tensor, z: Tensor) -> Tensor:
         """KL(sg[softmax g(G(y))] || softmax g(z)): the mean over rows whose class G knows."""
-        made: Generator = state.module.generator.eval()
+        generator: Generator = state.module.generator.eval()
         with torch.no_grad():
-            said = softmax(self.logits(state, made(made.noise(len(labels)), labels)), dim=1)
-        apart = kl_div(log_softmax(self.logits(state, z), dim=1), said, reduction="none").sum(dim=1)
-        known = made.held[labels]
-        return (known * apart).sum() / known.sum().clamp(min=1)
+            probabilities = softmax(self.logits(state, generator(generator.noise(len(labels)), labels)), dim=1)
+        divergences = kl_div(log_softmax(self.logits(state, z), dim=1), probabilities, reduction="none").sum(dim=1)
+        is_known = generator.held[labels]
+        return (is_known * divergences).sum() / is_known.sum().clamp(min=1)
 
 
 class FedGen(GeneratorServer):
@@ -113,9 +113,9 @@ class FedGen(GeneratorServer):
 
     def __init__(self, settings: Settings, options: Options):
         super().__init__(settings, options)
-        own = options[FedGenSettings]
-        self.rate, self.steps = own.server_rate, own.server_steps
-        self.one_architecture = own.share == "all"
+        fedgen_options = options[FedGenSettings]
+        self.rate, self.steps = fedgen_options.server_rate, fedgen_options.server_steps
+        self.one_architecture = fedgen_options.share == "all"
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
         """By `fedgen.noise-dim` and `.hidden`."""
@@ -134,8 +134,8 @@ def shared_parts(options: Options) -> Sequence[str]:
 
 def new_generator(options: Options, num_classes: int, dim: int) -> Generator:
     """G of these settings."""
-    own = options[FedGenSettings]
-    return Generator(num_classes, dim, own.noise_dim, own.hidden)
+    fedgen_options = options[FedGenSettings]
+    return Generator(num_classes, dim, fedgen_options.noise_dim, fedgen_options.hidden)
 
 
 def exchange(options: Options) -> Exchange:

@@ -92,9 +92,9 @@ class FedGH(ServerHalf):
                 loss.backward()
                 optimiser.step()
                 total += loss.detach() * len(rows)
-        kept = head.state_dict()
-        sent = Weights({PREFIX[HEAD] + name: tensor for name, tensor in kept.items()})
-        return Outcome(kept, {EVERYONE: Parts({HEAD: sent})}, {"head_loss": float(total) / len(labels)})
+        tensors = head.state_dict()
+        weights = Weights({PREFIX[HEAD] + name: tensor for name, tensor in tensors.items()})
+        return Outcome(tensors, {EVERYONE: Parts({HEAD: weights})}, {"head_loss": float(total) / len(labels)})
 
 
 METHOD = Method(

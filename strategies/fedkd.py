@@ -85,13 +85,13 @@ class FedKDSettings(CompanionSettings):
 def moved(base: Weights, change: Weights) -> Weights:
     """G + D, the same to the bit on both ends."""
     sums = {name: tensor + change.tensors[name] for name, tensor in base.tensors.items()}
-    return Weights({name: each.clamp(min=0) if name.endswith(VARIANCE) else each for name, each in sums.items()})
+    return Weights({name: tensor.clamp(min=0) if name.endswith(VARIANCE) else tensor for name, tensor in sums.items()})
 
 
 def base_of(tensors: Mapping[str, torch.Tensor]) -> Weights | None:
     """G as it is kept; None before there is one."""
-    found = {name.removeprefix(BASE): each.cpu() for name, each in tensors.items() if name.startswith(BASE)}
-    return Weights(found) if found else None
+    base = {name.removeprefix(BASE): tensor.cpu() for name, tensor in tensors.items() if name.startswith(BASE)}
+    return Weights(base) if base else None
 
 
 class FedKDObjective(CompanionObjective):
@@ -118,26 +118,28 @@ class FedKDObjective(CompanionObjective):
         if list(parts) == [UPDATE]:
             assert base is not None
             parts = {COMPANION: moved(base, parts[UPDATE])}
-        known = parts[COMPANION].tensors if list(parts) == [COMPANION] else {}
-        state.kept = {BASE + name: tensor for name, tensor in known.items()}
+        base_tensors = parts[COMPANION].tensors if list(parts) == [COMPANION] else {}
+        state.kept = {BASE + name: tensor for name, tensor in base_tensors.items()}
         load(state.module, Parts(parts))
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """Each model by its cross-entropy, and by what it has of the other's answers and features."""
         reduction, student = self.options[FedKDSettings].reduction, state.module.companion
-        z, small = self.features(state, batch.inputs), student.features(batch.inputs)
-        own, other = state.module.classify(z), student.classify(small)
+        z, student_features = self.features(state, batch.inputs), student.features(batch.inputs)
+        teacher_logits, student_logits = state.module.classify(z), student.classify(student_features)
         parts = {
-            "cross-entropy": cross_entropy(own, batch.labels),
-            "student-cross-entropy": cross_entropy(other, batch.labels),
-            "divergence": divergence(own, other.detach(), reduction),
-            "student-divergence": divergence(other, own.detach(), reduction),
-            "hidden": mse_loss(z, state.module.projection(small)),
+            "cross-entropy": cross_entropy(teacher_logits, batch.labels),
+            "student-cross-entropy": cross_entropy(student_logits, batch.labels),
+            "divergence": divergence(teacher_logits, student_logits.detach(), reduction),
+            "student-divergence": divergence(student_logits, teacher_logits.detach(), reduction),
+            "hidden": mse_loss(z, state.module.projection(student_features)),
         }
-        first, second, one, two, hidden = parts.values()
+        teacher_loss, student_loss, teacher_divergence, student_divergence, hidden = parts.values()
         # no division by zero where neither errs
-        errors = (first + second).detach().clamp(min=torch.finfo(torch.float32).eps)
-        return Loss(first + second + (one + two + 2 * hidden) / errors, parts, z)
+        errors = (teacher_loss + student_loss).detach().clamp(min=torch.finfo(torch.float32).eps)
+        return Loss(
+            teacher_loss + student_loss + (teacher_divergence + student_divergence + 2 * hidden) / errors, parts, z
+        )
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """What training changed of G; the whole student while there is none."""
@@ -174,15 +176,15 @@ class FedKD(TrainersAlone, MeanOfCompanions):
                 check_tensors(dict(mean.tensors), self.settings.max_prototype_norm)
             except MessageError as error:
                 # changes that are legal by themselves may add up to what no client would take
-                words = f"the mean of this round's changes is dropped, since with it the student's {error}"
-                nobody = torch.zeros(0, dtype=torch.int64)
-                kept: dict[int, Payload] = {EVERYONE: Parts({COMPANION: base})}
-                return Outcome({**state, COUNTED: nobody}, kept, warnings=[words])
+                warning = f"the mean of this round's changes is dropped, since with it the student's {error}"
+                no_partitions = torch.zeros(0, dtype=torch.int64)
+                base_download: dict[int, Payload] = {EVERYONE: Parts({COMPANION: base})}
+                return Outcome({**state, COUNTED: no_partitions}, base_download, warnings=[warning])
             downloads[CHANGED] = Parts({UPDATE: change})
         share = flat(mean if base is None else change).numel() / flat(mean).numel()
-        made = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
-        made |= {BASE + name: tensor for name, tensor in mean.tensors.items()}
-        return Outcome(made, {**downloads, EVERYONE: Parts({COMPANION: mean})}, {"values_share": share})
+        tensors = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
+        tensors |= {BASE + name: tensor for name, tensor in mean.tensors.items()}
+        return Outcome(tensors, {**downloads, EVERYONE: Parts({COMPANION: mean})}, {"values_share": share})
 
 
 METHOD = Method(

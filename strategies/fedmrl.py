@@ -48,15 +48,19 @@ class FedMRLObjective(CompanionObjective):
 
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """The companion beside the own model, and P."""
-        small = self.second(model, min(self.options[FedMRLSettings].shared_dim, model.feature_dim))
-        return Joined(model, small, derive(seed, "projection"))
+        small_model = self.second(model, min(self.options[FedMRLSettings].shared_dim, model.feature_dim))
+        return Joined(model, small_model, derive(seed, "projection"))
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE(g(z), y) + CE(g'(z_1..d'), y)."""
-        own = super().loss(state, batch, phase, round_number)
-        small = state.module.companion
-        first = cross_entropy(small.classify(own.features[:, : small.feature_dim]), batch.labels)
-        return Loss(own.total + first, own.parts | {"first-cross-entropy": first}, own.features)
+        joint = super().loss(state, batch, phase, round_number)
+        small_model = state.module.companion
+        companion_loss = cross_entropy(small_model.classify(joint.features[:, : small_model.feature_dim]), batch.labels)
+        return Loss(
+            joint.total + companion_loss,
+            joint.parts | {"first-cross-entropy": companion_loss},
+            joint.features,
+        )
 
 
 class FedMRL(MeanOfCompanions):
@@ -69,13 +73,13 @@ class FedMRL(MeanOfCompanions):
 
     def notices(self) -> Sequence[str]:
         """Say where d' is less than was set: z has no more than d values."""
-        asked = self.options[FedMRLSettings].shared_dim
-        if asked <= self.dim:
+        width = self.options[FedMRLSettings].shared_dim
+        if width <= self.dim:
             return super().notices()
-        words = (
-            f"setting `fedmrl.shared-dim` is {asked}, but `feature-dim` {self.dim}: the companion has {self.dim} too"
+        notice = (
+            f"setting `fedmrl.shared-dim` is {width}, but `feature-dim` {self.dim}: the companion has {self.dim} too"
         )
-        return (*super().notices(), words)
+        return (*super().notices(), notice)
 
 
 METHOD = Method(

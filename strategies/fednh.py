@@ -52,10 +52,10 @@ def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tens
     Raises:
         SettingError: they have no room.
     """
-    least = num_classes if options.start == "orthogonal" else num_classes - 1
-    if dim < least:
+    smallest_dim = num_classes if options.start == "orthogonal" else num_classes - 1
+    if dim < smallest_dim:
         raise SettingError(
-            f"`fednh.start` is {options.start}, which needs `feature-dim` of {least} at least for {num_classes} "
+            f"`fednh.start` is {options.start}, which needs `feature-dim` of {smallest_dim} at least for {num_classes} "
             f"classes (it is {dim}); raise it."
         )
     if options.start == "orthogonal":
@@ -80,11 +80,11 @@ class FedNHObjective(SharedObjective):
     def load(self, module: nn.Module, received: Payload | None) -> None:
         """f and sigma by name; W, which int8 leaves a little off the sphere."""
         super().load(module, received)
-        came = None if received is None else class_vectors(received)
-        if isinstance(came, PrototypeSet):
+        vectors = None if received is None else class_vectors(received)
+        if isinstance(vectors, PrototypeSet):
             classifier = module.get_submodule("classifier")
             assert isinstance(classifier, CosineClassifier)
-            classifier.prototypes.copy_(came.on_sphere().vectors)
+            classifier.prototypes.copy_(vectors.on_sphere().vectors)
 
     def features(self, state: ClientState, inputs: Tensor) -> Tensor:
         """z̄, (b, d) unit rows."""
@@ -128,9 +128,9 @@ class FedNH(AveragedWithClassVectors):
 
     def contribution(self, upload: Parts, identity: Identity) -> Sums:
         """Of directions, whatever length they came in."""
-        sent = upload["prototypes"]
-        assert isinstance(sent, PrototypeSet)
-        return super().contribution(Parts({**upload.parts, "prototypes": sent.on_sphere()}), identity)
+        prototypes = upload["prototypes"]
+        assert isinstance(prototypes, PrototypeSet)
+        return super().contribution(Parts({**upload.parts, "prototypes": prototypes.on_sphere()}), identity)
 
     def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
         """1, or n_ic: the direction of a sum knows no common factor."""

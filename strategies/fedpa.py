@@ -82,11 +82,11 @@ class FedPAObjective(GeneratorObjective):
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None or state.table is None:
             return plain
-        shrunk = DECAY ** (round_number - 1)
+        decay = DECAY ** (round_number - 1)
         generated = self.generated(state)
-        apart = prototype_pull(plain.features, batch.labels, *state.table)
-        total = plain.total + ALPHA * shrunk * generated + max(APART, BETA * shrunk) * apart
-        parts = {"generated-cross-entropy": generated, "prototype-distance": apart}
+        distance = prototype_pull(plain.features, batch.labels, *state.table)
+        total = plain.total + ALPHA * decay * generated + max(APART, BETA * decay) * distance
+        parts = {"generated-cross-entropy": generated, "prototype-distance": distance}
         return Loss(total, plain.parts | parts, plain.features)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
@@ -94,8 +94,8 @@ class FedPAObjective(GeneratorObjective):
         weights = super().upload(state, round_number)
         if not isinstance(weights, Parts) or state.prototypes is None:
             return None
-        own = state.prototypes if by_counts(self.options) else state.prototypes.without_counts()
-        return Parts({**weights.parts, PROTOTYPES.name: own})
+        prototypes = state.prototypes if by_counts(self.options) else state.prototypes.without_counts()
+        return Parts({**weights.parts, PROTOTYPES.name: prototypes})
 
 
 class FedPA(GeneratorServer):
@@ -113,11 +113,11 @@ class FedPA(GeneratorServer):
 
     def holding(self, upload: Parts, identity: Identity) -> Tensor:
         """n_ic where counts weigh, else 1."""
-        own = upload[PROTOTYPES.name]
-        assert isinstance(own, PrototypeSet)
-        held = torch.zeros(self.num_classes)
-        held[own.labels] = 1.0 if own.counts is None else own.counts.float()
-        return held
+        prototypes = upload[PROTOTYPES.name]
+        assert isinstance(prototypes, PrototypeSet)
+        class_weights = torch.zeros(self.num_classes)
+        class_weights[prototypes.labels] = 1.0 if prototypes.counts is None else prototypes.counts.float()
+        return class_weights
 
     def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
         """What the teachers say, away from P, and the diversity of different classes."""
@@ -128,9 +128,9 @@ class FedPA(GeneratorServer):
 
     def contribution(self, upload: Parts, identity: Identity) -> Sums:
         """To the means of weights and of prototypes."""
-        own, weights = upload[PROTOTYPES.name], self.holding(upload, identity).double()
-        assert isinstance(own, PrototypeSet)
-        vectors, _ = own.to(dtype=torch.float64).table(self.num_classes)
+        prototypes, weights = upload[PROTOTYPES.name], self.holding(upload, identity).double()
+        assert isinstance(prototypes, PrototypeSet)
+        vectors, _ = prototypes.to(dtype=torch.float64).table(self.num_classes)
         share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
         return {**super().contribution(upload, identity), **share}
 
@@ -143,12 +143,12 @@ class FedPA(GeneratorServer):
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
         weights = total[CLASS_WEIGHTS]
-        held = weights.nonzero().flatten()
-        fresh = PrototypeSet(held, (total[CLASS_SUMS][held] / weights[held].unsqueeze(1)).float())
+        classes = weights.nonzero().flatten()
+        fresh = PrototypeSet(classes, (total[CLASS_SUMS][classes] / weights[classes].unsqueeze(1)).float())
         prototypes, means = carried_on(state, fresh), outcome.downloads[group]
         assert isinstance(means, Parts)
-        both = Parts({**means.parts, PROTOTYPES.name: prototypes})
-        return replace(outcome, state=as_state(prototypes), downloads={group: both})
+        payload = Parts({**means.parts, PROTOTYPES.name: prototypes})
+        return replace(outcome, state=as_state(prototypes), downloads={group: payload})
 
 
 def by_counts(options: Options) -> bool:

@@ -46,7 +46,7 @@ from protosphere.strategies.contract import (
 from protosphere.strategies.release import any_options
 
 
-def _temperature(value: float) -> float:
+def _check_temperature(value: float) -> float:
     if value <= 0:
         raise ValueError(
             "should be above 0; to remove the terms that it divides (the paper's beta = 0) set "
@@ -70,7 +70,7 @@ class FedPAGRSettings:
         dropout: of the projection head. The paper gives none.
     """
 
-    temperature: Annotated[float, AfterValidator(_temperature)] = 0.1
+    temperature: Annotated[float, AfterValidator(_check_temperature)] = 0.1
     alignment: bool = True
     entropy_weight: NotNegative = 0.1
     separation_weight: NotNegative = 0.5
@@ -113,9 +113,9 @@ class FedPAGRObjective(ConsensusObjective):
         """p_kc: the normalised means."""
         return None if state.prototypes is None else state.prototypes.without_counts().on_sphere()
 
-    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
         """The directions of a release's means."""
-        return found.without_counts().on_sphere()
+        return prototypes.without_counts().on_sphere()
 
 
 class FedPAGR(ServerHalf):
@@ -125,7 +125,7 @@ class FedPAGR(ServerHalf):
         """Random unit vectors for all classes: round 1 has targets, and a class never reported keeps its own."""
         random = generator(self.settings.seed, "fedpagr", "prototypes")
         vectors = normalize(torch.randn(self.num_classes, self.dim, generator=random, dtype=torch.float64), dim=1)
-        return _outcome(PrototypeSet(torch.arange(self.num_classes), vectors.float()))
+        return _build_outcome(PrototypeSet(torch.arange(self.num_classes), vectors.float()))
 
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Eq. 3, then the refinement (Eq. 4-7)."""
@@ -144,7 +144,7 @@ class FedPAGR(ServerHalf):
         )
         figures = {f"{name}_before": value for name, value in asdict(refined.before).items()}
         figures |= {f"{name}_after": value for name, value in asdict(refined.after).items()}
-        return _outcome(previous.with_vectors(refined.points), figures)
+        return _build_outcome(previous.with_vectors(refined.points), figures)
 
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """None: on the sphere nothing collapses to shorter features."""
@@ -160,7 +160,7 @@ class FedPAGR(ServerHalf):
         )
 
 
-def _outcome(prototypes: PrototypeSet, figures: Mapping[str, Figure] | None = None) -> Outcome:
+def _build_outcome(prototypes: PrototypeSet, figures: Mapping[str, Figure] | None = None) -> Outcome:
     return Outcome(as_state(prototypes), {EVERYONE: prototypes}, figures or {})
 
 

@@ -64,10 +64,10 @@ class FedProcObjective(ConsensusObjective):
             return plain
         temperature = self.options[FedProcSettings].temperature
         contrast = prototype_contrast(plain.features, batch.labels, *state.table, temperature, reduction="none")
-        own = cross_entropy(self.logits(state, plain.features), batch.labels, reduction="none")
+        cross_entropies = cross_entropy(self.logits(state, plain.features), batch.labels, reduction="none")
         alpha = (round_number - 1) / self.settings.rounds
         covered = state.table[1][batch.labels]
-        total = (own + covered * (1 - alpha) * (contrast - own)).mean()
+        total = (cross_entropies + covered * (1 - alpha) * (contrast - cross_entropies)).mean()
         mean_contrast = contrast.sum() / covered.sum().clamp(min=1)
         return Loss(total, plain.parts | {"prototype-contrast": mean_contrast}, plain.features)
 

@@ -57,9 +57,9 @@ class FedProtoObjective(PullObjective):
         """p_ij, with n_ij only for the weighted mean."""
         return state.prototypes if sends_counts(self.options) else super().upload(state, round_number)
 
-    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
         """The same of a release."""
-        return found if sends_counts(self.options) else found.without_counts()
+        return prototypes if sends_counts(self.options) else prototypes.without_counts()
 
 
 class FedProto(ServerHalf):

@@ -47,9 +47,9 @@ class FedProxObjective(WholeObjective):
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE + (mu / 2) ||w - w^r||^2."""
         plain = super().loss(state, batch, phase, round_number)
-        apart = distance(state.module, state.received)
-        total = plain.total + self.options[FedProxSettings].mu / 2 * apart
-        return Loss(total, plain.parts | {"proximal": apart}, plain.features)
+        squared_distance = distance(state.module, state.received)
+        total = plain.total + self.options[FedProxSettings].mu / 2 * squared_distance
+        return Loss(total, plain.parts | {"proximal": squared_distance}, plain.features)
 
 
 METHOD = Method(

@@ -53,7 +53,7 @@ class FedRoDObjective(WholeObjective):
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Take what came, and keep log n_ij for the training that follows."""
         super().receive(state, received, round_number)
-        state.received = Parts({PRIOR: Weights({PRIOR: _log_counts(state, self.num_classes)})})
+        state.received = Parts({PRIOR: Weights({PRIOR: _compute_log_counts(state, self.num_classes)})})
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """BSM(h(z), y) + CE(sg[h(z)] + h_p(sg[z]), y)."""
@@ -77,15 +77,15 @@ class FedRoDObjective(WholeObjective):
         return {GENERIC: state.module.classify(z)}
 
 
-def _log_counts(state: ClientState, num_classes: int) -> Tensor:
+def _compute_log_counts(state: ClientState, num_classes: int) -> Tensor:
     """log n_ij, (K,); as low as it goes for a class that the client does not hold."""
-    own = state.prototypes
-    assert own is not None
-    assert own.counts is not None
+    prototypes = state.prototypes
+    assert prototypes is not None
+    assert prototypes.counts is not None
     device = next(state.module.parameters()).device
     # float32 whatever the logits are: a 16-bit format holds few counts
     table = torch.full((num_classes,), torch.finfo(torch.float32).min / 2, device=device)
-    table[own.labels.to(device)] = own.counts.to(device, torch.float32).log()
+    table[prototypes.labels.to(device)] = prototypes.counts.to(device, torch.float32).log()
     return table
 
 

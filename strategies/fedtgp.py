@@ -61,7 +61,7 @@ class FedTGP(ServerHalf):
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """One round of contrastive training on everything that was uploaded."""
         options = self.options[FedTGPSettings]
-        module, optimiser = self._trainee(state)
+        module, optimiser = self._restore_trainee(state)
         vectors = torch.cat([upload.vectors for upload in uploads.values()])
         labels = torch.cat([upload.labels for upload in uploads.values()])
         present = state.get("present", torch.zeros(self.num_classes, dtype=torch.bool)).clone()
@@ -91,11 +91,11 @@ class FedTGP(ServerHalf):
                 f"round {server_round}: the server's contrastive training diverged; start a new run with a lower "
                 "`fedtgp.server-learning-rate`."
             )
-        kept = {f"module/{name}": tensor for name, tensor in module.state_dict().items()}
-        kept |= optimiser_tensors(optimiser, "optimiser") | {"present": present}
-        return Outcome(kept, {EVERYONE: prototypes}, figures)
+        tensors = {f"module/{name}": tensor for name, tensor in module.state_dict().items()}
+        tensors |= optimiser_tensors(optimiser, "optimiser") | {"present": present}
+        return Outcome(tensors, {EVERYONE: prototypes}, figures)
 
-    def _trainee(self, state: State) -> tuple[TrainablePrototypes, torch.optim.SGD]:
+    def _restore_trainee(self, state: State) -> tuple[TrainablePrototypes, torch.optim.SGD]:
         """Module and optimiser as the last round left them, or as they start."""
         options = self.options[FedTGPSettings]
         module = TrainablePrototypes(self.num_classes, self.dim, derive(self.settings.seed, "fedtgp"))
@@ -103,12 +103,12 @@ class FedTGP(ServerHalf):
             module.parameters(), lr=options.server_learning_rate, momentum=options.server_momentum
         )
         if state:
-            module.load_state_dict(_part(state, "module/"))
+            module.load_state_dict(_select_part(state, "module/"))
             restore_optimiser(optimiser, state, "optimiser")
         return module, optimiser
 
 
-def _part(state: State, prefix: str) -> dict[str, Tensor]:
+def _select_part(state: State, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in state.items() if name.startswith(prefix)}
 
 

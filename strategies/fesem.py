@@ -57,14 +57,14 @@ class FeSEM(AveragedWeights):
 
     def notices(self) -> Sequence[str]:
         """Say where there are fewer clients than centres, or fewer of a round."""
-        asked, clients = self.options[FeSEMSettings].clusters, len(self.identities)
+        clusters, clients = self.options[FeSEMSettings].clusters, len(self.identities)
         sampled = max(1, int(self.settings.fraction_train * clients + 0.5))
-        if asked > clients:
-            return (f"setting `fesem.clusters` is {asked}, but there are {clients} clients, and so as many centres",)
-        if asked > sampled:
+        if clusters > clients:
+            return (f"setting `fesem.clusters` is {clusters}, but there are {clients} clients, and so as many centres",)
+        if clusters > sampled:
             return (
-                f"setting `fesem.clusters` is {asked}, but a round has {sampled} clients: there stays one centre, the "
-                "plain mean; raise `fraction-train`",
+                f"setting `fesem.clusters` is {clusters}, but a round has {sampled} clients: there stays one centre, "
+                "the plain mean; raise `fraction-train`",
             )
         return super().notices()
 
@@ -73,70 +73,70 @@ class FeSEM(AveragedWeights):
         if not state:
             return 0
         joined = state[JOINED]
-        found = int(joined[self._place(partition)])
-        return found if found >= 0 else int(joined[joined >= 0].mode().values)
+        centre = int(joined[self._find_index(partition)])
+        return centre if centre >= 0 else int(joined[joined >= 0].mode().values)
 
     def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
         """Join, then average."""
         layouts = self.layouts(min(self.identities))
-        centres = self._centres(uploads, state, server_round)
-        counted = _parameters(layouts)
+        centres = self._choose_centres(uploads, state, server_round)
+        is_parameter = _mark_parameters(layouts)
         joined = state[JOINED].clone() if state else torch.full((len(self.identities),), -1)
         if state and len(centres) != len(state[CENTRES]):
             # who is not heard of now was of the one centre that there was
-            joined[joined >= 0] = (centres - state[CENTRES])[:, counted].norm(dim=1).argmin()
+            joined[joined >= 0] = (centres - state[CENTRES])[:, is_parameter].norm(dim=1).argmin()
         sums, members = torch.zeros_like(centres), torch.zeros(len(centres), dtype=torch.float64)
         for partition, upload in uploads.items():
-            own = _flat(upload)
-            nearest = int((centres - own)[:, counted].norm(dim=1).argmin())
-            joined[self._place(partition)] = nearest
-            sums[nearest] += own
+            values = _flatten(upload)
+            nearest = int((centres - values)[:, is_parameter].norm(dim=1).argmin())
+            joined[self._find_index(partition)] = nearest
+            sums[nearest] += values
             members[nearest] += 1
         means = sums / members.clamp(min=1).unsqueeze(1)
         centres = torch.where(members.unsqueeze(1) > 0, means, centres)
-        downloads: dict[int, Payload] = {index: _parts(centre, layouts) for index, centre in enumerate(centres)}
+        downloads: dict[int, Payload] = {index: _unflatten(centre, layouts) for index, centre in enumerate(centres)}
         sizes = " ".join(str(int(number)) for number in torch.bincount(joined[joined >= 0], minlength=len(centres)))
         return Outcome({CENTRES: centres, JOINED: joined}, downloads, {"cluster_sizes": sizes})
 
-    def _centres(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Tensor:
+    def _choose_centres(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Tensor:
         """Those of the last round; or, of the first round with enough uploads, C of them."""
         clusters = self.clusters
-        known = state[CENTRES] if state else None
-        if known is not None and (len(known) == clusters or len(uploads) < clusters):
-            return known
+        last_centres = state[CENTRES] if state else None
+        if last_centres is not None and (len(last_centres) == clusters or len(uploads) < clusters):
+            return last_centres
         if len(uploads) < clusters:
             # any one will do: all join it
-            return _flat(next(iter(uploads.values()))).unsqueeze(0)
+            return _flatten(next(iter(uploads.values()))).unsqueeze(0)
         # a client, which loads this file in every message, needs none of it
         from sklearn.cluster import kmeans_plusplus
 
-        rows = torch.stack([_flat(upload) for upload in uploads.values()])
-        parameters = rows[:, _parameters(self.layouts(min(self.identities)))].numpy()
+        rows = torch.stack([_flatten(upload) for upload in uploads.values()])
+        parameters = rows[:, _mark_parameters(self.layouts(min(self.identities)))].numpy()
         # scikit-learn's seeds have 32 bits
         seed = derive(self.settings.seed, "round", server_round, "centres") % 2**32
-        _, chosen = kmeans_plusplus(parameters, clusters, random_state=seed)
-        return rows[torch.from_numpy(chosen).long()]
+        _, indices = kmeans_plusplus(parameters, clusters, random_state=seed)
+        return rows[torch.from_numpy(indices).long()]
 
-    def _place(self, partition: int) -> int:
+    def _find_index(self, partition: int) -> int:
         return sorted(self.identities).index(partition)
 
 
-def _flat(upload: Parts) -> Tensor:
+def _flatten(upload: Parts) -> Tensor:
     """All values of an upload, by the names of its parts, (n,) float64."""
     parts = [part for _, part in sorted(upload.parts.items())]
     return torch.cat([flat(part) for part in parts if isinstance(part, Weights)])
 
 
-def _parts(values: Tensor, layouts: Mapping[str, Layout]) -> Parts:
-    """Inverse of `_flat`."""
+def _unflatten(values: Tensor, layouts: Mapping[str, Layout]) -> Parts:
+    """Inverse of `_flatten`."""
     named = sorted(layouts.items())
     sizes = [sum(torch.Size(shape).numel() for _, shape in layout) for _, layout in named]
     pieces = values.split(sizes)
     return Parts({part: unflat(piece, layout) for (part, layout), piece in zip(named, pieces, strict=True)})
 
 
-def _parameters(layouts: Mapping[str, Layout]) -> Tensor:
-    """Which values of `_flat` are parameters and no running statistics, (n,) bool."""
+def _mark_parameters(layouts: Mapping[str, Layout]) -> Tensor:
+    """Which values of `_flatten` are parameters and no running statistics, (n,) bool."""
     tensors = [tensor for _, layout in sorted(layouts.items()) for tensor in layout]
     return torch.cat([torch.full((torch.Size(s).numel(),), not name.endswith(STATISTICS)) for name, s in tensors])
 

@@ -62,12 +62,12 @@ class FMLObjective(CompanionObjective):
         """Each model by its cross-entropy and by its divergence from the other."""
         options = self.options[FMLSettings]
         z = self.features(state, batch.inputs)
-        own, meme = state.module.classify(z), state.module.companion(batch.inputs)
+        model_logits, meme_logits = state.module.classify(z), state.module.companion(batch.inputs)
         parts = {
-            "cross-entropy": cross_entropy(own, batch.labels),
-            "divergence": divergence(own, meme.detach(), options.reduction),
-            "meme-cross-entropy": cross_entropy(meme, batch.labels),
-            "meme-divergence": divergence(meme, own.detach(), options.reduction),
+            "cross-entropy": cross_entropy(model_logits, batch.labels),
+            "divergence": divergence(model_logits, meme_logits.detach(), options.reduction),
+            "meme-cross-entropy": cross_entropy(meme_logits, batch.labels),
+            "meme-divergence": divergence(meme_logits, model_logits.detach(), options.reduction),
         }
         shares = (options.alpha, 1 - options.alpha, options.beta, 1 - options.beta)
         total = sum((share * part for share, part in zip(shares, parts.values(), strict=True)), z.new_zeros(()))

@@ -91,15 +91,20 @@ class FRAugObjective(SharedObjective):
 
     def phases(self, state: ClientState, round_number: int) -> list[Phase]:
         """One, in which G and Psi have a rate of their own."""
-        beside = {id(p) for part in (state.module.generator, state.module.transformation) for p in part.parameters()}
+        augmenter_ids = {
+            id(p) for part in (state.module.generator, state.module.transformation) for p in part.parameters()
+        }
 
         def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
             groups: list[dict[str, Any]] = [
-                {"params": [p for p in parameters if id(p) not in beside]},
-                {"params": [p for p in parameters if id(p) in beside], "lr": self.options[FRAugSettings].rate},
+                {"params": [p for p in parameters if id(p) not in augmenter_ids]},
+                {
+                    "params": [p for p in parameters if id(p) in augmenter_ids],
+                    "lr": self.options[FRAugSettings].rate,
+                },
             ]
-            chosen = self.settings
-            return EagerSGD(groups, chosen.learning_rate, chosen.momentum, chosen.weight_decay)
+            settings = self.settings
+            return EagerSGD(groups, settings.learning_rate, settings.momentum, settings.weight_decay)
 
         parameters = [p for p in state.module.parameters() if p.requires_grad]
         return [Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser, rate=RATE)]
@@ -110,53 +115,53 @@ class FRAugObjective(SharedObjective):
         plain = super().loss(state, batch, phase, round_number)
         z = plain.features.detach().to(module.turns.means.dtype)
         module.turns.remember(z, batch.labels, MEANS_RATE)
-        dealt = module.turns.deal(len(z))
+        dealt_labels = module.turns.deal(len(z))
         # the real partners of made features, of both kinds
-        real, wanted = torch.cat([z, module.turns.means[dealt]]), torch.cat([batch.labels, dealt])
+        real, labels = torch.cat([z, module.turns.means[dealt_labels]]), torch.cat([batch.labels, dealt_labels])
         blend = math.exp(options.ramp * (round_number - 1 - self.settings.rounds))
         share = min(0.5, blend)
-        augmented = cross_entropy(module.classify(self._made(module, real, wanted, blend)), wanted)
+        augmented = cross_entropy(module.classify(self._augment(module, real, labels, blend)), labels)
         model = (1 - share) * plain.total + share * augmented
-        generator = self._of_generator(module, z, dealt)
-        transformation = self._of_transformation(module, real, wanted)
+        generator = self._compute_generator_loss(module, z, dealt_labels)
+        transformation = self._compute_transformation_loss(module, real, labels)
         parts = {"augmented-cross-entropy": augmented, "generator": generator, "transformation": transformation}
         return Loss(model + generator + transformation, plain.parts | parts, plain.features)
 
     @torch.no_grad()
-    def _made(self, module: Any, real: Tensor, labels: Tensor, blend: float) -> Tensor:
+    def _augment(self, module: Any, real: Tensor, labels: Tensor, blend: float) -> Tensor:
         """z~ for the model, (2n, d), of G and Psi as they predict."""
-        made: Tensor = real + module.transformation.eval()(module.generator.eval()(labels), labels)
-        return blend * made + (1 - blend) * real if self.options[FRAugSettings].variant == "pacs" else made
+        features: Tensor = real + module.transformation.eval()(module.generator.eval()(labels), labels)
+        return blend * features + (1 - blend) * real if self.options[FRAugSettings].variant == "pacs" else features
 
-    def _of_generator(self, module: Any, z: Tensor, dealt: Tensor) -> Tensor:
+    def _compute_generator_loss(self, module: Any, z: Tensor, labels: Tensor) -> Tensor:
         """G's own loss."""
         options = self.options[FRAugSettings]
-        made = module.generator.train()(dealt)
+        features = module.generator.train()(labels)
         if options.variant == "pacs":
-            far = kernel_mmd(made, z)
+            distance = kernel_mmd(features, z)
         else:
-            apart = mse_loss(made, module.turns.means[dealt])
-            far = apart / (1 + apart)
-        return cross_entropy(_fixed(module.classifier, made), dealt) - options.lambda_g * far
+            error = mse_loss(features, module.turns.means[labels])
+            distance = error / (1 + error)
+        return cross_entropy(_apply_fixed(module.classifier, features), labels) - options.lambda_g * distance
 
-    def _of_transformation(self, module: Any, real: Tensor, labels: Tensor) -> Tensor:
+    def _compute_transformation_loss(self, module: Any, real: Tensor, labels: Tensor) -> Tensor:
         """Psi's own loss: the mean of both kinds, of which each is a batch by itself."""
         options, losses = self.options[FRAugSettings], []
         distance = mse_loss if options.variant == "pacs" else kernel_mmd
-        for partner, wanted in zip(real.chunk(2), labels.chunk(2), strict=True):
+        for partner, classes in zip(real.chunk(2), labels.chunk(2), strict=True):
             with torch.no_grad():
-                made = module.generator.eval()(wanted)
-            moved = partner + module.transformation.train()(made, wanted)
-            logits = _fixed(module.classifier, moved)
+                generated = module.generator.eval()(classes)
+            features = partner + module.transformation.train()(generated, classes)
+            logits = _apply_fixed(module.classifier, features)
             entropy = -(softmax(logits, dim=1) * log_softmax(logits, dim=1)).sum(dim=1).mean()
-            losses.append(options.lambda_t * distance(moved, partner) - entropy)
+            losses.append(options.lambda_t * distance(features, partner) - entropy)
         return torch.stack(losses).mean()
 
 
-def _fixed(module: nn.Module, z: Tensor) -> Tensor:
+def _apply_fixed(module: nn.Module, z: Tensor) -> Tensor:
     """What a module makes of z, without gradient to its parameters."""
-    made: Tensor = functional_call(module, {name: p.detach() for name, p in module.named_parameters()}, (z,))
-    return made
+    output: Tensor = functional_call(module, {name: p.detach() for name, p in module.named_parameters()}, (z,))
+    return output
 
 
 class FRAug(AveragedWeights):
@@ -171,8 +176,10 @@ class FRAug(AveragedWeights):
         """Say where statistics travel that should stay."""
         lines = [line for identity in self.identities.values() for line in identity.layouts]
         travel = any("running_" in line for line in lines if not line.startswith(GENERATOR))
-        said = "running statistics of the models are averaged, which stay at home in the paper: set `share-buffers` own"
-        return [*super().notices(), *([said] if travel else [])]
+        notice = (
+            "running statistics of the models are averaged, which stay at home in the paper: set `share-buffers` own"
+        )
+        return [*super().notices(), *([notice] if travel else [])]
 
 
 METHOD = Method(

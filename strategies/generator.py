@@ -72,8 +72,8 @@ class GeneratorObjective(SharedObjective):
     def build(self, model: SplitModel, seed: int) -> nn.Module:
         """G as the server has it, too, before it has learnt."""
         module = super().build(model, seed)
-        made = drawn(self.shared_seed(GENERATOR), lambda: self.new_generator(self.num_classes, model.feature_dim))
-        module.generator = made.requires_grad_(False)
+        generator = drawn(self.shared_seed(GENERATOR), lambda: self.new_generator(self.num_classes, model.feature_dim))
+        module.generator = generator.requires_grad_(False)
         return module
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:
@@ -87,9 +87,9 @@ class GeneratorObjective(SharedObjective):
 
     def generated(self, state: ClientState) -> Tensor:
         """(b_G / B) CE(g(G(y~)), y~), y~ uniform over the classes that G was trained on; a scalar."""
-        made: Generator = state.module.generator.eval()
-        labels = made.labels(BATCH)
-        loss = cross_entropy(self.logits(state, made(made.noise(BATCH), labels)), labels)
+        generator: Generator = state.module.generator.eval()
+        labels = generator.labels(BATCH)
+        loss = cross_entropy(self.logits(state, generator(generator.noise(BATCH), labels)), labels)
         return BATCH / self.settings.batch_size * loss
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
@@ -114,9 +114,11 @@ class GeneratorServer(AveragedWeights):
     def holding(self, upload: Parts, identity: Identity) -> Tensor:
         """How much a client weighs in each class, (K,) float32, before the shares of a class are made to sum to 1: n_iy
         where it told its class counts, else 1."""
-        held = torch.zeros(self.num_classes)
-        held[list(identity.classes)] = torch.tensor(identity.class_counts or [1.0] * len(identity.classes)).float()
-        return held
+        class_weights = torch.zeros(self.num_classes)
+        class_weights[list(identity.classes)] = torch.tensor(
+            identity.class_counts or [1.0] * len(identity.classes)
+        ).float()
+        return class_weights
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every client has the server's G, and a head that the server can run."""
@@ -127,46 +129,46 @@ class GeneratorServer(AveragedWeights):
     def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
         """The mean, and a G that has learnt of this round's heads."""
         averaged = super().aggregate(uploads, state, server_round)
-        teachers = self._teachers(uploads)
+        teachers = self._collect_teachers(uploads)
         seed = shared_seed(self.settings.seed, GENERATOR)
-        made = drawn(seed, lambda: self.new_generator(self.num_classes, self.dim))
-        lowered = self.rate * DECAY ** (server_round - 1)
-        optimiser = torch.optim.Adam(made.parameters(), lr=lowered, weight_decay=WEIGHT_DECAY)
+        generator = drawn(seed, lambda: self.new_generator(self.num_classes, self.dim))
+        rate = self.rate * DECAY ** (server_round - 1)
+        optimiser = torch.optim.Adam(generator.parameters(), lr=rate, weight_decay=WEIGHT_DECAY)
         if state:
-            made.load_state_dict({name: state[f"{GENERATOR}/{name}"] for name in made.state_dict()})
+            generator.load_state_dict({name: state[f"{GENERATOR}/{name}"] for name in generator.state_dict()})
             restore_optimiser(optimiser, state, "optimiser")
-        loss = self._train(made, optimiser, teachers, state, server_round)
+        loss = self._train(generator, optimiser, teachers, state, server_round)
         try:
-            check_tensors(dict(of_generator(made).tensors), self.settings.max_prototype_norm)
+            check_tensors(dict(of_generator(generator).tensors), self.settings.max_prototype_norm)
         except MessageError as error:
             raise RunError(
                 f"round {server_round}: of the generator the {error}; start a new run with a lower "
                 f"`{self.settings.strategy}.server-rate`."
             ) from None
-        kept = {f"{GENERATOR}/{name}": tensor for name, tensor in made.state_dict().items()}
-        kept |= optimiser_tensors(optimiser, "optimiser")
-        sent = of_generator(made)
+        tensors = {f"{GENERATOR}/{name}": tensor for name, tensor in generator.state_dict().items()}
+        tensors |= optimiser_tensors(optimiser, "optimiser")
+        weights = of_generator(generator)
         downloads: dict[int, Payload] = {
-            group: Parts({**means.parts, GENERATOR: sent})
+            group: Parts({**means.parts, GENERATOR: weights})
             for group, means in averaged.downloads.items()
             if isinstance(means, Parts)
         }
         figures = {**averaged.figures, "generator_loss": float(loss)}
-        return replace(averaged, state={**averaged.state, **kept}, downloads=downloads, figures=figures)
+        return replace(averaged, state={**averaged.state, **tensors}, downloads=downloads, figures=figures)
 
-    def _teachers(self, uploads: Mapping[int, Parts]) -> Teachers:
-        weights, biases, held = [], [], []
+    def _collect_teachers(self, uploads: Mapping[int, Parts]) -> Teachers:
+        weights, biases, class_weights = [], [], []
         for partition, upload in uploads.items():
             head = upload[HEAD]
             assert isinstance(head, Weights)
             weights.append(head.tensors[PREFIX[HEAD] + "weight"])
             biases.append(head.tensors[PREFIX[HEAD] + "bias"])
-            held.append(self.holding(upload, self.identities[partition]))
-        return Teachers(torch.stack(weights), torch.stack(biases), torch.stack(held))
+            class_weights.append(self.holding(upload, self.identities[partition]))
+        return Teachers(torch.stack(weights), torch.stack(biases), torch.stack(class_weights))
 
     def _train(
         self,
-        made: Generator,
+        generator: Generator,
         optimiser: torch.optim.Optimizer,
         teachers: Teachers,
         state: State,
@@ -175,17 +177,17 @@ class GeneratorServer(AveragedWeights):
         """Train G in place; the last step's loss."""
         shares = teachers.held / teachers.held.sum(dim=0).clamp(min=1)
         reported = teachers.held.any(dim=0).nonzero().flatten()
-        made.held[reported] = 1
+        generator.held[reported] = 1
         draw = stream(self.settings.seed, "round", server_round, GENERATOR)
         loss = torch.zeros(())
         for _ in range(self.steps):
             labels = reported[torch.randint(len(reported), (BATCH,), generator=draw)]
-            noise = made.noise(BATCH, draw)
-            features = made(noise, labels)
+            noise = generator.noise(BATCH, draw)
+            features = generator(noise, labels)
             logits = torch.einsum("bd,skd->sbk", features, teachers.weights) + teachers.biases.unsqueeze(1)
-            each = cross_entropy(logits.flatten(0, 1), labels.repeat(len(shares)), reduction="none")
-            taught = (each.view(len(shares), -1) * shares[:, labels]).sum(dim=0).mean()
-            loss = self.criterion(Drawn(noise, labels, features, taught), state, server_round)
+            losses = cross_entropy(logits.flatten(0, 1), labels.repeat(len(shares)), reduction="none")
+            teacher_loss = (losses.view(len(shares), -1) * shares[:, labels]).sum(dim=0).mean()
+            loss = self.criterion(Drawn(noise, labels, features, teacher_loss), state, server_round)
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

@@ -144,11 +144,11 @@ class GFPLObjective(Objective):
         """Eq. 13, and on pseudo-features Eq. 14."""
         z = batch.inputs if phase.name == RETRAIN else self.features(state, batch.inputs)
         plain = cross_entropy(self.logits(state, z), batch.labels)
-        options, of_phase = self.options[GFPLSettings], f"{RETRAIN}-" if phase.name == RETRAIN else ""
+        options, prefix = self.options[GFPLSettings], f"{RETRAIN}-" if phase.name == RETRAIN else ""
         if not options.dual_classifier:
-            return Loss(plain, {f"{of_phase}cross-entropy": plain}, z)
+            return Loss(plain, {f"{prefix}cross-entropy": plain}, z)
         dot = dot_regression(state.module.project(z), batch.labels, state.module.frame)
-        parts = {f"{of_phase}cross-entropy": plain, f"{of_phase}dot-regression": dot}
+        parts = {f"{prefix}cross-entropy": plain, f"{prefix}dot-regression": dot}
         return Loss(plain + options.dot_weight * dot, parts, z)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
@@ -162,14 +162,14 @@ class GFPLObjective(Objective):
             return mixtures
         return mixtures.without_counts()
 
-    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> MixtureSet | None:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> MixtureSet | None:
         """In exchange rounds a Gaussian for each class of the release, in the prototypes' scale."""
         if variances is None or not self.options[GFPLSettings].exchanges(round_number, self.settings.rounds):
             return None
         squared = self.settings.privacy_scale**2
-        weights = torch.ones(len(found), dtype=found.vectors.dtype)
-        counts = found.counts if sends_counts(self.options) else None
-        return MixtureSet(found.labels, found.vectors, squared * variances, weights, counts)
+        weights = torch.ones(len(prototypes), dtype=prototypes.vectors.dtype)
+        counts = prototypes.counts if sends_counts(self.options) else None
+        return MixtureSet(prototypes.labels, prototypes.vectors, squared * variances, weights, counts)
 
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
@@ -216,8 +216,8 @@ class GFPL(ServerHalf):
         options = self.options[GFPLSettings]
         fused = fuse(uploads, options.threshold, options.threshold_per_dimension, options.weighting)
         figures = {"components_before": sum(map(len, uploads.values())), "components_after": len(fused)}
-        known = from_tensors(state) if state else None
-        mixtures = known.updated_by(fused) if isinstance(known, MixtureSet) else fused
+        last_mixtures = from_tensors(state) if state else None
+        mixtures = last_mixtures.updated_by(fused) if isinstance(last_mixtures, MixtureSet) else fused
         return Outcome(to_tensors(mixtures), {EVERYONE: mixtures}, figures)
 
 
@@ -244,7 +244,7 @@ def sends_counts(options: Options) -> bool:
     return exchanges(options) and options[GFPLSettings].weighting == "samples"
 
 
-def _exchange(options: Options) -> Exchange:
+def _choose_exchange(options: Options) -> Exchange:
     if not exchanges(options):
         return NOTHING
     most, counts = options[GFPLSettings].components, sends_counts(options)
@@ -267,7 +267,7 @@ METHOD = Method(
     server=GFPL,
     objective=GFPLObjective,
     settings={"gfpl": GFPLSettings},
-    exchange=_exchange,
+    exchange=_choose_exchange,
     inference="classifier",
     rules=("local-prototypes", "classifier", "discriminant", "etf"),
     fixed_rounds=True,

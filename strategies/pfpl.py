@@ -59,34 +59,38 @@ class PFPL(ServerHalf):
     def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
         """Eq. 4 for every client that ever uploaded; the plain mean for the others."""
         options = self.options[PFPLSettings]
-        latest = dict(sorted((_remembered(state) | {p: each for p, each in uploads.items() if len(each)}).items()))
+        latest = dict(
+            sorted((_unpack_state(state) | {p: upload for p, upload in uploads.items() if len(upload)}).items())
+        )
         if not latest:
             return Outcome(state, {})
         if options.alpha == 1:
-            return Outcome(_as_state(latest), latest)
-        own = personalise(latest, options.alpha, options.weighting)
-        everyone = aggregate(list(latest.values()), "mean")
-        return Outcome(_as_state(latest), {EVERYONE: everyone, **own}, self._figures_of(latest, options.weighting))
+            return Outcome(_pack_state(latest), latest)
+        personalised = personalise(latest, options.alpha, options.weighting)
+        means = aggregate(list(latest.values()), "mean")
+        return Outcome(
+            _pack_state(latest), {EVERYONE: means, **personalised}, self._compute_figures(latest, options.weighting)
+        )
 
-    def _figures_of(self, latest: Mapping[int, PrototypeSet], weighting: str) -> dict[str, Figure]:
+    def _compute_figures(self, latest: Mapping[int, PrototypeSet], weighting: str) -> dict[str, Figure]:
         """How far the weights keep to a client's own domain, where clients have one."""
-        domains = {p: who.domain for p, who in self.identities.items() if who.domain}
+        domains = {p: identity.domain for p, identity in self.identities.items() if identity.domain}
         within = weight_within(latest, domains, weighting) if domains else None
         return {} if within is None else {"own_domain_weight": within[0], "own_domain_weight_if_alike": within[1]}
 
 
-def _as_state(latest: Mapping[int, PrototypeSet]) -> State:
+def _pack_state(latest: Mapping[int, PrototypeSet]) -> State:
     """The latest sets in three tensors, in checkpoints much smaller than three for each client."""
-    sizes = torch.tensor([len(each) for each in latest.values()])
+    sizes = torch.tensor([len(prototypes) for prototypes in latest.values()])
     return {
         "clients": torch.tensor(list(latest)).repeat_interleave(sizes),
-        "labels": torch.cat([each.labels for each in latest.values()]),
-        "vectors": torch.cat([each.vectors for each in latest.values()]),
+        "labels": torch.cat([prototypes.labels for prototypes in latest.values()]),
+        "vectors": torch.cat([prototypes.vectors for prototypes in latest.values()]),
     }
 
 
-def _remembered(state: State) -> dict[int, PrototypeSet]:
-    """Inverse of `_as_state`."""
+def _unpack_state(state: State) -> dict[int, PrototypeSet]:
+    """Inverse of `_pack_state`."""
     if not state:
         return {}
     clients, sizes = state["clients"].unique_consecutive(return_counts=True)

@@ -106,7 +106,7 @@ class ProtoNorm(ServerHalf):
         seed = derive(self.settings.seed, "round", server_round, "alignment")
         figures: Mapping[str, Figure] = {}
         if options.alignment == "none":
-            points, directionless = _normalised(directions.vectors, seed)
+            points, directionless = _normalise(directions.vectors, seed)
         else:
             alignment = align(
                 directions.vectors,
@@ -118,7 +118,7 @@ class ProtoNorm(ServerHalf):
                 seed=seed,
                 num_classes=self.num_classes,
             )
-            points, directionless, figures = alignment.points, alignment.directionless, _figures(alignment)
+            points, directionless, figures = alignment.points, alignment.directionless, _list_figures(alignment)
         warnings = [
             f"the prototype of {self.class_word(label)} is zero (are all its features dead?); it got a random direction"
             for label in directions.labels[list(directionless)].tolist()
@@ -127,13 +127,13 @@ class ProtoNorm(ServerHalf):
         return Outcome(as_state(aligned), {EVERYONE: aligned}, figures, warnings)
 
 
-def _normalised(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:
+def _normalise(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:
     """Unit rows, and which of them had no direction; as `align` would start."""
     points, directionless = unit_directions(vectors.double().numpy(), np.random.default_rng(seed))
     return torch.from_numpy(points).to(vectors.dtype), directionless
 
 
-def _figures(alignment: Alignment) -> dict[str, Figure]:
+def _list_figures(alignment: Alignment) -> dict[str, Figure]:
     return {
         "alignment_solver": alignment.solver,
         "alignment_iterations": alignment.iterations,

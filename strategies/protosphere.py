@@ -130,17 +130,19 @@ class ProtosphereObjective(Pulled):
         if round_number > rounds_of_exchange(self.settings, self.options) or state.encoded is None:
             return None
         features, labels = state.encoded()
-        found = directions(features)
+        unit_features = directions(features)
         counts = torch.bincount(labels, minlength=self.num_classes)
-        sums = torch.zeros(self.num_classes, found.shape[1], dtype=torch.float64).index_add_(0, labels, found)
+        sums = torch.zeros(self.num_classes, unit_features.shape[1], dtype=torch.float64).index_add_(
+            0, labels, unit_features
+        )
         means = sums / counts.clamp_min(1).unsqueeze(1)
-        apart = found - means[labels]
-        rows, columns = torch.triu_indices(*[found.shape[1]] * 2)
-        half = (scale_of(self.settings) * (apart.T @ apart) / max(len(labels), 1))[rows, columns]
-        sent = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
+        deviations = unit_features - means[labels]
+        rows, columns = torch.triu_indices(*[unit_features.shape[1]] * 2)
+        half = (scale_of(self.settings) * (deviations.T @ deviations) / max(len(labels), 1))[rows, columns]
+        classes = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
         # as it crosses
         scatter = Weights({SCATTER: half.half().float().unsqueeze(0)})
-        return Parts({MEANS.name: PrototypeSet(sent, means[sent].float()), SCATTER: scatter})
+        return Parts({MEANS.name: PrototypeSet(classes, means[classes].float()), SCATTER: scatter})
 
     def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
         """z^ w_j + b_j."""
@@ -148,16 +150,16 @@ class ProtosphereObjective(Pulled):
 
     def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
         """The logarithmic opinion pool: both posteriors multiplied, (n, K); before anything came the model's."""
-        own = log_softmax(exact(self.logits(state, z)).double(), dim=1)
+        log_posterior = log_softmax(exact(self.logits(state, z)).double(), dim=1)
         if encoded is None:
-            return own
+            return log_posterior
         counts = torch.zeros(self.num_classes, dtype=torch.float64, device=encoded.device)
         if state.prototypes is not None and state.prototypes.counts is not None:
             counts[state.prototypes.labels] = state.prototypes.counts.double()
         priors = (counts + 1 / self.num_classes) / (counts.sum() + 1)
         # of a class that nobody spoke for the space knows nothing, which is no reason against it
-        known = encoded.masked_fill(encoded.isneginf(), torch.inf).amin(dim=1, keepdim=True)
-        return own + log_softmax(encoded.maximum(known) + priors.log(), dim=1)
+        lowest_scores = encoded.masked_fill(encoded.isneginf(), torch.inf).amin(dim=1, keepdim=True)
+        return log_posterior + log_softmax(encoded.maximum(lowest_scores) + priors.log(), dim=1)
 
 
 def spoken_for(counts: Tensor, fewest: int) -> Tensor:
@@ -192,13 +194,13 @@ class Protosphere(ServerHalf):
 
     def impossible(self, partition: int, upload: Payload) -> str:
         """Means outside the unit ball, or a scatter that no rows have."""
-        own, apart = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
-        assert isinstance(own, PrototypeSet)
-        assert isinstance(apart, Weights)
-        scatter = self._scatter(apart)
+        means, half_scatter = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
+        assert isinstance(means, PrototypeSet)
+        assert isinstance(half_scatter, Weights)
+        scatter = self._restore_scatter(half_scatter)
         # each value is rounded to 11 bits, and of the smallest to what 16 bits can tell from 0
         rounded = 2.0**-11 * float(scatter.norm()) + 2.0**-24 * self.dim / scale_of(self.settings)
-        return impossible_means(own, self.codec.wire_dtype) or impossible_scatter(scatter, rounded)
+        return impossible_means(means, self.codec.wire_dtype) or impossible_scatter(scatter, rounded)
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody who was heard so far and agrees, each once, in ascending order of partitions."""
@@ -206,52 +208,56 @@ class Protosphere(ServerHalf):
         fresh = [partition for partition in uploads if partition not in pooled.heard]
         figures = {"heard": len(pooled.heard) + len(fresh)}
         if not fresh:
-            return Outcome(state, {}, figures, self._unheard(pooled.heard, server_round), keeps=True)
+            return Outcome(state, {}, figures, self._warn_of_unheard(pooled.heard, server_round), keeps=True)
         usual = usual_samples(self.identities)
         outliers = self.options[ProtosphereSettings].outliers
-        pooled.hear(fresh, lambda partition: self._statistics(partition, uploads[partition], usual), usual, outliers)
-        late = self._unheard(pooled.heard, server_round)
+        pooled.hear(
+            fresh, lambda partition: self._read_statistics(partition, uploads[partition], usual), usual, outliers
+        )
+        unheard_warnings = self._warn_of_unheard(pooled.heard, server_round)
         if not pooled.told:
-            return Outcome(pooled.as_state(self.num_classes), {}, figures, late, keeps=True)
-        downloads = pooled.downloads(self.num_classes, self._discriminant)
-        warnings = (*late, *pooled.warnings(self.settings.strategy))
+            return Outcome(pooled.as_state(self.num_classes), {}, figures, unheard_warnings, keeps=True)
+        downloads = pooled.downloads(self.num_classes, self._build_discriminant)
+        warnings = (*unheard_warnings, *pooled.warnings(self.settings.strategy))
         return Outcome(pooled.as_state(self.num_classes), downloads, figures, warnings)
 
-    def _statistics(self, partition: int, upload: Payload, usual: float) -> Statistics | None:
+    def _read_statistics(self, partition: int, upload: Payload, usual: float) -> Statistics | None:
         """m_ij, w_ij and n_i S_i; None of a client without training rows."""
-        own, apart = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
-        assert isinstance(own, PrototypeSet)
-        assert isinstance(apart, Weights)
-        if not len(own.labels):
+        means, half_scatter = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
+        assert isinstance(means, PrototypeSet)
+        assert isinstance(half_scatter, Weights)
+        if not len(means.labels):
             return None
         identity = self.identities[partition]
-        n, ones = min(float(identity.rows[0]), HEAVIEST * usual), torch.ones(len(own.labels), dtype=torch.float64)
+        n, ones = min(float(identity.rows[0]), HEAVIEST * usual), torch.ones(len(means.labels), dtype=torch.float64)
         # a class of fewer rows would have stayed at home
         fewest = n / (2 * max(len(identity.classes), 1))
-        return Statistics(own, n / len(own.labels) * ones, fewest * ones, n * self._scatter(apart))
+        return Statistics(means, n / len(means.labels) * ones, fewest * ones, n * self._restore_scatter(half_scatter))
 
-    def _scatter(self, apart: Weights) -> Tensor:
+    def _restore_scatter(self, half_scatter: Weights) -> Tensor:
         """S_i of the half that crossed, (d, d) float64."""
         scatter = torch.zeros(self.dim, self.dim, dtype=torch.float64)
         rows, columns = torch.triu_indices(self.dim, self.dim)
-        scatter[rows, columns] = apart.tensors[SCATTER][0].double() / scale_of(self.settings)
+        scatter[rows, columns] = half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings)
         return scatter + scatter.triu(1).T
 
-    def _discriminant(self, sums: Tensor, weights: Tensor, moment: Tensor) -> Parts:
+    def _build_discriminant(self, sums: Tensor, weights: Tensor, moment: Tensor) -> Parts:
         bound = min(self.settings.max_prototype_norm, MOST)
         covariance = covariance_of_sums(sums, weights, moment, self.options[ProtosphereSettings].shrinkage)
-        found = discriminant_of(sums, weights, torch.ones_like(weights), covariance, bound)
+        discriminant = discriminant_of(sums, weights, torch.ones_like(weights), covariance, bound)
         # as it crosses
-        return Parts({DISCRIMINANT: Weights({**found.tensors, WEIGHT: found.tensors[WEIGHT].half().float()})})
+        return Parts(
+            {DISCRIMINANT: Weights({**discriminant.tensors, WEIGHT: discriminant.tensors[WEIGHT].half().float()})}
+        )
 
-    def _unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
+    def _warn_of_unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no discriminant, where nobody is to send any more."""
         missing = sorted(set(self.identities) - set(heard))
         if self.uploads_due(server_round + 1) or not missing:
             return ()
-        some = ", ".join(map(str, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+        clients = ", ".join(map(str, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         return (
-            f"client {some} sent no statistics in the rounds in which they count, so the shared discriminant knows "
+            f"client {clients} sent no statistics in the rounds in which they count, so the shared discriminant knows "
             "nothing of its rows; `protosphere.exchanges` makes those rounds more.",
         )
 
@@ -259,18 +265,18 @@ class Protosphere(ServerHalf):
         """mu_j, in the encoder's space."""
         if "sums" not in state:
             return None
-        known = state["weights"] > 0
-        means = state["sums"][known] / state["weights"][known].unsqueeze(1)
-        return PrototypeSet(known.nonzero().flatten(), means.float())
+        present = state["weights"] > 0
+        means = state["sums"][present] / state["weights"][present].unsqueeze(1)
+        return PrototypeSet(present.nonzero().flatten(), means.float())
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None
 
 
-def _exchange(options: Options) -> Exchange:
-    told = "how its rows' features vary around the means of their classes, of all classes together"
-    scatter = Spec("weights", SCATTER, waits=True, dtype="float16", told=told)
+def _choose_exchange(options: Options) -> Exchange:
+    disclosure = "how its rows' features vary around the means of their classes, of all classes together"
+    scatter = Spec("weights", SCATTER, waits=True, dtype="float16", told=disclosure)
     return Exchange((MEANS, scatter), (Spec("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
 
 
@@ -278,7 +284,7 @@ METHOD = Method(
     server=Protosphere,
     objective=ProtosphereObjective,
     settings={"protosphere": ProtosphereSettings},
-    exchange=_exchange,
+    exchange=_choose_exchange,
     inference=POOL,
     rules=(*RULES, RULE, POOL),
 )

@@ -88,29 +88,29 @@ def parted(payload: Payload | None) -> tuple[Payload | None, PrototypeSet | None
         return payload, None
     means = payload[MEANS.name]
     assert isinstance(means, PrototypeSet)
-    rest = {name: part for name, part in payload.parts.items() if name != MEANS.name}
-    first = next(iter(rest.values()))
+    parts = {name: part for name, part in payload.parts.items() if name != MEANS.name}
+    first = next(iter(parts.values()))
     # one that stands for itself
-    if not isinstance(first, Weights) and [*rest] == [kind_of(first)]:
+    if not isinstance(first, Weights) and [*parts] == [kind_of(first)]:
         return first, means
-    return Parts(rest), means
+    return Parts(parts), means
 
 
 def with_classes(uploads: Mapping[int, Payload]) -> dict[int, Payload]:
     """Without those that hold no class: a release in which no class stands out of the noise is a valid one."""
-    found = {partition: class_vectors(upload) for partition, upload in uploads.items()}
-    return {p: upload for p, upload in uploads.items() if (part := found[p]) is None or len(part.labels)}
+    vectors_by_client = {partition: class_vectors(upload) for partition, upload in uploads.items()}
+    return {p: upload for p, upload in uploads.items() if (part := vectors_by_client[p]) is None or len(part.labels)}
 
 
-def encoder_means(uploads: Mapping[int, Payload], scale: float, known: PrototypeSet | None) -> PrototypeSet | None:
+def encoder_means(uploads: Mapping[int, Payload], scale: float, last_means: PrototypeSet | None) -> PrototypeSet | None:
     """m_j; a class that nobody reported keeps its own."""
     parts = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
     sets = [(part if isinstance(part, PrototypeSet) else part.class_means()).without_counts() for part in parts]
     if not sets:
-        return known
+        return last_means
     fresh = aggregate(sets, "mean")
     fresh = fresh.with_vectors(fresh.vectors / scale)
-    return fresh if known is None else known.updated_by(fresh)
+    return fresh if last_means is None else last_means.updated_by(fresh)
 
 
 def encoder_scores(directions: Tensor, means: PrototypeSet, num_classes: int) -> Tensor:

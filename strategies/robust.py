@@ -24,7 +24,7 @@ def robust_mean(uploads: Mapping[int, Parts], members: Sequence[int], part: str,
         "geometric-median".
     """
     if how == "geometric-median":
-        shares = _shares(rows_of(uploads, members, part), len(members))
+        shares = _compute_shares(rows_of(uploads, members, part), len(members))
         return torch.cat([shares @ rows.double() for _, rows in rows_of(uploads, members, part)])
     cut = (len(members) - 1) // 2 if how == "median" else values_cut(len(members), trim)
     return torch.cat([trimmed_mean(rows.double(), cut) for _, rows in rows_of(uploads, members, part)])
@@ -35,12 +35,12 @@ def rows_of(uploads: Mapping[int, Parts], members: Sequence[int], part: str) -> 
     if isinstance(uploads, Waiting):
         yield from uploads.rows(members, part)
         return
-    tensors = [weights.tensors for p in members if isinstance(weights := uploads[p][part], Weights)]
-    for name in tensors[0]:
-        yield name, torch.stack([each[name].reshape(-1) for each in tensors])
+    tensors_by_member = [weights.tensors for p in members if isinstance(weights := uploads[p][part], Weights)]
+    for name in tensors_by_member[0]:
+        yield name, torch.stack([tensors[name].reshape(-1) for tensors in tensors_by_member])
 
 
-def _shares(pieces: Iterator[tuple[str, Tensor]], number: int) -> Tensor:
+def _compute_shares(pieces: Iterator[tuple[str, Tensor]], number: int) -> Tensor:
     """What each row weighs in the geometric median of all, (n,), 1 in sum."""
     products = torch.zeros(number, number, dtype=torch.float64)
     for name, rows in pieces:
@@ -48,8 +48,8 @@ def _shares(pieces: Iterator[tuple[str, Tensor]], number: int) -> Tensor:
             # their scale is the data's, and would decide who is near whom
             continue
         # from the first row, so that what all have in common costs no digits
-        apart = rows.double() - rows[0].double()
-        products += apart @ apart.T
+        deviations = rows.double() - rows[0].double()
+        products += deviations @ deviations.T
     values, vectors = torch.linalg.eigh(products)
     # points that are as far from each other as the uploads are
     points = vectors * values.clamp(min=0).sqrt()

@@ -80,7 +80,7 @@ class Pooled:
         Raises:
             RunError: an earlier version wrote it.
         """
-        none = torch.zeros(0, 0, dtype=torch.float64)
+        no_scatter = torch.zeros(0, 0, dtype=torch.float64)
         if not state:
             return cls(torch.zeros(dim, dim, dtype=torch.float64))
         if "scatter" not in state:
@@ -91,29 +91,36 @@ class Pooled:
         pooled = cls(state["scatter"].clone(), state["heard"].tolist())
         # none where nobody who was heard has a row
         for partition in state["owner"].unique().tolist() if "owner" in state else ():
-            own = state["owner"] == partition
-            means = PrototypeSet(state["labels"][own], state["vectors"][own])
-            pooled.told[partition] = Statistics(means, state["shares"][own], state["rows"][own], none)
+            is_of_client = state["owner"] == partition
+            means = PrototypeSet(state["labels"][is_of_client], state["vectors"][is_of_client])
+            pooled.told[partition] = Statistics(
+                means, state["shares"][is_of_client], state["rows"][is_of_client], no_scatter
+            )
             # a version that did not ask kept none
             if "traces" in state:
-                pooled.traces[partition] = float(state["traces"][own][0])
+                pooled.traces[partition] = float(state["traces"][is_of_client][0])
         return pooled
 
     def as_state(self, num_classes: int) -> State:
         """Inverse of `of`, and beside it the sums and weights of all classes."""
         state: State = {"heard": torch.tensor(self.heard, dtype=torch.int64), "scatter": self.scatter}
-        told = sorted(self.told.items())
-        if not told:
+        statistics_by_client = sorted(self.told.items())
+        if not statistics_by_client:
             return state
-        owner = [torch.full((len(each.means),), partition) for partition, each in told]
+        owner = [torch.full((len(statistics.means),), partition) for partition, statistics in statistics_by_client]
         sums, weights, _ = self.sums(num_classes)
         return state | {
             "owner": torch.cat(owner),
-            "labels": torch.cat([each.means.labels for _, each in told]),
-            "vectors": torch.cat([each.means.vectors for _, each in told]),
-            "shares": torch.cat([each.weights for _, each in told]),
-            "rows": torch.cat([each.rows for _, each in told]),
-            "traces": torch.cat([torch.full((len(each.means),), self.traces.get(p, 0.0)).double() for p, each in told]),
+            "labels": torch.cat([statistics.means.labels for _, statistics in statistics_by_client]),
+            "vectors": torch.cat([statistics.means.vectors for _, statistics in statistics_by_client]),
+            "shares": torch.cat([statistics.weights for _, statistics in statistics_by_client]),
+            "rows": torch.cat([statistics.rows for _, statistics in statistics_by_client]),
+            "traces": torch.cat(
+                [
+                    torch.full((len(statistics.means),), self.traces.get(p, 0.0)).double()
+                    for p, statistics in statistics_by_client
+                ]
+            ),
             "sums": sums,
             "weights": weights,
         }
@@ -128,31 +135,31 @@ class Pooled:
             usual: the median of clients' samples.
         """
         self.heard += fresh
-        size = sum(float(each.weights.sum()) for each in self.told.values())
+        size = sum(float(statistics.weights.sum()) for statistics in self.told.values())
         before = size
-        none = torch.zeros(0, 0, dtype=torch.float64)
+        no_scatter = torch.zeros(0, 0, dtype=torch.float64)
 
-        def told_by(partition: int) -> Statistics | None:
-            own = read(partition)
-            return own and replace(own, scatter=semidefinite(own.scatter))
+        def read_semidefinite(partition: int) -> Statistics | None:
+            statistics = read(partition)
+            return statistics and replace(statistics, scatter=semidefinite(statistics.scatter))
 
         for partition in fresh:
-            own = told_by(partition)
-            if own is not None:
-                self.told[partition] = Statistics(own.means, own.weights, own.rows, none)
-                self.traces[partition] = own.trace
-                size += float(own.weights.sum())
+            statistics = read_semidefinite(partition)
+            if statistics is not None:
+                self.told[partition] = Statistics(statistics.means, statistics.weights, statistics.rows, no_scatter)
+                self.traces[partition] = statistics.trace
+                size += float(statistics.weights.sum())
         self.bounded = outliers == "leave-out" and len(self.told) >= FEW and self.usual_trace > 0
 
-        def scatter_of(partition: int) -> Tensor:
-            own = told_by(partition)
-            assert own is not None
-            return own.scatter * (self.believed_share(partition) if self.bounded else 1.0)
+        def read_scatter(partition: int) -> Tensor:
+            statistics = read_semidefinite(partition)
+            assert statistics is not None
+            return statistics.scatter * (self.believed_share(partition) if self.bounded else 1.0)
 
-        told = [partition for partition in fresh if partition in self.told]
+        partitions = [partition for partition in fresh if partition in self.told]
         total, usual_scatter, rows = self.scatter.clone(), self.scatter.clone(), before
-        for partition in told:
-            added = scatter_of(partition)
+        for partition in partitions:
+            added = read_scatter(partition)
             total += added
             # that the many say how much rows vary
             weight = float(self.told[partition].weights.sum())
@@ -160,19 +167,19 @@ class Pooled:
             usual_scatter += share * added
             rows += share * weight
         if outliers == "leave-out" and rows:
-            means = {partition: each.means for partition, each in self.told.items()}
-            of_rows = {partition: each.rows for partition, each in self.told.items()}
+            means = {partition: statistics.means for partition, statistics in self.told.items()}
+            of_rows = {partition: statistics.rows for partition, statistics in self.told.items()}
             self.found = disagreement(means, of_rows, usual_scatter / rows)
-        for partition in told:
+        for partition in partitions:
             if partition in self.found.left_out:
-                total -= scatter_of(partition)
-        for partition in told:
+                total -= read_scatter(partition)
+        for partition in partitions:
             if partition in self.found.left_out:
                 continue
-            added = scatter_of(partition)
+            added = read_scatter(partition)
             if self.bounded:
-                rest = size / float(self.told[partition].weights.sum()) - 1
-                added = bounded_by(added, total - added, SHARE * max(1.0, 1 / max(rest, 1e-12)))
+                others_ratio = size / float(self.told[partition].weights.sum()) - 1
+                added = bounded_by(added, total - added, SHARE * max(1.0, 1 / max(others_ratio, 1e-12)))
             self.scatter += added
 
     def believed_share(self, partition: int) -> float:
@@ -195,13 +202,13 @@ class Pooled:
         sums = torch.zeros(num_classes, dim, dtype=torch.float64)
         weights = torch.zeros(num_classes, dtype=torch.float64)
         moment = self.scatter.clone()
-        for partition, own in sorted(self.told.items()):
+        for partition, statistics in sorted(self.told.items()):
             if partition in self.found.left_out or partition in without:
                 continue
-            vectors = own.means.vectors.double()
-            weighted = own.weights.unsqueeze(1) * vectors
-            sums[own.means.labels] += weighted
-            weights[own.means.labels] += own.weights
+            vectors = statistics.means.vectors.double()
+            weighted = statistics.weights.unsqueeze(1) * vectors
+            sums[statistics.means.labels] += weighted
+            weights[statistics.means.labels] += statistics.weights
             moment += weighted.T @ vectors
         return sums, weights, moment
 
@@ -210,34 +217,34 @@ class Pooled:
     ) -> dict[int, Payload]:
         """What is made of the sums: for everyone, and for each who contradicts another without the other's means."""
         downloads = {EVERYONE: discriminant(*self.sums(num_classes))}
-        for partition, others in self.found.disputes.items():
-            downloads[partition] = discriminant(*self.sums(num_classes, without=others))
+        for partition, opponents in self.found.disputes.items():
+            downloads[partition] = discriminant(*self.sums(num_classes, without=opponents))
         return downloads
 
     def warnings(self, strategy: str) -> list[str]:
         """Sentences on who is left out and who contradicts whom."""
         keep = f'look at its labels, its data and its software; `{strategy}.outliers` "keep" takes it in'
-        said = [
+        warnings = [
             f"client {partition} is left out of the shared statistics: its class means lie far from all others' "
             f"({keep})"
             for partition in self.found.far
         ]
-        said += [
+        warnings += [
             f"client {partition} is left out of the shared statistics: its class means contradict those of the clients "
             f"that it can be held against ({keep})"
             for partition in self.found.contradicted
         ]
-        said += [
+        warnings += [
             f"the samples of client {partition} vary {trace / self.usual_trace:.3g} times as much around their class "
             f"means as is usual, and count for the means alone ({keep})"
             for partition, trace in sorted(self.traces.items())
             if self.bounded and trace > NAMED * self.usual_trace and partition not in self.found.left_out
         ]
-        return said + [
+        return warnings + [
             f"clients {partition} and {other} contradict each other on their classes, and nobody can say who is right: "
             "neither gets what the other's means say; look at the labels of both"
-            for partition, others in sorted(self.found.disputes.items())
-            for other in sorted(others)
+            for partition, opponents in sorted(self.found.disputes.items())
+            for other in sorted(opponents)
             if partition < other
         ]
 
@@ -251,12 +258,14 @@ def semidefinite(scatter: Tensor) -> Tensor:
     return (vectors * values.clamp(min=0)) @ vectors.T
 
 
-def bounded_by(scatter: Tensor, others: Tensor, most: float) -> Tensor:
+def bounded_by(scatter: Tensor, other_scatter: Tensor, most: float) -> Tensor:
     """A scatter, (d, d), of which no direction holds more than `most` times what the others have there."""
-    spread = others.trace() / len(others)
+    spread = other_scatter.trace() / len(other_scatter)
     if not bool(spread > 0):
         return scatter
-    factor = torch.linalg.cholesky((1 - RIDGE) * others + RIDGE * spread * torch.eye(len(others), dtype=others.dtype))
+    factor = torch.linalg.cholesky(
+        (1 - RIDGE) * other_scatter + RIDGE * spread * torch.eye(len(other_scatter), dtype=other_scatter.dtype)
+    )
     half = torch.linalg.solve_triangular(factor, scatter, upper=False)
     relative = torch.linalg.solve_triangular(factor, half.T, upper=False)
     # the eigenvalues add up to the trace, and few clients of many come near

@@ -83,13 +83,13 @@ class TinyProtoObjective(PullObjective):
     def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
         """n_ij p_ij, and n_ij itself never: nor by the products' last digits, which are rounded away on the way."""
         local = state.prototypes
-        if local is None or local.counts is None or not _scales(self.options):
+        if local is None or local.counts is None or not _is_scaled(self.options):
             return super().upload(state, round_number)
-        return _summed_up(local)
+        return _sum_up(local)
 
-    def released(self, found: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
         """The same of a release, whose counts are noisy."""
-        return _summed_up(found) if _scales(self.options) else found.without_counts()
+        return _sum_up(prototypes) if _is_scaled(self.options) else prototypes.without_counts()
 
 
 class TinyProtoFPObjective(TinyProtoObjective):
@@ -106,7 +106,7 @@ class TinyProtoFPObjective(TinyProtoObjective):
         Raises:
             SettingError: the server sent none, or one that no server works out.
         """
-        if received is None or not _scales(self.options):
+        if received is None or not _is_scaled(self.options):
             return received
         mu = state.constants.get("mu")
         if mu is None or not 0 < mu <= 1:
@@ -142,7 +142,7 @@ class TinyProto(ServerHalf):
     def check(self, num_classes: int, dim: int) -> None:
         """Clients multiply by their counts themselves, so that the server cannot weigh them alike."""
         super().check(num_classes, dim)
-        if _scales(self.options) and self.settings.client_weights == "equal":
+        if _is_scaled(self.options) and self.settings.client_weights == "equal":
             raise SettingError(
                 f'setting `client-weights` is "equal", but the clients of `{self.settings.strategy}` multiply their '
                 'prototypes by their class counts; set `tinyproto.scaling` to false, or `client-weights` to "samples".'
@@ -150,7 +150,7 @@ class TinyProto(ServerHalf):
 
     def unit(self, partition: int) -> float:
         """n_i, as far as it is believed: no n_ij p_ij is longer than n_i of its p_ij."""
-        if not _scales(self.options):
+        if not _is_scaled(self.options):
             return 1.0
         if self.identities[partition].withheld:
             return WITHHELD_ROWS
@@ -158,10 +158,10 @@ class TinyProto(ServerHalf):
 
     def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
-        if not _scales(self.options) or self._withheld(uploads):
+        if not _is_scaled(self.options) or self._has_withheld(uploads):
             return super().feature_norm(uploads)
         total = math.fsum(float(upload.vectors.double().norm(dim=1).sum()) for upload in uploads.values())
-        return total / self._images(uploads)
+        return total / self._count_images(uploads)
 
     def notices(self) -> Sequence[str]:
         """Say when nothing is sparse."""
@@ -176,26 +176,26 @@ class TinyProto(ServerHalf):
         """Vectors of a class times |N_j|, the number of this round's uploads that hold it, where `sum` asks for it."""
         if not self.options[TinyProtoSettings].sum:
             return vectors
-        held = holders(uploads.values(), self.num_classes)[vectors.labels]
-        return vectors.with_vectors(held.unsqueeze(1) * vectors.vectors)
+        holder_counts = holders(uploads.values(), self.num_classes)[vectors.labels]
+        return vectors.with_vectors(holder_counts.unsqueeze(1) * vectors.vectors)
 
     def figures(self, uploads: Mapping[int, PrototypeSet], targets: PrototypeSet) -> dict[str, Figure]:
         """mu, and the mean norm of the targets of the classes that came over that of their count-weighted mean
         prototypes sum_i n_ij p_ij / sum_i n_ij, where a class counts by its images: all that the server can know."""
-        if "mu" not in self.constants or self._withheld(uploads):
+        if "mu" not in self.constants or self._has_withheld(uploads):
             return {}
-        came = aggregate(list(uploads.values()), "mean")
-        sums = holders(uploads.values(), self.num_classes)[came.labels].unsqueeze(1) * came.vectors.double()
-        usual = float(sums.norm(dim=1).sum()) / self._images(uploads)
-        mu, rows = self.constants["mu"], torch.isin(targets.labels, came.labels)
+        means = aggregate(list(uploads.values()), "mean")
+        sums = holders(uploads.values(), self.num_classes)[means.labels].unsqueeze(1) * means.vectors.double()
+        usual = float(sums.norm(dim=1).sum()) / self._count_images(uploads)
+        mu, rows = self.constants["mu"], torch.isin(targets.labels, means.labels)
         norm = self.scales[0] * float(targets.vectors[rows].double().norm(dim=1).mean())
         return {"mu": mu, "target_to_weighted_mean": norm / usual if usual > 0 else None}
 
-    def _withheld(self, uploads: Mapping[int, PrototypeSet]) -> bool:
+    def _has_withheld(self, uploads: Mapping[int, PrototypeSet]) -> bool:
         """Whether clients do not tell their rows, so that no figure can be had of them."""
         return any(self.identities[partition].withheld for partition in uploads)
 
-    def _images(self, uploads: Mapping[int, PrototypeSet]) -> int:
+    def _count_images(self, uploads: Mapping[int, PrototypeSet]) -> int:
         """Training images of the clients that uploaded."""
         return sum(self.identities[partition].rows[0] for partition in uploads)
 
@@ -238,8 +238,8 @@ def mean_class_count(identities: Mapping[int, Identity], of_all: bool) -> float:
     """n-bar: training images of all clients, as far as they are believed, over the classes that they hold,
     sum n_i / sum K_i; `of_all`: over the classes that anybody holds."""
     images = sum(identity.rows[0] for identity in identities.values())
-    held = [label for identity in identities.values() for label in identity.classes]
-    return images / len(set(held) if of_all else held)
+    labels = [label for identity in identities.values() for label in identity.classes]
+    return images / len(set(labels) if of_all else labels)
 
 
 def holders(uploads: Iterable[PrototypeSet], num_classes: int) -> Tensor:
@@ -247,11 +247,11 @@ def holders(uploads: Iterable[PrototypeSet], num_classes: int) -> Tensor:
     return torch.bincount(torch.cat([upload.labels for upload in uploads]), minlength=num_classes)
 
 
-def _scales(options: Options) -> bool:
+def _is_scaled(options: Options) -> bool:
     return options[TinyProtoSettings].scaling
 
 
-def _summed_up(local: PrototypeSet) -> PrototypeSet:
+def _sum_up(local: PrototypeSet) -> PrototypeSet:
     """n_ij p_ij, without the counts."""
     assert local.counts is not None
     return local.with_vectors(local.counts.unsqueeze(1) * local.vectors).without_counts()
@@ -259,32 +259,32 @@ def _summed_up(local: PrototypeSet) -> PrototypeSet:
 
 def _refuse_mu_of_rows(options: Options) -> None:
     """mu = 0 is worked out of the clients' numbers of rows, which none tells under `privacy`."""
-    if _scales(options) and not options[TinyProtoSettings].mu:
+    if _is_scaled(options) and not options[TinyProtoSettings].mu:
         raise SettingError(
             "setting `tinyproto.mu` is 0, which stands for one that is made of the clients' numbers of rows; under "
             "`privacy` set it, or `tinyproto.scaling` to false."
         )
 
 
-def _exchange(options: Options) -> Exchange:
-    if not _scales(options):
+def _choose_exchange(options: Options) -> Exchange:
+    if not _is_scaled(options):
         return Exchange()
     up = Spec("prototypes", transforms=(SignificantBits(UPLOADED_BITS),))
-    said = "by the norms of its uploads about how many rows each class has"
-    return Exchange((up,), discloses=(said,), hides_counts=True)
+    disclosure = "by the norms of its uploads about how many rows each class has"
+    return Exchange((up,), discloses=(disclosure,), hides_counts=True)
 
 
 FP = Method(
     server=TinyProtoFP,
     objective=TinyProtoFPObjective,
     settings={"tinyproto": TinyProtoSettings},
-    exchange=_exchange,
+    exchange=_choose_exchange,
     releases=_refuse_mu_of_rows,
 )
 FT = Method(
     server=TinyProtoFT,
     objective=TinyProtoObjective,
     settings={"tinyproto": TinyProtoSettings, "fedtgp": FedTGPSettings},
-    exchange=_exchange,
+    exchange=_choose_exchange,
     releases=_refuse_mu_of_rows,
 )

@@ -25,12 +25,12 @@ def named(settings: Mapping[str, Any]) -> list[Named]:
     Raises:
         SettingError: `own-settings` holds what it may not.
     """
-    found: list[Named] = []
+    names: list[Named] = []
     # as they are kept and as they are read: code is loaded from either
-    for each in (settings, unpacked(settings)):
-        found += [(name, str(each.get(name, ""))) for name in NAMED]
-        found += [("models", name.strip()) for name in str(each.get("models", "")).split(",")]
-    return list(dict.fromkeys(found))
+    for config in (settings, unpacked(settings)):
+        names += [(name, str(config.get(name, ""))) for name in NAMED]
+        names += [("models", name.strip()) for name in str(config.get("models", "")).split(",")]
+    return list(dict.fromkeys(names))
 
 
 def untrusted(names: Iterable[Named]) -> list[Named]:
@@ -52,7 +52,7 @@ def refuse_untrusted(folder: Path, names: Iterable[Named], trust: bool) -> None:
         SettingError: names the code, and how to let it run.
     """
     # what is not there runs nothing, and its loader says so
-    for name, code in [] if trust else filter(lambda each: plugins.is_here(each[1]), untrusted(names)):
+    for name, code in [] if trust else filter(lambda pair: plugins.is_here(pair[1]), untrusted(names)):
         raise SettingError(
             f"{folder} names code, `{name}` = {shown(code)}, that this PROTOSPHERE_HOME has not run itself; where you "
             "know what it does, say --trust (in Python trust=True), and it is run."

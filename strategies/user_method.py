@@ -27,8 +27,8 @@ class MethodError(Exception):
         told: the same by the file's name and the line alone, which tell nothing of data.
     """
 
-    def __init__(self, words: str, file: str = "", line: int = 0):
-        super().__init__(f"{words.rstrip('.')} ({file}, line {line})." if file else words)
+    def __init__(self, reason: str, file: str = "", line: int = 0):
+        super().__init__(f"{reason.rstrip('.')} ({file}, line {line})." if file else reason)
         self.told = f"its method failed ({Path(file).name}, line {line})" if file else ""
 
 
@@ -43,30 +43,30 @@ def in_method(error: Exception, strategy: str, method: Method) -> MethodError | 
         return error
     if not plugins.is_plugin(strategy) or isinstance(error, TRANSIENT):
         return None
-    files = _files(strategy, method)
+    files = _list_files(strategy, method)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in files]
     if not frames:
         return None
-    words = " ".join(str(error).split())
-    said = f"the method failed in `{frames[-1].name}` with {type(error).__name__}" + (f": {words}" if words else "")
-    return MethodError(said, frames[-1].filename, frames[-1].lineno or 0)
+    text = " ".join(str(error).split())
+    reason = f"the method failed in `{frames[-1].name}` with {type(error).__name__}" + (f": {text}" if text else "")
+    return MethodError(reason, frames[-1].filename, frames[-1].lineno or 0)
 
 
 @contextmanager
 def failing_as(
-    kind: Callable[[str], Exception], strategy: str, method: Method, known: tuple[type, ...]
+    kind: Callable[[str], Exception], strategy: str, method: Method, known_errors: tuple[type, ...]
 ) -> Iterator[None]:
-    """Inside, what goes wrong in somebody's own method is raised as an error of `kind`; `known` errors stay."""
+    """Inside, what goes wrong in somebody's own method is raised as an error of `kind`; `known_errors` stay."""
     try:
         yield
     except Exception as error:
-        failure = None if isinstance(error, known) else in_method(error, strategy, method)
+        failure = None if isinstance(error, known_errors) else in_method(error, strategy, method)
         if failure is None:
             raise
         raise kind(str(failure)) from error
 
 
-def _files(strategy: str, method: Method) -> set[str]:
+def _list_files(strategy: str, method: Method) -> set[str]:
     place = plugins.parted(strategy)[0]
     modules = {place, method.objective.__module__, method.server.__module__}
     ours = __name__.partition(".")[0] + "."
@@ -88,14 +88,14 @@ def checked_loss(loss: object, objective: Objective, phase: Phase, rows: int, gr
         MethodError: it is none.
     """
     if not isinstance(loss, Loss):
-        _refuse(objective.loss, f"returns {_kind(loss)}, where a Loss(total, parts, features) is due")
+        _refuse(objective.loss, f"returns {_describe(loss)}, where a Loss(total, parts, features) is due")
     if not _is_scalar(loss.total) or (graph and not loss.total.requires_grad):
-        _refuse(objective.loss, f"has {_kind(loss.total)} as `total`, where one number with its gradient is due")
+        _refuse(objective.loss, f"has {_describe(loss.total)} as `total`, where one number with its gradient is due")
     if not isinstance(loss.parts, Mapping):
-        _refuse(objective.loss, f"has {_kind(loss.parts)} as `parts`, where a dict from names to numbers is due")
+        _refuse(objective.loss, f"has {_describe(loss.parts)} as `parts`, where a dict from names to numbers is due")
     for name, part in loss.parts.items():
         if not isinstance(name, str) or not _is_scalar(part):
-            _refuse(objective.loss, f"has {_kind(part)} as part {name!r}, where a name has one number as a tensor")
+            _refuse(objective.loss, f"has {_describe(part)} as part {name!r}, where a name has one number as a tensor")
         if name == TOTAL:
             _refuse(objective.loss, f"has a part {name!r}, which is what the total is called: name it otherwise")
     # of rows that a method makes itself it may have a loss of another kind
@@ -112,7 +112,10 @@ def _check_features(loss: Loss, objective: Objective, rows: int, graph: bool) ->
         )
     shape = (rows, objective.settings.feature_dim)
     if not isinstance(loss.features, Tensor) or tuple(loss.features.shape) != shape:
-        _refuse(objective.loss, f"has {_kind(loss.features)} as `features`, where those of the batch, {shape}, are due")
+        _refuse(
+            objective.loss,
+            f"has {_describe(loss.features)} as `features`, where those of the batch, {shape}, are due",
+        )
     if graph and len(loss.parts) > 1 and not loss.features.requires_grad:
         _refuse(objective.loss, "has `features` without the gradient by which its parts are compared")
 
@@ -124,7 +127,7 @@ def checked_phases(phases: object, objective: Objective) -> list[Phase]:
         MethodError: it is no list of phases.
     """
     if not isinstance(phases, list | tuple) or not all(isinstance(phase, Phase) for phase in phases):
-        _refuse(objective.phases, f"returns {_kind(phases)}, where a list of Phase is due")
+        _refuse(objective.phases, f"returns {_describe(phases)}, where a list of Phase is due")
     return list(phases)
 
 
@@ -135,7 +138,7 @@ def checked_payload(payload: Any, of: Callable[..., object], kinds: tuple[type, 
         MethodError: it is neither None nor of `kinds`.
     """
     if payload is not None and not isinstance(payload, kinds):
-        _refuse(of, f"gives {_kind(payload)} to be sent, where {', '.join(kind.__name__ for kind in kinds)} may be")
+        _refuse(of, f"gives {_describe(payload)} to be sent, where {', '.join(kind.__name__ for kind in kinds)} may be")
     return payload
 
 
@@ -146,11 +149,13 @@ def checked_outcome(outcome: object, of: Callable[..., object], kinds: tuple[typ
         MethodError: it is no outcome, or its state or downloads are none.
     """
     if not isinstance(outcome, Outcome):
-        _refuse(of, f"returns {_kind(outcome)}, where an Outcome(state, downloads) is due")
-    if not isinstance(outcome.state, Mapping) or not all(isinstance(each, Tensor) for each in outcome.state.values()):
+        _refuse(of, f"returns {_describe(outcome)}, where an Outcome(state, downloads) is due")
+    if not isinstance(outcome.state, Mapping) or not all(
+        isinstance(tensor, Tensor) for tensor in outcome.state.values()
+    ):
         _refuse(of, "has as `state` of its Outcome something else than a dict of tensors")
     if not isinstance(outcome.downloads, Mapping):
-        _refuse(of, f"has {_kind(outcome.downloads)} as `downloads`, where a dict from clients to payloads is due")
+        _refuse(of, f"has {_describe(outcome.downloads)} as `downloads`, where a dict from clients to payloads is due")
     for payload in outcome.downloads.values():
         checked_payload(payload, of, kinds)
     return outcome
@@ -160,10 +165,10 @@ def _is_scalar(value: object) -> bool:
     return isinstance(value, Tensor) and value.dim() == 0
 
 
-def _kind(value: object) -> str:
+def _describe(value: object) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
 
 
-def _refuse(of: Callable[..., object], words: str) -> NoReturn:
+def _refuse(of: Callable[..., object], problem: str) -> NoReturn:
     code = inspect.unwrap(of).__code__
-    raise MethodError(f"`{of.__qualname__}` {words}", code.co_filename, code.co_firstlineno)
+    raise MethodError(f"`{of.__qualname__}` {problem}", code.co_filename, code.co_firstlineno)

@@ -112,8 +112,8 @@ class SharedObjective(Objective):
     def shared(self, module: nn.Module) -> dict[str, Weights]:
         """The floating tensors of each part; buffers only where `share-buffers` averages them."""
         tensors = module.state_dict()
-        wanted = tensors if self.settings.share_buffers == "average" else dict(module.named_parameters())
-        names = [name for name in wanted if tensors[name].is_floating_point()]
+        candidates = tensors if self.settings.share_buffers == "average" else dict(module.named_parameters())
+        names = [name for name in candidates if tensors[name].is_floating_point()]
         return {part: taken(tensors, [n for n in names if n.startswith(PREFIX[part])]) for part in self.parts}
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
@@ -166,18 +166,18 @@ def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
     Raises:
         OtherWeightsError: names them and what both have.
     """
-    others = {}
-    here = ", ".join(layout_lines(part, layout))
+    problems = {}
+    server_text = ", ".join(layout_lines(part, layout))
     for partition, identity in sorted(half.identities.items()):
-        theirs = read_layouts(identity.layouts).get(part, ())
-        if theirs != layout:
-            there = quoted(", ".join(layout_lines(part, theirs)), LONGEST_LAYOUT)
-            others[partition] = (
-                f"it has another {part} ({there}) than the server of `{half.settings.strategy}` ({here}); give it a "
-                "model whose classifier is Linear(d, K), and the same version."
+        client_layout = read_layouts(identity.layouts).get(part, ())
+        if client_layout != layout:
+            client_text = quoted(", ".join(layout_lines(part, client_layout)), LONGEST_LAYOUT)
+            problems[partition] = (
+                f"it has another {part} ({client_text}) than the server of `{half.settings.strategy}` ({server_text}); "
+                "give it a model whose classifier is Linear(d, K), and the same version."
             )
-    if others:
-        raise OtherWeightsError(others)
+    if problems:
+        raise OtherWeightsError(problems)
 
 
 def both_ways(*parts: str) -> Exchange:
@@ -199,10 +199,10 @@ def companion(options: Options) -> Exchange:
 @torch.no_grad()
 def load(module: nn.Module, received: Payload | None) -> None:
     """Overwrite the tensors that came, by name."""
-    own = module.state_dict()
+    tensors = module.state_dict()
     for part in received.parts.values() if isinstance(received, Parts) else ():
         for name, tensor in part.tensors.items() if isinstance(part, Weights) else ():
-            own[name].copy_(tensor)
+            tensors[name].copy_(tensor)
 
 
 def anchored(module: nn.Module) -> Parts:
@@ -213,9 +213,9 @@ def anchored(module: nn.Module) -> Parts:
 def distance(module: nn.Module, anchor: Payload | None) -> Tensor:
     """||w - w^r||^2 of a module's parameters to those that `anchored` kept; a scalar."""
     assert isinstance(anchor, Parts)
-    held = anchor[ANCHOR]
-    assert isinstance(held, Weights)
-    squares = [(p - held.tensors[name]).square().sum() for name, p in module.named_parameters()]
+    weights = anchor[ANCHOR]
+    assert isinstance(weights, Weights)
+    squares = [(p - weights.tensors[name]).square().sum() for name, p in module.named_parameters()]
     return torch.stack(squares).sum()
 
 
@@ -244,15 +244,15 @@ class AveragedWeights(ServerHalf):
 
     def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
         """Form the groups: of one layout, and for a part of the extractor of one model name."""
-        alike: dict[tuple[str, tuple[str, ...]], int] = {}
+        group_by_key: dict[tuple[str, tuple[str, ...]], int] = {}
         groups: dict[int, int] = {}
         for partition, identity in sorted(identities.items()):
-            apart = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
-            key = (identity.model if apart else "", identity.layouts)
-            groups[partition] = alike.setdefault(key, partition)
-        self._group = groups
+            is_of_one_model = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
+            key = (identity.model if is_of_one_model else "", identity.layouts)
+            groups[partition] = group_by_key.setdefault(key, partition)
+        self._groups = groups
         self._layouts: dict[int, dict[str, Layout]] = {
-            group: read_layouts(identities[group].layouts) for group in alike.values()
+            group: read_layouts(identities[group].layouts) for group in group_by_key.values()
         }
         super().meet(codec, identities)
 
@@ -265,39 +265,39 @@ class AveragedWeights(ServerHalf):
                 f"setting `shared-init` is false, but `{self.settings.strategy}` averages extractors, which means "
                 "nothing unless they start alike; set it to true."
             )
-        if self.one_architecture and self.identities and len(self._members()) > 1:
+        if self.one_architecture and self.identities and len(self._count_members()) > 1:
             self._refuse_odd_ones()
             raise SettingError(
-                f"setting `models` gives clients of different architectures ({self._listed()}), but "
+                f"setting `models` gives clients of different architectures ({self._list_models()}), but "
                 f"`{self.settings.strategy}` averages one; give all clients the same model."
             )
 
     def _refuse_odd_ones(self) -> None:
         """Where the run gives all clients one model, who has another is not what it asked for."""
-        (usual, number), (_, next_number) = self._members().most_common(2)
+        (usual, number), (_, next_number) = self._count_members().most_common(2)
         if len({*model_names(self.settings.models)}) > 1 or number == next_number:
             return
         raise OtherWeightsError(
             {
                 partition: f"it has another architecture than most clients, and `{self.settings.strategy}` averages "
                 "one; give all clients the same model."
-                for partition, group in self._group.items()
+                for partition, group in self._groups.items()
                 if group != usual
             }
         )
 
     def notices(self) -> Sequence[str]:
         """Say where the run is several federations side by side."""
-        if len(self._members()) < 2:
+        if len(self._count_members()) < 2:
             return ()
         return (
-            f"{len(self._members())} groups of clients average their weights apart, since architectures differ: "
-            f"{self._listed()}",
+            f"{len(self._count_members())} groups of clients average their weights apart, since architectures differ: "
+            f"{self._list_models()}",
         )
 
     def group(self, partition: int) -> int:
         """Clients of one layout, by the lowest partition among them."""
-        return self._group[partition]
+        return self._groups[partition]
 
     def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
         """Its group's."""
@@ -343,19 +343,19 @@ class AveragedWeights(ServerHalf):
             averaged = {part: layout for part, layout in self._layouts[group].items() if part in total}
             means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in averaged.items()}
             fresh[group] = Parts(means)
-        return Outcome({}, fresh, {"groups": len(self._members())}, keeps=True)
+        return Outcome({}, fresh, {"groups": len(self._count_members())}, keeps=True)
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: weights do not tell it."""
         return None
 
-    def _members(self) -> Counter[int]:
-        return Counter(self._group.values())
+    def _count_members(self) -> Counter[int]:
+        return Counter(self._groups.values())
 
-    def _listed(self) -> str:
+    def _list_models(self) -> str:
         named = [
             f"{one_line(self.identities[group].model, LONGEST_NAME)} ({number})"
-            for group, number in sorted(self._members().items())
+            for group, number in sorted(self._count_members().items())
         ]
         return ", ".join(named)
 

@@ -149,12 +149,12 @@ MUTANTS = {
     ),
     "architectures mixed": Mutant(
         "strategies/weights.py",
-        'key = (identity.model if apart else "", identity.layouts)',
+        'key = (identity.model if is_of_one_model else "", identity.layouts)',
         'key = ("", ())',
         S + "test_weights.py",
     ),
     "what came is not loaded": Mutant(
-        "strategies/weights.py", "own[name].copy_(tensor)", "pass", S + "test_weights.py -k replaces"
+        "strategies/weights.py", "tensors[name].copy_(tensor)", "pass", S + "test_weights.py -k replaces"
     ),
     "the first upload only": Mutant(
         "strategies/weights.py", "total[name] += tensor", "total[name] = tensor", S + "test_weights.py"
@@ -408,8 +408,8 @@ MUTANTS = {
     ),
     "a class that nobody has": Mutant(
         "strategies/encoder_space.py",
-        "masked_fill(known == 0, -torch.inf)",
-        "masked_fill(known < 0, -torch.inf)",
+        "masked_fill(presence == 0, -torch.inf)",
+        "masked_fill(presence < 0, -torch.inf)",
         S + "test_fedcgs.py -k nobody",
     ),
     "another encoder than the run's": Mutant(

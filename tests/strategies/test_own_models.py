@@ -13,7 +13,7 @@ from protosphere.client_app.evaluate import evaluate, measure
 from protosphere.data.client_data import InputTransform
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState
-from protosphere.strategies.fedrod import _log_counts
+from protosphere.strategies.fedrod import _compute_log_counts
 from protosphere.wire.payloads import Parts
 from tests.client_app.stacked import job_of
 from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of, received_of
@@ -212,7 +212,7 @@ def test_counts_weigh_as_float32_under_a_narrow_number_format():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         narrow = objective.loss(state, rows, objective.phases(state, 1)[0], 1)
     assert bool(torch.isfinite(narrow.total))
-    table = _log_counts(state, K)
+    table = _compute_log_counts(state, K)
     torch.testing.assert_close(table[:2], torch.tensor([1001.0, 1000.0]).log())
 
 
