@@ -51,20 +51,20 @@ def check_records(records: RecordDict, *names: str) -> None:
 
 def config_values(records: RecordDict, record: str, **types: type) -> dict[str, Any]:
     """The fields of a ConfigRecord, each of exactly its type (so True is no int)."""
-    found = records.config_records.get(record)
-    if found is None:
+    config = records.config_records.get(record)
+    if config is None:
         raise MessageError(f"the record `{record}` is missing")
-    check_keys(record, found, set(types))
+    check_keys(record, config, set(types))
     for name, kind in types.items():
-        if type(found[name]) is not kind:
+        if type(config[name]) is not kind:
             raise MessageError(f"`{name}` of record `{record}` is no {kind.__name__}")
-    return dict(found)
+    return dict(config)
 
 
-def check_keys(record: str, found: Iterable[str], expected: set[str]) -> None:
+def check_keys(record: str, names: Iterable[str], expected: set[str]) -> None:
     """Refuse a record with a field too many or too few."""
-    if set(found) != expected:
-        raise MessageError(f"record `{record}` holds {sorted(found)} where {sorted(expected)} belong")
+    if set(names) != expected:
+        raise MessageError(f"record `{record}` holds {sorted(names)} where {sorted(expected)} belong")
 
 
 def check_texts(name: str, texts: Sequence[Any]) -> None:

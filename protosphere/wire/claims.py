@@ -44,36 +44,38 @@ class Believed:
         if client_weights == "equal":
             self._shares = {partition: median(claims.values()) / claim for partition, claim in claims.items()}
         self._equal = client_weights == "equal"
-        self.identities = {partition: self._identity(partition, identities[partition]) for partition in identities}
+        self.identities = {
+            partition: self._scale_identity(partition, identities[partition]) for partition in identities
+        }
 
     def upload(self, partition: int, payload: Payload) -> Payload:
         """What a client sent, with the class counts in it as far as they are believed."""
-        return _scaled(payload, self._shares.get(partition))
+        return _scale_payload(payload, self._shares.get(partition))
 
     def uploads(self, uploads: Mapping[int, Payload]) -> tuple[dict[int, Payload], list[str]]:
         """What clients sent, with the class counts in it as far as they are believed: of a client that withholds its
         number of samples beside what the others' counts add up to. And a sentence for each whose counts are too many.
         """
         counted = {
-            partition: int(own.counts.sum())
+            partition: int(vectors.counts.sum())
             for partition, upload in uploads.items()
             if partition not in self._claims
-            and isinstance(own := class_vectors(upload), PrototypeSet)
-            and own.counts is not None
+            and isinstance(vectors := class_vectors(upload), PrototypeSet)
+            and vectors.counts is not None
         }
         shares = over_claimed(counted, self._ratio)
-        said = []
+        warnings = []
         if self._equal:
             usual = median(counted.values()) if counted else 0
             shares = {partition: usual / claim for partition, claim in counted.items() if claim > 0}
         else:
-            said = [
+            warnings = [
                 f"the class counts of client {partition} add up to {counted[partition]:,}, more than {self._ratio:g} "
                 f"times the clients' median: they weigh as {share * counted[partition]:,.0f} (`max-weight-ratio`)"
                 for partition, share in sorted(shares.items())
             ]
-        believed = {p: _scaled(upload, self._shares.get(p, shares.get(p))) for p, upload in uploads.items()}
-        return believed, said
+        believed = {p: _scale_payload(upload, self._shares.get(p, shares.get(p))) for p, upload in uploads.items()}
+        return believed, warnings
 
     def notices(self) -> Iterator[str]:
         """A sentence for each client that claims more than it is believed to have."""
@@ -87,7 +89,7 @@ class Believed:
                 "it is true"
             )
 
-    def _identity(self, partition: int, identity: Identity) -> Identity:
+    def _scale_identity(self, partition: int, identity: Identity) -> Identity:
         share = self._shares.get(partition)
         if share is None:
             return identity
@@ -95,17 +97,17 @@ class Believed:
         return replace(identity, rows=rows, class_counts=tuple(max(1, round(share * n)) for n in identity.class_counts))
 
 
-def _scaled(payload: Payload, share: float | None) -> Payload:
+def _scale_payload(payload: Payload, share: float | None) -> Payload:
     if share is None:
         return payload
     if isinstance(payload, Parts):
-        return Parts({name: _with_counts(part, share) for name, part in payload.parts.items()})
-    part = _with_counts(payload, share)
+        return Parts({name: _scale_part(part, share) for name, part in payload.parts.items()})
+    part = _scale_part(payload, share)
     assert not isinstance(part, Weights)
     return part
 
 
-def _with_counts(part: Part, share: float) -> Part:
+def _scale_part(part: Part, share: float) -> Part:
     if isinstance(part, Weights) or part.counts is None:
         return part
     return replace(part, counts=(share * part.counts.double()).round().clamp(min=1).to(part.counts.dtype))

@@ -88,21 +88,22 @@ class Codec:
     @property
     def fingerprint(self) -> str:
         """All that both ends must agree on, in a few words: so a mismatch can be refused by name."""
-        words = [f"K={self.num_classes} d={self.dim} s={self.width}", NumberFormat(self.wire_dtype).words]
+        entries = [f"K={self.num_classes} d={self.dim} s={self.width}", NumberFormat(self.wire_dtype).words]
         encoder = f"{ENCODER}={self.encoder}" if self.encoder else ""
-        return " ".join([*words, *([self._masks.words] if self.masked else []), *filter(None, [self.added, encoder])])
+        return " ".join([*entries, *([self._masks.words] if self.masked else []), *filter(None, [self.added, encoder])])
 
     def difference(self, fingerprint: str) -> str:
         """What another fingerprint says otherwise, in words; empty when it is the same."""
         if fingerprint == self.fingerprint:
             return ""
-        here, there = _parts(self.fingerprint), _parts(plain(fingerprint))
-        differing = [name for name in here | there if here.get(name) != there.get(name)]
-        words = [
-            f"{_theirs(name)} is {_theirs(there.get(name, 'none'))} there and {here.get(name, 'none')} here"
-            for name in differing
+        our_entries, their_entries = _parse_entries(self.fingerprint), _parse_entries(plain(fingerprint))
+        names = [name for name in our_entries | their_entries if our_entries.get(name) != their_entries.get(name)]
+        clauses = [
+            f"{_quote_word(name)} is {_quote_word(their_entries.get(name, 'none'))} there "
+            f"and {our_entries.get(name, 'none')} here"
+            for name in names
         ]
-        return one_line(", ".join(words), LONGEST_DIFFERENCE) or f"its fingerprint is {quoted(fingerprint, 100)}"
+        return one_line(", ".join(clauses), LONGEST_DIFFERENCE) or f"its fingerprint is {quoted(fingerprint, 100)}"
 
     def refuse_other(self, fingerprint: str) -> None:
         """Refuse a message that was written with another codec.
@@ -130,13 +131,13 @@ def codec_of(settings: Settings, num_classes: int, dim: int, exchange: Exchange)
 
 def encoder_in(fingerprint: str) -> str:
     """The encoder of which a codec's fingerprint tells, "" where it tells of none."""
-    return _parts(plain(fingerprint)).get(ENCODER, "")
+    return _parse_entries(plain(fingerprint)).get(ENCODER, "")
 
 
-def _theirs(word: str) -> str:
+def _quote_word(word: str) -> str:
     """Somebody else's word: a name or a number as it is, anything else as a quotation."""
     return word if re.fullmatch(r"[\w.+-]{1,40}", word) else quoted(word, 40)
 
 
-def _parts(fingerprint: str) -> dict[str, str]:
+def _parse_entries(fingerprint: str) -> dict[str, str]:
     return dict(word.split("=", 1) for word in fingerprint.split() if "=" in word)

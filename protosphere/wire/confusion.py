@@ -51,14 +51,14 @@ def decode_counts(record: MetricRecord, num_classes: int, rows: int, right: int)
         MessageError: of another size, no counts, or at odds with the evaluation.
     """
     check_keys(RECORD, record, {"counts"})
-    values, across = record["counts"], width(num_classes)
-    if not isinstance(values, list) or len(values) != num_classes * across or not are_counts(values):
-        raise MessageError(f"the confusion is not {num_classes} times {across} counts")
+    values, columns = record["counts"], width(num_classes)
+    if not isinstance(values, list) or len(values) != num_classes * columns or not are_counts(values):
+        raise MessageError(f"the confusion is not {num_classes} times {columns} counts")
     # in Python's integers, which no sum overflows
     if sum(values) != rows:
         raise MessageError(f"the confusion is of {sum(values)} rows, and the evaluation of {rows}")
-    counts = np.array(values, dtype=np.int64).reshape(num_classes, across)
-    found = int(np.trace(counts) if across == num_classes else counts[:, 0].sum())
-    if found != right:
-        raise MessageError(f"the confusion has {found} rows right, and the evaluation {right}")
+    counts = np.array(values, dtype=np.int64).reshape(num_classes, columns)
+    correct = int(np.trace(counts) if columns == num_classes else counts[:, 0].sum())
+    if correct != right:
+        raise MessageError(f"the confusion has {correct} rows right, and the evaluation {right}")
     return counts

@@ -28,31 +28,36 @@ def factored(weights: Weights, energy: float) -> Weights:
     Args:
         energy: to be kept, in (0, 1].
     """
-    return Weights({n: t for name, each in weights.tensors.items() for n, t in _factors(name, each, energy).items()})
+    return Weights(
+        {n: t for name, tensor in weights.tensors.items() for n, t in _factorise(name, tensor, energy).items()}
+    )
 
 
-def _factors(name: str, tensor: Tensor, energy: float) -> dict[str, Tensor]:
+def _factorise(name: str, tensor: Tensor, energy: float) -> dict[str, Tensor]:
     if tensor.dim() < 2:
         return {name: tensor}
     matrix = tensor.cpu().reshape(len(tensor), -1).double()
-    left, singular, right = torch.linalg.svd(matrix, full_matrices=False)
-    kept = singular.square().cumsum(0)
-    rank = min(int((kept < energy * kept[-1]).sum()) + 1, len(kept))
+    left_vectors, singular_values, right_vectors = torch.linalg.svd(matrix, full_matrices=False)
+    energies = singular_values.square().cumsum(0)
+    rank = min(int((energies < energy * energies[-1]).sum()) + 1, len(energies))
     if rank * sum(matrix.shape) >= matrix.numel():
         return {name: tensor}
-    return {name + LEFT: (left[:, :rank] * singular[:rank]).float(), name + RIGHT: right[:rank].float()}
+    return {
+        name + LEFT: (left_vectors[:, :rank] * singular_values[:rank]).float(),
+        name + RIGHT: right_vectors[:rank].float(),
+    }
 
 
 def products(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Inverse of `factored`, but for shapes: A B as (out, rest). In float64, so that each machine rounds the same."""
-    whole = {}
+    products_by_name = {}
     for name, tensor in tensors.items():
         base = name.removesuffix(LEFT)
         if base != name:
-            whole[base] = (tensor.double() @ tensors[base + RIGHT].double()).float()
+            products_by_name[base] = (tensor.double() @ tensors[base + RIGHT].double()).float()
         elif not name.endswith(RIGHT):
-            whole[name] = tensor
-    return whole
+            products_by_name[name] = tensor
+    return products_by_name
 
 
 def factors_of(layout: Layout, ranks: np.ndarray) -> Layout:
@@ -66,14 +71,14 @@ def factors_of(layout: Layout, ranks: np.ndarray) -> Layout:
         raise MessageError(
             f"the array `{RANKS}` is {ranks.dtype} of shape {ranks.shape}, {len(large)} values of int32 were agreed"
         )
-    of = dict(zip(large, ranks.tolist(), strict=True))
-    found: list[tuple[str, tuple[int, ...]]] = []
+    rank_by_name = dict(zip(large, ranks.tolist(), strict=True))
+    factors: list[tuple[str, tuple[int, ...]]] = []
     for name, shape in layout:
-        rank, out, rest = of.get(name, 0), (shape or (1,))[0], int(np.prod(shape[1:], dtype=np.int64))
-        if not 0 <= rank <= min(out, rest):
-            raise MessageError(f"tensor `{name}` has rank {rank}, 0 to {min(out, rest)} were agreed")
-        found += [(name + LEFT, (out, rank)), (name + RIGHT, (rank, rest))] if rank else [(name, shape)]
-    return tuple(found)
+        rank, rows, columns = rank_by_name.get(name, 0), (shape or (1,))[0], int(np.prod(shape[1:], dtype=np.int64))
+        if not 0 <= rank <= min(rows, columns):
+            raise MessageError(f"tensor `{name}` has rank {rank}, 0 to {min(rows, columns)} were agreed")
+        factors += [(name + LEFT, (rows, rank)), (name + RIGHT, (rank, columns))] if rank else [(name, shape)]
+    return tuple(factors)
 
 
 @dataclass(frozen=True)

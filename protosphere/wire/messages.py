@@ -63,9 +63,9 @@ def decode_question(records: RecordDict) -> tuple[str, str] | None:
     if not records:
         return None
     check_records(records, "question")
-    asked = config_values(records, "question", run=str, token=str)
-    _check_run(asked["run"], asked["token"])
-    return asked["run"], asked["token"]
+    question = config_values(records, "question", run=str, token=str)
+    _check_run(question["run"], question["token"])
+    return question["run"], question["token"]
 
 
 # --- instructions -----------------------------------------------------------------------------------
@@ -126,9 +126,9 @@ def decode_instruction(
     limits = limits.of_message(kind)
     if bool(kind) != (arrays is not None):
         raise MessageError(f"the payload kind {kind!r} does not go with the arrays that came")
-    constants = _constants(header["constants"], header["values"])
-    own = replace(limits, max_norm=limits.max_norm * unit(constants))
-    payload = decode_payload(arrays, own) if arrays is not None else None
+    constants = _decode_constants(header["constants"], header["values"])
+    scaled_limits = replace(limits, max_norm=limits.max_norm * unit(constants))
+    payload = decode_payload(arrays, scaled_limits) if arrays is not None else None
     _check_run(header["run"], header["token"])
     if header["round"] < 1:
         raise MessageError(f"the round {header['round']} is none; they count from 1")
@@ -137,9 +137,9 @@ def decode_instruction(
     if not 0 <= header["made"] < header["round"]:
         raise MessageError(f"round {header['round']} cannot bring what round {header['made']} has made")
     names = ("run", "round", "evaluate", "trained", "made", "ensemble", "token")
-    own_names = {name: header[name] for name in names}
-    asked = confusion.is_asked(records.metric_records.get(confusion.RECORD))
-    return Instruction(payload=payload, constants=constants, confusion=asked, **own_names)
+    values = {name: header[name] for name in names}
+    asks_confusion = confusion.is_asked(records.metric_records.get(confusion.RECORD))
+    return Instruction(payload=payload, constants=constants, confusion=asks_confusion, **values)
 
 
 def _check_run(run: str, token: str) -> None:
@@ -149,7 +149,7 @@ def _check_run(run: str, token: str) -> None:
     check_texts("token", [token])
 
 
-def _constants(names: list[Any], values: list[Any]) -> dict[str, float]:
+def _decode_constants(names: list[Any], values: list[Any]) -> dict[str, float]:
     check_names("constants", names)
     # a comparison with NaN is false
     if len(values) != len(names) or not all(type(v) is float and abs(v) <= LARGEST_FIGURE for v in values):
@@ -240,8 +240,8 @@ def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecor
 
 def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
     check_keys("training", record, {"counts", "figures", "parts"})
-    rows, steps = _counts(record, "counts", 2)
-    figures, parts = (_numbers(record, name) for name in ("figures", "parts"))
+    rows, steps = _read_counts(record, "counts", 2)
+    figures, parts = (_read_numbers(record, name) for name in ("figures", "parts"))
     if rows < 1 or len(figures) not in (len(FIGURES) - 1, len(FIGURES)) or len(parts) != len(names):
         raise MessageError("the training figures do not have the agreed length, or are of no row")
     if min(figures) < 0:
@@ -254,32 +254,32 @@ def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
 def _decode_evaluation(record: MetricRecord) -> Evaluation:
     rules = [name for name in record if name not in ("rows", "seconds")]
     check_names("rules", rules)
-    rows, seconds = _counts(record, "rows", 2, 3), record.get("seconds")
-    correct = {rule: _counts(record, rule, len(rows)) for rule in rules}
+    rows, seconds = _read_counts(record, "rows", 2, 3), record.get("seconds")
+    correct = {rule: _read_counts(record, rule, len(rows)) for rule in rules}
     for rule, right in correct.items():
         if any(some > all_rows for some, all_rows in zip(right, rows, strict=True)):
-            raise MessageError(f"rule {_named(rule)} claims {right} right of {rows} rows")
+            raise MessageError(f"rule {_quote_name(rule)} claims {right} right of {rows} rows")
     if not isinstance(seconds, float) or not 0 <= seconds <= LARGEST_FIGURE:
         raise MessageError(f"`seconds` of record `evaluation` is {seconds}, no time that a client takes")
     return Evaluation(rows, correct, seconds)
 
 
-def _counts(record: MetricRecord, name: str, *lengths: int) -> tuple[int, ...]:
-    values = _numbers(record, name)
+def _read_counts(record: MetricRecord, name: str, *lengths: int) -> tuple[int, ...]:
+    values = _read_numbers(record, name)
     if len(values) not in lengths or not are_counts(values):
-        raise MessageError(f"figure {_named(name)} is {values}, not {' or '.join(map(str, lengths))} counts")
+        raise MessageError(f"figure {_quote_name(name)} is {values}, not {' or '.join(map(str, lengths))} counts")
     return tuple(map(int, values))
 
 
-def _numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
+def _read_numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
     values = record.get(name)
     # a comparison with NaN is false
     if not isinstance(values, list) or not all(abs(value) <= LARGEST_FIGURE for value in values):
-        raise MessageError(f"figure {_named(name)} is missing, not finite or absurdly large")
+        raise MessageError(f"figure {_quote_name(name)} is missing, not finite or absurdly large")
     return values
 
 
-def _named(name: str) -> str:
+def _quote_name(name: str) -> str:
     """The name of a rule or figure. A client may choose it: only what looks like a name stands as one."""
     return f"`{name}`" if PLAIN_NAME.fullmatch(name) else repr(one_line(name, LONGEST_NAME))
 
@@ -289,13 +289,13 @@ def _named(name: str) -> str:
 
 def encode_identity(identity: Identity) -> RecordDict:
     """Client to server, once, in answer to the query."""
-    values = {entry.name: _sendable(getattr(identity, entry.name)) for entry in fields(Identity)}
+    values = {entry.name: _make_sendable(getattr(identity, entry.name)) for entry in fields(Identity)}
     return RecordDict({"identity": ConfigRecord(values)})
 
 
-def _sendable(value: Any) -> Any:
+def _make_sendable(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_sendable(item) for item in value]
+        return [_make_sendable(item) for item in value]
     return plain(value) if isinstance(value, str) else value
 
 
@@ -337,5 +337,5 @@ def decode_identity(records: RecordDict) -> Identity:
     for name in (*texts, "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
     read_layouts(values["layouts"])
-    whole: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return Identity(**whole)
+    arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return Identity(**arguments)

@@ -82,30 +82,30 @@ def encode_payload(payload: Payload, codec: Codec, specs: Sequence[Spec] = ()) -
     arrays = {
         (f"{name}.{field}" if isinstance(payload, Parts) else field): array
         for name, part in parts_of(payload).items()
-        for field, array in _arrays(part, codec, _spec_of(name, part, specs)).items()
+        for field, array in _encode_part(part, codec, _find_spec(name, part, specs)).items()
     }
     return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 
-def _spec_of(name: str, part: Part, specs: Sequence[Spec]) -> Spec:
+def _find_spec(name: str, part: Part, specs: Sequence[Spec]) -> Spec:
     return next((spec for spec in specs if spec.name == name), Spec(kind_of(part), name))
 
 
-def _arrays(part: Part, codec: Codec, spec: Spec) -> dict[str, np.ndarray]:
-    own = codec.of_width(part.vectors.shape[1]) if isinstance(part, PrototypeSet) else codec
+def _encode_part(part: Part, codec: Codec, spec: Spec) -> dict[str, np.ndarray]:
+    part_codec = codec.of_width(part.vectors.shape[1]) if isinstance(part, PrototypeSet) else codec
     fields = {name: tensor.detach().cpu() for name, tensor in part_tensors(part).items()}
-    arrays = {name: tensor.numpy() for name, tensor in sent(fields, own.transforms(spec)).items()}
+    arrays = {name: tensor.numpy() for name, tensor in sent(fields, part_codec.transforms(spec)).items()}
     if spec.kind != "weights":
-        arrays["labels"] = arrays["labels"].astype(_label_dtype(arrays["labels"]))
+        arrays["labels"] = arrays["labels"].astype(_choose_label_dtype(arrays["labels"]))
     return arrays
 
 
 def as_sent(part: Vectors, specs: Sequence[Spec]) -> Vectors:
     """As the method's own transforms leave prototypes or mixtures: what a figure of an upload may be made of."""
-    return type(part)(**sent(part_tensors(part), _spec_of(kind_of(part), part, specs).transforms))
+    return type(part)(**sent(part_tensors(part), _find_spec(kind_of(part), part, specs).transforms))
 
 
-def _label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
+def _choose_label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
     return np.int32 if labels.size and labels.max() > np.iinfo(np.int16).max else np.int16
 
 
@@ -117,27 +117,27 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
             negative scale, a norm; of mixtures also a variance, a weight, too many components.
     """
     alone = len(limits.specs) == 1 and limits.specs[0].alone
-    whole = {
+    name_by_field = {
         (spec.name, field): field if alone else f"{spec.name}.{field}"
         for spec in limits.specs
-        for field in _fields(spec, limits.codec)
+        for field in _list_fields(spec, limits.codec)
     }
-    expected = set(whole.values())
+    expected = set(name_by_field.values())
     if set(record) != expected:
         raise MessageError(f"the payload holds the arrays {sorted(record)} where {sorted(expected)} belong")
     parts: dict[str, Part] = {}
     for spec in limits.specs:
-        names = {field: whole[spec.name, field] for field in _fields(spec, limits.codec)}
+        names = {field: name_by_field[spec.name, field] for field in _list_fields(spec, limits.codec)}
         arrays = {field: _read(name, record[name]) for field, name in names.items()}
         parts[spec.name] = _decode_part(arrays, spec, limits)
     first = next(iter(parts.values()))
     return first if alone and not isinstance(first, Weights) else Parts(parts)
 
 
-def _fields(spec: Spec, codec: Codec) -> list[str]:
+def _list_fields(spec: Spec, codec: Codec) -> list[str]:
     """The arrays of a part, in the order of their names."""
     if spec.kind == "weights":
-        ranks = {RANKS} if _ranked(spec) else set()
+        ranks = {RANKS} if _is_ranked(spec) else set()
         return sorted(codec.weight_format(spec).fields | ranks)
     mixtures = spec.kind == "mixtures"
     scaled = codec.wire_dtype == "int8" and not mixtures
@@ -159,7 +159,7 @@ def _decode_part(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -> P
     if mixtures:
         check_mixture_arrays(arrays, rows, codec.dim)
     arrays["labels"] = arrays["labels"].astype(np.int64)
-    fields = received(_tensors(arrays), codec.transforms(spec))
+    fields = received(_to_tensors(arrays), codec.transforms(spec))
     if mixtures:
         # of a download, whose components have no agreed number: the server has rounded it to float32
         return checked_mixtures(fields, limits.max_norm * (1 + FLOAT32_ROUNDING if most is None else 1))
@@ -171,15 +171,15 @@ def _decode_weights(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -
     layout = limits.layouts().get(spec.name)
     if layout is None:
         raise MessageError(f"weights of `{spec.name}` came without an agreed layout")
-    written = factors_of(layout, arrays[RANKS]) if _ranked(spec) else layout
+    written = factors_of(layout, arrays[RANKS]) if _is_ranked(spec) else layout
     limits.codec.weight_format(spec, written).check_lengths(arrays)
-    tensors = received(_tensors(arrays), limits.codec.transforms(spec, written))
+    tensors = received(_to_tensors(arrays), limits.codec.transforms(spec, written))
     tensors = {name: tensors[name].reshape(shape) for name, shape in layout}
     check_tensors(tensors, limits.max_norm, spec.change)
     return tensors
 
 
-def _ranked(spec: Spec) -> bool:
+def _is_ranked(spec: Spec) -> bool:
     return any(isinstance(transform, LowRank) for transform in spec.transforms)
 
 
@@ -197,7 +197,7 @@ def as_arrived(part: Weights, spec: Spec, codec: Codec, layout: Layout) -> Weigh
     return weights
 
 
-def _tensors(arrays: Mapping[str, np.ndarray]) -> Fields:
+def _to_tensors(arrays: Mapping[str, np.ndarray]) -> Fields:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -207,10 +207,10 @@ def _read(name: str, array: Array) -> np.ndarray:
         if array.stype != NUMPY:
             raise ValueError(f"it is serialised as {array.stype!r}, {NUMPY!r} was agreed")
         start = NPY + int.from_bytes(array.data[NPY - 2 : NPY], "little")
-        shape, by_columns, dtype = _header(array.data[:start])
-        declared, came = math.prod(shape) * dtype.itemsize, len(array.data) - start
-        if declared != came:
-            raise ValueError(f"it declares {declared} bytes where {came} came")
+        shape, by_columns, dtype = _parse_header(array.data[:start])
+        declared_bytes, actual_bytes = math.prod(shape) * dtype.itemsize, len(array.data) - start
+        if declared_bytes != actual_bytes:
+            raise ValueError(f"it declares {declared_bytes} bytes where {actual_bytes} came")
         values = np.frombuffer(array.data, dtype, offset=start)
         return values.reshape(shape, order="F" if by_columns else "C").copy(order="K")
     except Exception as error:
@@ -220,7 +220,7 @@ def _read(name: str, array: Array) -> np.ndarray:
 
 # NumPy compiles a header as Python, which takes longer than to read all values of a small array; most are alike.
 @lru_cache(maxsize=256)
-def _header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
+def _parse_header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
     """(shape, whether it lies by columns, dtype) of what an .npy file begins with."""
     buffer = BytesIO(start)
     version = np.lib.format.read_magic(buffer)
@@ -255,9 +255,11 @@ def _check_labels(labels: np.ndarray, rows: int, num_classes: int, most: int | N
     steps = np.diff(labels)
     if (steps < 0).any() or (most == 1 and (steps == 0).any()):
         raise MessageError("the labels are not unique and ascending" if most == 1 else "the labels do not ascend")
-    held = np.bincount(labels)
-    if rows and most is not None and held.max() > most:
-        raise MessageError(f"class {held.argmax()} has {held.max()} components, at most {most} were agreed")
+    rows_by_class = np.bincount(labels)
+    if rows and most is not None and rows_by_class.max() > most:
+        raise MessageError(
+            f"class {rows_by_class.argmax()} has {rows_by_class.max()} components, at most {most} were agreed"
+        )
 
 
 def _check_counts(counts: np.ndarray, rows: int) -> None:
@@ -307,9 +309,11 @@ def payload_bytes(records: RecordDict) -> int:
     arrays = records.get("payload")
     if not isinstance(arrays, ArrayRecord):
         return 0
-    return sum(_value_bytes(array.data) for name, array in arrays.items() if name.rpartition(".")[2] not in BESIDE)
+    return sum(
+        _count_value_bytes(array.data) for name, array in arrays.items() if name.rpartition(".")[2] not in BESIDE
+    )
 
 
-def _value_bytes(data: bytes) -> int:
+def _count_value_bytes(data: bytes) -> int:
     """What follows the header of an .npy file."""
     return max(0, len(data) - NPY - int.from_bytes(data[NPY - 2 : NPY], "little"))

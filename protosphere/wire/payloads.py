@@ -48,14 +48,14 @@ def parts_of(payload: Payload) -> dict[str, Part]:
 
 def class_vectors(payload: Payload) -> ClassVectors | None:
     """The prototypes or mixtures among the parts, if any."""
-    found = (part for part in parts_of(payload).values() if not isinstance(part, Weights))
-    return next(found, None)
+    vectors = (part for part in parts_of(payload).values() if not isinstance(part, Weights))
+    return next(vectors, None)
 
 
 def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
     """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
-    found = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
-    sets = [part if isinstance(part, PrototypeSet) else part.class_means() for part in found]
+    vectors = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
+    sets = [part if isinstance(part, PrototypeSet) else part.class_means() for part in vectors]
     if not any(len(prototypes) for prototypes in sets):
         return None
     return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
@@ -65,7 +65,7 @@ def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:
     """The payload's tensors by name, for checkpoints and stores."""
     if isinstance(payload, Parts):
         named = {name: (kind_of(part), part_tensors(part)) for name, part in payload.parts.items()}
-        return {f"part/{n}/{kind}/{f}": tensor for n, (kind, found) in named.items() for f, tensor in found.items()}
+        return {f"part/{n}/{kind}/{f}": tensor for n, (kind, tensors) in named.items() for f, tensor in tensors.items()}
     return part_tensors(payload)
 
 
@@ -81,14 +81,14 @@ def from_tensors(tensors: Mapping[str, torch.Tensor]) -> Payload:
     """Inverse of `to_tensors`."""
     if not any(name.startswith("part/") for name in tensors):
         return MixtureSet(**tensors) if "means" in tensors else PrototypeSet(**tensors)
-    found: dict[str, tuple[str, dict[str, torch.Tensor]]] = {}
+    entries_by_part: dict[str, tuple[str, dict[str, torch.Tensor]]] = {}
     for name, tensor in tensors.items():
         _, part, kind, entry = name.split("/", 3)
-        found.setdefault(part, (kind, {}))[1][entry] = tensor
-    return Parts({part: _part(kind, each) for part, (kind, each) in found.items()})
+        entries_by_part.setdefault(part, (kind, {}))[1][entry] = tensor
+    return Parts({part: _build_part(kind, entries) for part, (kind, entries) in entries_by_part.items()})
 
 
-def _part(kind: str, tensors: dict[str, torch.Tensor]) -> Part:
+def _build_part(kind: str, tensors: dict[str, torch.Tensor]) -> Part:
     if kind == "weights":
         return Weights(tensors)
     return MixtureSet(**tensors) if kind == "mixtures" else PrototypeSet(**tensors)

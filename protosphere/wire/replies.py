@@ -50,14 +50,14 @@ def pulled(grid: Grid, message_ids: Collection[str]) -> Iterator[tuple[str, Mess
     for message_id in list(message_ids):
         try:
             arrived = list(grid.pull_messages([message_id]))
-            found = [(message_id, reply) for reply in arrived if reply.metadata.reply_to_message_id == message_id]
+            replies = [(message_id, reply) for reply in arrived if reply.metadata.reply_to_message_id == message_id]
             # which message it answers the client wrote itself: of a single reply we know it by what we asked for
             if len(arrived) == 1:
-                found = [(message_id, arrived[0])]
+                replies = [(message_id, arrived[0])]
         except httpx.HTTPError:
             raise
         # Flower, protobuf and NumPy raise a dozen kinds for bytes that were made to harm
         except Exception as error:
             yield message_id, f"its reply is malformed: Flower cannot read it ({type(error).__name__})"
         else:
-            yield from found
+            yield from replies

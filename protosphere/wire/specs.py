@@ -105,8 +105,10 @@ class Exchange:
     def added(self) -> str:
         """The transforms that the method adds, by direction and part, as the codec's fingerprint names them."""
         directed = [(way, spec) for way, specs in (("up", self.up), ("down", self.down)) for spec in specs]
-        found = [(f"{way}.{spec.name}", [each.words for each in spec.transforms]) for way, spec in directed]
-        return " ".join(f"{part}={'+'.join(words)}" for part, words in found if words)
+        names_by_part = [
+            (f"{way}.{spec.name}", [transform.words for transform in spec.transforms]) for way, spec in directed
+        ]
+        return " ".join(f"{part}={'+'.join(names)}" for part, names in names_by_part if names)
 
     def said(self, masked: str = "") -> list[str]:
         """What the uploads tell of a client, in words.
@@ -114,15 +116,15 @@ class Exchange:
         Args:
             masked: which values of its prototypes cross, " (5 of their 12 values)" or nothing.
         """
-        words = []
+        disclosures = []
         for spec in self.up:
             if spec.kind == "weights":
-                words.append(spec.told or f"the trained weights of its {spec.name}")
+                disclosures.append(spec.told or f"the trained weights of its {spec.name}")
             elif spec.classwise:
-                words.append("the mean outputs of its model for its classes")
+                disclosures.append("the mean outputs of its model for its classes")
             else:
-                words.append(f"{spec.kind} of its classes{masked}")
-        return [*words, *(["its class counts"] if self.counts else []), *self.discloses]
+                disclosures.append(f"{spec.kind} of its classes{masked}")
+        return [*disclosures, *(["its class counts"] if self.counts else []), *self.discloses]
 
 
 NOTHING = Exchange((), ())

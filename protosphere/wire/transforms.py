@@ -102,12 +102,12 @@ class Masks(Transform):
 
     @property
     def words(self) -> str:
-        return f"seed={self.seed} masks={_digest(self)}"
+        return f"seed={self.seed} masks={_compute_digest(self)}"
 
     @property
     def rows(self) -> Tensor:
         """(K, d) bool."""
-        return _masks(self)
+        return _derive_masks(self)
 
     def send(self, fields: Fields) -> Fields:
         values = compress(fields["vectors"], self.rows[fields["labels"]])
@@ -179,10 +179,10 @@ def received(fields: Mapping[str, Tensor], transforms: Sequence[Transform]) -> F
 
 # a process meets one codec, or the few of a test
 @lru_cache(maxsize=8)
-def _masks(masks: Masks) -> Tensor:
+def _derive_masks(masks: Masks) -> Tensor:
     return class_masks(masks.num_classes, masks.dim, masks.ones, masks.seed)
 
 
 @lru_cache(maxsize=8)
-def _digest(masks: Masks) -> str:
+def _compute_digest(masks: Masks) -> str:
     return hashlib.blake2b(masks.rows.to(torch.uint8).numpy().tobytes(), digest_size=4).hexdigest()

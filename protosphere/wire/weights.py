@@ -32,21 +32,21 @@ def read_layouts(lines: Sequence[str]) -> dict[str, Layout]:
     check_texts("layouts", lines)
     if len(lines) > MOST_LINES:
         raise MessageError(f"the layout has {len(lines)} tensors, at most {MOST_LINES} are agreed")
-    found: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    tensors_by_part: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
     for line in lines:
-        part, _, rest = line.partition("/")
-        name, colon, sizes = rest.rpartition(":")
+        part, _, description = line.partition("/")
+        name, colon, sizes = description.rpartition(":")
         shape = tuple(int(size) for size in sizes.split("x") if size.isascii() and size.isdigit())
         if not part or not name or not colon or min(shape, default=1) < 1 or "x".join(map(str, shape)) != sizes:
             raise MessageError(f"the layout's line {line!r} is no `part/name:shape`")
-        found.setdefault(part, []).append((name, shape))
-    for part, tensors in found.items():
+        tensors_by_part.setdefault(part, []).append((name, shape))
+    for part, tensors in tensors_by_part.items():
         names = [name for name, _ in tensors]
         if sorted(set(names)) != names:
             raise MessageError(f"the names of the layout of `{part}` are not unique and ascending")
         if sum(math.prod(shape) for _, shape in tensors) > MOST_VALUES:
             raise MessageError(f"the layout of `{part}` has more than {MOST_VALUES} values")
-    return {part: tuple(tensors) for part, tensors in found.items()}
+    return {part: tuple(tensors) for part, tensors in tensors_by_part.items()}
 
 
 @dataclass(frozen=True)
@@ -76,39 +76,39 @@ class WeightFormat(Transform):
         scales: list[Tensor] = []
         small: list[Tensor] = []
         weights = {name: tensor.float() for name, tensor in fields.items() if tensor.is_floating_point()}
-        for name, whole in weights.items():
-            if whole.dim() < 2:
-                if not bool(whole.isfinite().all()):
+        for name, tensor in weights.items():
+            if tensor.dim() < 2:
+                if not bool(tensor.isfinite().all()):
                     raise CodecError(f"weights cannot be sent: `{name}` holds a value that is not finite")
-                small.append(whole.reshape(-1))
+                small.append(tensor.reshape(-1))
                 continue
             try:
-                values, scale = quantise(whole.reshape(len(whole), -1), self.wire_dtype)
+                values, scale = quantise(tensor.reshape(len(tensor), -1), self.wire_dtype)
             except QuantisationError as error:
                 raise CodecError(f"weights cannot be sent: tensor `{name}`: {error}") from None
             large.append(values.reshape(-1))
             scales += [] if scale is None else [scale]
         stored = quantise(torch.zeros(1, 1), self.wire_dtype)[0].dtype
-        crossing = {"values": _joined(large, stored), "small": _joined(small, torch.float32)}
+        arrays = {"values": _join(large, stored), "small": _join(small, torch.float32)}
         # whole numbers, which another transform put beside the weights, stay
-        crossing |= {name: tensor for name, tensor in fields.items() if name not in weights}
-        return crossing | ({"value_scales": _joined(scales, torch.float32)} if "value_scales" in self.fields else {})
+        arrays |= {name: tensor for name, tensor in fields.items() if name not in weights}
+        return arrays | ({"value_scales": _join(scales, torch.float32)} if "value_scales" in self.fields else {})
 
     def receive(self, fields: Fields) -> Fields:
         """The tensors of the layout; `check_lengths` comes before."""
         tensors: Fields = {}
-        at = dict.fromkeys(self.fields, 0)
+        offsets = dict.fromkeys(self.fields, 0)
 
         def taken(field: str, number: int) -> Tensor:
-            at[field] += number
-            return fields[field][at[field] - number : at[field]]
+            offsets[field] += number
+            return fields[field][offsets[field] - number : offsets[field]]
 
         for name, shape in self.layout:
             if len(shape) < 2:
                 tensors[name] = taken("small", math.prod(shape)).reshape(shape)
                 continue
             rows = taken("values", math.prod(shape)).reshape(shape[0], -1)
-            scales = taken("value_scales", shape[0]) if "value_scales" in at else None
+            scales = taken("value_scales", shape[0]) if "value_scales" in offsets else None
             try:
                 tensors[name] = dequantise(rows, scales, self.wire_dtype).reshape(shape)
             except QuantisationError as error:
@@ -118,13 +118,13 @@ class WeightFormat(Transform):
     def check_lengths(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Refuse arrays of other types or lengths than the layout's."""
         large = [shape for _, shape in self.layout if len(shape) > 1]
-        due = {
+        expected = {
             "values": (np.dtype(STORED[self.wire_dtype]), sum(map(math.prod, large))),
             "small": (np.dtype(np.float32), sum(math.prod(shape) for _, shape in self.layout if len(shape) < 2)),
             "value_scales": (np.dtype(np.float32), sum(shape[0] for shape in large)),
         }
         for field in self.fields:
-            dtype, length = due[field]
+            dtype, length = expected[field]
             if arrays[field].dtype != dtype or arrays[field].shape != (length,):
                 raise MessageError(
                     f"the array `{field}` is {arrays[field].dtype} of shape {arrays[field].shape}, {length} values of "
@@ -132,7 +132,7 @@ class WeightFormat(Transform):
                 )
 
 
-def _joined(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
+def _join(pieces: Sequence[Tensor], dtype: torch.dtype) -> Tensor:
     return torch.cat(list(pieces)) if pieces else torch.zeros(0, dtype=dtype)
 
 
