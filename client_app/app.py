@@ -162,7 +162,12 @@ def _client_of(context: Context) -> Client:
     configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
     key = (context.run_id, home(), simulated(), *configs)
     client = _clients.get(key)
-    _clients[key] = client = Client(context) if client is None else client
+    if client is None:
+        # an earlier run is over, and may have had other code under the same name
+        for other in [other for other in _clients if other[0] != context.run_id]:
+            del _clients[other]
+        client = Client(context)
+    _clients[key] = client
     _clients.shrink(MOST_BYTES, least=1)
     return client
 

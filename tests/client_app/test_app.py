@@ -5,6 +5,7 @@ import torch
 from flwr.app import Context, Message, MessageType, RecordDict
 from threadpoolctl import threadpool_info
 
+from protosphere.client_app import app as client_app_module
 from protosphere.client_app import client as client_module
 from protosphere.client_app.app import app
 from protosphere.client_app.client import Client
@@ -151,3 +152,17 @@ def test_the_thread_setting_is_in_force_during_a_message(call, monkeypatch, mess
     call(message_type, None if message_type == MessageType.QUERY else instruction(), {"threads": 3})
     assert seen == {(3, 3)}
     assert torch.get_num_threads() == before
+
+
+def test_a_client_is_built_once_a_run_and_goes_when_another_begins(home):
+    node = {"partition-id": 1, "num-partitions": 2}
+
+    def built(run_id, **changes):
+        return client_app_module._client_of(Context(run_id, 77, node | changes, RecordDict(), dict(QUICK)))
+
+    first = built(1001)
+    assert built(1001) is first
+    assert built(1001, **{"partition-id": 0}).partition == 0
+    assert len(client_app_module._clients) == 2
+    assert built(1002) is not first
+    assert [key[0] for key in client_app_module._clients] == [1002]
