@@ -158,7 +158,7 @@ def _finish(training: Training, outcome: Outcome) -> Message:
 
 
 def _client_of(context: Context) -> Client:
-    """The client that a context stands for, as this process has built it for the run."""
+    """The client that a context stands for: built once a process and run, with an objective of this message's own."""
     configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
     key = (context.run_id, home(), simulated(), *configs)
     client = _clients.get(key)
@@ -169,7 +169,7 @@ def _client_of(context: Context) -> Client:
         client = Client(context)
     _clients[key] = client
     _clients.shrink(MOST_BYTES, least=1)
-    return client
+    return client.for_message()
 
 
 def _open_message(message: Message, context: Context) -> tuple[Client, Instruction]:

@@ -2,6 +2,7 @@
 
 import json
 import time
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -114,6 +115,15 @@ class Client:
         self.codec = replace(self.codec, encoder=self.encoded.encoder.fingerprint if self.encoded else "")
         self.features = features_of(self)
         self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, self.encoded, folder, *site)
+
+    def for_message(self) -> "Client":
+        """The same client for one message: what a method keeps in its objective is gone after it, whether or not this
+        process lives on."""
+        client = copy(self)
+        client.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
+        client.features = features_of(client)
+        client.guard = None if self.guard is None else replace(self.guard, objective=client.objective)
+        return client
 
     def _refuse_companion(self, name: str) -> None:
         if plugins.is_file(name) and not simulated():

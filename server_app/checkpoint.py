@@ -45,7 +45,7 @@ def pack(state: RoundState, features: Sequence[Feature] = ()) -> tuple[dict[str,
     for feature in features:
         if feature.stored_as:
             stored[feature.stored_as] = feature.state()
-            tensors |= {f"feature/{feature.stored_as}/{name}": t for name, t in feature.tensors().items()}
+        tensors |= {f"feature/{feature.tensors_as}/{name}": tensor for name, tensor in feature.tensors().items()}
     return tensors, stored
 
 
@@ -70,6 +70,6 @@ def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any], features: S
             downloads.setdefault(int(owner), {})[entry] = tensor
     state.downloads = {key: from_tensors(entries) for key, entries in downloads.items()}
     for feature in features:
-        if feature.stored_as:
-            feature.load(stored.get(feature.stored_as), of_features.get(feature.stored_as, {}))
+        if feature.stored_as or feature.tensors_as:
+            feature.load(stored.get(feature.stored_as), of_features.get(feature.tensors_as, {}))
     return state

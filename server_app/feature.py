@@ -61,12 +61,13 @@ class Feature:
 
     Attributes:
         name: of the record in which clients answer it, and of its bytes; "" where they do not.
-        stored_as: under which name it stands in a checkpoint; "" where it remembers nothing.
+        stored_as, tensors_as: under which names its state and its tensors stand in a checkpoint; "" where it has none.
         stop_reason: why the run is to end before its last round; "" while it goes on.
     """
 
     name = ""
     stored_as = ""
+    tensors_as = ""
     stop_reason = ""
 
     def __init__(self, run: Run, folder: RunFolder):

@@ -349,7 +349,8 @@ def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) ->
                 f"setting `{name}` is {shown(value)}, but it is gone since version {GONE_SINCE}: {replacement}; take "
                 "it out, or use the version that has it."
             )
-        _log_gone(name, replacement)
+        if not is_finished:
+            _log_gone(name, replacement)
     return {name: value for name, value in run_config.items() if name not in gone_names}
 
 

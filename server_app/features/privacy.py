@@ -18,7 +18,7 @@ from protosphere.wire.payloads import Instruction, Payload, from_tensors, to_ten
 class Privacy(Feature):
     """Of a run under `privacy`; of others it changes nothing."""
 
-    stored_as = "encoder-means"
+    tensors_as = "encoder-means"
 
     def __init__(self, run: Run, folder: RunFolder):
         super().__init__(run, folder)

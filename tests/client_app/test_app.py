@@ -161,8 +161,22 @@ def test_a_client_is_built_once_a_run_and_goes_when_another_begins(home):
         return client_app_module._client_of(Context(run_id, 77, node | changes, RecordDict(), dict(QUICK)))
 
     first = built(1001)
-    assert built(1001) is first
+    assert built(1001).data is first.data
     assert built(1001, **{"partition-id": 0}).partition == 0
     assert len(client_app_module._clients) == 2
-    assert built(1002) is not first
+    built(1002)
     assert [key[0] for key in client_app_module._clients] == [1002]
+
+
+def test_what_a_method_keeps_in_its_objective_is_gone_with_the_message(call, monkeypatch):
+    """It would depend on how long a process lives: on workers, engines, and on whether a run was cut."""
+    counts = []
+
+    def receive(self, state, received, round_number):
+        counts.append(getattr(self, "count", 0))
+        self.count = counts[-1] + 1
+
+    monkeypatch.setattr(PullObjective, "receive", receive)
+    for number in (1, 2):
+        assert not call(MessageType.TRAIN, instruction(number)).has_error()
+    assert counts == [0, 0]
