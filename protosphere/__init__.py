@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 # In a checkout, and so in what Flower bundles, five packages lie beside this one; a wheel holds them inside.
 # Appended in place: the import system keeps this very list.
 _HERE = os.path.dirname(os.path.abspath(__file__))
-if not os.path.isdir(os.path.join(_HERE, "strategies")):
+if not os.path.isdir(os.path.join(_HERE, "strategies")) and os.path.dirname(_HERE) not in __path__:
     __path__.append(os.path.dirname(_HERE))
 
 if TYPE_CHECKING:

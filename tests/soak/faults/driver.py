@@ -20,7 +20,7 @@ from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[3]
-CLIENT_APP = 'clientapp = "protosphere.client_app.app:app"'
+CLIENT_APP = 'clientapp = "protosphere.flower_client:app"'
 FAULTY_APP = 'clientapp = "tests.soak.faults.app:app"'
 PATIENCE = 20.0  # seconds, here and below
 RETRY = 4.0
