@@ -9,17 +9,14 @@ What stands in `__all__` is public and stays; docs/api.md describes it. A name's
 so that the import itself takes no time.
 """
 
-import os
 import sys
 import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# In a checkout, and so in what Flower bundles, five packages lie beside this one; a wheel holds them inside.
-# Appended in place: the import system keeps this very list.
-_HERE = os.path.dirname(os.path.abspath(__file__))
-if not os.path.isdir(os.path.join(_HERE, "strategies")) and os.path.dirname(_HERE) not in __path__:
-    __path__.append(os.path.dirname(_HERE))
+from protosphere.rooms import add_rooms
+
+add_rooms()
 
 if TYPE_CHECKING:
     from protosphere.clients import Client as Client

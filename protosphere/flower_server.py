@@ -1,17 +1,8 @@
-"""The ServerApp, as pyproject.toml names it to Flower.
+"""The ServerApp, as pyproject.toml names it to Flower. It lies in the package, which is found before its rooms."""
 
-Flower looks for both apps in threads of one process. A thread that comes while another still runs the package itself
-finds one without the rooms beside it: so this module lies in the package, and makes sure of them first.
-"""
+from importlib import import_module
 
-import os
+from protosphere.rooms import add_rooms
 
-import protosphere
-
-_HERE = os.path.dirname(os.path.abspath(__file__))
-if not os.path.isdir(os.path.join(_HERE, "strategies")) and os.path.dirname(_HERE) not in protosphere.__path__:
-    protosphere.__path__.append(os.path.dirname(_HERE))
-
-from protosphere.server_app import app as module  # noqa: E402
-
-app = module.app
+add_rooms()
+app = import_module("protosphere.server_app.app").app

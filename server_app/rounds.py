@@ -191,18 +191,23 @@ class PrototypeStrategy(Strategy):
                 self.roster.leave_out(error.clients)
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
+        federation = Federation(
+            identities=self.roster.identities,
+            partitions=self.roster.number,
+            codec=self.codec,
+            units=self._units,
+            half=self.half,
+            scratch=self._scratch,
+        )
         for feature in self.features:
-            feature.start(
-                Federation(
-                    *(self.roster.identities, self.roster.number, self.codec, self._units, self.half, self._scratch)
-                )
-            )
+            feature.start(federation)
         if self.settings.resume:
             refuse_changes(self.folder.roster(), self.roster.as_json(), self.roster.left_out)
             self.folder.truncate(self.state.last_round)
+            lines = self.folder.lines()
             for feature in self.features:
                 # nobody is asked again: who ended the run then may go on now
-                feature.recall(self.folder.lines())
+                feature.recall(lines)
                 self.stop_reason = self.stop_reason or feature.stop_reason
             log.info("resuming after round %d", self.state.last_round)
         else:

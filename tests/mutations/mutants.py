@@ -339,7 +339,7 @@ MUTANTS = {
         "tests/server_app/features/test_stopping.py",
     ),
     "a resume that has all its patience again": Mutant(
-        R + "rounds.py", "feature.recall(self.folder.lines())", "pass", "tests/server_app/features/test_stopping.py"
+        R + "rounds.py", "feature.recall(lines)", "pass", "tests/server_app/features/test_stopping.py"
     ),
     "prototypes of the round before": Mutant(
         C + "train.py",
