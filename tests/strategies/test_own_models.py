@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from protosphere.client_app.client import Client
 from protosphere.client_app.evaluate import evaluate, measure
+from protosphere.client_app.features import ensemble
 from protosphere.data.client_data import InputTransform
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState
@@ -69,13 +69,13 @@ def test_ditto_trains_its_own_model_for_as_long_as_the_shared_one_unless_told_ot
 @pytest.mark.parametrize(("strategy", "judged"), [("ditto", "WithCompanion"), ("fedavg", "SplitModel")])
 def test_the_ensemble_is_of_the_models_that_predict(run, monkeypatch, strategy, judged):
     """v for Ditto, whatever came; what came for FedAvg."""
-    seen, answers = set(), Client._answer_ensemble
+    seen, predict = set(), ensemble.predict
 
-    def kept(self, state):
+    def record_the_model(objective, state, *rest):
         seen.add(type(state.module).__name__)
-        return answers(self, state)
+        return predict(objective, state, *rest)
 
-    monkeypatch.setattr(Client, "_answer_ensemble", kept)
+    monkeypatch.setattr(ensemble, "predict", record_the_model)
     run(SMALL | {"strategy": strategy, "ensemble-every": 1, "shared-test-share": 0.1}, clients=3)
     assert seen == {judged}
 
