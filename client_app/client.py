@@ -37,7 +37,7 @@ from protosphere.strategies.contract import ClientState
 from protosphere.strategies.user_method import checked_payload
 from protosphere.wire.codec import codec_of
 from protosphere.wire.parts import Limits, as_sent
-from protosphere.wire.payloads import SENT, Identity, Instruction, Parts, Payload, Report
+from protosphere.wire.payloads import Identity, Instruction, Payload, Report, prototypes_of
 from protosphere.wire.weights import layout_lines
 
 _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
@@ -256,12 +256,12 @@ class Client:
         waited = preparation.seconds_waited(outcome)
         stamp = self._store(instruction.run).save(instruction.round, state)
         state.encoded = None if self.encoded is None else self.encoded.training
-        upload = checked_payload(self.objective.upload(state, instruction.round), self.objective.upload, SENT)
+        upload = checked_payload(self.objective.upload(state, instruction.round), self.objective.upload)
         self._keep(instruction.run, stamp, state)
         figures = outcome
-        if isinstance(upload, PrototypeSet):
+        if upload is not None and list(upload) == [PrototypeSet.kind]:
             # of scaled prototypes the norm without the scale would give the scale away
-            figures = replace(figures, prototype_norm=mean_norm(as_sent(upload, self.run.exchange.up)))
+            figures = replace(figures, prototype_norm=mean_norm(prototypes_of(as_sent(upload, self.run.exchange.up))))
         seconds = time.perf_counter() - preparation.began - waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
 
@@ -285,7 +285,7 @@ class Client:
         if instruction.payload is not None or instruction.round == 1 or not shared:
             return instruction.payload
         initial = self.objective.shared(self._new_state().module)
-        return Parts({name: part for name, part in initial.items() if name in shared})
+        return {name: part for name, part in initial.items() if name in shared}
 
     def restore(self, run: str) -> ClientState:
         """The newest state that this client left in a run, for looking at it from outside.

@@ -12,7 +12,7 @@ from protosphere.models import build, seed_name
 from protosphere.models.split import channels_last
 from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState, Objective
-from protosphere.wire.payloads import Payload, part_tensors
+from protosphere.wire.payloads import Payload
 
 FORMAT = 1  # of client.json
 
@@ -63,6 +63,6 @@ def lay_out(objective: Objective, state: ClientState, received: Payload | None, 
 def size_of(state: ClientState) -> int:
     """Bytes of its tensors."""
     tensors = [*state.module.state_dict().values(), *state.kept.values(), *state.optimiser.values()]
-    tensors += [] if state.prototypes is None else part_tensors(state.prototypes).values()
+    tensors += [] if state.prototypes is None else state.prototypes.fields().values()
     tensors += [] if state.covariance is None else [state.covariance]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

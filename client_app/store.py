@@ -187,7 +187,7 @@ class Store:
 
     def save_encoder_means(self, means: PrototypeSet) -> None:
         """Keep what the rule `encoder` judges by in a run under `privacy`."""
-        self._write(self.folder / "encoder-means.safetensors", to_tensors(means))
+        self._write(self.folder / "encoder-means.safetensors", means.fields())
 
     def load_encoder_means(self) -> PrototypeSet | None:
         """What `save_encoder_means` kept; None where none ever came.
@@ -307,7 +307,7 @@ def _stamp(path: Path) -> Stamp:
 def _flatten(state: ClientState) -> dict[str, torch.Tensor]:
     tensors = {f"module/{name}": tensor for name, tensor in state.module.state_dict().items()}
     if state.prototypes is not None:
-        tensors |= {f"prototypes/{name}": tensor for name, tensor in to_tensors(state.prototypes).items()}
+        tensors |= {f"prototypes/{name}": tensor for name, tensor in state.prototypes.fields().items()}
     if state.covariance is not None:
         tensors["covariance/"] = state.covariance
     tensors |= {f"kept/{name}": tensor for name, tensor in state.kept.items()}

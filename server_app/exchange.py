@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-import torch
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -23,7 +22,7 @@ from protosphere.wire.checks import CodecError
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import MessageError, decode_report, encode_instruction
 from protosphere.wire.parts import Limits, decode_payload, payload_bytes
-from protosphere.wire.payloads import SENT, ClassVectors, Identity, Instruction, Payload, class_vectors
+from protosphere.wire.payloads import Identity, Instruction, Payload, class_vectors
 from protosphere.wire.replies import in_turn, is_simulated, pulled
 from protosphere.wire.sizes import measured, together
 from protosphere.wire.specs import Spec
@@ -189,7 +188,7 @@ def aggregated(half: ServerHalf, uploads: Mapping[int, Payload], state: State, s
         RunError: of `encoded`, where the method itself needs what it sends as it arrives.
     """
     with _convert_codec_errors(server_round):
-        return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate, SENT)
+        return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate)
 
 
 @contextmanager
@@ -295,15 +294,15 @@ def _check_counts(reply: Reply, message: Message, context: ReplyContext) -> Repl
         return reply
     train, validation, test, *all_classes = identity.rows
     evaluation, training = report.evaluation, report.training
-    payload = None if report.payload is None else class_vectors(report.payload)
+    payload = class_vectors(report.payload)
     # those of all classes come with the last evaluation alone
     if evaluation is not None and evaluation.rows not in ((test, validation), (test, validation, *all_classes)):
         claim = f"{evaluation.rows} test and validation rows, not {(test, validation, *all_classes)}"
     elif training is not None and training.rows != train:
         claim = f"{training.rows} training rows, not {train}"
-    elif payload is not None and payload.counts is not None and _count_rows(payload) != train:
+    elif payload is not None and payload.counts is not None and payload.count_samples() != train:
         claim = f"class counts that do not add up to its {train} training rows"
-    elif payload is not None and not len(payload.labels):
+    elif payload is not None and not len(payload):
         return reply.without_upload(f"upload dropped: it holds no class, though the client has {train} training rows")
     elif payload is not None and (foreign_labels := set(payload.labels.tolist()) - set(identity.classes)):
         class_name = class_word(min(foreign_labels), identity.class_names)
@@ -357,14 +356,6 @@ def _set_aside(reply: Reply, context: ReplyContext) -> Reply:
     for feature in context.features:
         feature.set_aside(reply.partition, payload)
     return replace(reply, report=replace(reply.report, payload=None), waits=True)
-
-
-def _count_rows(payload: ClassVectors) -> int:
-    """The rows that the counts speak of; a mixture repeats a class's count for each component."""
-    assert payload.counts is not None
-    first = torch.ones_like(payload.labels, dtype=torch.bool)
-    first[1:] = payload.labels[1:] != payload.labels[:-1]
-    return int(payload.counts[first].sum())
 
 
 def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: int) -> None:

@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from protosphere.core.errors import SettingError
-from protosphere.prototypes.weights import Weights
+from protosphere.prototypes.part import ClassVectors
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply, RunError
 from protosphere.strategies import Run
-from protosphere.wire.payloads import Payload, part_tensors, parts_of
+from protosphere.wire.payloads import Payload
 
 log = logging.getLogger("protosphere")
 
@@ -22,14 +22,13 @@ def refuse_non_finite(downloads: Mapping[int, Payload], server_round: int, class
     Raises:
         RunError: names the round and the class.
     """
-    for part in (part for payload in downloads.values() for part in parts_of(payload).values()):
-        for name, values in part_tensors(part).items():
+    for part in (part for payload in downloads.values() for part in payload.values()):
+        for name, values in part.fields().items():
             if bool(values.isfinite().all()):
                 continue
-            if isinstance(part, Weights):
-                what = f"shared weight `{name}`"
-            else:
-                bad = ~values.reshape(len(part.labels), -1).isfinite().all(dim=1)
+            what = f"shared weight `{name}`"
+            if isinstance(part, ClassVectors):
+                bad = ~values.reshape(len(part), -1).isfinite().all(dim=1)
                 what = f"global prototype of {class_word(int(part.labels[bad][0]))}"
             raise RunError(
                 f"round {server_round}: the {what} is not finite; start a new run with a lower `learning-rate` or a "

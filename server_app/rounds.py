@@ -62,14 +62,14 @@ from protosphere.server_app.guards import (
 from protosphere.server_app.opening import opening_lines
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes, refuse_too_few
 from protosphere.strategies import Run, as_of_today, known_settings, read_settings, unpacked
-from protosphere.strategies.contract import ServerHalf
+from protosphere.strategies.contract import ServerHalf, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.strategies.weights import OtherWeightsError
 from protosphere.wire.claims import Believed
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import encode_question
 from protosphere.wire.parts import Limits
-from protosphere.wire.payloads import EVERYONE, SENT, Instruction, Payload
+from protosphere.wire.payloads import Instruction, Payload
 from protosphere.wire.replies import over_ray
 
 log = logging.getLogger("protosphere")
@@ -212,7 +212,7 @@ class PrototypeStrategy(Strategy):
             log.info("resuming after round %d", self.state.last_round)
         else:
             self.half.constants = self.state.constants = self.half.derive_constants()
-            beginning = checked_outcome(self.half.begin(), self.half.begin, SENT)
+            beginning = checked_outcome(self.half.begin(), self.half.begin)
             self.state.method, self.state.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())
 
@@ -396,7 +396,7 @@ class PrototypeStrategy(Strategy):
         # of this round alone: what is shown is named after it
         has_downloads = bool(aggregation.outcome.downloads)
         prototypes = self.half.global_prototypes(self.state.method) if has_downloads else None
-        downloads = self.state.downloads if prototypes is None else {EVERYONE: prototypes}
+        downloads = self.state.downloads if prototypes is None else to_everyone(prototypes)
         if aggregation.uploads or prototypes is not None:
             tensors, counts = snapshot(aggregation.uploads, downloads, *self.half.scales)
             self.folder.save_prototypes(tensors, {"round": aggregation.round, **counts})

@@ -16,7 +16,7 @@ from protosphere.core.seeds import generator
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import PROTOTYPES, Exchange, Outcome, Spec, State
 from protosphere.strategies.weights import WEIGHT, AveragedWeights, Sums, both_ways
-from protosphere.wire.payloads import Identity, Parts, Payload, class_vectors
+from protosphere.wire.payloads import Identity, Payload, prototypes_of
 
 VECTORS = "vectors"  # of the state, (K, d) float64
 CLASS_SUMS, CLASS_WEIGHTS = "class-sums", "class-weights"  # of a total: (K, d) and (K,)
@@ -30,8 +30,9 @@ def with_class_vectors(*parts: str, counts: bool = False) -> Exchange:
 
 def received_vectors(received: Payload | None, start: Tensor) -> PrototypeSet:
     """v_c of all classes as they came; before any did, those that both ends draw, (K, d) float64."""
-    vectors = None if received is None else class_vectors(received)
-    return vectors if isinstance(vectors, PrototypeSet) else PrototypeSet(torch.arange(len(start)), start.float())
+    if received is None or PROTOTYPES.name not in received:
+        return PrototypeSet(torch.arange(len(start)), start.float())
+    return prototypes_of(received)
 
 
 def orthonormal(num_classes: int, dim: int, seed: int) -> Tensor:
@@ -66,10 +67,9 @@ class AveragedWithClassVectors(AveragedWeights):
         """What both ends drew."""
         return Outcome({VECTORS: self.start()}, {})
 
-    def contribution(self, upload: Parts, identity: Identity) -> Sums:
+    def contribution(self, upload: Payload, identity: Identity) -> Sums:
         """The weights' share, and the prototypes' by class."""
-        prototypes = upload["prototypes"]
-        assert isinstance(prototypes, PrototypeSet)
+        prototypes = prototypes_of(upload)
         weights = self.class_weights(prototypes, identity)
         sums, _ = prototypes.with_vectors(weights.unsqueeze(1) * prototypes.vectors.double()).table(self.num_classes)
         total = torch.zeros(self.num_classes, dtype=torch.float64)
@@ -81,8 +81,6 @@ class AveragedWithClassVectors(AveragedWeights):
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
         vectors = self.moved(state[VECTORS], total[CLASS_SUMS], total[CLASS_WEIGHTS], total[WEIGHT])
-        means = outcome.downloads[group]
-        assert isinstance(means, Parts)
         prototypes = PrototypeSet(torch.arange(self.num_classes), vectors.float())
-        payload = Parts({**means.parts, "prototypes": prototypes})
+        payload = {**outcome.downloads[group], PROTOTYPES.name: prototypes}
         return replace(outcome, state={VECTORS: vectors}, downloads={group: payload})

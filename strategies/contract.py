@@ -27,6 +27,7 @@ from protosphere.strategies.state import Phase as Phase
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import EVERYONE as EVERYONE
 from protosphere.wire.payloads import Identity, Payload, class_vectors, mean_norm
+from protosphere.wire.payloads import prototypes_of as prototypes_of
 from protosphere.wire.specs import MIXTURES as MIXTURES
 from protosphere.wire.specs import NOTHING as NOTHING
 from protosphere.wire.specs import PROTOTYPES as PROTOTYPES
@@ -87,17 +88,17 @@ class Objective:
         """Add heads, projections, companions to the client's private model."""
         return model
 
-    def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
         """What was received, as prediction and loss measure the distance to it. Changes nothing: evaluation on
         arrival uses it with the model as the last round left it."""
-        vectors = None if received is None else class_vectors(received)
+        vectors = class_vectors(received)
         return vectors if isinstance(vectors, PrototypeSet) else None
 
     def download_unit(self, constants: Mapping[str, float]) -> float:
         """What the norms of a download are measured in, from the run's constants."""
         return 1.0
 
-    def receive(self, state: ClientState, received: Any, round_number: int) -> None:
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Take what was received into the state, after evaluation and before training."""
 
     def phases(self, state: ClientState, round_number: int) -> list[Phase]:
@@ -133,7 +134,7 @@ class Objective:
     def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
         """What leaves under `privacy` instead: of a release's prototypes and counts
         (`protosphere.prototypes.release.finished`)."""
-        return prototypes.without_counts()
+        return {PROTOTYPES.name: prototypes.without_counts()}
 
     def shared(self, module: nn.Module) -> Mapping[str, Weights]:
         """The parts of weights that cross, as they are in the module; none by default."""
@@ -176,9 +177,9 @@ class Pulled(Objective):
 class PullObjective(Pulled):
     """Pulled to what comes of the local prototypes that it sends."""
 
-    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The local prototypes p_ij, without the counts n_ij."""
-        return None if state.prototypes is None else state.prototypes.without_counts()
+        return local_prototypes(state)
 
 
 @dataclass(frozen=True)
@@ -301,7 +302,7 @@ class ServerHalf:
         """Whether what the last round made goes down in this one, to those who train or to the others."""
         return True
 
-    def aggregate(self, uploads: Mapping[int, Any], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """From the round's uploads, by ascending partition, to the next downloads. Of those that wait in files
         `.items()` reads, and holds, one at a time."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
@@ -314,7 +315,7 @@ class ServerHalf:
         """What a report shows as global prototypes, where none go down as such."""
         return None
 
-    def feature_norm(self, uploads: Mapping[int, Any]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """The scale of the feature space, watched for collapse; None where the uploads do not tell it."""
         return mean_norm(uploads)
 
@@ -349,6 +350,21 @@ class Method:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", {**self.server.shared_settings, **self.settings})
+
+
+def local_prototypes(state: ClientState) -> dict[str, PrototypeSet] | None:
+    """The local prototypes p_ij as a payload, without the counts n_ij; None where there are none."""
+    return None if state.prototypes is None else {PROTOTYPES.name: state.prototypes.without_counts()}
+
+
+def prototype_sets(uploads: Mapping[int, Payload]) -> dict[int, PrototypeSet]:
+    """partition -> the prototypes of its upload."""
+    return {partition: prototypes_of(upload) for partition, upload in uploads.items()}
+
+
+def to_everyone(prototypes: PrototypeSet) -> dict[int, Payload]:
+    """The downloads where all clients get the same prototypes."""
+    return {EVERYONE: {PROTOTYPES.name: prototypes}}
 
 
 def as_state(prototypes: PrototypeSet) -> State:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from protosphere.prototypes.discriminant import linear_discriminant
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import refuse_other_layouts
-from protosphere.wire.payloads import Payload, parts_of
+from protosphere.wire.payloads import Payload, weights_of
 
 DISCRIMINANT = "discriminant"
 WEIGHT, BIAS = "weight", "bias"  # of the discriminant
@@ -74,9 +73,9 @@ def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Te
 
 def discriminant_scores(received: Payload | None, directions: Tensor) -> Tensor | None:
     """z^ w_j + b_j of directions (n, d): (n, K), minus infinity for a class that nobody holds; None before it came."""
-    weights: Any = None if received is None else parts_of(received).get(DISCRIMINANT)
-    if not isinstance(weights, Weights):
+    if received is None or DISCRIMINANT not in received:
         return None
+    weights = weights_of(received, DISCRIMINANT)
     weight, bias, presence = (weights.tensors[name].to(directions) for name in (WEIGHT, BIAS, KNOWN))
     factor = (presence.max() - 1).clamp_min(0).exp()
     return (factor * (directions @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)

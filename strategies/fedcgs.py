@@ -34,7 +34,6 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import HALF, B, Shape, class_sums, second_moment
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import (
-    EVERYONE,
     PROTOTYPES,
     ClientState,
     Exchange,
@@ -47,7 +46,9 @@ from protosphere.strategies.contract import (
     State,
     as_state,
     method_settings,
+    prototype_sets,
     remembered,
+    to_everyone,
 )
 from protosphere.strategies.encoder_space import (
     DISCRIMINANT,
@@ -69,7 +70,7 @@ from protosphere.strategies.statistics import (
     rounding,
     usual_samples,
 )
-from protosphere.wire.payloads import Parts, Payload, parts_of
+from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 MOMENT = "moment"
 MEANS = Spec("prototypes", counts=True)
@@ -124,18 +125,18 @@ class FedCGSObjective(Objective):
         means = (sums[classes, :-1].double() / B / counts[classes].unsqueeze(1)).float()
         statistics = PrototypeSet(classes, means, counts[classes])
         if self.options[FedCGSSettings].covariance == "identity":
-            return statistics
+            return {MEANS.name: statistics}
         moment = (second_moment(features) / len(features)).float()
-        return Parts({MEANS.name: statistics, MOMENT: Weights({MOMENT: moment})})
+        return {MEANS.name: statistics, MOMENT: Weights({MOMENT: moment})}
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet | None:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
         """In the first round the class means of a release, with its counts."""
-        return prototypes if round_number == 1 else None
+        return {MEANS.name: prototypes} if round_number == 1 else None
 
     def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
         """z^ w_j + b_j, or z^ mu_j / ||mu_j||."""
-        if isinstance(received, PrototypeSet):
-            return encoder_scores(directions, received, self.num_classes)
+        if received is not None and MEANS.name in received:
+            return encoder_scores(directions, prototypes_of(received), self.num_classes)
         return discriminant_scores(received, directions)
 
 
@@ -167,12 +168,13 @@ class FedCGS(ServerHalf):
 
     def impossible(self, partition: int, upload: Payload) -> str:
         """Means outside the unit ball, or moments that no rows with these means have; a release is noisy."""
-        means, moments = parts_of(upload)[MEANS.name], parts_of(upload).get(MOMENT)
-        if not isinstance(means, PrototypeSet) or self.settings.privacy != "none":
+        if self.settings.privacy != "none":
             return ""
+        means = prototypes_of(upload)
         reason = impossible_means(means, self.codec.wire_dtype)
-        if reason or not isinstance(moments, Weights) or means.counts is None:
+        if reason or MOMENT not in upload or means.counts is None:
             return reason
+        moments = weights_of(upload, MOMENT)
         shares = means.counts.double() / means.counts.sum()
         scatter = _compute_scatter(moments, means, shares)
         return impossible_scatter(scatter, 2 * rounding(self.dim, self.codec.wire_dtype))
@@ -180,8 +182,8 @@ class FedCGS(ServerHalf):
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
         if self.options[FedCGSSettings].covariance == "identity":
-            means = aggregate([part for part in uploads.values() if isinstance(part, PrototypeSet)], "weighted")
-            return Outcome({}, {EVERYONE: means.without_counts()})
+            means = aggregate(list(prototype_sets(uploads).values()), "weighted")
+            return Outcome({}, to_everyone(means.without_counts()))
         usual, outliers = usual_samples(self.identities), self.options[FedCGSSettings].outliers
         pooled = Pooled.of({}, self.dim)
         pooled.hear([*uploads], lambda partition: self._read_statistics(uploads[partition], usual), usual, outliers)
@@ -193,20 +195,18 @@ class FedCGS(ServerHalf):
 
     def _read_statistics(self, upload: Payload, usual: float) -> Statistics:
         """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T, as if of HEAVIEST medians of rows at most."""
-        means, moments = parts_of(upload)[MEANS.name], parts_of(upload)[MOMENT]
-        assert isinstance(means, PrototypeSet)
+        means, moments = prototypes_of(upload), weights_of(upload, MOMENT)
         assert means.counts is not None
-        assert isinstance(moments, Weights)
         counts = means.counts.double()
         weights = min(1.0, HEAVIEST * usual / float(counts.sum())) * counts
         return Statistics(means, weights, counts, _compute_scatter(moments, means, weights))
 
-    def _build_discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Parts:
+    def _build_discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Payload:
         options = self.options[FedCGSSettings]
         total = options.covariance == "total"
         covariance = covariance_of_sums(sums, counts, moment, options.shrinkage, around_the_mean=total)
         bound = self.settings.max_prototype_norm
-        return Parts({DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)})
+        return {DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)}
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:
         """mu_j, which go down as part of the discriminant."""

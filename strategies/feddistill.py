@@ -11,7 +11,7 @@ below, and FedGen's authors the softmax of mean logits: neither is built.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -23,7 +23,7 @@ from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet, class_means
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import (
-    EVERYONE,
+    PROTOTYPES,
     Batch,
     ClientState,
     Exchange,
@@ -36,8 +36,10 @@ from protosphere.strategies.contract import (
     Spec,
     State,
     method_settings,
+    prototype_sets,
+    to_everyone,
 )
-from protosphere.wire.payloads import Parts, Payload
+from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 TAUGHT, VECTORS, PRESENT = "taught", "targets", "present"  # kept of a message: target_y, and whether there is one
 
@@ -64,22 +66,21 @@ class FedDistillObjective(Objective):
         """Keep the targets for the training that follows."""
         device = next(state.module.parameters()).device
         state.received = None
-        if isinstance(received, PrototypeSet):
+        if received is not None:
             # laid out once: to look at labels in every batch would make the device wait
-            vectors, present = distributions(received.to(device=device)).table(self.num_classes)
-            state.received = Parts({TAUGHT: Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})})
+            vectors, present = distributions(prototypes_of(received).to(device=device)).table(self.num_classes)
+            state.received = {TAUGHT: Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})}
 
-    def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
         """None: what comes are no points of the feature space."""
         return None
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """CE + gamma CE(g(f(x)), target_y)."""
         plain = super().loss(state, batch, phase, round_number)
-        if not isinstance(state.received, Parts):
+        if state.received is None:
             return plain
-        weights = state.received[TAUGHT]
-        assert isinstance(weights, Weights)
+        weights = weights_of(state.received, TAUGHT)
         targets, has_target = weights.tensors[VECTORS], weights.tensors[PRESENT][batch.labels] > 0
         # a row without a target has one of zeros: it adds nothing
         values = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")
@@ -87,7 +88,7 @@ class FedDistillObjective(Objective):
         total = plain.total + self.options[FedDistillSettings].weight * distillation
         return Loss(total, plain.parts | {"distillation": distillation}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """F_ic of the features after training, without counts."""
         if state.features is None:
             return None
@@ -95,7 +96,8 @@ class FedDistillObjective(Objective):
         with torch.no_grad():
             device = next(state.module.parameters()).device
             logits = self.logits(state, z.to(device)).float().to(z.device)
-        return class_means(softmax(logits, dim=1), labels, self.num_classes).without_counts()
+        outputs = class_means(softmax(logits, dim=1), labels, self.num_classes).without_counts()
+        return {PROTOTYPES.name: outputs}
 
 
 class FedDistill(ServerHalf):
@@ -105,11 +107,11 @@ class FedDistill(ServerHalf):
         """To those who train: no rule judges what comes."""
         return trains
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """A mean over all but oneself for each who uploaded; the plain mean for the others."""
-        outputs = {p: distributions(upload) for p, upload in uploads.items()}
+        outputs = {p: distributions(upload) for p, upload in prototype_sets(uploads).items()}
         means = aggregate(list(outputs.values()), "mean")
-        downloads: dict[int, Payload] = {EVERYONE: means}
+        downloads = to_everyone(means)
         if self.options[FedDistillSettings].teacher == "others":
             # an output has as many values as there are classes
             sums = torch.zeros(means.dim, means.dim, dtype=torch.float64)
@@ -117,10 +119,11 @@ class FedDistill(ServerHalf):
             for upload in outputs.values():
                 sums[upload.labels] += upload.vectors.double()
                 holders[upload.labels] += 1
-            downloads |= {partition: _average_others(sums, holders, upload) for partition, upload in outputs.items()}
+            for partition, upload in outputs.items():
+                downloads[partition] = {PROTOTYPES.name: _average_others(sums, holders, upload)}
         return Outcome({}, downloads)
 
-    def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: outputs do not tell it."""
         return None
 

@@ -31,9 +31,9 @@ from protosphere.strategies.class_vectors import (
     received_vectors,
     with_class_vectors,
 )
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere.strategies.contract import PROTOTYPES, Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import EXTRACTOR, HEAD, WholeObjective
-from protosphere.wire.payloads import Identity, Parts, Payload
+from protosphere.wire.payloads import Identity, Payload
 
 
 @method_settings
@@ -80,7 +80,7 @@ class FedFAObjective(WholeObjective):
         """w_i and p_ic, without counts."""
         if state.prototypes is None:
             return None
-        return Parts({**self.shared(state.module), "prototypes": state.prototypes.without_counts()})
+        return {**self.shared(state.module), PROTOTYPES.name: state.prototypes.without_counts()}
 
 
 class FedFA(AveragedWithClassVectors):

@@ -17,7 +17,6 @@ from torch.nn.functional import cross_entropy
 from protosphere.core.seeds import generator
 from protosphere.core.settings import RECEIVED, AtLeastOne
 from protosphere.models.seeded import drawn
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import (
     EVERYONE,
@@ -29,7 +28,9 @@ from protosphere.strategies.contract import (
     ServerHalf,
     Spec,
     State,
+    local_prototypes,
     method_settings,
+    prototype_sets,
 )
 from protosphere.strategies.weights import (
     HEAD,
@@ -40,7 +41,7 @@ from protosphere.strategies.weights import (
     refuse_other_layouts,
     shared_seed,
 )
-from protosphere.wire.payloads import Parts, Payload
+from protosphere.wire.payloads import Payload
 
 RATE, BATCH = 0.01, 32
 
@@ -64,7 +65,7 @@ class FedGHObjective(SharedObjective):
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The local prototypes p_ij, without the counts n_ij."""
-        return None if state.prototypes is None else state.prototypes.without_counts()
+        return local_prototypes(state)
 
 
 class FedGH(ServerHalf):
@@ -74,13 +75,14 @@ class FedGH(ServerHalf):
         """Every client has the server's head."""
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Train the head on everything that was uploaded."""
         head = drawn(shared_seed(self.settings.seed, HEAD), lambda: nn.Linear(self.dim, self.num_classes))
         if state:
             head.load_state_dict(state)
-        vectors = torch.cat([upload.vectors for upload in uploads.values()])
-        labels = torch.cat([upload.labels for upload in uploads.values()])
+        sets = list(prototype_sets(uploads).values())
+        vectors = torch.cat([prototypes.vectors for prototypes in sets])
+        labels = torch.cat([prototypes.labels for prototypes in sets])
         optimiser = torch.optim.SGD(head.parameters(), lr=RATE)
         order = generator(self.settings.seed, "round", server_round, HEAD)
         total = torch.zeros(())
@@ -94,7 +96,7 @@ class FedGH(ServerHalf):
                 total += loss.detach() * len(rows)
         tensors = head.state_dict()
         weights = Weights({PREFIX[HEAD] + name: tensor for name, tensor in tensors.items()})
-        return Outcome(tensors, {EVERYONE: Parts({HEAD: weights})}, {"head_loss": float(total) / len(labels)})
+        return Outcome(tensors, {EVERYONE: {HEAD: weights}}, {"head_loss": float(total) / len(labels)})
 
 
 METHOD = Method(

@@ -14,7 +14,7 @@ updates, and make zeros of tensors of full rank.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -51,7 +51,7 @@ from protosphere.strategies.weights import COMPANION, load
 from protosphere.wire.checks import MessageError
 from protosphere.wire.low_rank import LowRank, factored
 from protosphere.wire.parts import as_arrived
-from protosphere.wire.payloads import Parts, Payload, parts_of
+from protosphere.wire.payloads import Payload, weights_of
 from protosphere.wire.weights import check_tensors
 
 UPDATE = "companion-update"
@@ -113,14 +113,14 @@ class FedKDObjective(CompanionObjective):
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Take G, or bring the one that is kept up to it; nothing, or both initial parts, came while there is none."""
-        parts: dict[str, Any] = dict(received.parts) if isinstance(received, Parts) else {}
+        parts = received or {}
         base = base_of(state.kept)
         if list(parts) == [UPDATE]:
             assert base is not None
-            parts = {COMPANION: moved(base, parts[UPDATE])}
-        base_tensors = parts[COMPANION].tensors if list(parts) == [COMPANION] else {}
+            parts = {COMPANION: moved(base, weights_of(parts, UPDATE))}
+        base_tensors = weights_of(parts, COMPANION).tensors if list(parts) == [COMPANION] else {}
         state.kept = {BASE + name: tensor for name, tensor in base_tensors.items()}
-        load(state.module, Parts(parts))
+        load(state.module, parts)
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """Each model by its cross-entropy, and by what it has of the other's answers and features."""
@@ -145,10 +145,10 @@ class FedKDObjective(CompanionObjective):
         """What training changed of G; the whole student while there is none."""
         student, base = self.shared(state.module)[COMPANION], base_of(state.kept)
         if base is None:
-            return Parts({COMPANION: student})
+            return {COMPANION: student}
         change = Weights({name: tensor - base.tensors[name] for name, tensor in student.tensors.items()})
         done = round_number / self.settings.rounds
-        return Parts({UPDATE: factored(change, self.options[FedKDSettings].energy(done))})
+        return {UPDATE: factored(change, self.options[FedKDSettings].energy(done))}
 
 
 class FedKD(TrainersAlone, MeanOfCompanions):
@@ -163,11 +163,12 @@ class FedKD(TrainersAlone, MeanOfCompanions):
         holds = bool(state) and int(state[MADE_IN]) == server_round - 1 and partition in state[COUNTED].tolist()
         return CHANGED if holds and CHANGED in downloads else EVERYONE
 
-    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """The plain mean, which is G or moves it."""
         means = super().aggregate(uploads, state, server_round).downloads
-        (mean,) = (part for payload in means.values() for part in parts_of(payload).values())
-        assert isinstance(mean, Weights)
+        ((_, payload),) = means.items()
+        (name,) = payload
+        mean = weights_of(payload, name)
         base, downloads = base_of(state), dict[int, Payload]()
         if base is not None:
             change = factored(mean, self.options[FedKDSettings].energy(server_round / self.settings.rounds))
@@ -178,13 +179,13 @@ class FedKD(TrainersAlone, MeanOfCompanions):
                 # changes that are legal by themselves may add up to what no client would take
                 warning = f"the mean of this round's changes is dropped, since with it the student's {error}"
                 no_partitions = torch.zeros(0, dtype=torch.int64)
-                base_download: dict[int, Payload] = {EVERYONE: Parts({COMPANION: base})}
+                base_download: dict[int, Payload] = {EVERYONE: {COMPANION: base}}
                 return Outcome({**state, COUNTED: no_partitions}, base_download, warnings=[warning])
-            downloads[CHANGED] = Parts({UPDATE: change})
+            downloads[CHANGED] = {UPDATE: change}
         share = flat(mean if base is None else change).numel() / flat(mean).numel()
         tensors = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
         tensors |= {BASE + name: tensor for name, tensor in mean.tensors.items()}
-        return Outcome(tensors, {**downloads, EVERYONE: Parts({COMPANION: mean})}, {"values_share": share})
+        return Outcome(tensors, {**downloads, EVERYONE: {COMPANION: mean}}, {"values_share": share})
 
 
 METHOD = Method(

@@ -24,9 +24,9 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.alignment import align
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
-from protosphere.strategies.contract import ClientState, Method, method_settings
+from protosphere.strategies.contract import PROTOTYPES, ClientState, Method, method_settings
 from protosphere.strategies.weights import EXTRACTOR, SCALE, SharedObjective, Sums
-from protosphere.wire.payloads import Identity, Parts, Payload, class_vectors
+from protosphere.wire.payloads import Identity, Payload, prototypes_of
 
 
 @method_settings
@@ -80,11 +80,10 @@ class FedNHObjective(SharedObjective):
     def load(self, module: nn.Module, received: Payload | None) -> None:
         """f and sigma by name; W, which int8 leaves a little off the sphere."""
         super().load(module, received)
-        vectors = None if received is None else class_vectors(received)
-        if isinstance(vectors, PrototypeSet):
+        if received is not None and PROTOTYPES.name in received:
             classifier = module.get_submodule("classifier")
             assert isinstance(classifier, CosineClassifier)
-            classifier.prototypes.copy_(vectors.on_sphere().vectors)
+            classifier.prototypes.copy_(prototypes_of(received).on_sphere().vectors)
 
     def features(self, state: ClientState, inputs: Tensor) -> Tensor:
         """z̄, (b, d) unit rows."""
@@ -96,7 +95,7 @@ class FedNHObjective(SharedObjective):
             return None
         means = state.prototypes.on_sphere()
         counted = self.options[FedNHSettings].weighting == "samples"
-        return Parts({**self.shared(state.module), "prototypes": means if counted else means.without_counts()})
+        return {**self.shared(state.module), PROTOTYPES.name: means if counted else means.without_counts()}
 
 
 class FedNH(AveragedWithClassVectors):
@@ -126,11 +125,9 @@ class FedNH(AveragedWithClassVectors):
         """As the clients draw it."""
         return start(self.options[FedNHSettings], self.num_classes, self.dim, self.settings.seed)
 
-    def contribution(self, upload: Parts, identity: Identity) -> Sums:
+    def contribution(self, upload: Payload, identity: Identity) -> Sums:
         """Of directions, whatever length they came in."""
-        prototypes = upload["prototypes"]
-        assert isinstance(prototypes, PrototypeSet)
-        return super().contribution(Parts({**upload.parts, "prototypes": prototypes.on_sphere()}), identity)
+        return super().contribution({**upload, PROTOTYPES.name: prototypes_of(upload).on_sphere()}, identity)
 
     def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
         """1, or n_ic: the direction of a sum knows no common factor."""

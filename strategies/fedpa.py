@@ -47,7 +47,7 @@ from protosphere.strategies.contract import (
 )
 from protosphere.strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
-from protosphere.wire.payloads import Identity, Parts, Payload
+from protosphere.wire.payloads import Identity, Payload, prototypes_of
 
 ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
 
@@ -92,10 +92,10 @@ class FedPAObjective(GeneratorObjective):
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The weights, and p_ic with n_ic where they weigh."""
         weights = super().upload(state, round_number)
-        if not isinstance(weights, Parts) or state.prototypes is None:
+        if weights is None or state.prototypes is None:
             return None
         prototypes = state.prototypes if by_counts(self.options) else state.prototypes.without_counts()
-        return Parts({**weights.parts, PROTOTYPES.name: prototypes})
+        return {**weights, PROTOTYPES.name: prototypes}
 
 
 class FedPA(GeneratorServer):
@@ -111,10 +111,9 @@ class FedPA(GeneratorServer):
         """FedGen's, of its usual size."""
         return Generator(num_classes, dim)
 
-    def holding(self, upload: Parts, identity: Identity) -> Tensor:
+    def holding(self, upload: Payload, identity: Identity) -> Tensor:
         """n_ic where counts weigh, else 1."""
-        prototypes = upload[PROTOTYPES.name]
-        assert isinstance(prototypes, PrototypeSet)
+        prototypes = prototypes_of(upload)
         class_weights = torch.zeros(self.num_classes)
         class_weights[prototypes.labels] = 1.0 if prototypes.counts is None else prototypes.counts.float()
         return class_weights
@@ -126,10 +125,9 @@ class FedPA(GeneratorServer):
             return loss
         return loss - APART * prototype_pull(batch.features, batch.labels, *remembered(state).table(self.num_classes))
 
-    def contribution(self, upload: Parts, identity: Identity) -> Sums:
+    def contribution(self, upload: Payload, identity: Identity) -> Sums:
         """To the means of weights and of prototypes."""
-        prototypes, weights = upload[PROTOTYPES.name], self.holding(upload, identity).double()
-        assert isinstance(prototypes, PrototypeSet)
+        prototypes, weights = prototypes_of(upload), self.holding(upload, identity).double()
         vectors, _ = prototypes.to(dtype=torch.float64).table(self.num_classes)
         share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
         return {**super().contribution(upload, identity), **share}
@@ -145,9 +143,8 @@ class FedPA(GeneratorServer):
         weights = total[CLASS_WEIGHTS]
         classes = weights.nonzero().flatten()
         fresh = PrototypeSet(classes, (total[CLASS_SUMS][classes] / weights[classes].unsqueeze(1)).float())
-        prototypes, means = carried_on(state, fresh), outcome.downloads[group]
-        assert isinstance(means, Parts)
-        payload = Parts({**means.parts, PROTOTYPES.name: prototypes})
+        prototypes = carried_on(state, fresh)
+        payload = {**outcome.downloads[group], PROTOTYPES.name: prototypes}
         return replace(outcome, state=as_state(prototypes), downloads={group: payload})
 
 

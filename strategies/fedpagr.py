@@ -29,7 +29,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.consensus import ConsensusObjective
 from protosphere.strategies.contract import (
-    EVERYONE,
+    PROTOTYPES,
     Batch,
     ClientState,
     Figure,
@@ -41,9 +41,12 @@ from protosphere.strategies.contract import (
     State,
     as_state,
     method_settings,
+    prototype_sets,
     remembered,
+    to_everyone,
 )
 from protosphere.strategies.release import any_options
+from protosphere.wire.payloads import Payload, prototypes_of
 
 
 def _check_temperature(value: float) -> float:
@@ -86,17 +89,18 @@ class FedPAGRObjective(ConsensusObjective):
 
     options_type = FedPAGRSettings
 
-    def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
         """The prototypes that the model was trained with; before its first round, those that came."""
         if state.kept:
             return remembered(state.kept)
-        return None if received is None else received.on_sphere()
+        return None if received is None else prototypes_of(received).on_sphere()
 
-    def receive(self, state: ClientState, received: PrototypeSet | None, round_number: int) -> None:
+    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Classifier anchoring: W <- P, b <- 0."""
         if received is not None:
-            state.kept = as_state(received.on_sphere())
-            state.module.anchor(received)
+            prototypes = prototypes_of(received)
+            state.kept = as_state(prototypes.on_sphere())
+            state.module.anchor(prototypes)
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """L = L_local + L_global + lambda_E L_ent."""
@@ -109,13 +113,13 @@ class FedPAGRObjective(ConsensusObjective):
         total = plain.total + contrast + options.entropy_weight * spread
         return Loss(total, plain.parts | {"prototype-contrast": contrast, "entropy-spread": spread}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """p_kc: the normalised means."""
-        return None if state.prototypes is None else state.prototypes.without_counts().on_sphere()
+        return None if state.prototypes is None else self.released(state.prototypes, None, round_number)
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload:
         """The directions of a release's means."""
-        return prototypes.without_counts().on_sphere()
+        return {PROTOTYPES.name: prototypes.without_counts().on_sphere()}
 
 
 class FedPAGR(ServerHalf):
@@ -127,11 +131,11 @@ class FedPAGR(ServerHalf):
         vectors = normalize(torch.randn(self.num_classes, self.dim, generator=random, dtype=torch.float64), dim=1)
         return _build_outcome(PrototypeSet(torch.arange(self.num_classes), vectors.float()))
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Eq. 3, then the refinement (Eq. 4-7)."""
         options = self.options[FedPAGRSettings]
         previous = remembered(state)
-        sums, counts = class_sums(list(uploads.values()), self.num_classes)
+        sums, counts = class_sums(list(prototype_sets(uploads).values()), self.num_classes)
         refined = refine(
             mean_directions(sums, counts, previous.vectors),
             sums,
@@ -146,7 +150,7 @@ class FedPAGR(ServerHalf):
         figures |= {f"{name}_after": value for name, value in asdict(refined.after).items()}
         return _build_outcome(previous.with_vectors(refined.points), figures)
 
-    def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: on the sphere nothing collapses to shorter features."""
         return None
 
@@ -161,7 +165,7 @@ class FedPAGR(ServerHalf):
 
 
 def _build_outcome(prototypes: PrototypeSet, figures: Mapping[str, Figure] | None = None) -> Outcome:
-    return Outcome(as_state(prototypes), {EVERYONE: prototypes}, figures or {})
+    return Outcome(as_state(prototypes), to_everyone(prototypes), figures or {})
 
 
 METHOD = Method(

@@ -19,7 +19,7 @@ from protosphere.prototypes.losses import prototype_contrast
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.consensus import ConsensusObjective
 from protosphere.strategies.contract import (
-    EVERYONE,
+    PROTOTYPES,
     Batch,
     ClientState,
     Loss,
@@ -30,9 +30,13 @@ from protosphere.strategies.contract import (
     State,
     as_state,
     carried_on,
+    local_prototypes,
     method_settings,
+    prototype_sets,
+    to_everyone,
 )
 from protosphere.strategies.release import any_options
+from protosphere.wire.payloads import Payload, prototypes_of
 
 
 @method_settings
@@ -53,9 +57,9 @@ class FedProcObjective(ConsensusObjective):
 
     options_type = FedProcSettings
 
-    def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
         """The directions of the global prototypes."""
-        return None if received is None else received.on_sphere()
+        return None if received is None else prototypes_of(received).on_sphere()
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """The curriculum: from the contrast alone to nearly the cross-entropy alone."""
@@ -71,29 +75,32 @@ class FedProcObjective(ConsensusObjective):
         mean_contrast = contrast.sum() / covered.sum().clamp(min=1)
         return Loss(total, plain.parts | {"prototype-contrast": mean_contrast}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The local prototypes in the consensus space."""
-        return None if state.prototypes is None else state.prototypes.without_counts()
+        return local_prototypes(state)
 
 
 class FedProc(ServerHalf):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """The mean of what came."""
-        fresh = aggregate(list(_within_sphere(uploads).values()), "mean")
+        fresh = aggregate(list(prototype_sets(_within_sphere(uploads)).values()), "mean")
         prototypes = carried_on(state, fresh)
-        return Outcome(as_state(prototypes), {EVERYONE: prototypes})
+        return Outcome(as_state(prototypes), to_everyone(prototypes))
 
-    def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """Of what counts of the uploads."""
         return super().feature_norm(_within_sphere(uploads))
 
 
-def _within_sphere(uploads: Mapping[int, PrototypeSet]) -> dict[int, PrototypeSet]:
+def _within_sphere(uploads: Mapping[int, Payload]) -> dict[int, Payload]:
     """A mean of unit vectors is no longer than 1: with the norms that it claims, no client outweighs all others."""
-    norms = {partition: upload.vectors.norm(dim=1, keepdim=True) for partition, upload in uploads.items()}
-    return {p: upload.with_vectors(upload.vectors / norms[p].clamp(min=1)) for p, upload in uploads.items()}
+    within: dict[int, Payload] = {}
+    for partition, prototypes in prototype_sets(uploads).items():
+        norms = prototypes.vectors.norm(dim=1, keepdim=True)
+        within[partition] = {PROTOTYPES.name: prototypes.with_vectors(prototypes.vectors / norms.clamp(min=1))}
+    return within
 
 
 METHOD = Method(

@@ -19,7 +19,7 @@ from torch import Tensor
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import (
-    EVERYONE,
+    PROTOTYPES,
     ClientState,
     Exchange,
     Method,
@@ -32,8 +32,11 @@ from protosphere.strategies.contract import (
     as_state,
     carried_on,
     method_settings,
+    prototype_sets,
+    to_everyone,
 )
 from protosphere.strategies.release import any_options
+from protosphere.wire.payloads import Payload
 
 
 @method_settings
@@ -53,24 +56,26 @@ class FedProtoSettings:
 class FedProtoObjective(PullObjective):
     """Client half: the shared prototype pull, with t = P."""
 
-    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """p_ij, with n_ij only for the weighted mean."""
-        return state.prototypes if sends_counts(self.options) else super().upload(state, round_number)
+        if state.prototypes is None or not sends_counts(self.options):
+            return super().upload(state, round_number)
+        return {PROTOTYPES.name: state.prototypes}
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload:
         """The same of a release."""
-        return prototypes if sends_counts(self.options) else prototypes.without_counts()
+        return {PROTOTYPES.name: prototypes if sends_counts(self.options) else prototypes.without_counts()}
 
 
 class FedProto(ServerHalf):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Class-wise aggregation by `fedproto.aggregation`."""
         options = self.options[FedProtoSettings]
-        fresh = aggregate(list(uploads.values()), options.aggregation, trim=options.trim)
+        fresh = aggregate(list(prototype_sets(uploads).values()), options.aggregation, trim=options.trim)
         prototypes = carried_on(state, fresh)
-        return Outcome(as_state(prototypes), {EVERYONE: prototypes})
+        return Outcome(as_state(prototypes), to_everyone(prototypes))
 
 
 def sends_counts(options: Options) -> bool:

@@ -23,7 +23,7 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
-from protosphere.wire.payloads import Parts, Payload
+from protosphere.wire.payloads import Payload, weights_of
 
 PRIOR = "log-counts"  # what is kept for a round's training
 GENERIC = "generic"
@@ -53,16 +53,15 @@ class FedRoDObjective(WholeObjective):
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """Take what came, and keep log n_ij for the training that follows."""
         super().receive(state, received, round_number)
-        state.received = Parts({PRIOR: Weights({PRIOR: _compute_log_counts(state, self.num_classes)})})
+        state.received = {PRIOR: Weights({PRIOR: _compute_log_counts(state, self.num_classes)})}
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """BSM(h(z), y) + CE(sg[h(z)] + h_p(sg[z]), y)."""
         z = self.features(state, batch.inputs)
         generic = state.module.classify(z)
-        assert isinstance(state.received, Parts)
-        counts = state.received[PRIOR]
-        assert isinstance(counts, Weights)
-        prior = self.options[FedRoDSettings].gamma * counts.tensors[PRIOR]
+        assert state.received is not None
+        log_counts = weights_of(state.received, PRIOR).tensors[PRIOR]
+        prior = self.options[FedRoDSettings].gamma * log_counts
         balanced = cross_entropy(generic + prior, batch.labels)
         personal = cross_entropy(generic.detach() + state.module.personal(z.detach()), batch.labels)
         return Loss(balanced + personal, {"cross-entropy": balanced, "personal-cross-entropy": personal}, z)

@@ -24,7 +24,6 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes
 from protosphere.record.round import RunError
 from protosphere.strategies.contract import (
-    EVERYONE,
     Figure,
     Method,
     Outcome,
@@ -32,8 +31,11 @@ from protosphere.strategies.contract import (
     ServerHalf,
     State,
     method_settings,
+    prototype_sets,
+    to_everyone,
 )
 from protosphere.strategies.release import any_options
+from protosphere.wire.payloads import Payload
 
 
 @method_settings
@@ -58,15 +60,16 @@ class FedTGPSettings:
 class FedTGP(ServerHalf):
     """Server half: the trainable prototypes."""
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """One round of contrastive training on everything that was uploaded."""
         options = self.options[FedTGPSettings]
         module, optimiser = self._restore_trainee(state)
-        vectors = torch.cat([upload.vectors for upload in uploads.values()])
-        labels = torch.cat([upload.labels for upload in uploads.values()])
+        sets = list(prototype_sets(uploads).values())
+        vectors = torch.cat([prototypes.vectors for prototypes in sets])
+        labels = torch.cat([prototypes.labels for prototypes in sets])
         present = state.get("present", torch.zeros(self.num_classes, dtype=torch.bool)).clone()
         present[labels] = True
-        margin = adaptive_margin(aggregate(list(uploads.values()), "mean").vectors, options.margin)
+        margin = adaptive_margin(aggregate(sets, "mean").vectors, options.margin)
         figures: dict[str, Figure] = {
             "margin": margin,
             "collapsed_loss": collapsed_loss(int(present.sum()), margin),
@@ -93,7 +96,7 @@ class FedTGP(ServerHalf):
             )
         tensors = {f"module/{name}": tensor for name, tensor in module.state_dict().items()}
         tensors |= optimiser_tensors(optimiser, "optimiser") | {"present": present}
-        return Outcome(tensors, {EVERYONE: prototypes}, figures)
+        return Outcome(tensors, to_everyone(prototypes), figures)
 
     def _restore_trainee(self, state: State) -> tuple[TrainablePrototypes, torch.optim.SGD]:
         """Module and optimiser as the last round left them, or as they start."""

@@ -20,10 +20,10 @@ from torch import Tensor
 
 from protosphere.core.seeds import derive
 from protosphere.core.settings import RECEIVED
-from protosphere.prototypes.weights import STATISTICS, Layout, Weights, flat, unflat
+from protosphere.prototypes.weights import STATISTICS, Layout, flat, unflat
 from protosphere.strategies.contract import Method, Outcome, State, method_settings
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
-from protosphere.wire.payloads import Parts, Payload
+from protosphere.wire.payloads import Payload, weights_of
 
 CENTRES, JOINED = "centres", "joined"  # of the state: (C, n) float64, and each client's centre or -1, (M,)
 
@@ -76,7 +76,7 @@ class FeSEM(AveragedWeights):
         centre = int(joined[self._find_index(partition)])
         return centre if centre >= 0 else int(joined[joined >= 0].mode().values)
 
-    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Join, then average."""
         layouts = self.layouts(min(self.identities))
         centres = self._choose_centres(uploads, state, server_round)
@@ -98,7 +98,7 @@ class FeSEM(AveragedWeights):
         sizes = " ".join(str(int(number)) for number in torch.bincount(joined[joined >= 0], minlength=len(centres)))
         return Outcome({CENTRES: centres, JOINED: joined}, downloads, {"cluster_sizes": sizes})
 
-    def _choose_centres(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Tensor:
+    def _choose_centres(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Tensor:
         """Those of the last round; or, of the first round with enough uploads, C of them."""
         clusters = self.clusters
         last_centres = state[CENTRES] if state else None
@@ -121,18 +121,17 @@ class FeSEM(AveragedWeights):
         return sorted(self.identities).index(partition)
 
 
-def _flatten(upload: Parts) -> Tensor:
+def _flatten(upload: Payload) -> Tensor:
     """All values of an upload, by the names of its parts, (n,) float64."""
-    parts = [part for _, part in sorted(upload.parts.items())]
-    return torch.cat([flat(part) for part in parts if isinstance(part, Weights)])
+    return torch.cat([flat(weights_of(upload, name)) for name in sorted(upload)])
 
 
-def _unflatten(values: Tensor, layouts: Mapping[str, Layout]) -> Parts:
+def _unflatten(values: Tensor, layouts: Mapping[str, Layout]) -> Payload:
     """Inverse of `_flatten`."""
     named = sorted(layouts.items())
     sizes = [sum(torch.Size(shape).numel() for _, shape in layout) for _, layout in named]
     pieces = values.split(sizes)
-    return Parts({part: unflat(piece, layout) for (part, layout), piece in zip(named, pieces, strict=True)})
+    return {part: unflat(piece, layout) for (part, layout), piece in zip(named, pieces, strict=True)}
 
 
 def _mark_parameters(layouts: Mapping[str, Layout]) -> Tensor:

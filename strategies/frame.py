@@ -18,6 +18,7 @@ from protosphere.core.settings import Positive
 from protosphere.prototypes.alignment import align
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import NOTHING, ClientState, Method, PullObjective, ServerHalf, method_settings
+from protosphere.wire.payloads import Payload
 
 
 @method_settings
@@ -36,7 +37,7 @@ class FrameObjective(PullObjective):
 
     of_prototypes = False
 
-    def targets(self, state: ClientState, received: None) -> PrototypeSet:
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet:
         """gamma c of all classes, from round 1 on."""
         settings = self.settings
         frame = seeded_frame(self.num_classes, settings.feature_dim, settings.seed)

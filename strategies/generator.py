@@ -35,7 +35,7 @@ from protosphere.strategies.weights import (
     shared_seed,
 )
 from protosphere.wire.checks import MessageError
-from protosphere.wire.payloads import Identity, Parts, Payload
+from protosphere.wire.payloads import Identity, Payload, weights_of
 from protosphere.wire.weights import check_tensors
 
 BATCH = 32  # of generated features, here and there
@@ -83,7 +83,7 @@ class GeneratorObjective(SharedObjective):
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
         """What came replaces the client's own; without a G that has learnt there is nothing to learn of it."""
         super().receive(state, received, round_number)
-        state.received = received if isinstance(received, Parts) and GENERATOR in received.parts else None
+        state.received = received if received is not None and GENERATOR in received else None
 
     def generated(self, state: ClientState) -> Tensor:
         """(b_G / B) CE(g(G(y~)), y~), y~ uniform over the classes that G was trained on; a scalar."""
@@ -94,7 +94,7 @@ class GeneratorObjective(SharedObjective):
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The parts as training left them; G is the server's."""
-        return Parts(super().shared(state.module))
+        return super().shared(state.module)
 
 
 class GeneratorServer(AveragedWeights):
@@ -111,7 +111,7 @@ class GeneratorServer(AveragedWeights):
         """What a batch of G's is worth, to be minimised."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its generator learns")
 
-    def holding(self, upload: Parts, identity: Identity) -> Tensor:
+    def holding(self, upload: Payload, identity: Identity) -> Tensor:
         """How much a client weighs in each class, (K,) float32, before the shares of a class are made to sum to 1: n_iy
         where it told its class counts, else 1."""
         class_weights = torch.zeros(self.num_classes)
@@ -126,7 +126,7 @@ class GeneratorServer(AveragedWeights):
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
         refuse_other_layouts(self, GENERATOR, of_generator(self.new_generator(num_classes, dim)).layout)
 
-    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """The mean, and a G that has learnt of this round's heads."""
         averaged = super().aggregate(uploads, state, server_round)
         teachers = self._collect_teachers(uploads)
@@ -149,18 +149,15 @@ class GeneratorServer(AveragedWeights):
         tensors |= optimiser_tensors(optimiser, "optimiser")
         weights = of_generator(generator)
         downloads: dict[int, Payload] = {
-            group: Parts({**means.parts, GENERATOR: weights})
-            for group, means in averaged.downloads.items()
-            if isinstance(means, Parts)
+            group: {**means, GENERATOR: weights} for group, means in averaged.downloads.items()
         }
         figures = {**averaged.figures, "generator_loss": float(loss)}
         return replace(averaged, state={**averaged.state, **tensors}, downloads=downloads, figures=figures)
 
-    def _collect_teachers(self, uploads: Mapping[int, Parts]) -> Teachers:
+    def _collect_teachers(self, uploads: Mapping[int, Payload]) -> Teachers:
         weights, biases, class_weights = [], [], []
         for partition, upload in uploads.items():
-            head = upload[HEAD]
-            assert isinstance(head, Weights)
+            head = weights_of(upload, HEAD)
             weights.append(head.tensors[PREFIX[HEAD] + "weight"])
             biases.append(head.tensors[PREFIX[HEAD] + "bias"])
             class_weights.append(self.holding(upload, self.identities[partition]))

@@ -58,7 +58,7 @@ from protosphere.strategies.contract import (
     State,
     method_settings,
 )
-from protosphere.wire.payloads import Payload, from_tensors, to_tensors
+from protosphere.wire.payloads import Payload, part_of
 from protosphere.wire.transforms import RoundedShares
 
 RETRAIN = "retrain"
@@ -125,12 +125,13 @@ class GFPLObjective(Objective):
     def phases(self, state: ClientState, round_number: int) -> list[Phase]:
         """Retraining of l and g on balanced pseudo-features, where mixtures came; then training."""
         training = super().phases(state, round_number)
-        if not isinstance(state.received, MixtureSet):
+        if state.received is None:
             return training
         options, module = self.options[GFPLSettings], state.module
         device = next(module.parameters()).device
         # the process's generator is seeded for each client and round
-        rows = sample(state.received, options.pseudo_features, torch.default_generator, device)
+        mixtures = part_of(state.received, MixtureSet)
+        rows = sample(mixtures, options.pseudo_features, torch.default_generator, device)
         parameters = list(module.classifier.parameters())
         parameters += list(module.projection.parameters()) if options.dual_classifier else []
 
@@ -158,18 +159,17 @@ class GFPLObjective(Objective):
             return None
         seed = derive(torch.initial_seed(), "gfpl", "mixtures")
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
-        if sends_counts(self.options):
-            return mixtures
-        return mixtures.without_counts()
+        return {MIXTURES.name: mixtures if sends_counts(self.options) else mixtures.without_counts()}
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> MixtureSet | None:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
         """In exchange rounds a Gaussian for each class of the release, in the prototypes' scale."""
         if variances is None or not self.options[GFPLSettings].exchanges(round_number, self.settings.rounds):
             return None
         squared = self.settings.privacy_scale**2
         weights = torch.ones(len(prototypes), dtype=prototypes.vectors.dtype)
         counts = prototypes.counts if sends_counts(self.options) else None
-        return MixtureSet(prototypes.labels, prototypes.vectors, squared * variances, weights, counts)
+        mixtures = MixtureSet(prototypes.labels, prototypes.vectors, squared * variances, weights, counts)
+        return {MIXTURES.name: mixtures}
 
     def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
@@ -211,14 +211,14 @@ class GFPL(ServerHalf):
         """To those who train in the round after an exchange."""
         return trains and self.uploads_due(server_round - 1)
 
-    def aggregate(self, uploads: Mapping[int, MixtureSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Algorithm 1; a class that nobody uploaded keeps its mixture."""
         options = self.options[GFPLSettings]
-        fused = fuse(uploads, options.threshold, options.threshold_per_dimension, options.weighting)
-        figures = {"components_before": sum(map(len, uploads.values())), "components_after": len(fused)}
-        last_mixtures = from_tensors(state) if state else None
-        mixtures = last_mixtures.updated_by(fused) if isinstance(last_mixtures, MixtureSet) else fused
-        return Outcome(to_tensors(mixtures), {EVERYONE: mixtures}, figures)
+        mixtures_by_client = {partition: part_of(upload, MixtureSet) for partition, upload in uploads.items()}
+        fused = fuse(mixtures_by_client, options.threshold, options.threshold_per_dimension, options.weighting)
+        figures = {"components_before": sum(map(len, mixtures_by_client.values())), "components_after": len(fused)}
+        mixtures = MixtureSet(**state).updated_by(fused) if state else fused
+        return Outcome(mixtures.fields(), {EVERYONE: {MIXTURES.name: mixtures}}, figures)
 
 
 def _refuse_few_dimensions(num_classes: int, dim: int) -> None:

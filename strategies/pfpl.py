@@ -28,7 +28,7 @@ from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.personalisation import personalise, weight_within
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import (
-    EVERYONE,
+    PROTOTYPES,
     Figure,
     Method,
     Outcome,
@@ -36,8 +36,11 @@ from protosphere.strategies.contract import (
     ServerHalf,
     State,
     method_settings,
+    prototype_sets,
+    to_everyone,
 )
 from protosphere.strategies.release import any_options
+from protosphere.wire.payloads import Payload
 
 
 @method_settings
@@ -56,20 +59,21 @@ class PFPLSettings:
 class PFPL(ServerHalf):
     """Server half: the latest prototypes of every client, and for each its own mixture of them."""
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Eq. 4 for every client that ever uploaded; the plain mean for the others."""
         options = self.options[PFPLSettings]
-        latest = dict(
-            sorted((_unpack_state(state) | {p: upload for p, upload in uploads.items() if len(upload)}).items())
-        )
+        fresh = {partition: upload for partition, upload in prototype_sets(uploads).items() if len(upload)}
+        latest = dict(sorted((_unpack_state(state) | fresh).items()))
         if not latest:
             return Outcome(state, {})
         if options.alpha == 1:
-            return Outcome(_pack_state(latest), latest)
+            return Outcome(_pack_state(latest), _as_downloads(latest))
         personalised = personalise(latest, options.alpha, options.weighting)
         means = aggregate(list(latest.values()), "mean")
         return Outcome(
-            _pack_state(latest), {EVERYONE: means, **personalised}, self._compute_figures(latest, options.weighting)
+            _pack_state(latest),
+            to_everyone(means) | _as_downloads(personalised),
+            self._compute_figures(latest, options.weighting),
         )
 
     def _compute_figures(self, latest: Mapping[int, PrototypeSet], weighting: str) -> dict[str, Figure]:
@@ -77,6 +81,10 @@ class PFPL(ServerHalf):
         domains = {p: identity.domain for p, identity in self.identities.items() if identity.domain}
         within = weight_within(latest, domains, weighting) if domains else None
         return {} if within is None else {"own_domain_weight": within[0], "own_domain_weight_if_alike": within[1]}
+
+
+def _as_downloads(prototypes: Mapping[int, PrototypeSet]) -> dict[int, Payload]:
+    return {partition: {PROTOTYPES.name: own} for partition, own in prototypes.items()}
 
 
 def _pack_state(latest: Mapping[int, PrototypeSet]) -> State:

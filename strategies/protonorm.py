@@ -29,7 +29,6 @@ from protosphere.prototypes.alignment import Alignment, align
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.sphere import directions as unit_directions
 from protosphere.strategies.contract import (
-    EVERYONE,
     ClientState,
     Figure,
     Method,
@@ -40,8 +39,11 @@ from protosphere.strategies.contract import (
     as_state,
     carried_on,
     method_settings,
+    prototype_sets,
+    to_everyone,
 )
 from protosphere.strategies.release import any_options
+from protosphere.wire.payloads import Payload, prototypes_of
 
 
 @method_settings
@@ -70,11 +72,12 @@ class ProtoNormSettings:
 class ProtoNormObjective(PullObjective):
     """Client half: the shared prototype pull, with t = gamma c."""
 
-    def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
         """Eq. 15: the client, not the server, scales."""
         if received is None:
             return None
-        return received.with_vectors(self.options[ProtoNormSettings].gamma * received.vectors)
+        directions = prototypes_of(received)
+        return directions.with_vectors(self.options[ProtoNormSettings].gamma * directions.vectors)
 
 
 class ProtoNorm(ServerHalf):
@@ -98,9 +101,9 @@ class ProtoNorm(ServerHalf):
                 f"{num_classes} classes (it is {dim}); raise it, or choose riesz."
             )
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Algorithm 1 on the directions of all classes ever reported."""
-        fresh = aggregate(list(uploads.values()), "mean")
+        fresh = aggregate(list(prototype_sets(uploads).values()), "mean")
         directions = carried_on(state, fresh)
         options = self.options[ProtoNormSettings]
         seed = derive(self.settings.seed, "round", server_round, "alignment")
@@ -124,7 +127,7 @@ class ProtoNorm(ServerHalf):
             for label in directions.labels[list(directionless)].tolist()
         ]
         aligned = directions.with_vectors(points)
-        return Outcome(as_state(aligned), {EVERYONE: aligned}, figures, warnings)
+        return Outcome(as_state(aligned), to_everyone(aligned), figures, warnings)
 
 
 def _normalise(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:

@@ -22,7 +22,7 @@ what each is worth, and where all together lose.
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from pydantic import Field
@@ -68,7 +68,7 @@ from protosphere.strategies.statistics import (
     impossible_scatter,
     usual_samples,
 )
-from protosphere.wire.payloads import Parts, Payload, parts_of
+from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 SCATTER = "scatter"
 MEANS = Spec("prototypes")
@@ -120,7 +120,7 @@ class ProtosphereObjective(Pulled):
         """Nothing of the model: the parts of weights as they are before anything is known."""
         return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
-    def targets(self, state: ClientState, received: Any) -> PrototypeSet:
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet:
         """gamma c of all classes, from round 1 on."""
         frame = seeded_frame(self.num_classes, self.settings.feature_dim, self.settings.seed)
         return frame.with_vectors(self.options[ProtosphereSettings].gamma * frame.vectors)
@@ -142,7 +142,7 @@ class ProtosphereObjective(Pulled):
         classes = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
         # as it crosses
         scatter = Weights({SCATTER: half.half().float().unsqueeze(0)})
-        return Parts({MEANS.name: PrototypeSet(classes, means[classes].float()), SCATTER: scatter})
+        return {MEANS.name: PrototypeSet(classes, means[classes].float()), SCATTER: scatter}
 
     def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
         """z^ w_j + b_j."""
@@ -194,9 +194,7 @@ class Protosphere(ServerHalf):
 
     def impossible(self, partition: int, upload: Payload) -> str:
         """Means outside the unit ball, or a scatter that no rows have."""
-        means, half_scatter = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
-        assert isinstance(means, PrototypeSet)
-        assert isinstance(half_scatter, Weights)
+        means, half_scatter = prototypes_of(upload), weights_of(upload, SCATTER)
         scatter = self._restore_scatter(half_scatter)
         # each value is rounded to 11 bits, and of the smallest to what 16 bits can tell from 0
         rounded = 2.0**-11 * float(scatter.norm()) + 2.0**-24 * self.dim / scale_of(self.settings)
@@ -223,9 +221,7 @@ class Protosphere(ServerHalf):
 
     def _read_statistics(self, partition: int, upload: Payload, usual: float) -> Statistics | None:
         """m_ij, w_ij and n_i S_i; None of a client without training rows."""
-        means, half_scatter = parts_of(upload)[MEANS.name], parts_of(upload)[SCATTER]
-        assert isinstance(means, PrototypeSet)
-        assert isinstance(half_scatter, Weights)
+        means, half_scatter = prototypes_of(upload), weights_of(upload, SCATTER)
         if not len(means.labels):
             return None
         identity = self.identities[partition]
@@ -241,14 +237,13 @@ class Protosphere(ServerHalf):
         scatter[rows, columns] = half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings)
         return scatter + scatter.triu(1).T
 
-    def _build_discriminant(self, sums: Tensor, weights: Tensor, moment: Tensor) -> Parts:
+    def _build_discriminant(self, sums: Tensor, weights: Tensor, moment: Tensor) -> Payload:
         bound = min(self.settings.max_prototype_norm, MOST)
         covariance = covariance_of_sums(sums, weights, moment, self.options[ProtosphereSettings].shrinkage)
         discriminant = discriminant_of(sums, weights, torch.ones_like(weights), covariance, bound)
         # as it crosses
-        return Parts(
-            {DISCRIMINANT: Weights({**discriminant.tensors, WEIGHT: discriminant.tensors[WEIGHT].half().float()})}
-        )
+        rounded = {**discriminant.tensors, WEIGHT: discriminant.tensors[WEIGHT].half().float()}
+        return {DISCRIMINANT: Weights(rounded)}
 
     def _warn_of_unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no discriminant, where nobody is to send any more."""

@@ -19,9 +19,8 @@ from protosphere.core.settings import Settings
 from protosphere.models.encoder import check_encoder
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import Exchange, Method, Options, Spec
-from protosphere.wire.payloads import Parts, Payload, class_vectors, kind_of, parts_of
+from protosphere.wire.payloads import Payload, class_vectors, prototypes_of
 
 RULE, POOL = "encoder", "pool"
 MEANS = Spec("prototypes", "encoder-means")
@@ -79,33 +78,27 @@ def joined(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Pay
     """A download, if there is one, with the means beside it; before there are any, with none."""
     if payload is None:
         return None
-    return Parts({**parts_of(payload), MEANS.name: PrototypeSet.empty(dim) if means is None else means})
+    return {**payload, MEANS.name: PrototypeSet.empty(dim) if means is None else means}
 
 
 def parted(payload: Payload | None) -> tuple[Payload | None, PrototypeSet | None]:
     """Inverse of `joined`: the method's own download, and the means."""
-    if not isinstance(payload, Parts) or MEANS.name not in payload.parts:
+    if payload is None or MEANS.name not in payload:
         return payload, None
-    means = payload[MEANS.name]
-    assert isinstance(means, PrototypeSet)
-    parts = {name: part for name, part in payload.parts.items() if name != MEANS.name}
-    first = next(iter(parts.values()))
-    # one that stands for itself
-    if not isinstance(first, Weights) and [*parts] == [kind_of(first)]:
-        return first, means
-    return Parts(parts), means
+    own = {name: part for name, part in payload.items() if name != MEANS.name}
+    return own, prototypes_of(payload, MEANS.name)
 
 
 def with_classes(uploads: Mapping[int, Payload]) -> dict[int, Payload]:
     """Without those that hold no class: a release in which no class stands out of the noise is a valid one."""
     vectors_by_client = {partition: class_vectors(upload) for partition, upload in uploads.items()}
-    return {p: upload for p, upload in uploads.items() if (part := vectors_by_client[p]) is None or len(part.labels)}
+    return {p: upload for p, upload in uploads.items() if (part := vectors_by_client[p]) is None or len(part)}
 
 
 def encoder_means(uploads: Mapping[int, Payload], scale: float, last_means: PrototypeSet | None) -> PrototypeSet | None:
     """m_j; a class that nobody reported keeps its own."""
-    parts = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
-    sets = [(part if isinstance(part, PrototypeSet) else part.class_means()).without_counts() for part in parts]
+    parts = [class_vectors(upload) for upload in uploads.values()]
+    sets = [part.class_means().without_counts() for part in parts if part is not None]
     if not sets:
         return last_means
     fresh = aggregate(sets, "mean")

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from protosphere.prototypes.aggregation import geometric_median, trimmed_mean, values_cut
-from protosphere.prototypes.weights import STATISTICS, Weights
+from protosphere.prototypes.weights import STATISTICS
 from protosphere.record.uploads import Waiting
-from protosphere.wire.payloads import Parts
+from protosphere.wire.payloads import Payload, weights_of
 
 
-def robust_mean(uploads: Mapping[int, Parts], members: Sequence[int], part: str, how: str, trim: float) -> Tensor:
+def robust_mean(uploads: Mapping[int, Payload], members: Sequence[int], part: str, how: str, trim: float) -> Tensor:
     """One part of some uploads, as one: all values in the order of `flat`, float64.
 
     Args:
@@ -30,12 +30,12 @@ def robust_mean(uploads: Mapping[int, Parts], members: Sequence[int], part: str,
     return torch.cat([trimmed_mean(rows.double(), cut) for _, rows in rows_of(uploads, members, part)])
 
 
-def rows_of(uploads: Mapping[int, Parts], members: Sequence[int], part: str) -> Iterator[tuple[str, Tensor]]:
+def rows_of(uploads: Mapping[int, Payload], members: Sequence[int], part: str) -> Iterator[tuple[str, Tensor]]:
     """A part of weights, a row a member: names of its tensors, and pieces (n, m) of these."""
     if isinstance(uploads, Waiting):
         yield from uploads.rows(members, part)
         return
-    tensors_by_member = [weights.tensors for p in members if isinstance(weights := uploads[p][part], Weights)]
+    tensors_by_member = [weights_of(uploads[member], part).tensors for member in members]
     for name in tensors_by_member[0]:
         yield name, torch.stack([tensors[name].reshape(-1) for tensors in tensors_by_member])
 

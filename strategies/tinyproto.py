@@ -31,6 +31,7 @@ from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import (
     EVERYONE,
+    PROTOTYPES,
     ClientState,
     Exchange,
     Figure,
@@ -44,9 +45,11 @@ from protosphere.strategies.contract import (
     as_state,
     carried_on,
     method_settings,
+    prototype_sets,
+    to_everyone,
 )
 from protosphere.strategies.fedtgp import FedTGP, FedTGPSettings
-from protosphere.wire.payloads import Identity
+from protosphere.wire.payloads import Identity, Payload, prototypes_of
 from protosphere.wire.transforms import SignificantBits
 
 WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
@@ -80,16 +83,17 @@ class TinyProtoSettings:
 class TinyProtoObjective(PullObjective):
     """Client half of both."""
 
-    def upload(self, state: ClientState, round_number: int) -> PrototypeSet | None:
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """n_ij p_ij, and n_ij itself never: nor by the products' last digits, which are rounded away on the way."""
         local = state.prototypes
         if local is None or local.counts is None or not _is_scaled(self.options):
             return super().upload(state, round_number)
-        return _sum_up(local)
+        return {PROTOTYPES.name: _sum_up(local)}
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> PrototypeSet:
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload:
         """The same of a release, whose counts are noisy."""
-        return _sum_up(prototypes) if _is_scaled(self.options) else prototypes.without_counts()
+        scaled = _sum_up(prototypes) if _is_scaled(self.options) else prototypes.without_counts()
+        return {PROTOTYPES.name: scaled}
 
 
 class TinyProtoFPObjective(TinyProtoObjective):
@@ -100,21 +104,24 @@ class TinyProtoFPObjective(TinyProtoObjective):
         mu = constants.get("mu", 1.0)
         return 1 / mu if 0 < mu <= 1 else 1.0
 
-    def targets(self, state: ClientState, received: PrototypeSet | None) -> PrototypeSet | None:
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
         """Eq. 11: the client multiplies by mu.
 
         Raises:
             SettingError: the server sent none, or one that no server works out.
         """
-        if received is None or not _is_scaled(self.options):
-            return received
+        if received is None:
+            return None
+        prototypes = prototypes_of(received)
+        if not _is_scaled(self.options):
+            return prototypes
         mu = state.constants.get("mu")
         if mu is None or not 0 < mu <= 1:
             raise SettingError(
                 f"the server sent the `mu` {mu} where a number in (0, 1] belongs; start it with the same version and "
                 "settings as this client."
             )
-        return received.with_vectors(mu * received.vectors)
+        return prototypes.with_vectors(mu * prototypes.vectors)
 
 
 class TinyProto(ServerHalf):
@@ -156,11 +163,11 @@ class TinyProto(ServerHalf):
             return WITHHELD_ROWS
         return float(self.identities[partition].rows[0] or 1)
 
-    def feature_norm(self, uploads: Mapping[int, PrototypeSet]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
         if not _is_scaled(self.options) or self._has_withheld(uploads):
             return super().feature_norm(uploads)
-        total = math.fsum(float(upload.vectors.double().norm(dim=1).sum()) for upload in uploads.values())
+        total = math.fsum(float(scaled.lengths().sum()) for scaled in prototype_sets(uploads).values())
         return total / self._count_images(uploads)
 
     def notices(self) -> Sequence[str]:
@@ -172,30 +179,30 @@ class TinyProto(ServerHalf):
             "the paper sends 50 values of 500",
         )
 
-    def summed(self, uploads: Mapping[int, PrototypeSet], vectors: PrototypeSet) -> PrototypeSet:
+    def summed(self, sets: Mapping[int, PrototypeSet], vectors: PrototypeSet) -> PrototypeSet:
         """Vectors of a class times |N_j|, the number of this round's uploads that hold it, where `sum` asks for it."""
         if not self.options[TinyProtoSettings].sum:
             return vectors
-        holder_counts = holders(uploads.values(), self.num_classes)[vectors.labels]
+        holder_counts = holders(sets.values(), self.num_classes)[vectors.labels]
         return vectors.with_vectors(holder_counts.unsqueeze(1) * vectors.vectors)
 
-    def figures(self, uploads: Mapping[int, PrototypeSet], targets: PrototypeSet) -> dict[str, Figure]:
+    def figures(self, sets: Mapping[int, PrototypeSet], targets: PrototypeSet) -> dict[str, Figure]:
         """mu, and the mean norm of the targets of the classes that came over that of their count-weighted mean
         prototypes sum_i n_ij p_ij / sum_i n_ij, where a class counts by its images: all that the server can know."""
-        if "mu" not in self.constants or self._has_withheld(uploads):
+        if "mu" not in self.constants or self._has_withheld(sets):
             return {}
-        means = aggregate(list(uploads.values()), "mean")
-        sums = holders(uploads.values(), self.num_classes)[means.labels].unsqueeze(1) * means.vectors.double()
-        usual = float(sums.norm(dim=1).sum()) / self._count_images(uploads)
+        means = aggregate(list(sets.values()), "mean")
+        sums = holders(sets.values(), self.num_classes)[means.labels].unsqueeze(1) * means.vectors.double()
+        usual = float(sums.norm(dim=1).sum()) / self._count_images(sets)
         mu, rows = self.constants["mu"], torch.isin(targets.labels, means.labels)
         norm = self.scales[0] * float(targets.vectors[rows].double().norm(dim=1).mean())
         return {"mu": mu, "target_to_weighted_mean": norm / usual if usual > 0 else None}
 
-    def _has_withheld(self, uploads: Mapping[int, PrototypeSet]) -> bool:
+    def _has_withheld(self, uploads: Iterable[int]) -> bool:
         """Whether clients do not tell their rows, so that no figure can be had of them."""
         return any(self.identities[partition].withheld for partition in uploads)
 
-    def _count_images(self, uploads: Mapping[int, PrototypeSet]) -> int:
+    def _count_images(self, uploads: Iterable[int]) -> int:
         """Training images of the clients that uploaded."""
         return sum(self.identities[partition].rows[0] for partition in uploads)
 
@@ -211,11 +218,12 @@ class TinyProtoFP(TinyProto):
         mu = self.constants.get("mu", 1.0)
         return mu, mu
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""
-        fresh = self.summed(uploads, aggregate(list(uploads.values()), "mean"))
+        sets = prototype_sets(uploads)
+        fresh = self.summed(sets, aggregate(list(sets.values()), "mean"))
         prototypes = carried_on(state, fresh)
-        return Outcome(as_state(prototypes), {EVERYONE: prototypes}, self.figures(uploads, fresh))
+        return Outcome(as_state(prototypes), to_everyone(prototypes), self.figures(sets, fresh))
 
 
 class TinyProtoFT(TinyProto, FedTGP):
@@ -223,15 +231,17 @@ class TinyProtoFT(TinyProto, FedTGP):
 
     target = 0.6
 
-    def aggregate(self, uploads: Mapping[int, PrototypeSet], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Appendix C: multiplied by mu before the contrastive step, lest the spread of n_ij distort its distances."""
         mu = self.constants.get("mu", 1.0)
-        summed = {partition: self.summed(uploads, upload) for partition, upload in uploads.items()}
-        scaled = {partition: upload.with_vectors(mu * upload.vectors) for partition, upload in summed.items()}
+        sets = prototype_sets(uploads)
+        scaled: dict[int, Payload] = {}
+        for partition, prototypes in sets.items():
+            summed = self.summed(sets, prototypes)
+            scaled[partition] = {PROTOTYPES.name: summed.with_vectors(mu * summed.vectors)}
         outcome = super().aggregate(scaled, state, server_round)
-        targets = outcome.downloads[EVERYONE]
-        assert isinstance(targets, PrototypeSet)
-        return Outcome(outcome.state, outcome.downloads, {**outcome.figures, **self.figures(uploads, targets)})
+        targets = prototypes_of(outcome.downloads[EVERYONE])
+        return Outcome(outcome.state, outcome.downloads, {**outcome.figures, **self.figures(sets, targets)})
 
 
 def mean_class_count(identities: Mapping[int, Identity], of_all: bool) -> float:

@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from protosphere.core import plugins
+from protosphere.prototypes.part import Part
 from protosphere.strategies.contract import Loss, Method, Objective, Outcome, Phase
+from protosphere.wire.payloads import KINDS
 
 FAILED = 101  # beyond Flower's own error codes: what a client answers whose method fails
 # of the machine and the moment, and no fault of the method's
@@ -131,18 +133,26 @@ def checked_phases(phases: object, objective: Objective) -> list[Phase]:
     return list(phases)
 
 
-def checked_payload(payload: Any, of: Callable[..., object], kinds: tuple[type, ...]) -> Any:
+def checked_payload(payload: Any, of: Callable[..., object]) -> Any:
     """What a half gives to be sent.
 
     Raises:
-        MethodError: it is neither None nor of `kinds`.
+        MethodError: it is neither None nor a dict from names to parts.
     """
-    if payload is not None and not isinstance(payload, kinds):
-        _refuse(of, f"gives {_describe(payload)} to be sent, where {', '.join(kind.__name__ for kind in kinds)} may be")
+    if payload is None:
+        return None
+    if isinstance(payload, Part):
+        _refuse(of, f'gives {_describe(payload)} to be sent, where a dict of parts is due: {{"{payload.kind}": ...}}')
+    if not isinstance(payload, Mapping):
+        _refuse(of, f"gives {_describe(payload)} to be sent, where a dict from names to parts is due, or None")
+    for name, part in payload.items():
+        if not isinstance(name, str) or not isinstance(part, Part):
+            kinds = ", ".join(kind.__name__ for kind in KINDS.values())
+            _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, where {kinds} may be")
     return payload
 
 
-def checked_outcome(outcome: object, of: Callable[..., object], kinds: tuple[type, ...]) -> Outcome:
+def checked_outcome(outcome: object, of: Callable[..., object]) -> Outcome:
     """What `ServerHalf.aggregate` or `begin` has returned.
 
     Raises:
@@ -157,7 +167,7 @@ def checked_outcome(outcome: object, of: Callable[..., object], kinds: tuple[typ
     if not isinstance(outcome.downloads, Mapping):
         _refuse(of, f"has {_describe(outcome.downloads)} as `downloads`, where a dict from clients to payloads is due")
     for payload in outcome.downloads.values():
-        checked_payload(payload, of, kinds)
+        checked_payload(payload, of)
     return outcome
 
 

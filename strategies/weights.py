@@ -42,7 +42,7 @@ from protosphere.strategies.contract import (
 )
 from protosphere.strategies.robust import robust_mean
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Parts, Payload
+from protosphere.wire.payloads import Identity, Payload, weights_of
 from protosphere.wire.weights import layout_lines, read_layouts
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
@@ -134,7 +134,7 @@ class SharedObjective(Objective):
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """The parts as training left them."""
-        return Parts(self.shared(state.module))
+        return self.shared(state.module)
 
 
 class WholeObjective(SharedObjective):
@@ -200,21 +200,21 @@ def companion(options: Options) -> Exchange:
 def load(module: nn.Module, received: Payload | None) -> None:
     """Overwrite the tensors that came, by name."""
     tensors = module.state_dict()
-    for part in received.parts.values() if isinstance(received, Parts) else ():
-        for name, tensor in part.tensors.items() if isinstance(part, Weights) else ():
-            tensors[name].copy_(tensor)
+    for part in (received or {}).values():
+        if isinstance(part, Weights):
+            for name, tensor in part.tensors.items():
+                tensors[name].copy_(tensor)
 
 
-def anchored(module: nn.Module) -> Parts:
+def anchored(module: nn.Module) -> Payload:
     """A module's parameters as they are, to be kept in a state's `received`."""
-    return Parts({ANCHOR: Weights({name: p.detach().clone() for name, p in module.named_parameters()})})
+    return {ANCHOR: Weights({name: p.detach().clone() for name, p in module.named_parameters()})}
 
 
 def distance(module: nn.Module, anchor: Payload | None) -> Tensor:
     """||w - w^r||^2 of a module's parameters to those that `anchored` kept; a scalar."""
-    assert isinstance(anchor, Parts)
-    weights = anchor[ANCHOR]
-    assert isinstance(weights, Weights)
+    assert anchor is not None
+    weights = weights_of(anchor, ANCHOR)
     squares = [(p - weights.tensors[name]).square().sum() for name, p in module.named_parameters()]
     return torch.stack(squares).sum()
 
@@ -307,7 +307,7 @@ class AveragedWeights(ServerHalf):
         """Of the parts that a client shares."""
         return self._layouts[self.group(partition)]
 
-    def aggregate(self, uploads: Mapping[int, Parts], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Each group's total, from zero in ascending order of partitions, and what `finish` makes of it."""
         totals: dict[int, dict[str, Tensor]] = {}
         for partition, upload in uploads.items():
@@ -318,7 +318,7 @@ class AveragedWeights(ServerHalf):
         self._make_robust(totals, uploads)
         return self.finish(totals, state, server_round)
 
-    def _make_robust(self, totals: Mapping[int, dict[str, Tensor]], uploads: Mapping[int, Parts]) -> None:
+    def _make_robust(self, totals: Mapping[int, dict[str, Tensor]], uploads: Mapping[int, Payload]) -> None:
         """Where the settings ask for it, put what few bad clients cannot move in place of the sums of weights."""
         options: WeightsSettings = self.options[WeightsSettings]
         if options.aggregation == "mean":
@@ -330,10 +330,10 @@ class AveragedWeights(ServerHalf):
             for part in self._layouts[group].keys() & total.keys():
                 total[part] = total[WEIGHT] * robust_mean(uploads, members, part, options.aggregation, options.trim)
 
-    def contribution(self, upload: Parts, identity: Identity) -> Sums:
+    def contribution(self, upload: Payload, identity: Identity) -> Sums:
         """What an upload adds to its group's total: omega_i w_i, and omega_i, in float64."""
         weight = torch.tensor(float(identity.rows[0]) if self.weighting == "samples" else 1.0, dtype=torch.float64)
-        values = {name: weight * flat(part) for name, part in upload.parts.items() if isinstance(part, Weights)}
+        values = {name: weight * flat(part) for name, part in upload.items() if isinstance(part, Weights)}
         return {**values, WEIGHT: weight}
 
     def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
@@ -342,7 +342,7 @@ class AveragedWeights(ServerHalf):
         for group, total in totals.items():
             averaged = {part: layout for part, layout in self._layouts[group].items() if part in total}
             means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in averaged.items()}
-            fresh[group] = Parts(means)
+            fresh[group] = means
         return Outcome({}, fresh, {"groups": len(self._count_members())}, keeps=True)
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from protosphere.prototypes.part import ClassVectors
 from protosphere.prototypes.prototype_set import PrototypeSet
 
 # Weights may come through a 16-bit number format, which moves their sum by up to 5e-4.
@@ -14,7 +16,7 @@ WEIGHT_SUM_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
-class MixtureSet:
+class MixtureSet(ClassVectors):
     """Class-wise mixtures in d dimensions: r components in all, those of a class one after the other.
 
     labels: (r,) int64, at least 0, ascending; a class has as many rows as components, and an absent one none.
@@ -27,6 +29,7 @@ class MixtureSet:
     from outside is checked where it is decoded.
     """
 
+    kind: ClassVar[str] = "mixtures"
     labels: Tensor
     means: Tensor
     variances: Tensor
@@ -128,9 +131,12 @@ class MixtureSet:
         """d, the length of a mean."""
         return self.means.shape[1]
 
-    def __len__(self) -> int:
-        """r, the components of all classes."""
-        return len(self.labels)
+    @property
+    def points(self) -> Tensor:
+        return self.means
+
+    def lengths(self) -> Tensor:
+        return (self.means.double().square().sum(dim=1) + self.variances.double().sum(dim=1)).sqrt()
 
     def classes(self) -> Tensor:
         """The labels present, each once, ascending, (k,) int64."""
@@ -195,7 +201,3 @@ class MixtureSet:
         classes, owner = self.labels.unique(return_inverse=True)
         weighted = self.means * self.weights.unsqueeze(1)
         return PrototypeSet(classes, weighted.new_zeros(len(classes), self.dim).index_add_(0, owner, weighted))
-
-    def without_counts(self) -> MixtureSet:
-        """The same mixtures, with the counts left out."""
-        return replace(self, counts=None)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from protosphere.prototypes.part import ClassVectors
+
 
 @dataclass(frozen=True, eq=False)
-class PrototypeSet:
+class PrototypeSet(ClassVectors):
     """The prototypes of k classes in d dimensions.
 
     labels: (k,) int64, at least 0, unique, ascending.
@@ -24,6 +27,7 @@ class PrototypeSet:
     comes from outside is checked where it is decoded.
     """
 
+    kind: ClassVar[str] = "prototypes"
     labels: Tensor
     vectors: Tensor
     counts: Tensor | None = None
@@ -74,8 +78,15 @@ class PrototypeSet:
         """d, the length of a prototype."""
         return self.vectors.shape[1]
 
-    def __len__(self) -> int:
-        return len(self.labels)
+    @property
+    def points(self) -> Tensor:
+        return self.vectors
+
+    def lengths(self) -> Tensor:
+        return self.vectors.double().norm(dim=1)
+
+    def class_means(self) -> PrototypeSet:
+        return self
 
     def to(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> PrototypeSet:
         """The same set on another device; `dtype` applies to the vectors."""
@@ -129,10 +140,6 @@ class PrototypeSet:
         # in float64, where neither squares overflow nor short rows vanish
         units = torch.nn.functional.normalize(self.vectors.double(), dim=1, eps=torch.finfo(torch.float64).tiny)
         return replace(self, vectors=units.to(self.vectors.dtype))
-
-    def without_counts(self) -> PrototypeSet:
-        """The same classes and vectors, with the counts left out."""
-        return replace(self, counts=None)
 
 
 def refuse_different_kinds(sets: Iterable[PrototypeSet], done: str) -> None:

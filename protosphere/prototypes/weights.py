@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
+
+from protosphere.prototypes.part import Part
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascending
 # running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them
@@ -21,13 +23,14 @@ class Length(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(Part):
     """Tensors of one or more layers.
 
     Attributes:
         tensors: name -> float32, names ascending; floating parameters and buffers alone, never a counter.
     """
 
+    kind: ClassVar[str] = "weights"
     tensors: Mapping[str, Tensor]
 
     def __post_init__(self) -> None:
@@ -51,6 +54,13 @@ class Weights:
                 change = None if start is None else _norm(tensor - start.tensors[name])
                 length_by_name[name] = Length(_norm(tensor), change)
         return length_by_name
+
+    def fields(self) -> dict[str, Tensor]:
+        return dict(self.tensors)
+
+    @classmethod
+    def from_fields(cls, tensors: Mapping[str, Tensor]) -> Self:
+        return cls(tensors)
 
     def to(self, device: torch.device | str) -> "Weights":
         """The same on another device."""

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.part import ClassVectors
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.separation import separation
-from protosphere.wire.payloads import EVERYONE, ClassVectors, Payload, class_vectors
+from protosphere.wire.payloads import EVERYONE, Payload, class_vectors
 
 MOST_VALUES = 2**22  # of all clients' vectors together, 17 MB; the global ones and a row's two numbers come to that
 MOST_PRODUCTS = 2**30  # K K d: a second or two a round
@@ -41,7 +41,7 @@ def snapshot(
     room = MOST_VALUES
     sets_by_client = {p: part for p, upload in sorted(uploads.items()) if (part := class_vectors(upload)) is not None}
     for partition, upload in sets_by_client.items():
-        vectors = upload_scale * _vectors(upload)
+        vectors = upload_scale * upload.points
         room -= vectors.numel()
         if room < 0:
             break
@@ -49,7 +49,7 @@ def snapshot(
     tensors: dict[str, Tensor] = {}
     common = _common(downloads)
     if common is not None:
-        tensors |= {"global/labels": common.labels, "global/vectors": scale * _vectors(common)}
+        tensors |= {"global/labels": common.labels, "global/vectors": scale * common.points}
     if parts:
         sizes = torch.tensor([len(labels) for _, labels, _ in parts])
         tensors |= {
@@ -64,7 +64,3 @@ def snapshot(
 def _common(downloads: Mapping[int, Payload]) -> ClassVectors | None:
     """What all clients get alike."""
     return class_vectors(downloads[EVERYONE]) if set(downloads) == {EVERYONE} else None
-
-
-def _vectors(payload: ClassVectors) -> Tensor:
-    return payload.means if isinstance(payload, MixtureSet) else payload.vectors

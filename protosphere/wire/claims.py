@@ -7,8 +7,7 @@ from statistics import median
 from typing import Literal
 
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.weights import Weights
-from protosphere.wire.payloads import Identity, Part, Parts, Payload, class_vectors
+from protosphere.wire.payloads import Identity, Payload, class_vectors
 
 ClientWeights = Literal["samples", "equal"]
 
@@ -100,14 +99,4 @@ class Believed:
 def _scale_payload(payload: Payload, share: float | None) -> Payload:
     if share is None:
         return payload
-    if isinstance(payload, Parts):
-        return Parts({name: _scale_part(part, share) for name, part in payload.parts.items()})
-    part = _scale_part(payload, share)
-    assert not isinstance(part, Weights)
-    return part
-
-
-def _scale_part(part: Part, share: float) -> Part:
-    if isinstance(part, Weights) or part.counts is None:
-        return part
-    return replace(part, counts=(share * part.counts.double()).round().clamp(min=1).to(part.counts.dtype))
+    return {name: part.with_scaled_counts(share) for name, part in payload.items()}

@@ -37,7 +37,7 @@ from protosphere.wire.checks import (
 )
 from protosphere.wire.codec import Codec
 from protosphere.wire.parts import Limits, decode_payload, encode_answers, encode_payload
-from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures, parts_of
+from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import read_layouts
 
@@ -90,7 +90,7 @@ def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[S
             "ensemble": instruction.ensemble,
             "trained": instruction.trained,
             "made": instruction.made,
-            "payload": "" if payload is None else ",".join(sorted(parts_of(payload))),
+            "payload": "" if payload is None else ",".join(sorted(payload)),
             "constants": list(instruction.constants),
             "values": list(instruction.constants.values()),
             "codec": codec.fingerprint,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from io import BytesIO
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,19 +12,18 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from torch import Tensor
 
 from protosphere.data.shared_test_set import SharedLabels
-from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.part import Part
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.wire.checks import MessageError, check_norms
 from protosphere.wire.codec import Codec
 from protosphere.wire.low_rank import RANKS, LowRank, factors_of
 from protosphere.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, checked_mixtures
-from protosphere.wire.payloads import Answers, Part, Parts, Payload, kind_of, part_tensors, parts_of
+from protosphere.wire.payloads import Answers, Payload, is_flat, weights_of
 from protosphere.wire.specs import PROTOTYPES, Spec
 from protosphere.wire.transforms import STORED, Fields, received, sent
 from protosphere.wire.weights import check_tensors
 
-Vectors = TypeVar("Vectors", PrototypeSet, MixtureSet)
 BESIDE = (
     "labels",
     "scales",
@@ -70,8 +68,8 @@ class Limits:
 
 
 def encode_payload(payload: Payload, codec: Codec, specs: Sequence[Spec] = ()) -> ArrayRecord:
-    """A payload as one ArrayRecord: an array `<part>.<field>`, or `<field>` of a part that stands for itself; never an
-    array a class or a tensor (440 bytes each).
+    """A payload as one ArrayRecord: an array `<part>.<field>`, or `<field>` of prototypes or mixtures
+    that are all of it, under the name of their kind; never an array a class or a tensor (440 bytes each).
 
     Args:
         specs: of its parts; one without goes as its kind goes in every method.
@@ -79,30 +77,34 @@ def encode_payload(payload: Payload, codec: Codec, specs: Sequence[Spec] = ()) -
     Raises:
         CodecError: a value that the number format cannot hold.
     """
+    flat = is_flat([(name, part.kind) for name, part in payload.items()])
     arrays = {
-        (f"{name}.{field}" if isinstance(payload, Parts) else field): array
-        for name, part in parts_of(payload).items()
+        (field if flat else f"{name}.{field}"): array
+        for name, part in payload.items()
         for field, array in _encode_part(part, codec, _find_spec(name, part, specs)).items()
     }
     return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in arrays.items()})
 
 
 def _find_spec(name: str, part: Part, specs: Sequence[Spec]) -> Spec:
-    return next((spec for spec in specs if spec.name == name), Spec(kind_of(part), name))
+    return next((spec for spec in specs if spec.name == name), Spec(part.kind, name))
 
 
 def _encode_part(part: Part, codec: Codec, spec: Spec) -> dict[str, np.ndarray]:
     part_codec = codec.of_width(part.vectors.shape[1]) if isinstance(part, PrototypeSet) else codec
-    fields = {name: tensor.detach().cpu() for name, tensor in part_tensors(part).items()}
+    fields = {name: tensor.detach().cpu() for name, tensor in part.fields().items()}
     arrays = {name: tensor.numpy() for name, tensor in sent(fields, part_codec.transforms(spec)).items()}
     if spec.kind != "weights":
         arrays["labels"] = arrays["labels"].astype(_choose_label_dtype(arrays["labels"]))
     return arrays
 
 
-def as_sent(part: Vectors, specs: Sequence[Spec]) -> Vectors:
-    """As the method's own transforms leave prototypes or mixtures: what a figure of an upload may be made of."""
-    return type(part)(**sent(part_tensors(part), _find_spec(kind_of(part), part, specs).transforms))
+def as_sent(payload: Payload, specs: Sequence[Spec]) -> Payload:
+    """As the method's own transforms leave it: what a figure of an upload may be made of."""
+    return {
+        name: part.from_fields(sent(part.fields(), _find_spec(name, part, specs).transforms))
+        for name, part in payload.items()
+    }
 
 
 def _choose_label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
@@ -116,9 +118,9 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
         MessageError: names what is wrong: fields, dtype, rank, size, label, a value or scale that is not finite, a
             negative scale, a norm; of mixtures also a variance, a weight, too many components.
     """
-    alone = len(limits.specs) == 1 and limits.specs[0].alone
+    flat = is_flat([(spec.name, spec.kind) for spec in limits.specs])
     name_by_field = {
-        (spec.name, field): field if alone else f"{spec.name}.{field}"
+        (spec.name, field): field if flat else f"{spec.name}.{field}"
         for spec in limits.specs
         for field in _list_fields(spec, limits.codec)
     }
@@ -130,8 +132,7 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
         names = {field: name_by_field[spec.name, field] for field in _list_fields(spec, limits.codec)}
         arrays = {field: _read(name, record[name]) for field, name in names.items()}
         parts[spec.name] = _decode_part(arrays, spec, limits)
-    first = next(iter(parts.values()))
-    return first if alone and not isinstance(first, Weights) else Parts(parts)
+    return parts
 
 
 def _list_fields(spec: Spec, codec: Codec) -> list[str]:
@@ -189,12 +190,9 @@ def as_arrived(part: Weights, spec: Spec, codec: Codec, layout: Layout) -> Weigh
     Raises:
         CodecError: a value that the number format cannot hold.
     """
-    record = encode_payload(Parts({spec.name: part}), codec, (spec,))
+    record = encode_payload({spec.name: part}, codec, (spec,))
     arrived = decode_payload(record, Limits(codec, math.inf, (spec,), lambda: {spec.name: layout}))
-    assert isinstance(arrived, Parts)
-    weights = arrived[spec.name]
-    assert isinstance(weights, Weights)
-    return weights
+    return weights_of(arrived, spec.name)
 
 
 def _to_tensors(arrays: Mapping[str, np.ndarray]) -> Fields:

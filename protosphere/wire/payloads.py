@@ -4,94 +4,100 @@ A method may declare parts of the kinds of specs.py and nothing else: that is ho
 client" can be tested for every method that promises it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.part import ClassVectors, Part
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 
-ClassVectors = PrototypeSet | MixtureSet
-Part = ClassVectors | Weights
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A payload of several parts, or of one that has a name of its own: name -> part."""
-
-    parts: Mapping[str, Part]
-
-    def __getitem__(self, name: str) -> Part:
-        return self.parts[name]
-
-
-# prototypes, or mixtures, that cross alone stand for themselves
-Payload = ClassVectors | Parts
-SENT: tuple[type, ...] = (PrototypeSet, MixtureSet, Parts)  # the same, for isinstance
+# the parts of a message by name
+Payload = Mapping[str, Part]
+KINDS: dict[str, type[Part]] = {kind.kind: kind for kind in (PrototypeSet, MixtureSet, Weights)}
 EVERYONE = -1  # the key of a download that is the same for all
+T = TypeVar("T", bound=Part)
 
 
-def kind_of(part: Part) -> str:
-    """The wire name of a part's type."""
-    if isinstance(part, Weights):
-        return "weights"
-    return "mixtures" if isinstance(part, MixtureSet) else "prototypes"
+def part_of(payload: Payload, kind: type[T], name: str = "") -> T:
+    """One part of a payload, of the kind that its method declares.
+
+    Args:
+        name: of the part; "": the name of its kind.
+
+    Raises:
+        KeyError: there is no such part.
+        TypeError: it is of another kind.
+    """
+    part = payload[name or kind.kind]
+    if not isinstance(part, kind):
+        raise TypeError(f"the part {name or kind.kind!r} is of kind {part.kind}, not {kind.kind}")
+    return part
 
 
-def parts_of(payload: Payload) -> dict[str, Part]:
-    """The parts by name; one that stands for itself has that of its kind."""
-    return dict(payload.parts) if isinstance(payload, Parts) else {kind_of(payload): payload}
+def prototypes_of(payload: Payload, name: str = "") -> PrototypeSet:
+    """A payload's prototypes, as `part_of`."""
+    return part_of(payload, PrototypeSet, name)
 
 
-def class_vectors(payload: Payload) -> ClassVectors | None:
+def weights_of(payload: Payload, name: str) -> Weights:
+    """A payload's weights of that name, as `part_of`."""
+    return part_of(payload, Weights, name)
+
+
+def class_vectors(payload: Payload | None) -> ClassVectors | None:
     """The prototypes or mixtures among the parts, if any."""
-    vectors = (part for part in parts_of(payload).values() if not isinstance(part, Weights))
-    return next(vectors, None)
+    for part in (payload or {}).values():
+        if isinstance(part, ClassVectors):
+            return part
+    return None
 
 
 def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
     """Mean Euclidean norm of the class means of the uploads: the scale of the feature space."""
-    vectors = [part for upload in uploads.values() if (part := class_vectors(upload)) is not None]
-    sets = [part if isinstance(part, PrototypeSet) else part.class_means() for part in vectors]
+    vectors = [class_vectors(upload) for upload in uploads.values()]
+    sets = [part.class_means() for part in vectors if part is not None]
     if not any(len(prototypes) for prototypes in sets):
         return None
     return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
 
 
 def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:
-    """The payload's tensors by name, for checkpoints and stores."""
-    if isinstance(payload, Parts):
-        named = {name: (kind_of(part), part_tensors(part)) for name, part in payload.parts.items()}
-        return {f"part/{n}/{kind}/{f}": tensor for n, (kind, tensors) in named.items() for f, tensor in tensors.items()}
-    return part_tensors(payload)
+    """The payload's tensors by name, for checkpoints and stores: `part/<name>/<kind>/<field>`, or `<field>` where
+    prototypes or mixtures are all that it holds, under the name of their kind."""
+    if is_flat([(name, part.kind) for name, part in payload.items()]):
+        (part,) = payload.values()
+        return part.fields()
+    return {
+        f"part/{name}/{part.kind}/{field}": tensor
+        for name, part in payload.items()
+        for field, tensor in part.fields().items()
+    }
 
 
-def part_tensors(part: Part) -> dict[str, torch.Tensor]:
-    """A part's tensors by field, or of weights by their names."""
-    if isinstance(part, Weights):
-        return dict(part.tensors)
-    tensors = {entry.name: getattr(part, entry.name) for entry in fields(part)}
-    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
-
-
-def from_tensors(tensors: Mapping[str, torch.Tensor]) -> Payload:
+def from_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Part]:
     """Inverse of `to_tensors`."""
     if not any(name.startswith("part/") for name in tensors):
-        return MixtureSet(**tensors) if "means" in tensors else PrototypeSet(**tensors)
-    entries_by_part: dict[str, tuple[str, dict[str, torch.Tensor]]] = {}
-    for name, tensor in tensors.items():
-        _, part, kind, entry = name.split("/", 3)
-        entries_by_part.setdefault(part, (kind, {}))[1][entry] = tensor
-    return Parts({part: _build_part(kind, entries) for part, (kind, entries) in entries_by_part.items()})
+        kind: type[Part] = MixtureSet if "means" in tensors else PrototypeSet
+        return {kind.kind: kind.from_fields(tensors)}
+    entries_by_part: dict[tuple[str, str], dict[str, torch.Tensor]] = {}
+    for tensor_name, tensor in tensors.items():
+        _, name, kind_name, entry = tensor_name.split("/", 3)
+        entries_by_part.setdefault((name, kind_name), {})[entry] = tensor
+    return {name: KINDS[kind_name].from_fields(entries) for (name, kind_name), entries in entries_by_part.items()}
 
 
-def _build_part(kind: str, tensors: dict[str, torch.Tensor]) -> Part:
-    if kind == "weights":
-        return Weights(tensors)
-    return MixtureSet(**tensors) if kind == "mixtures" else PrototypeSet(**tensors)
+def is_flat(parts: Sequence[tuple[str, str]]) -> bool:
+    """Whether a payload of these (name, kind) is written without the name of its part: where prototypes or mixtures
+    under the name of their kind are all that it holds."""
+    if len(parts) != 1:
+        return False
+    ((name, kind),) = parts
+    return name == kind != Weights.kind
 
 
 @dataclass(frozen=True)

@@ -46,11 +46,6 @@ class Spec:
         if not self.name:
             object.__setattr__(self, "name", self.kind)
 
-    @property
-    def alone(self) -> bool:
-        """Whether a message of this part alone is the part itself, without a name around it."""
-        return self.name == self.kind != "weights"
-
 
 PROTOTYPES = Spec("prototypes")
 MIXTURES = Spec("mixtures", components=None)

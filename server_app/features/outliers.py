@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from protosphere.core.seeds import limited_threads
-from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.part import ClassVectors
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply
 from protosphere.server_app.feature import Aggregation, Feature, Federation
 from protosphere.server_app.features.weight_changes import AWAY_COSINE, FEW, Changes
 from protosphere.strategies import Run
-from protosphere.wire.payloads import ClassVectors, Instruction, Payload, class_vectors, mean_norm
+from protosphere.wire.payloads import Instruction, Payload, class_vectors, mean_norm
 
 REMEMBERED = 5  # rounds
 AWAY_ROUNDS = 3  # in a row
@@ -96,7 +96,7 @@ class OutlierCheck(Feature):
         vectors_by_partition: dict[int, ClassVectors] = {}
         for reply in replies:
             payload = reply.report.payload if reply.report else None
-            vectors = class_vectors(payload) if payload is not None else None
+            vectors = class_vectors(payload)
             if reply.waits:
                 vectors = self._vectors.get(reply.partition)
             if vectors is not None:
@@ -284,13 +284,8 @@ def _convert_keys(values: Mapping[Any, Any], kind: Callable[[Any], Any]) -> dict
 
 
 def _measure_longest(vectors: ClassVectors) -> float:
-    """Norm of the longest vector; of a mixture's component that of a draw, in the mean square."""
-    if not len(vectors):
-        return 0.0
-    if isinstance(vectors, MixtureSet):
-        squares = vectors.means.double().square().sum(dim=1) + vectors.variances.double().sum(dim=1)
-        return float(squares.max().sqrt())
-    return float(vectors.vectors.double().norm(dim=1).max())
+    """The longest row's length; 0 without rows."""
+    return float(vectors.lengths().max()) if len(vectors) else 0.0
 
 
 def _drop_upload(reply: Reply, norm: float, usual: float, ratio: float) -> Reply:

@@ -12,7 +12,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app.feature import Feature
 from protosphere.strategies import Run
 from protosphere.strategies.release import encoder_means, joined, with_classes
-from protosphere.wire.payloads import Instruction, Payload, from_tensors, to_tensors
+from protosphere.wire.payloads import Instruction, Payload
 
 
 class Privacy(Feature):
@@ -52,9 +52,7 @@ class Privacy(Feature):
         return released
 
     def tensors(self) -> Mapping[str, Tensor]:
-        return {} if self._means is None else to_tensors(self._means)
+        return {} if self._means is None else self._means.fields()
 
     def load(self, stored: Any, tensors: Mapping[str, Tensor]) -> None:
-        means = from_tensors(tensors) if tensors else None
-        assert means is None or isinstance(means, PrototypeSet)
-        self._means = means
+        self._means = PrototypeSet(**tensors) if tensors else None

@@ -16,7 +16,7 @@ from torch import Tensor
 from protosphere.prototypes.weights import STATISTICS, Length, Weights
 from protosphere.record.round import Reply
 from protosphere.record.uploads import Scratch, Waiting
-from protosphere.wire.payloads import Payload, parts_of
+from protosphere.wire.payloads import Payload, weights_of
 from protosphere.wire.specs import Exchange
 
 # Changes of so little of the usual norm of a tensor, or of its whole part, are never too large: a site with a hundred
@@ -56,11 +56,10 @@ class Changes:
 
     def measure(self, partition: int, upload: Payload) -> None:
         """Take the lengths of an upload that goes to its file."""
-        parts = parts_of(upload)
         lengths: dict[Tensors, Length] = {}
         for part in self._parts:
-            weights = parts.get(part)
-            if isinstance(weights, Weights):
+            if part in upload:
+                weights = weights_of(upload, part)
                 for name, length in self._measure_lengths(partition, part, weights).items():
                     lengths[part, name] = length
         self.lengths[partition] = lengths
@@ -112,9 +111,8 @@ class Changes:
         return weights.lengths(self._find_start(partition, part))
 
     def _find_start(self, partition: int, part: str) -> Weights | None:
-        sent = self.sent.get(partition)
-        weights = None if sent is None else parts_of(sent).get(part)
-        return weights if isinstance(weights, Weights) else None
+        sent = self.sent.get(partition) or {}
+        return weights_of(sent, part) if part in sent else None
 
     def _measure_changes(self, members: Mapping[int, Measured]) -> dict[int, dict[Tensors, Length]]:
         """Of each upload; all have changes."""
@@ -148,11 +146,11 @@ class Changes:
 
     def _read_tensors(self, partition: int, from_start: bool = False) -> Iterator[tuple[Tensors, Tensor]]:
         """The tensors of an upload but the running statistics, each (m,); less what the client was sent, if asked."""
-        parts = parts_of(self._scratch.read(partition))
+        upload = self._scratch.read(partition)
         for part in self._parts:
-            weights = parts.get(part)
-            if not isinstance(weights, Weights):
+            if part not in upload:
                 continue
+            weights = weights_of(upload, part)
             start = self._find_start(partition, part) if from_start and part not in self._are_changes else None
             for name, tensor in weights.tensors.items():
                 if not name.endswith(STATISTICS):
