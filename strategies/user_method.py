@@ -145,6 +145,8 @@ def checked_payload(payload: Any, of: Callable[..., object]) -> Any:
         _refuse(of, f'gives {_describe(payload)} to be sent, where a dict of parts is due: {{"{payload.kind}": ...}}')
     if not isinstance(payload, Mapping):
         _refuse(of, f"gives {_describe(payload)} to be sent, where a dict from names to parts is due, or None")
+    if not payload:
+        _refuse(of, "gives an empty dict to be sent, where None stands for nothing")
     for name, part in payload.items():
         if not isinstance(name, str) or not isinstance(part, Part):
             kinds = ", ".join(kind.__name__ for kind in KINDS.values())

@@ -12,6 +12,7 @@ from protosphere.core.seeds import seed_process
 from protosphere.data.client_data import ClientData, InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
+from tests.payloads import payload
 
 CLASSES, DIM = 4, 6
 
@@ -38,7 +39,7 @@ def job_of(client, rows=16, model="tiny_perceptron", shape=(5,), targets=True, *
             layer.p = 0.0
     if targets:
         vectors = torch.randn(CLASSES - 1, DIM, generator=random, dtype=torch.float64)
-        lay_out(objective, state, PrototypeSet(torch.arange(CLASSES - 1), vectors), torch.device("cpu"))
+        lay_out(objective, state, payload(PrototypeSet(torch.arange(CLASSES - 1), vectors)), torch.device("cpu"))
     stream = (0, "client", client, "round", 2)
     return Job(objective, state, ClientData(data, data, data, tuple("abcd"), transform), stream, 2, model)
 

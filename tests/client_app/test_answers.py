@@ -18,6 +18,7 @@ from protosphere.data.shared_test_set import SharedTestSpec, shared_labels, shar
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import METHODS
 from protosphere.wire.payloads import Instruction
+from tests.payloads import lone, payload
 from tests.strategies.needs import ASKED
 
 CPU = torch.device("cpu")
@@ -27,8 +28,8 @@ OF_SEVERAL = ("ditto", "apfl", "fedrod", "fednh", "fml", "fedkd", "fedmrl")
 ENSEMBLE = {"ensemble-every": 2, "shared-test-share": 0.1}
 
 
-def ask(number, payload=None, evaluate=True, ensemble=True):
-    return Instruction("a-run", number, evaluate, payload, ensemble=ensemble)
+def ask(number, came=None, evaluate=True, ensemble=True):
+    return Instruction("a-run", number, evaluate, payload(came), ensemble=ensemble)
 
 
 def targets(labels=(0, 3, 7), dim=8):
@@ -182,8 +183,8 @@ def check_same_work(report, other):
     assert (report.training is None) == (report.payload is None) == (other.training is None)
     if report.training is not None:
         assert replace(report.training, seconds=0) == replace(other.training, seconds=0)
-        assert torch.equal(report.payload.vectors, other.payload.vectors)
-        assert report.payload.labels.tolist() == other.payload.labels.tolist()
+        assert torch.equal(lone(report.payload).vectors, lone(other.payload).vectors)
+        assert lone(report.payload).labels.tolist() == lone(other.payload).labels.tolist()
     assert report.problem == other.problem == ""
 
 

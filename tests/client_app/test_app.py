@@ -17,6 +17,7 @@ from protosphere.strategies.contract import PullObjective
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import decode_identity, decode_report, encode_instruction
 from protosphere.wire.payloads import Instruction
+from tests.payloads import lone, payload
 
 CODEC = Codec(10, 8)
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
@@ -100,8 +101,8 @@ def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch,
 
 def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home):
     """What differs: test_codec.py."""
-    payload = PrototypeSet(torch.tensor([1, 4]), torch.ones(2, 8))
-    records = encode_instruction(Instruction("a-run", 1, True, payload), Codec(10, 8, 4))
+    came = payload(PrototypeSet(torch.tensor([1, 4]), torch.ones(2, 8)))
+    records = encode_instruction(Instruction("a-run", 1, True, came), Codec(10, 8, 4))
     assert "s is 4 there and 3 here" in refusal(call(MessageType.TRAIN, records, {"sparsity-dim": 3}))
     assert not (home / "clients").exists()
 
@@ -112,11 +113,11 @@ def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, mo
     held = []
 
     def grown(self, state, round_number):
-        payload = whole(self, state, round_number)
-        held.extend(payload.labels.tolist())
-        vectors = payload.vectors.clone()
+        prototypes = lone(whole(self, state, round_number))
+        held.extend(prototypes.labels.tolist())
+        vectors = prototypes.vectors.clone()
         vectors[1, 0] = 7e4
-        return payload.with_vectors(vectors)
+        return payload(prototypes.with_vectors(vectors))
 
     settings = {"wire-dtype": "float16"}
     with monkeypatch.context() as patch:

@@ -18,12 +18,13 @@ from protosphere.core.tensor_files import read_tensors, write_tensors
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import open_trained
 from protosphere.wire.payloads import Instruction
+from tests.payloads import lone, payload
 
 CPU = torch.device("cpu")
 
 
-def ask(number, payload=None, evaluate=True, run="a-run"):
-    return Instruction(run, number, evaluate, payload)
+def ask(number, came=None, evaluate=True, run="a-run"):
+    return Instruction(run, number, evaluate, payload(came))
 
 
 def targets(labels=(0, 3, 7), dim=8):
@@ -39,8 +40,8 @@ def generations(home, partition=0, run="a-run"):
 def without_times(report):
     training = report.training and replace(report.training, seconds=0.0)
     evaluation = report.evaluation and replace(report.evaluation, seconds=0.0)
-    payload = report.payload and [t.numpy().tobytes() for t in (report.payload.labels, report.payload.vectors)]
-    return report.partition, report.round, report.problem, training, evaluation, payload
+    sent = report.payload and [tensor.numpy().tobytes() for tensor in lone(report.payload).fields().values()]
+    return report.partition, report.round, report.problem, training, evaluation, sent
 
 
 # --- rounds ----------------------------------------------------------------------------------------------------
@@ -50,8 +51,8 @@ def test_the_first_round_evaluates_the_initial_model_and_trains_without_targets(
     report = client().train(ask(1))
     assert set(report.evaluation.correct) == {"classifier", "local-prototypes", "discriminant", "majority-class"}
     assert set(report.training.parts) == {"cross-entropy", "loss"}
-    assert report.payload.counts is None
-    assert report.payload.labels.tolist() == list(client().identity().classes)
+    assert lone(report.payload).counts is None
+    assert lone(report.payload).labels.tolist() == list(client().identity().classes)
     assert list(generations(home)) == ["round-000000.safetensors", "round-000001.safetensors"]
     assert not (home / "clients" / "a-run" / "0" / "received.safetensors").exists()
 
@@ -102,8 +103,8 @@ def test_an_evaluate_only_message_leaves_the_generations_as_they_are(client, hom
 def rounds(client, settings=None, between=lambda: None):
     """Three rounds; what each reported."""
     reports = []
-    for number, payload in ((1, None), (2, targets()), (3, targets((1, 2)))):
-        reports.append(without_times(client(0, settings).train(ask(number, payload))))
+    for number, came in ((1, None), (2, targets()), (3, targets((1, 2)))):
+        reports.append(without_times(client(0, settings).train(ask(number, came))))
         between()
     return reports
 

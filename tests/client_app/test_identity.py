@@ -17,8 +17,8 @@ from protosphere.wire.payloads import Instruction
 from tests.pictures import paint
 
 
-def ask(number, payload=None):
-    return Instruction("a-run", number, True, payload)
+def ask(number):
+    return Instruction("a-run", number, True)
 
 
 def test_a_client_says_who_it_is(client):
@@ -42,7 +42,7 @@ def test_what_is_disclosed_follows_the_method(client):
 
     weighted = {"fedproto.aggregation": "weighted", "disclose-class-counts": True}
     assert "its class counts" in discloses(**weighted)
-    assert client(0, weighted).train(ask(1)).payload.counts is not None
+    assert client(0, weighted).train(ask(1)).payload["prototypes"].counts is not None
     local = discloses(strategy="local")
     assert not [item for item in local if "prototypes" in item]
     assert client(0, {"strategy": "local"}).train(ask(1)).payload is None
@@ -93,7 +93,7 @@ def test_the_store_describes_what_prediction_needs(client, home):
 def test_a_state_can_be_looked_at_from_outside(client):
     trained = client().train(ask(1))
     state = client().restore("a-run")
-    assert torch.equal(state.prototypes.vectors, trained.payload.vectors)
+    assert torch.equal(state.prototypes.vectors, trained.payload["prototypes"].vectors)
     with pytest.raises(SettingError, match=r"client 1 left no state in .*a-run"):
         client(1).restore("a-run")
 

@@ -14,6 +14,7 @@ from protosphere.client_app.store import Store, StoreError
 from protosphere.client_app.train import train
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import ClientState
+from tests.payloads import payload
 
 
 @pytest.fixture
@@ -208,15 +209,15 @@ def test_tensors_that_share_memory_are_saved(store, dtype):
 
 def test_the_newest_targets_are_kept_apart_from_the_generations(store):
     received = PrototypeSet(torch.tensor([0, 3]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
-    store.save_received(received, {"mu": 0.25, "gone": 1.0})
-    store.save_received(received.with_vectors(-received.vectors), {"mu": 0.1})
+    store.save_received(payload(received), {"mu": 0.25, "gone": 1.0})
+    store.save_received(payload(received.with_vectors(-received.vectors)), {"mu": 0.1})
     assert store.newest() is None
     tensors = load_file(store.folder / "received.safetensors")
     assert tensors["labels"].tolist() == [0, 3]
     assert tensors["vectors"].tolist() == [[-1.0, -2.0], [-3.0, -4.0]]
     assert set(tensors) == {"labels", "vectors", "constant/mu"}
     assert float(tensors["constant/mu"]) == 0.1  # in float64, as it came
-    store.save_received(received, {})
+    store.save_received(payload(received), {})
     assert set(load_file(store.folder / "received.safetensors")) == {"labels", "vectors"}
 
 

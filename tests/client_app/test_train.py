@@ -18,6 +18,7 @@ from protosphere.strategies.contract import Loss, Objective, Phase
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import decode_report, encode_report
 from protosphere.wire.payloads import Report
+from tests.payloads import payload
 
 STREAM = ("seed", "client", 0, "round", 1)
 
@@ -30,7 +31,7 @@ def receive(made, labels=(0, 2), scale=1.0):
     """Give the state targets as a round's message would."""
     vectors = torch.randn(len(labels), made.settings.feature_dim, generator=torch.Generator().manual_seed(7))
     received = PrototypeSet(torch.tensor(labels), vectors)
-    made.state.targets = made.objective.targets(made.state, received)
+    made.state.targets = made.objective.targets(made.state, payload(received))
     made.state.table = made.state.targets.table(made.objective.num_classes)
     return {label: scale * vector for label, vector in zip(labels, vectors, strict=True)}
 

@@ -8,10 +8,11 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record import snapshot as snapshot_module
 from protosphere.record.snapshot import separation_of, snapshot
 from protosphere.strategies.contract import EVERYONE
+from tests.payloads import payload
 
 
 def prototypes(labels, first):
-    return PrototypeSet(torch.tensor(labels), first + torch.arange(2.0 * len(labels)).view(-1, 2))
+    return payload(PrototypeSet(torch.tensor(labels), first + torch.arange(2.0 * len(labels)).view(-1, 2)))
 
 
 UPLOADS = {7: prototypes([1, 2], 0.0), 3: prototypes([0], 10.0)}
@@ -25,7 +26,7 @@ def test_vectors_stand_by_client_and_targets_are_scaled():
     assert tensors["local/labels"].tolist() == [0, 1, 2]
     assert tensors["local/vectors"].tolist() == [[10, 11], [0, 1], [2, 3]]
     assert tensors["global/labels"].tolist() == [0, 1, 2]
-    assert torch.equal(tensors["global/vectors"], 10 * SHARED.vectors)
+    assert torch.equal(tensors["global/vectors"], 10 * SHARED["prototypes"].vectors)
 
 
 def test_prototypes_of_ones_own_are_no_global_ones():
@@ -46,10 +47,10 @@ def test_what_takes_too_much_room_is_left_out_and_counted(monkeypatch):
 def test_of_mixtures_the_means_stay_and_have_no_distance():
     means = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     mixture = MixtureSet(torch.tensor([1, 1]), means, torch.ones(2, 2), torch.tensor([0.5, 0.5]))
-    tensors, _ = snapshot({0: mixture}, {EVERYONE: mixture}, 1.0)
+    tensors, _ = snapshot({0: payload(mixture)}, {EVERYONE: payload(mixture)}, 1.0)
     assert tensors["local/labels"].tolist() == tensors["global/labels"].tolist() == [1, 1]
     assert torch.equal(tensors["local/vectors"], means)
-    assert separation_of({EVERYONE: mixture}, 1.0) == {}
+    assert separation_of({EVERYONE: payload(mixture)}, 1.0) == {}
 
 
 def test_distances_are_those_of_the_targets():

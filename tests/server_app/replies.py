@@ -10,6 +10,7 @@ from protosphere.wire import messages
 from protosphere.wire.codec import Codec
 from protosphere.wire.parts import Limits
 from protosphere.wire.payloads import Evaluation, Report, TrainingFigures
+from tests.payloads import payload
 
 CODEC = Codec(num_classes=4, dim=3)
 LIMITS = Limits(CODEC, max_norm=1e6)
@@ -21,7 +22,7 @@ TRAINING = TrainingFigures(20, 2, {"loss": 1.0})
 
 def upload(partition, classes=(0, 2)):
     vectors = torch.arange(3.0 * len(classes)).reshape(-1, 3) + partition
-    return PrototypeSet(torch.tensor(classes), vectors)
+    return payload(PrototypeSet(torch.tensor(classes), vectors))
 
 
 def trained(partition, **changes):

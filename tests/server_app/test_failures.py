@@ -16,6 +16,7 @@ from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import encode_report
+from tests.payloads import lone, payloads
 
 
 def lines_of(strategy):
@@ -118,10 +119,10 @@ def test_a_global_prototype_that_does_not_fit_ends_the_run_by_round_and_class(fe
 
     def grown(self, uploads, state, server_round):
         outcome = whole(self, uploads, state, server_round)
-        (payload,) = outcome.downloads.values()
-        vectors = payload.vectors.clone()
+        (prototypes,) = map(lone, outcome.downloads.values())
+        vectors = prototypes.vectors.clone()
         vectors[2, 0] = 7e4 if server_round == 2 else 6e4
-        return replace(outcome, downloads={EVERYONE: payload.with_vectors(vectors)})
+        return replace(outcome, downloads=payloads({EVERYONE: prototypes.with_vectors(vectors)}))
 
     monkeypatch.setattr(strategy, "aggregate", grown)
     group = federation(3, codec=Codec(4, 3, wire_dtype="float16"))

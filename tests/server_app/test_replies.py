@@ -13,6 +13,7 @@ from protosphere.wire import messages
 from protosphere.wire.codec import Codec
 from protosphere.wire.parts import Limits
 from protosphere.wire.payloads import Evaluation
+from tests.payloads import lone, payload
 from tests.server_app.replies import (
     EVALUATION,
     LIMITS,
@@ -199,10 +200,11 @@ def test_an_upload_for_a_class_that_the_client_does_not_hold_is_dropped(federati
     def change(partition, number, kind, report):
         if partition != 1 or report.payload is None or number != 2:
             return report
-        own = report.payload
+        own = lone(report.payload)
         # as when a bit of a label turns over on the way
         other = next(label for label in range(4) if label not in clients.held[1])
-        return replace(report, payload=replace(own, labels=torch.tensor([*own.labels[:-1], other]).sort().values))
+        labels = torch.tensor([*own.labels[:-1], other]).sort().values
+        return replace(report, payload=payload(replace(own, labels=labels)))
 
     clients = federation(tamper=change, held={0: (0, 1, 2, 3), 1: (0, 2), 2: (1,), 3: (2, 3)})
     lines = clients.start({"rounds": 3}).folder.lines()

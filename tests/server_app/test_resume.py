@@ -13,6 +13,7 @@ from protosphere.record.round import RunError
 from protosphere.server_app.checkpoint import pack
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
+from tests.payloads import lone, payload
 
 CONSTANTS = {"mu": 0.1 + 0.2, "other": -1e-300}
 
@@ -165,7 +166,7 @@ def test_a_run_that_stopped_on_failures_goes_on_from_there(federation):
     resumed = once.start({"rounds": 6, "max-failed-rounds": 2, "resume": str(path)})
     assert [line["training"]["valid"] for line in resumed.folder.lines()[:6]] == [3, 3, 0, 0, 0, 3]
     downloads = {i.round: i.payload for *_, i in once.asked}
-    assert downloads[5].labels.tolist() == [0, 1, 2, 3]
+    assert lone(downloads[5]).labels.tolist() == [0, 1, 2, 3]
 
 
 def test_the_collapse_is_measured_against_round_1_of_the_run_that_was_cut(federation, say):
@@ -173,7 +174,7 @@ def test_the_collapse_is_measured_against_round_1_of_the_run_that_was_cut(federa
         if kind != "train":
             return report
         vectors = torch.ones(4, 3) * (1.0 if round_number < 3 else 0.3)
-        return replace(report, payload=report.payload.with_vectors(vectors))
+        return replace(report, payload=payload(lone(report.payload).with_vectors(vectors)))
 
     short = federation(2, tamper=shrink).start({"rounds": 2})
     assert not [line for line in say() if "collapse" in line]

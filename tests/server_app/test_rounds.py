@@ -15,6 +15,7 @@ from protosphere.server_app.checkpoint import pack
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE, Outcome, ServerHalf
 from protosphere.wire.codec import Codec
+from tests.payloads import lone, payload, payloads
 
 
 def lines_of(strategy):
@@ -141,7 +142,7 @@ def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
     group = federation(3, tamper=fail)
     strategy = group.start({"rounds": 3})
     downloads = {i.round: i.payload for *_, i in group.asked}
-    assert torch.equal(downloads[2].vectors, downloads[3].vectors)
+    assert torch.equal(lone(downloads[2]).vectors, lone(downloads[3]).vectors)
     lost = lines_of(strategy)[1]
     assert (lost["training"]["asked"], lost["training"]["valid"], lost["server"]) == (3, 0, {})
     assert "evaluation" not in lost
@@ -166,11 +167,13 @@ class Broken(ServerHalf):
     """Makes a prototype that is not finite in round 2, and figures that JSON does not know."""
 
     def aggregate(self, uploads, state, server_round):
-        payload = uploads[0]
+        prototypes = lone(uploads[0])
         if server_round == 2:
-            payload = payload.with_vectors(payload.vectors / torch.tensor([[1.0], [1.0], [0.0], [0.0]]))
+            prototypes = prototypes.with_vectors(prototypes.vectors / torch.tensor([[1.0], [1.0], [0.0], [0.0]]))
         figures = {"infinite": math.inf, "not": math.nan, "word": "exact", "number": 3, "nothing": None}
-        return Outcome({"round": torch.tensor(server_round)}, {EVERYONE: payload}, figures, ["mind the gap"])
+        return Outcome(
+            {"round": torch.tensor(server_round)}, payloads({EVERYONE: prototypes}), figures, ["mind the gap"]
+        )
 
 
 def broken(monkeypatch):
@@ -211,7 +214,7 @@ def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say,
         if kind != "train":
             return report
         scale = 8.0 * (factor if round_number == 3 else 1.0)
-        return replace(report, payload=PrototypeSet(torch.arange(4), scale * unit))
+        return replace(report, payload=payload(PrototypeSet(torch.arange(4), scale * unit)))
 
     strategy = federation(2, tamper=shrink).start({"rounds": 3})
     said = [line for line in say() if "collapse" in line]

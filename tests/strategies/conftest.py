@@ -22,6 +22,7 @@ from protosphere.wire.messages import decode_instruction, encode_identity, encod
 from protosphere.wire.parts import Limits
 from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 from protosphere.wire.specs import Spec
+from tests.payloads import payload
 
 CLASSES, DIM = 4, 3
 CODEC = Codec(CLASSES, DIM)
@@ -176,7 +177,7 @@ class Federation:
         if kind != "train":
             return report
         training = TrainingFigures(self.rows[partition][0], 2, {"cross-entropy": rng.random(), "loss": rng.random()})
-        return replace(report, training=training, payload=self.upload(partition, round_number))
+        return replace(report, training=training, payload=payload(self.upload(partition, round_number)))
 
     def upload(self, partition, round_number):
         """Its prototypes of that round."""

@@ -7,7 +7,6 @@ from protosphere.models.split import split
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import Batch
-from protosphere.wire.payloads import Parts
 from protosphere.wire.weights import layout_lines
 
 K, D = 3, 4
@@ -43,7 +42,7 @@ def batch(rows=7):
 def received_of(objective, module, shift):
     """A payload of the module's shared tensors, each moved by `shift`."""
     shared = objective.shared(module)
-    return Parts({p: Weights({n: t + shift for n, t in part.tensors.items()}) for p, part in shared.items()})
+    return {p: Weights({n: t + shift for n, t in part.tensors.items()}) for p, part in shared.items()}
 
 
 def evaluations(run, metrics, **settings):

@@ -4,11 +4,14 @@ import torch
 
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.wire.payloads import to_tensors
+from tests.payloads import payload
 
 
 def same(one, other):
-    """Whether two payloads, or none, are equal to the bit."""
-    return one is other if one is None or other is None else same_state(to_tensors(one), to_tensors(other))
+    """Whether two payloads or parts, or none, are equal to the bit."""
+    if one is None or other is None:
+        return one is other
+    return same_state(to_tensors(payload(one)), to_tensors(payload(other)))
 
 
 def same_state(one, other):

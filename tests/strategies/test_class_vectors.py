@@ -15,7 +15,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState, Phase
 from protosphere.strategies.fednh import FedNHSettings, start
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of, lines_of_layouts
 
 K, D = 3, 5
@@ -42,14 +42,14 @@ def uploads_of(objective, held=HELD, counts=None):
         vectors = 3 * torch.randn(len(labels), D, generator=random)
         number = torch.tensor([counts[partition][c] for c in labels]) if counts else None
         prototypes = PrototypeSet(torch.tensor(labels), vectors, number)
-        sent[partition] = Parts({**objective.shared(client(objective, partition).module), "prototypes": prototypes})
+        sent[partition] = {**objective.shared(client(objective, partition).module), "prototypes": prototypes}
     return sent
 
 
 def met(server, uploads, models=("net", "net", "net")):
     identities = {}
     for p, upload in uploads.items():
-        lines = lines_of_layouts({part: upload[part] for part in upload.parts if part != "prototypes"})
+        lines = lines_of_layouts({part: upload[part] for part in upload if part != "prototypes"})
         identities[p] = Identity(p, 3, models[p], rows=(ROWS[p], 90 - ROWS[p], 5), layouts=lines)
     server.meet(Codec(K, D), identities)
     return server
@@ -116,8 +116,8 @@ def test_fednh_keeps_a_prototype_where_reports_cancel():
     uploads = uploads_of(objective)
     vectors = torch.ones(1, D)
     for partition, sign in ((0, 1), (1, -1)):
-        parts = dict(uploads[partition].parts)
-        uploads[partition] = Parts(parts | {"prototypes": PrototypeSet(torch.tensor([0]), sign * vectors)})
+        parts = dict(uploads[partition])
+        uploads[partition] = parts | {"prototypes": PrototypeSet(torch.tensor([0]), sign * vectors)}
     del uploads[2]
     identities = uploads_of(objective)
     state = met(server, identities).begin().state
@@ -176,7 +176,7 @@ def test_fednh_takes_the_prototypes_that_came_and_uploads_directions():
     _, objective = halves("fednh")
     state = client(objective)
     came = PrototypeSet(torch.arange(K), 2 * torch.eye(K, D))
-    payload = Parts({**objective.shared(client(objective, 1).module), "prototypes": came})
+    payload = {**objective.shared(client(objective, 1).module), "prototypes": came}
     before = state.module.classifier.prototypes.clone()
     arrived = objective.arrived(state, payload)
     assert torch.equal(arrived.module.classifier.prototypes, torch.eye(K, D))
@@ -195,7 +195,7 @@ def test_fedfa_s_loss_is_that_of_loops_and_its_calibration_moves_the_head_alone(
     _, objective = halves("fedfa", **{"fedfa.anchor-weight": 0.7})
     state, rows = client(objective), batch()
     anchors = torch.randn(K, D, generator=torch.Generator().manual_seed(3))
-    payload = Parts({"prototypes": PrototypeSet(torch.arange(K), anchors)})
+    payload = {"prototypes": PrototypeSet(torch.arange(K), anchors)}
     lay_out(objective, state, payload, torch.device("cpu"))
     loss = objective.loss(state, rows, Phase("train", []), 2)
     z = state.module.features(rows.inputs)

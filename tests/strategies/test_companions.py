@@ -14,7 +14,7 @@ from protosphere.prototypes.weights import Weights
 from protosphere.reports.report import write_report
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.payloads import Identity
 from tests.strategies.kin import SMALL, halves_of, lines_of_layouts
 
 K, D = 3, 4
@@ -70,7 +70,7 @@ def test_clients_companions_count_over_all_architectures_alike_or_by_samples(str
             for p in state.module.companion.parameters():
                 p.fill_(3.0 * partition)
         uploads[partition] = objective.upload(state, 1)
-        lines = lines_of_layouts(uploads[partition].parts)
+        lines = lines_of_layouts(uploads[partition])
         identities[partition] = Identity(partition, 2, model, rows=(rows, 100 - rows, 5), layouts=lines)
     server.meet(Codec(K, D), identities)
     (mean,) = server.aggregate(uploads, {}, 1).downloads.values()
@@ -160,7 +160,7 @@ def test_the_features_of_fedmrl_are_a_map_of_both_models_and_its_loss_has_two_he
 def test_fedmrl_is_judged_by_its_own_model_with_the_companion_that_came():
     objective, state = built("fedmrl")
     came = {name: tensor + 1 for name, tensor in objective.shared(state.module)["companion"].tensors.items()}
-    arrived = objective.arrived(state, Parts({"companion": Weights(came)})).module
+    arrived = objective.arrived(state, {"companion": Weights(came)}).module
     assert same(arrived.model, state.module.model)
     assert torch.equal(arrived.projection.weight, state.module.projection.weight)
     assert all(torch.equal(p, came[f"companion.{n}"]) for n, p in arrived.companion.named_parameters())

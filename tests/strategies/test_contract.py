@@ -24,7 +24,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings, settings_read
 from protosphere.wire.low_rank import products
-from protosphere.wire.payloads import Parts, parts_of
+from tests.payloads import lone
 from tests.strategies.needs import ASKED
 from tests.strategies.sets import same
 from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, watched, without_time
@@ -107,35 +107,34 @@ def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_i
     assert {number for _, number in seen.took} == (set(range(1, last)) if exchange.up else set())
     for (partition, _), upload in seen.took.items():
         names = {spec.name for spec in exchange.up}
-        assert names.issuperset(parts_of(upload))
-        assert len(parts_of(upload)) == (1 if exchange.either else len(names))
-        if not isinstance(upload, Parts):
-            assert upload.labels.unique().tolist() == roster[partition]["classes"]
-            assert (upload.counts is not None) == exchange.counts
-        if isinstance(upload, PrototypeSet):
-            assert upload.dim == (CLASSES if exchange.up[0].classwise else DIM)
+        assert names.issuperset(upload)
+        assert len(upload) == (1 if exchange.either else len(names))
+        if not exchange.weights:
+            part = lone(upload)
+            assert part.labels.unique().tolist() == roster[partition]["classes"]
+            assert (part.counts is not None) == exchange.counts
+            assert part.dim == (CLASSES if exchange.up[0].classwise else DIM)
 
 
 def multiplied(payload):
     """What is of low rank as the product that arrives."""
-    if not isinstance(payload, Parts):
-        return payload
-    parts = payload.parts.items()
-    return Parts({n: Weights(products(p.tensors)) if isinstance(p, Weights) else p for n, p in parts})
+    if payload is None:
+        return None
+    return {n: Weights(products(p.tensors)) if isinstance(p, Weights) else p for n, p in payload.items()}
 
 
 def size_of(payload, halved=()):
     """Bytes by the formula: four a value, of the values alone; two of matrices in parts that are `halved`."""
-    if payload is None:
-        return 0
-    if isinstance(payload, PrototypeSet):
+    return sum(size_of_part(part, name in halved) for name, part in (payload or {}).items())
+
+
+def size_of_part(part, halved):
+    if isinstance(part, PrototypeSet):
         # outputs have K values, features d
-        return 4 * len(payload) * payload.dim
-    if isinstance(payload, MixtureSet):
-        return 4 * len(payload) * (2 * DIM + 1)
-    if isinstance(payload, Weights):
-        return sum((2 if halved and tensor.dim() > 1 else 4) * tensor.numel() for tensor in payload.tensors.values())
-    return sum(size_of(part, name in halved) for name, part in parts_of(payload).items())
+        return 4 * len(part) * part.dim
+    if isinstance(part, MixtureSet):
+        return 4 * len(part) * (2 * DIM + 1)
+    return sum((2 if halved and tensor.dim() > 1 else 4) * tensor.numel() for tensor in part.tensors.values())
 
 
 @every_row

@@ -14,7 +14,7 @@ from protosphere.models.split import split
 from protosphere.prototypes.losses import missing_variance, uniformity
 from protosphere.strategies.contract import ClientState
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.payloads import Identity
 from tests.strategies.kin import D, K, batch, evaluations, halves_of, lines_of_layouts, network, objective_of
 
 
@@ -40,8 +40,8 @@ def test_the_proximal_term_is_half_mu_times_the_squared_distance_to_what_was_rec
     objective = objective_of("fedprox", **{"fedprox.mu": mu})
     state = ClientState(network())
     came = {name: p.detach() + 0.5 for name, p in state.module.named_parameters()}
-    payload = Parts(objective.shared(network()))
-    for part in payload.parts.values():
+    payload = objective.shared(network())
+    for part in payload.values():
         for name, tensor in part.tensors.items():
             tensor.copy_(came.get(name, tensor))
     objective.receive(state, payload, 2)

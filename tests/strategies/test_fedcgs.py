@@ -17,8 +17,9 @@ from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.fedcgs import layouts
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.payloads import Identity
 from protosphere.wire.weights import layout_lines
+from tests.payloads import lone
 from tests.strategies.needs import ASKED
 
 K, D, N = 4, 5, 400
@@ -135,7 +136,7 @@ def test_however_rows_are_dealt_clients_judge_as_if_all_lay_together(deal):
 def test_of_the_identity_it_is_the_nearest_direction_of_the_class_means():
     features, labels = rows()
     received, objective = outcome_of(deals(labels)["by class"], features, labels, **{"fedcgs.covariance": "identity"})
-    assert received.counts is None
+    assert lone(received).counts is None
     new = normalize(rows(seed=1)[0], dim=1)
     means = torch.stack([as_sent(features)[labels == label].mean(dim=0) for label in range(K)])
     expected = new @ normalize(means, dim=1).T
@@ -177,7 +178,7 @@ def test_a_client_that_sends_no_moment_of_its_rows_leaves_it_finite():
     features, labels = rows()
     server, objective = halves_of()
     upload = objective.upload(ClientState(None, encoded=lambda: (features, labels)), 1)
-    lie = Parts({**upload.parts, "moment": Weights({"moment": -9e3 * torch.eye(D)})})
+    lie = {**upload, "moment": Weights({"moment": -9e3 * torch.eye(D)})}
     received = server.aggregate({0: upload, 1: lie}, {}, 1).downloads[EVERYONE]
     assert all(bool(tensor.isfinite().all()) for tensor in received["discriminant"].tensors.values())
 
@@ -209,10 +210,10 @@ def test_statistics_that_no_rows_have_are_refused(lie, words):
     server, objective = halves_of(sizes=(N,))
     upload = objective.upload(ClientState(None, encoded=lambda: (features, labels)), 1)
     assert server.impossible(0, upload) == ""
-    own, moment = upload.parts["prototypes"], upload.parts["moment"].tensors["moment"]
+    own, moment = upload["prototypes"], upload["moment"].tensors["moment"]
     vectors, moment = lie(own.vectors, moment)
     told = {"prototypes": replace(own, vectors=vectors), "moment": Weights({"moment": moment})}
-    assert words in server.impossible(0, Parts(told))
+    assert words in server.impossible(0, told)
 
 
 def test_who_contradicts_the_others_is_left_out_and_named():
@@ -225,12 +226,12 @@ def test_who_contradicts_the_others_is_left_out_and_named():
     uploads = {p: objective.upload(state, 1) for p, state in enumerate(states)}
     honest = server.aggregate(uploads, {}, 1)
     assert honest.warnings == []
-    own = uploads[2].parts["prototypes"]
-    lie = Parts({**uploads[2].parts, "prototypes": replace(own, vectors=own.vectors.roll(1, 0))})
+    own = uploads[2]["prototypes"]
+    lie = {**uploads[2], "prototypes": replace(own, vectors=own.vectors.roll(1, 0))}
     found = server.aggregate({**uploads, 2: lie}, {}, 1)
     assert "client 2 is left out" in found.warnings[0]
     without = server.aggregate({p: upload for p, upload in uploads.items() if p != 2}, {}, 1)
-    both = [each.downloads[EVERYONE].parts["discriminant"].tensors["weight"] for each in (found, without)]
+    both = [each.downloads[EVERYONE]["discriminant"].tensors["weight"] for each in (found, without)]
     assert torch.equal(*both)
 
 

@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy, softmax
 
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState, Phase
+from tests.payloads import lone, payload, payloads
 from tests.strategies.kin import halves_of as both_halves
 
 K, D = 4, 3
@@ -42,9 +43,9 @@ def uploads():
 def test_a_target_is_the_mean_of_all_other_holders(teacher):
     server, _ = halves_of(**{"feddistill.teacher": teacher})
     sent = uploads()
-    outcome = server.aggregate(sent, {}, 1)
+    outcome = server.aggregate(payloads(sent), {}, 1)
     for partition in (*HELD, 9):
-        got = outcome.downloads[server.address(partition, outcome.downloads, {}, 2)]
+        got = lone(outcome.downloads[server.address(partition, outcome.downloads, {}, 2)])
         for label in range(K):
             of = [
                 sent[p].vectors[HELD[p].index(label)].double().numpy()
@@ -62,22 +63,22 @@ def test_what_is_no_distribution_is_made_one_so_that_no_loss_is_without_a_bound(
     server, objective = halves_of()
     sent = uploads() | {5: PrototypeSet(torch.tensor([1, 2]), torch.full((2, K), -4.0))}
     sent[5].vectors[0, 0] = 9e3
-    outcome = server.aggregate(sent, {}, 1)
-    for download in outcome.downloads.values():
+    outcome = server.aggregate(payloads(sent), {}, 1)
+    for download in map(lone, outcome.downloads.values()):
         assert bool((download.vectors >= 0).all())
         torch.testing.assert_close(download.vectors.sum(dim=1), torch.ones(len(download)))
     state = ClientState(Net())
-    objective.receive(state, PrototypeSet(torch.tensor([0]), torch.tensor([[-1e4, 3.0, 1.0, 0.0]])), 2)
+    objective.receive(state, payload(PrototypeSet(torch.tensor([0]), torch.tensor([[-1e4, 3.0, 1.0, 0.0]]))), 2)
     assert bool((state.received["taught"].tensors["targets"] >= 0).all())
 
 
 def test_the_upload_is_the_mean_output_of_each_class():
     _, objective = halves_of()
     state = ClientState(Net())
-    assert objective.upload(state, 1) is None
+    assert lone(objective.upload(state, 1)) is None
     z, labels = torch.randn(7, D), torch.tensor([0, 0, 2, 2, 2, 3, 0])
     state.features = (z, labels)
-    sent = objective.upload(state, 1)
+    sent = lone(objective.upload(state, 1))
     assert (sent.labels.tolist(), sent.counts) == ([0, 2, 3], None)
     every = softmax(state.module.classify(z).detach(), dim=1)
     for label, vector in zip(sent.labels.tolist(), sent.vectors, strict=True):
@@ -91,7 +92,7 @@ def test_the_loss_adds_the_cross_entropy_to_the_targets_of_rows_that_have_one():
     phase = Phase("train", [])
     assert set(objective.loss(state, batch, phase, 1).parts) == {"cross-entropy"}
     came = PrototypeSet(torch.tensor([0, 2]), torch.tensor([[0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1]]))
-    objective.receive(state, came, 2)
+    objective.receive(state, payload(came), 2)
     loss = objective.loss(state, batch, phase, 2)
     logits = state.module.classify(state.module.features(batch.inputs))
     wanted = {0: came.vectors[0], 2: came.vectors[1]}
@@ -102,9 +103,9 @@ def test_the_loss_adds_the_cross_entropy_to_the_targets_of_rows_that_have_one():
     expected = cross_entropy(logits, batch.labels) + 2 * torch.stack(terms).mean()
     torch.testing.assert_close(loss.total, expected)
     # no row of the batch has a target: nothing is added, and nothing is NaN
-    objective.receive(state, PrototypeSet(torch.tensor([3]), came.vectors[:1]), 2)
+    objective.receive(state, payload(PrototypeSet(torch.tensor([3]), came.vectors[:1])), 2)
     assert float(objective.loss(state, batch, phase, 2).parts["distillation"]) == 0
-    assert objective.targets(state, came) is None
+    assert objective.targets(state, payload(came)) is None
 
 
 def test_at_weight_0_it_is_local_to_the_bit(run, metrics):

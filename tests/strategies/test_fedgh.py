@@ -14,6 +14,7 @@ from protosphere.strategies.weights import head_layout
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 from protosphere.wire.weights import layout_lines
+from tests.payloads import payloads
 from tests.strategies.sets import same_state
 
 K, D = 4, 3
@@ -48,12 +49,12 @@ def test_the_head_takes_the_steps_of_the_cross_entropy_on_all_prototypes():
         scores = np.exp(rows @ weight.T + bias)
         apart = (scores / scores.sum(axis=1, keepdims=True) - wanted) / len(rows)
         weight, bias = weight - 0.01 * apart.T @ rows, bias - 0.01 * apart.sum(axis=0)
-    head = server.aggregate(sent, {}, 1).downloads[EVERYONE]["head"].tensors
+    head = server.aggregate(payloads(sent), {}, 1).downloads[EVERYONE]["head"].tensors
     np.testing.assert_allclose(head["classifier.weight"], weight, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(head["classifier.bias"], bias, rtol=1e-5, atol=1e-6)
     # and it is what a client predicts with
     state = ClientState(model)
-    arrived = objective.arrived(state, server.aggregate(sent, {}, 1).downloads[EVERYONE])
+    arrived = objective.arrived(state, server.aggregate(payloads(sent), {}, 1).downloads[EVERYONE])
     assert torch.equal(arrived.module.classifier.bias, head["classifier.bias"])
 
 
@@ -61,13 +62,13 @@ def test_it_learns_the_prototypes_and_goes_on_where_the_last_round_left_it():
     server, _ = halves_of(**{"fedgh.server-epochs": 400})
     state, losses = {}, []
     for number in range(1, 4):
-        outcome = server.aggregate(uploads(), state, number)
+        outcome = server.aggregate(payloads(uploads()), state, number)
         state = outcome.state
         losses.append(outcome.figures["head_loss"])
     assert losses == sorted(losses, reverse=True)
     assert losses[2] < 0.9 * losses[0]
-    first = server.aggregate(uploads(), {}, 1).state
-    once, twice = (server.aggregate(uploads(), first, 2).state for _ in range(2))
+    first = server.aggregate(payloads(uploads()), {}, 1).state
+    once, twice = (server.aggregate(payloads(uploads()), first, 2).state for _ in range(2))
     assert same_state(once, twice), "the state that it is given stays as it is"
 
 
@@ -75,7 +76,7 @@ def test_it_learns_the_prototypes_and_goes_on_where_the_last_round_left_it():
 def test_prototypes_of_any_legal_length_leave_a_finite_head(length):
     server, _ = halves_of()
     sent = {p: upload.with_vectors(length * upload.on_sphere().vectors) for p, upload in uploads().items()}
-    head = server.aggregate(sent, {}, 1).downloads[EVERYONE]["head"].tensors
+    head = server.aggregate(payloads(sent), {}, 1).downloads[EVERYONE]["head"].tensors
     assert all(bool(tensor.isfinite().all()) for tensor in head.values())
 
 

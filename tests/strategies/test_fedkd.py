@@ -16,7 +16,7 @@ from protosphere.strategies.fedkd import CHANGE, WHOLE, FedKD, FedKDObjective, b
 from protosphere.wire.codec import Codec
 from protosphere.wire.low_rank import factored
 from protosphere.wire.parts import as_arrived
-from protosphere.wire.payloads import Identity, Parts, parts_of
+from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state
@@ -87,7 +87,7 @@ def test_models_without_any_error_have_a_finite_loss():
 def test_the_energy_goes_from_its_start_to_its_end_over_the_rounds():
     objective, state = built(**{"fedkd.start-energy": 0.2, "fedkd.end-energy": 0.9})
     base = objective.shared(state.module)["companion"]
-    objective.receive(state, Parts({"companion": base}), 2)
+    objective.receive(state, {"companion": base}, 2)
     with torch.no_grad():
         for p in state.module.companion.parameters():
             p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
@@ -96,7 +96,7 @@ def test_the_energy_goes_from_its_start_to_its_end_over_the_rounds():
     for number in (2, 4):
         sent = objective.upload(state, number)
         expected = factored(change, 0.2 + 0.7 * number / 4)
-        assert list(sent.parts) == ["companion-update"]
+        assert list(sent) == ["companion-update"]
         assert same_state(sent["companion-update"].tensors, expected.tensors)
 
 
@@ -124,19 +124,19 @@ def met(clients=3, **settings):
 @pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
 def test_the_model_is_the_plain_mean_then_moves_by_the_mean_change_as_it_arrives(wire_dtype):
     server, start = met(**{"wire-dtype": wire_dtype, "fedkd.start-energy": 0.4, "fedkd.end-energy": 0.6})
-    first = server.aggregate({p: Parts({"companion": shifted(start, 3.0 * p)}) for p in (0, 1)}, {}, 1)
+    first = server.aggregate({p: {"companion": shifted(start, 3.0 * p)} for p in (0, 1)}, {}, 1)
     assert list(first.downloads) == [EVERYONE]
     for name, tensor in base_of(first.state).tensors.items():
         torch.testing.assert_close(tensor, start.tensors[name] + 1.5, msg="whatever the numbers of rows")
     drawn = {p: Weights({n: torch.randn_like(t) for n, t in start.tensors.items()}) for p in (1, 2)}
-    second = server.aggregate({p: Parts({"companion-update": each}) for p, each in drawn.items()}, first.state, 2)
+    second = server.aggregate({p: {"companion-update": each} for p, each in drawn.items()}, first.state, 2)
     whole, change = second.downloads[EVERYONE]["companion"], second.downloads[0]
     assert same_state(base_of(second.state).tensors, whole.tensors)
     assert second.figures["values_share"] < 1
     objective, state = built(**{"wire-dtype": wire_dtype})
     objective.receive(state, first.downloads[EVERYONE], 2)
     arrived = as_arrived(change["companion-update"], CHANGE, server.codec, start.layout)
-    objective.receive(state, Parts({"companion-update": arrived}), 3)
+    objective.receive(state, {"companion-update": arrived}, 3)
     assert same_state(objective.shared(state.module)["companion"].tensors, whole.tensors)
     mean = {name: (drawn[1].tensors[name] + drawn[2].tensors[name]) / 2 for name in start.tensors}
     lost = sum(float((mean[n] + base_of(first.state).tensors[n] - t).square().sum()) for n, t in whole.tensors.items())
@@ -150,8 +150,8 @@ def test_changes_that_add_up_to_what_nobody_would_take_are_dropped_and_the_run_g
     change = Weights({name: torch.full_like(tensor, 0.0) for name, tensor in start.tensors.items()})
     name = next(iter(change.tensors))
     change.tensors[name].view(-1)[0] = much
-    state = server.aggregate({0: Parts({"companion": start})}, {}, 1).state
-    uploads = {p: Parts({"companion-update": change}) for p in (0, 1)}
+    state = server.aggregate({0: {"companion": start}}, {}, 1).state
+    uploads = {p: {"companion-update": change} for p in (0, 1)}
     outcomes = []
     for number in (2, 3):
         outcomes.append(server.aggregate(uploads, state, number))
@@ -168,10 +168,10 @@ def test_changes_that_add_up_to_what_nobody_would_take_are_dropped_and_the_run_g
 def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the_whole_to_the_others():
     server, start = met()
     assert [server.awaited((WHOLE, CHANGE), {}, number) for number in (1, 2)] == [(WHOLE,), (WHOLE,)]
-    first = server.aggregate({p: Parts({"companion": start}) for p in (0, 1, 2)}, {}, 1)
+    first = server.aggregate({p: {"companion": start} for p in (0, 1, 2)}, {}, 1)
     assert server.awaited((WHOLE, CHANGE), first.state, 2) == (CHANGE,)
     assert {server.address(p, first.downloads, first.state, 2) for p in range(3)} == {EVERYONE}
-    step = Parts({"companion-update": shifted(start, 1.0)})
+    step = {"companion-update": shifted(start, 1.0)}
     second = server.aggregate({0: step, 2: step}, first.state, 2)
     assert [server.address(p, second.downloads, second.state, 3) for p in range(3)] == [0, EVERYONE, 0]
     # a round of which nothing counted: who was sent the change holds it already
@@ -212,7 +212,7 @@ def test_after_every_loss_the_clients_hold_the_server_s_model_to_the_bit(run, mo
         key = messages(self, partition, downloads, state, server_round)
         if downloads:
             had[server_round] = base_of(state).tensors
-            sent.setdefault(server_round, set()).add(*parts_of(downloads[key]))
+            sent.setdefault(server_round, set()).add(*downloads[key])
         return key
 
     monkeypatch.setattr(FedKDObjective, "phases", holding)

@@ -14,6 +14,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
 from protosphere.wire.parts import Limits, decode_payload, encode_payload
+from tests.payloads import lone, payload, payloads
 
 K, D = 5, 8
 FEDPAGR = {"strategy": "fedpagr"}
@@ -43,9 +44,9 @@ def prototypes(seed, num_classes=K, dim=D, length=1.0):
     return PrototypeSet(torch.arange(num_classes), (length * vectors).float())
 
 
-def across(payload, codec):
+def across(part, codec):
     """As the other end has it."""
-    return decode_payload(encode_payload(payload, codec), Limits(codec, 1e6))
+    return lone(decode_payload(encode_payload(payload(part), codec), Limits(codec, 1e6)))
 
 
 def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
@@ -55,13 +56,13 @@ def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):
     again = halves(FEDPAGR, K, D).server.begin()
     other = halves(FEDPAGR | {"seed": 1}, K, D).server.begin()
     assert set(first.downloads) == {EVERYONE}
-    begun = first.downloads[EVERYONE]
+    begun = lone(first.downloads[EVERYONE])
     assert begun.labels.tolist() == list(range(K))
     assert begun.counts is None
     assert begun.vectors.dtype == torch.float32
     torch.testing.assert_close(begun.vectors.norm(dim=1), torch.ones(K))
-    assert torch.equal(again.downloads[EVERYONE].vectors, begun.vectors)
-    assert float((other.downloads[EVERYONE].vectors - begun.vectors).norm(dim=1).min()) > 0.1
+    assert torch.equal(lone(again.downloads[EVERYONE]).vectors, begun.vectors)
+    assert float((lone(other.downloads[EVERYONE]).vectors - begun.vectors).norm(dim=1).min()) > 0.1
 
 
 def test_round_1_has_targets_also_for_those_who_do_not_train(federation, halves):
@@ -73,12 +74,12 @@ def test_round_1_has_targets_also_for_those_who_do_not_train(federation, halves)
     group = federation(4, tamper=silent)
     settings = FEDPAGR | {"fraction-train": 0.5}
     folder = group.start(settings | {"rounds": 1}).folder
-    begun = halves(settings, 4, 3).server.begin().downloads[EVERYONE]
+    begun = lone(halves(settings, 4, 3).server.begin().downloads[EVERYONE])
     again = federation(4, tamper=silent)
     again.start(settings | {"rounds": 2, "resume": str(folder.path)})
     asked = group.asked + again.asked
     assert {(number, kind) for _, number, kind, _ in asked} >= {(1, "train"), (1, "evaluate"), (2, "train")}
-    assert all(torch.equal(instruction.payload.vectors, begun.vectors) for *_, instruction in asked)
+    assert all(torch.equal(lone(instruction.payload).vectors, begun.vectors) for *_, instruction in asked)
 
 
 @pytest.mark.parametrize("options", [{}, OTHER_SERVER], ids=["paper", "other"])
@@ -94,8 +95,8 @@ def test_the_step_is_the_refinement_of_the_normalised_means_to_the_bit(halves, o
         assert counts.tolist() == [4, 4, 4, 4, 0]
         start = mean_directions(sums, counts, state["vectors"])
         refined = refine(start, sums, counts, **given)
-        outcome = strategy.aggregate(sets, state, number)
-        (download,), state = outcome.downloads.values(), outcome.state
+        outcome = strategy.aggregate(payloads(sets), state, number)
+        (download,), state = map(lone, outcome.downloads.values()), outcome.state
         assert download.labels.tolist() == list(range(K))
         assert torch.equal(state["vectors"], download.vectors)
         assert torch.equal(state["vectors"], refined.points)
@@ -112,8 +113,8 @@ def client_half(halves, settings=None, received=None, round_number=1):
     objective = made.objective
     state = ClientState(objective.build(build("tiny_perceptron", (1, 8, 8), D, K, 0), 3))
     received = prototypes(7, length=2.5) if received is None else received
-    objective.receive(state, received, round_number)
-    state.targets = objective.targets(state, received)
+    objective.receive(state, payload(received), round_number)
+    state.targets = objective.targets(state, payload(received))
     state.table = state.targets.table(K)
     return objective, state
 
@@ -185,7 +186,7 @@ def test_what_is_uploaded_are_directions_and_zeros_stay_zeros(halves):
     objective, state = client_half(halves)
     vectors = torch.tensor([[3.0, 0, 0, 4, 0, 0, 0, 0], [0.0] * 8, [0.01] * 8])
     state.prototypes = PrototypeSet(torch.tensor([0, 2, 3]), vectors, torch.tensor([5, 6, 7]))
-    sent = objective.upload(state, 1)
+    sent = lone(objective.upload(state, 1))
     expected = torch.tensor([[0.6, 0, 0, 0.8, 0, 0, 0, 0], [0.0] * 8, [8**-0.5] * 8])
     torch.testing.assert_close(sent.vectors, expected)
     # and the client keeps its own means
@@ -203,12 +204,14 @@ def test_a_client_predicts_with_what_it_trained_with(halves):
     objective, state = client_half(halves)
     kept = {name: tensor.clone() for name, tensor in state.kept.items()}
     for newest in (prototypes(8), None):
-        assert torch.equal(objective.targets(state, newest).vectors, prototypes(7, length=2.5).on_sphere().vectors)
+        assert torch.equal(
+            objective.targets(state, payload(newest)).vectors, prototypes(7, length=2.5).on_sphere().vectors
+        )
     assert kept.keys() == state.kept.keys() == as_state(prototypes(7)).keys()
     assert all(torch.equal(tensor, state.kept[name]) for name, tensor in kept.items())
     stranger, came = ClientState(state.module), prototypes(8)
     longer = came.with_vectors(3 * came.vectors)
-    torch.testing.assert_close(objective.targets(stranger, longer).vectors, came.vectors)
+    torch.testing.assert_close(objective.targets(stranger, payload(longer)).vectors, came.vectors)
     assert objective.targets(stranger, None) is None
     assert not stranger.kept
 

@@ -11,6 +11,7 @@ from protosphere.core.errors import SettingError
 from protosphere.models import build
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
+from tests.payloads import lone, payload, payloads
 
 K, D = 5, 8
 FEDPROC = {"strategy": "fedproc"}
@@ -20,8 +21,8 @@ def client_half(halves, settings=None, received=None):
     """An objective and its state in eval mode, as a client has them once it received."""
     objective = halves(FEDPROC | (settings or {}), K, D).objective
     state = ClientState(objective.build(build("tiny_perceptron", (1, 8, 8), D, K, 0), 3))
-    objective.receive(state, received, 1)
-    state.targets = objective.targets(state, received)
+    objective.receive(state, payload(received), 1)
+    state.targets = objective.targets(state, payload(received))
     state.table = None if state.targets is None else state.targets.table(K)
     state.module.eval()
     return objective, state
@@ -82,7 +83,7 @@ def test_uploads_are_the_means_as_they_are_without_counts(halves):
     objective, state = client_half(halves)
     own = PrototypeSet(torch.tensor([1, 4]), torch.tensor([[0.1] * D, [0.0] * D]), torch.tensor([3, 9]))
     state.prototypes = own
-    sent = objective.upload(state, 1)
+    sent = lone(objective.upload(state, 1))
     assert sent.counts is None
     assert torch.equal(sent.vectors, own.vectors)
 
@@ -107,11 +108,11 @@ def test_the_server_takes_means_and_keeps_what_nobody_reported(halves):
     state, expected = {}, {}
     for number, of_client in held.items():
         sets = {p: short(labels, rng) for p, labels in of_client.items()}
-        outcome = strategy.aggregate(sets, state, number)
+        outcome = strategy.aggregate(payloads(sets), state, number)
         for label in {label for labels in of_client.values() for label in labels}:
             rows = [s.vectors[s.labels.tolist().index(label)].tolist() for s in sets.values() if label in s.labels]
             expected[label] = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-        state, download = outcome.state, outcome.downloads[EVERYONE]
+        state, download = outcome.state, lone(outcome.downloads[EVERYONE])
         assert download.labels.tolist() == [0, 1, 2]
         np.testing.assert_allclose(download.vectors, [expected[label] for label in (0, 1, 2)], rtol=1e-6, atol=1e-7)
 
@@ -125,7 +126,7 @@ def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_
     sent[2] = 0
     sent[3] = 0.5 * sent[3] / sent[3].norm()
     upload = PrototypeSet(torch.tensor([0, 1, 2, 3]), sent.clone())
-    found = strategy.aggregate({4: upload}, {}, 1).downloads[EVERYONE]
+    found = lone(strategy.aggregate(payloads({4: upload}), {}, 1).downloads[EVERYONE])
     assert torch.equal(found.vectors[[0, 2, 3]], sent[[0, 2, 3]])
     np.testing.assert_allclose(found.vectors[1], sent[1].double() / math.dist(sent[1].tolist(), [0.0] * D), rtol=1e-6)
     assert torch.equal(upload.vectors, sent)
@@ -135,8 +136,8 @@ def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
     """The mean norm is watched for collapse: a claim of 1e6 in round 1 must not make honest rounds look like one."""
     strategy = halves(FEDPROC, K, D).server
     unit = PrototypeSet(torch.tensor([0]), torch.eye(D)[:1])
-    assert strategy.feature_norm({0: unit.with_vectors(0.8 * unit.vectors)}) == pytest.approx(0.8)
-    assert strategy.feature_norm({0: unit, 1: unit.with_vectors(1e6 * unit.vectors)}) == pytest.approx(1.0)
+    assert strategy.feature_norm(payloads({0: unit.with_vectors(0.8 * unit.vectors)})) == pytest.approx(0.8)
+    assert strategy.feature_norm(payloads({0: unit, 1: unit.with_vectors(1e6 * unit.vectors)})) == pytest.approx(1.0)
 
 
 # --- settings and whole runs --------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import torch
 from protosphere.prototypes.aggregation import AGGREGATIONS, aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, ClientState
+from tests.payloads import lone, payloads
 
 K, D = 6, 4
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,9 +33,9 @@ def test_the_mean_is_the_one_that_is_named_and_a_class_nobody_reports_keeps_its_
     """tests/prototypes has each mean by loops."""
     server = halves(ALLOWED | {"fedproto.aggregation": how, "fedproto.trim": 0.25}, K, D).server
     sets, later = uploads(0), uploads(1, leave_out=(2, 4))
-    first = server.aggregate(sets, {}, 1)
-    second = server.aggregate(later, first.state, 2)
-    old, new = first.downloads[EVERYONE], second.downloads[EVERYONE]
+    first = server.aggregate(payloads(sets), {}, 1)
+    second = server.aggregate(payloads(later), first.state, 2)
+    old, new = lone(first.downloads[EVERYONE]), lone(second.downloads[EVERYONE])
     assert set(first.downloads) == {EVERYONE}
     assert old.labels.tolist() == new.labels.tolist() == [0, 1, 2, 3, 4]
     assert old.counts is None
@@ -50,7 +51,7 @@ def test_a_trimmed_mean_cuts_what_the_settings_page_says(halves, holders, trim, 
     server = halves(ALLOWED | {"fedproto.aggregation": "trimmed-mean", "fedproto.trim": trim}, 1, 2).server
     values = [2.0**holder for holder in range(holders)]
     sets = {holder: PrototypeSet(torch.tensor([0]), torch.full((1, 2), value)) for holder, value in enumerate(values)}
-    mean = server.aggregate(sets, {}, 1).downloads[EVERYONE].vectors
+    mean = lone(server.aggregate(payloads(sets), {}, 1).downloads[EVERYONE]).vectors
     assert mean[0].tolist() == pytest.approx(2 * [np.mean(values[cut : holders - cut])])
     assert "from three holders on one at each end at least, unless it is 0" in (ROOT / "docs/settings.md").read_text()
 
@@ -59,6 +60,6 @@ def test_counts_are_uploaded_for_the_weighted_mean_alone(halves):
     own = uploads()[1]
     for how in AGGREGATIONS:
         both = halves(ALLOWED | {"fedproto.aggregation": how}, K, D)
-        sent = both.objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 3)
+        sent = lone(both.objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 3))
         assert (sent.counts is not None) == both.run.exchange.counts == (how == "weighted")
         assert torch.equal(sent.vectors, own.vectors)

@@ -11,6 +11,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes
 from protosphere.record.round import RunError
 from protosphere.strategies.contract import EVERYONE
+from tests.payloads import lone, payloads
 from tests.strategies.sets import same_state
 
 K, D = 6, 8
@@ -93,10 +94,10 @@ def test_two_rounds_are_the_papers_written_out(halves, extra):
     strategy, state, present = strategy_of(halves, extra), {}, set()
     for server_round, classes in ((1, (0, 1, 2)), (2, (0, 2, 4))):
         sets = uploads(server_round, classes=classes)
-        outcome = strategy.aggregate(sets, state, server_round)
+        outcome = strategy.aggregate(payloads(sets), state, server_round)
         present |= set(classes)
         weights, buffers, loss = naive_round(weights, sets, sorted(present), server_round, settings, buffers)
-        download, state = outcome.downloads[EVERYONE], outcome.state
+        download, state = lone(outcome.downloads[EVERYONE]), outcome.state
         assert set(outcome.downloads) == {EVERYONE}
         assert download.labels.tolist() == sorted(present)
         assert download.vectors.dtype == torch.float32
@@ -113,29 +114,32 @@ def test_two_rounds_are_the_papers_written_out(halves, extra):
 
 def test_a_round_of_empty_uploads_trains_nothing(halves):
     strategy, empty = strategy_of(halves), {0: PrototypeSet.empty(D), 3: PrototypeSet.empty(D)}
-    nothing = strategy.aggregate(empty, {}, 1)
-    assert len(nothing.downloads[EVERYONE]) == 0
+    nothing = strategy.aggregate(payloads(empty), {}, 1)
+    assert len(lone(nothing.downloads[EVERYONE])) == 0
     assert nothing.figures == {"margin": 100.0, "collapsed_loss": 0.0}
     # and the next round starts as the first would have
-    assert same_state(strategy.aggregate(uploads(), nothing.state, 2).state, strategy.aggregate(uploads(), {}, 2).state)
-    first = strategy.aggregate(uploads(), {}, 1)
-    still = strategy.aggregate(empty, first.state, 2)
+    assert same_state(
+        strategy.aggregate(payloads(uploads()), nothing.state, 2).state,
+        strategy.aggregate(payloads(uploads()), {}, 2).state,
+    )
+    first = strategy.aggregate(payloads(uploads()), {}, 1)
+    still = strategy.aggregate(payloads(empty), first.state, 2)
     assert same_state(still.state, first.state)
-    assert torch.equal(still.downloads[EVERYONE].vectors, first.downloads[EVERYONE].vectors)
+    assert torch.equal(lone(still.downloads[EVERYONE]).vectors, lone(first.downloads[EVERYONE]).vectors)
 
 
 def test_a_server_that_diverges_names_its_own_learning_rate(halves):
     strategy = strategy_of(halves, {"fedtgp.server-learning-rate": 1e6})
     with pytest.raises(RunError, match=r"^round 2: .*start a new run with a lower `fedtgp\.server-learning-rate`\.$"):
-        strategy.aggregate(uploads(0), {}, 2)
+        strategy.aggregate(payloads(uploads(0)), {}, 2)
 
 
 @pytest.mark.parametrize("settings", [QUICK, MOMENTUM])
 def test_the_state_that_is_given_stays_as_it_is(halves, settings):
     """A round that fails is tried again from it."""
     strategy = strategy_of(halves, settings)
-    first = strategy.aggregate(uploads(0), {}, 1)
+    first = strategy.aggregate(payloads(uploads(0)), {}, 1)
     before = {name: tensor.clone() for name, tensor in first.state.items()}
-    second = strategy.aggregate(uploads(1, classes=(0, 3, 4)), first.state, 2)
+    second = strategy.aggregate(payloads(uploads(1, classes=(0, 3, 4))), first.state, 2)
     assert same_state(first.state, before)
-    assert same_state(strategy.aggregate(uploads(1, classes=(0, 3, 4)), first.state, 2).state, second.state)
+    assert same_state(strategy.aggregate(payloads(uploads(1, classes=(0, 3, 4))), first.state, 2).state, second.state)

@@ -19,7 +19,7 @@ K, D = 2, 3
 
 def met(clusters, clients, seed=0):
     server, objective = halves_of("fesem", {"fesem.clusters": clusters, "seed": seed}, K, D)
-    lines = lines_of_layouts(upload(objective, 0.0).parts)
+    lines = lines_of_layouts(upload(objective, 0.0))
     server.meet(Codec(K, D), {p: Identity(p, clients, "net", rows=(10, 0, 0), layouts=lines) for p in range(clients)})
     return server, objective
 
@@ -108,7 +108,7 @@ def test_one_centre_is_fedavg_s_plain_mean_to_the_bit():
     uploads = {}
     for p in range(3):
         found = upload(objective, 1.0 + p)
-        for part in found.parts.values():
+        for part in found.values():
             assert isinstance(part, Weights)
             for tensor in part.tensors.values():
                 tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(p)))

@@ -21,6 +21,7 @@ from protosphere.server_app import rounds
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings
 from protosphere.strategies.contract import ServerHalf
 from protosphere.wire.codec import Codec
+from tests.payloads import lone
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,8 +146,9 @@ def test_every_method_works_with_every_codec_by_settings_alone(federation, monke
     early = [number for _, number, _, instruction in group.asked if instruction.payload is not None and number == 1]
     assert (len(early), len(seen), len(downloads)) == (in_round_1, 9, 9 + in_round_1)
     for payload in (*seen, *downloads):
-        assert payload.vectors.any()
-        assert not payload.vectors[~masks[payload.labels]].any()
+        prototypes = lone(payload)
+        assert prototypes.vectors.any()
+        assert not prototypes.vectors[~masks[prototypes.labels]].any()
     messages = [message.content for message in group.grid.sent]
     arrays = [array.numpy() for records in messages for r in records.array_records.values() for array in r.values()]
     assert len(arrays) >= 9 * 2

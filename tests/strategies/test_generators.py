@@ -23,7 +23,7 @@ from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
 from protosphere.strategies.weights import shared_seed
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.payloads import Identity
 from protosphere.wire.weights import layout_lines
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
@@ -101,7 +101,7 @@ def taught(objective, known=(0, 2), number=3):
     tensors = dict(shared["generator"].tensors)
     tensors["generator.held"] = torch.zeros(K).index_fill_(0, torch.tensor(known), 1.0)
     tensors["generator.network.1.running_var"] = torch.full((5,), 0.3)
-    objective.receive(state, Parts({**shared, "generator": Weights(tensors)}), number)
+    objective.receive(state, {**shared, "generator": Weights(tensors)}, number)
     state.module.train()
     return state
 
@@ -288,7 +288,7 @@ def test_fedpa_s_client_adds_the_generated_features_and_the_distance_to_the_prot
     shared = objective.shared(state.module)
     known = dict(shared["generator"].tensors) | {"generator.held": torch.ones(K)}
     prototypes = PrototypeSet(torch.tensor([0, 2]), torch.randn(2, D))
-    came = Parts({**shared, "generator": Weights(known), "prototypes": prototypes})
+    came = {**shared, "generator": Weights(known), "prototypes": prototypes}
     objective.receive(state, came, number)
     state.targets = objective.targets(state, came)
     state.table = state.targets.table(K)

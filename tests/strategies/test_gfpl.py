@@ -16,6 +16,7 @@ from protosphere.strategies.contract import Batch, ClientState, Phase
 from protosphere.strategies.gfpl import GFPLObjective, GFPLSettings
 from protosphere.wire.parts import as_sent
 from protosphere.wire.payloads import Instruction
+from tests.payloads import lone, payload
 from tests.strategies.sets import mixtures, same
 
 K, D = 4, 6
@@ -86,7 +87,7 @@ def test_without_the_dual_classifier_there_is_cross_entropy_alone(halves):
         assert len(loss.parts) == 1
         assert torch.equal(loss.total, cross_entropy(state.module.classifier(z), batch.labels))
     assert objective.scores(state, rows) == {}
-    objective.receive(state, mixtures([0, 1]), 2)
+    objective.receive(state, payload(mixtures([0, 1])), 2)
     retrain, _ = objective.phases(state, 2)
     assert [id(p) for p in retrain.parameters] == [id(p) for p in state.module.classifier.parameters()]
 
@@ -119,7 +120,7 @@ def test_a_class_goes_up_as_at_most_n_gaussians_and_never_more_than_its_samples(
     objective, state = client_half(halves)
     features, labels = with_features(state)
     torch.manual_seed(9)
-    sent = objective.upload(state, 10)
+    sent = lone(objective.upload(state, 10))
     assert sent.counts is None
     assert sent.labels.tolist() == [0] * 4 + [1] + [3] * 2
     torch.testing.assert_close(sent.means[4], features[labels == 1][0])
@@ -129,10 +130,10 @@ def test_a_class_goes_up_as_at_most_n_gaussians_and_never_more_than_its_samples(
     pooled = (sent.weights[:4, None] * sent.means[:4]).sum(dim=0)
     torch.testing.assert_close(pooled, features[labels == 0].mean(dim=0), rtol=1e-4, atol=1e-5)
     torch.manual_seed(9)
-    assert same(objective.upload(state, 10), sent)
+    assert same(lone(objective.upload(state, 10)), sent)
     fewer, state = client_half(halves, {"gfpl.components": 2} | SAMPLES)
     with_features(state)
-    sent = fewer.upload(state, 20)
+    sent = lone(fewer.upload(state, 20))
     assert sent.labels.tolist() == [0, 0, 1, 3, 3]
     assert sent.counts.tolist() == [7, 7, 1, 2, 2]
 
@@ -140,12 +141,12 @@ def test_a_class_goes_up_as_at_most_n_gaussians_and_never_more_than_its_samples(
 def test_nothing_goes_up_outside_an_exchange_or_without_rows(halves):
     objective, state = client_half(halves)
     with_features(state)
-    assert [number for number in range(1, 41) if objective.upload(state, number) is not None] == [10, 20, 30]
+    assert [number for number in range(1, 41) if lone(objective.upload(state, number)) is not None] == [10, 20, 30]
     state.features = None
-    assert objective.upload(state, 10) is None
+    assert lone(objective.upload(state, 10)) is None
     without, state = client_half(halves, {"gfpl.pseudo-features": 0})
     with_features(state)
-    assert all(without.upload(state, number) is None for number in range(1, 41))
+    assert all(lone(without.upload(state, number)) is None for number in range(1, 41))
 
 
 @pytest.mark.parametrize(
@@ -177,8 +178,8 @@ def client():
     return make
 
 
-def ask(number, payload=None):
-    return Instruction("a-run", number, True, payload)
+def ask(number, mixture=None):
+    return Instruction("a-run", number, True, payload(mixture))
 
 
 def digits(labels=range(CLASSES), seed=0):
@@ -221,7 +222,7 @@ def test_pseudo_features_are_of_the_mixtures_and_of_all_its_classes_equally_many
     """What is drawn of a mixture: tests/prototypes/test_mixture.py."""
     objective, state = client_half(halves, {"gfpl.pseudo-features": 40})
     came = mixtures([0, 1, 1, 1, 3], seed=5)
-    objective.receive(state, came, 11)
+    objective.receive(state, payload(came), 11)
     torch.manual_seed(2)
     retrain, train = objective.phases(state, 11)
     torch.manual_seed(2)
@@ -253,7 +254,7 @@ def test_the_steps_of_weights_grow_with_the_components(halves, most):
         objective, state = client_half(halves, {"gfpl.components": most} | settings)
         with_features(state, (200, 0, 0, 0))
         torch.manual_seed(1)
-        sent.append(as_sent(objective.upload(state, 10), gfpl.METHOD.exchange(objective.options).up))
+        sent.append(lone(as_sent(objective.upload(state, 10), gfpl.METHOD.exchange(objective.options).up)))
     exact, rounded = sent
     shares = (16 * most * exact.weights.double()).round().clamp(min=1)
     torch.testing.assert_close(rounded.weights, (shares / shares.sum()).float())

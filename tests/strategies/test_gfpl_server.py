@@ -10,6 +10,7 @@ from protosphere.models import build
 from protosphere.prototypes.fusion import fuse
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE
+from tests.payloads import lone, payload, payloads
 from tests.strategies.sets import mixtures, same
 
 K, D = 4, 6
@@ -30,10 +31,10 @@ SINGLE = {"gfpl.dual-classifier": False}
 def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves, settings, how):
     counts = {1: 30, 2: 2, 3: 9} if how[2] == "samples" else {}
     uploads = {p: mixtures([0, 0, p], seed=p, counts=counts and dict.fromkeys((0, p), counts[p])) for p in (1, 2, 3)}
-    outcome = halves(GFPL | settings, K, D).server.aggregate(uploads, {}, 10)
+    outcome = halves(GFPL | settings, K, D).server.aggregate(payloads(uploads), {}, 10)
     expected = fuse(uploads, *how)
     assert set(outcome.downloads) == {EVERYONE}
-    assert same(outcome.downloads[EVERYONE], expected)
+    assert same(lone(outcome.downloads[EVERYONE]), expected)
     assert expected.counts is None
     assert outcome.figures == {"components_before": 9, "components_after": len(expected)}
     # something fused, and something did not; and each of the three settings matters
@@ -44,9 +45,9 @@ def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves, set
 
 def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
     strategy = halves(GFPL | {"gfpl.threshold": 0.0}, K, D).server
-    first = strategy.aggregate({0: mixtures([0, 0, 2], seed=1), 1: mixtures([2, 3], seed=2)}, {}, 10)
-    second = strategy.aggregate({1: mixtures([1, 3, 3, 3], seed=3)}, first.state, 20)
-    before, after = first.downloads[EVERYONE], second.downloads[EVERYONE]
+    first = strategy.aggregate(payloads({0: mixtures([0, 0, 2], seed=1), 1: mixtures([2, 3], seed=2)}), {}, 10)
+    second = strategy.aggregate(payloads({1: mixtures([1, 3, 3, 3], seed=3)}), first.state, 20)
+    before, after = lone(first.downloads[EVERYONE]), lone(second.downloads[EVERYONE])
     assert after.labels.tolist() == [0, 0, 1, 2, 2, 3, 3, 3]
     for label in (0, 2):
         for name in ("means", "variances", "weights"):
@@ -119,8 +120,8 @@ def scripted(federation, settings=None, change=None, rounds=7):
         if kind != "train":
             return report
         due = number % 2 == 0
-        payload = upload(partition, number, "gfpl.weighting" in settings) if due else None
-        honest = replace(report, payload=payload)
+        mixture = upload(partition, number, "gfpl.weighting" in settings) if due else None
+        honest = replace(report, payload=payload(mixture))
         return change(partition, number, honest) if change else honest
 
     group = federation(4, tamper=tamper, held=HELD, kind="mixtures")
@@ -152,11 +153,11 @@ def test_an_exchange_of_nothing_leaves_what_was_there(federation):
 
     def change(partition, number, report):
         if (partition, number) == (1, 3):
-            return replace(report, payload=upload(1, 2))
+            return replace(report, payload=payload(upload(1, 2)))
         return replace(report, payload=None) if number in (2, 6) else report
 
     group = scripted(federation, change=change)
-    came = {number: sent.payload for _, number, kind, sent in group.asked if kind == "train"}
+    came = {number: lone(sent.payload) for _, number, kind, sent in group.asked if kind == "train"}
     assert came[3] is None
     expected = fuse({partition: upload(partition, 4) for partition in range(4)}, 0.7)
     assert same(came[5], expected)
@@ -169,7 +170,7 @@ def test_an_exchange_of_nothing_leaves_what_was_there(federation):
 def test_counts_are_held_against_the_rows_of_the_roster(federation):
     def lie(partition, number, report):
         wrong = mixtures(sorted(HELD[0] * 2), 3, 20, {0: 11, 1: 10})
-        return replace(report, payload=wrong) if (partition, number) == (0, 2) else report
+        return replace(report, payload=payload(wrong)) if (partition, number) == (0, 2) else report
 
     line = scripted(federation, SAMPLES, lie, rounds=3).strategy.folder.lines()[1]
     assert "do not add up to its 20 training rows" in line["problems"]["0"]

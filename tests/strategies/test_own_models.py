@@ -14,7 +14,6 @@ from protosphere.data.client_data import InputTransform
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.fedrod import _compute_log_counts
-from protosphere.wire.payloads import Parts
 from tests.client_app.stacked import job_of
 from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of, received_of
 
@@ -235,7 +234,7 @@ def test_fedrod_predicts_by_both_heads_tells_the_generic_one_and_keeps_the_perso
     both = state.module.classifier(z) + state.module.personal(z)
     torch.testing.assert_close(objective.logits(state, z), both)
     torch.testing.assert_close(objective.scores(state, z)["generic"], state.module.classifier(z))
-    names = {name for part in objective.upload(state, 1).parts.values() for name in part.tensors}
+    names = {name for part in objective.upload(state, 1).values() for name in part.tensors}
     assert not any("personal" in name for name in names)
     # it starts as a copy of the generic one
     fresh = objective.build(network(), 1)
@@ -264,7 +263,7 @@ def test_the_rule_received_generic_is_the_servers_model_alone():
         answers = [int(plain(data.transform(row.unsqueeze(0))).argmax()) for row in data.test.inputs]
     right = sum(answer == label for answer, label in zip(answers, data.test.labels.tolist(), strict=True))
     kept = deepcopy(state.module.state_dict())
-    correct = evaluate(job.objective, state, data, arrived=job.objective.arrived(state, Parts(came))).correct
+    correct = evaluate(job.objective, state, data, arrived=job.objective.arrived(state, came)).correct
     assert correct["received-generic"][0] == right
     assert right not in {correct[rule][0] for rule in ("received", "generic", "classifier")}
     assert all(torch.equal(tensor, kept[name]) for name, tensor in state.module.state_dict().items())

@@ -10,6 +10,7 @@ from protosphere.core.seeds import derive
 from protosphere.prototypes.alignment import align, riesz_energy
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, ClientState
+from tests.payloads import lone, payload, payloads
 
 
 def uploads(classes, dim, clients=3, seed=0):
@@ -26,8 +27,8 @@ def mean_of(sets):
 
 def made(halves, settings, sets, num_classes, dim, state=None, server_round=1):
     both = halves({"strategy": "protonorm"} | settings, num_classes, dim)
-    outcome = both.server.aggregate(sets, state or {}, server_round)
-    return outcome, outcome.downloads[EVERYONE]
+    outcome = both.server.aggregate(payloads(sets), state or {}, server_round)
+    return outcome, lone(outcome.downloads[EVERYONE])
 
 
 @pytest.mark.parametrize("solver", ["auto", "simplex", "riesz", "thomson", "none"])
@@ -122,7 +123,7 @@ def test_gamma_is_the_client_s_alone(halves):
     """Unit vectors cross; what the server measures and allows is scaled by gamma."""
     both = halves({"strategy": "protonorm", "protonorm.gamma": 7.5}, 6, 5)
     received = PrototypeSet(torch.tensor([1, 4]), torch.eye(2, 5))
-    targets = both.objective.targets(ClientState(torch.nn.Identity()), received)
+    targets = both.objective.targets(ClientState(torch.nn.Identity()), payload(received))
     assert torch.equal(targets.vectors, 7.5 * torch.eye(2, 5))
     assert targets.labels.tolist() == [1, 4]
     assert torch.equal(received.vectors, torch.eye(2, 5))

@@ -22,7 +22,7 @@ from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import HEAVIEST, Pooled, bounded_by, semidefinite
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Instruction, Parts, Report, parts_of
+from protosphere.wire.payloads import Identity, Instruction, Report
 from protosphere.wire.weights import layout_lines
 from tests.strategies.watched import start
 
@@ -148,7 +148,7 @@ def test_means_of_few_rows_do_not_cross(counts, fewest, sent):
 def test_what_crosses_tells_no_class_counts_and_half_a_scatter():
     _, objective = halves()
     upload = uploads_of(objective, *rows())[0]
-    means, scatter = parts_of(upload)["prototypes"], parts_of(upload)["scatter"]
+    means, scatter = upload["prototypes"], upload["scatter"]
     assert means.counts is None
     assert [*scatter.tensors["scatter"].shape] == [1, D * (D + 1) // 2]
     assert torch.equal(scatter.tensors["scatter"], scatter.tensors["scatter"].half().float())
@@ -243,7 +243,7 @@ def test_the_bound_of_a_message_is_no_temperature():
     for bound in (1e9, 1e4, 20.0):
         server, objective = halves(**{"max-prototype-norm": bound, "protosphere.shrinkage": 0.0})
         received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
-        norms = [float(tensor.norm()) for tensor in parts_of(received)["discriminant"].tensors.values()]
+        norms = [float(tensor.norm()) for tensor in received["discriminant"].tensors.values()]
         assert max(norms) <= bound
         found.append(objective.encoded_scores(received, of))
     largest = found[0].abs().max()
@@ -300,13 +300,13 @@ def federation_of(number, **settings):
 
 def turned(upload):
     """Each class has the mean of another."""
-    parts = parts_of(upload)
+    parts = upload
     own = parts["prototypes"]
-    return Parts({**parts, "prototypes": PrototypeSet(own.labels, own.vectors.roll(1, 0))})
+    return {**parts, "prototypes": PrototypeSet(own.labels, own.vectors.roll(1, 0))}
 
 
 def weight_of(download):
-    return parts_of(download)["discriminant"].tensors["weight"]
+    return download["discriminant"].tensors["weight"]
 
 
 def test_who_contradicts_the_others_is_left_out_and_named():
@@ -340,21 +340,21 @@ def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
     some = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
 
     def of(upload, labels):
-        parts = parts_of(upload)
-        return Parts({**parts, "prototypes": PrototypeSet(torch.tensor(labels), parts["prototypes"].vectors[labels])})
+        parts = upload
+        return {**parts, "prototypes": PrototypeSet(torch.tensor(labels), parts["prototypes"].vectors[labels])}
 
     sent = {p: of(uploads[p], labels) for p, labels in some.items()}
     found = server.aggregate({**sent, 1: turned(sent[1])}, {}, 1)
     assert set(found.downloads) == {EVERYONE, 0, 1}
     assert "clients 0 and 1 contradict each other" in found.warnings[0]
-    known = parts_of(found.downloads[0])["discriminant"].tensors["known"]
+    known = found.downloads[0]["discriminant"].tensors["known"]
     assert bool((known > 0).all())
     assert not torch.allclose(weight_of(found.downloads[0]), weight_of(found.downloads[1]))
 
 
 def with_scatter(upload, change):
-    parts = parts_of(upload)
-    return Parts({**parts, "scatter": Weights({"scatter": change(parts["scatter"].tensors["scatter"])})})
+    parts = upload
+    return {**parts, "scatter": Weights({"scatter": change(parts["scatter"].tensors["scatter"])})}
 
 
 def scatter_after(server, uploads):
@@ -467,7 +467,7 @@ def test_statistics_that_no_rows_have_are_refused(lie, words):
     server, objective = halves()
     for partition, upload in uploads_of(objective, features, labels).items():
         assert server.impossible(partition, upload) == ""
-        own, half = parts_of(upload)["prototypes"], parts_of(upload)["scatter"].tensors["scatter"]
+        own, half = upload["prototypes"], upload["scatter"].tensors["scatter"]
         vectors, half = lie(own.vectors, half)
-        told = Parts({"prototypes": PrototypeSet(own.labels, vectors), "scatter": Weights({"scatter": half})})
+        told = {"prototypes": PrototypeSet(own.labels, vectors), "scatter": Weights({"scatter": half})}
         assert words in server.impossible(partition, told)

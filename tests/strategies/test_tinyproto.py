@@ -12,6 +12,7 @@ from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.tinyproto import mean_class_count
 from protosphere.wire.parts import Limits, as_sent, decode_payload, encode_payload
 from protosphere.wire.payloads import Identity
+from tests.payloads import lone, payload, payloads
 from tests.strategies.sets import same_state
 
 K, D = 5, 9
@@ -35,12 +36,12 @@ def local_prototypes(seed=0, clients=4):
 def uploaded(objective, own):
     sent = objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1)
     scales = isinstance(objective, tinyproto.TinyProtoObjective)
-    return sent and as_sent(sent, tinyproto.FP.exchange(objective.options).up if scales else ())
+    return lone(sent and as_sent(sent, tinyproto.FP.exchange(objective.options).up if scales else ()))
 
 
-def across(payload, codec):
+def across(part, codec):
     """As the other end has it."""
-    return decode_payload(encode_payload(payload, codec), Limits(codec, 1e6))
+    return lone(decode_payload(encode_payload(payload(part), codec), Limits(codec, 1e6)))
 
 
 def both_halves(halves, strategy, settings=None, mu=None):
@@ -74,7 +75,7 @@ def test_the_upload_is_scaled_by_the_counts_and_does_not_hold_them(halves, strat
     # the client goes on predicting with its own whole p_ij
     assert torch.equal(own.vectors, before)
     assert not made.run.exchange.counts
-    assert set(encode_payload(sent, made.server.codec)) == {"labels", "vectors"}
+    assert set(encode_payload(payload(sent), made.server.codec)) == {"labels", "vectors"}
 
 
 @pytest.mark.parametrize(("strategy", "base"), [("tinyproto-fp", "fedproto"), ("tinyproto-ft", "fedtgp")])
@@ -90,7 +91,7 @@ def test_without_scaling_it_is_its_base(halves, strategy, base):
         assert all(torch.equal(uploads[0][p].vectors, uploads[1][p].vectors) for p in own)
         assert all(upload.counts is None for upload in uploads[0].values())
         found, expected = (
-            made.server.aggregate(sent, state, server_round)
+            made.server.aggregate(payloads(sent), state, server_round)
             for made, sent, state in zip((ours, theirs), uploads, states, strict=True)
         )
         assert same_state(found.state, expected.state)
@@ -103,7 +104,7 @@ def test_without_scaling_it_is_its_base(halves, strategy, base):
         states = found.state, expected.state
     assert ours.server.derive_constants() == {}
     assert [ours.server.unit(p) for p in range(4)] == [1.0] * 4
-    assert ours.server.feature_norm(uploads[0]) == theirs.server.feature_norm(uploads[0])
+    assert ours.server.feature_norm(payloads(uploads[0])) == theirs.server.feature_norm(payloads(uploads[0]))
     assert ours.run.exchange == theirs.run.exchange
     (about,) = both_halves(halves, strategy).run.exchange.discloses
     assert "about how many rows each class has" in about
@@ -141,10 +142,10 @@ def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
     made = both_halves(halves, "tinyproto-fp", {"sparsity-dim": ones}, mu)
     codec = made.server.codec
     uploads = {p: across(uploaded(made.objective, prototypes), codec) for p, prototypes in own.items()}
-    outcome = made.server.aggregate(uploads, {}, 1)
-    received = across(outcome.downloads[EVERYONE], codec)
+    outcome = made.server.aggregate(payloads(uploads), {}, 1)
+    received = across(lone(outcome.downloads[EVERYONE]), codec)
     assert made.server.scales == (mu, mu)
-    targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), received)
+    targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), payload(received))
     assert targets.labels.tolist() == [0, 1, 2, 3]
     for row, label in enumerate(targets.labels.tolist()):
         for c in range(D):
@@ -163,9 +164,9 @@ def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
 
 def test_fp_keeps_a_class_that_nobody_reports(halves):
     strategy = both_halves(halves, "tinyproto-fp", mu=0.1).server
-    first = strategy.aggregate(local_prototypes(0), {}, 1)
-    second = strategy.aggregate({1: PrototypeSet(torch.tensor([0, 2]), torch.eye(2, D))}, first.state, 2)
-    old, new = (outcome.downloads[EVERYONE].vectors for outcome in (first, second))
+    first = strategy.aggregate(payloads(local_prototypes(0)), {}, 1)
+    second = strategy.aggregate(payloads({1: PrototypeSet(torch.tensor([0, 2]), torch.eye(2, D))}), first.state, 2)
+    old, new = (lone(outcome.downloads[EVERYONE]).vectors for outcome in (first, second))
     assert [torch.equal(new[row], old[row]) for row in range(4)] == [False, True, False, True]
 
 
@@ -181,19 +182,19 @@ def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
     for server_round in (1, 2):
         own = local_prototypes(server_round)
         uploads = {p: across(uploaded(made.objective, each), made.server.codec) for p, each in own.items()}
-        outcome = made.server.aggregate(uploads, state, server_round)
+        outcome = made.server.aggregate(payloads(uploads), state, server_round)
         scaled = {p: PrototypeSet(each.labels, mu * each.vectors) for p, each in uploads.items()}
-        expected = reference.aggregate(scaled, reference_state, server_round)
+        expected = reference.aggregate(payloads(scaled), reference_state, server_round)
         state, reference_state = outcome.state, expected.state
         assert same_state(state, reference_state)
         assert made.server.scales == (1.0, mu)
-        download = outcome.downloads[EVERYONE]
-        assert torch.equal(download.vectors, expected.downloads[EVERYONE].vectors)
+        download = lone(outcome.downloads[EVERYONE])
+        assert torch.equal(download.vectors, lone(expected.downloads[EVERYONE]).vectors)
         added = {"mu", "target_to_weighted_mean"}
         assert {name: v for name, v in outcome.figures.items() if name not in added} == expected.figures
     # and the client takes what it receives
     received = across(download, made.server.codec)
-    targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), received)
+    targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), payload(received))
     assert torch.equal(targets.vectors, received.vectors)
 
 
@@ -220,7 +221,7 @@ def test_the_ratio_of_target_to_count_weighted_mean_is_told(halves):
     """Of sums of n_ij p_ij it is mu times the mean number of images of a class, exactly."""
     own, mu = local_prototypes(), 0.0123
     made = both_halves(halves, "tinyproto-fp", {"tinyproto.sum": True}, mu)
-    outcome = made.server.aggregate({p: uploaded(made.objective, each) for p, each in own.items()}, {}, 1)
+    outcome = made.server.aggregate(payloads({p: uploaded(made.objective, each) for p, each in own.items()}), {}, 1)
     images = sum(int(each.counts.sum()) for each in own.values())
     ratio = pytest.approx(mu * images / 4, rel=1e-4)
     assert outcome.figures == {"mu": mu, "target_to_weighted_mean": ratio}
@@ -235,7 +236,8 @@ def test_the_sum_is_the_mean_times_the_holders(halves, strategy):
     held = [sum(label in each.labels for each in own.values()) for label in range(4)]
     assert len(set(held)) > 1
     if strategy == "tinyproto-fp":
-        found, plain = (made.server.aggregate(uploads, {}, 1).downloads[EVERYONE] for made in (one, other))
+        outcomes = (made.server.aggregate(payloads(uploads), {}, 1) for made in (one, other))
+        found, plain = (lone(outcome.downloads[EVERYONE]) for outcome in outcomes)
         for row, number in enumerate(held):
             torch.testing.assert_close(found.vectors[row], number * plain.vectors[row])
         return
@@ -243,7 +245,7 @@ def test_the_sum_is_the_mean_times_the_holders(halves, strategy):
         p: each.with_vectors(torch.tensor([held[label] for label in each.labels.tolist()]).unsqueeze(1) * each.vectors)
         for p, each in uploads.items()
     }
-    found, expected = one.server.aggregate(uploads, {}, 1), other.server.aggregate(times, {}, 1)
+    found, expected = one.server.aggregate(payloads(uploads), {}, 1), other.server.aggregate(payloads(times), {}, 1)
     assert same_state(found.state, expected.state)
 
 
@@ -258,9 +260,9 @@ def test_the_watched_norm_is_a_mean_over_images_whoever_was_sampled(halves):
         for p, n in counts.items()
     }
     for sampled in ({0}, {1}, {2}, {0, 2}, {0, 1, 2}):
-        assert strategy.feature_norm({p: uploads[p] for p in sampled}) == pytest.approx(5)
+        assert strategy.feature_norm(payloads({p: uploads[p] for p in sampled})) == pytest.approx(5)
     unscaled = both_halves(halves, "tinyproto-fp", {"tinyproto.scaling": False}).server
-    assert unscaled.feature_norm({1: PrototypeSet(torch.tensor([0]), vector.unsqueeze(0))}) == 5
+    assert unscaled.feature_norm(payloads({1: PrototypeSet(torch.tensor([0]), vector.unsqueeze(0))})) == 5
 
 
 @pytest.mark.parametrize("strategy", BOTH)
@@ -299,7 +301,7 @@ def test_a_server_that_sends_no_usable_mu_is_named(halves, constants):
     objective = both_halves(halves, "tinyproto-fp").objective
     state = ClientState(torch.nn.Identity(), constants=constants)
     with pytest.raises(SettingError, match=r"^the server sent the `mu` .* where a number in \(0, 1\] belongs"):
-        objective.targets(state, local_prototypes()[1].without_counts())
+        objective.targets(state, payload(local_prototypes()[1].without_counts()))
 
 
 def test_a_client_tells_the_norm_of_what_it_uploads_and_no_other(run):

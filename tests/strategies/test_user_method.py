@@ -53,15 +53,17 @@ WRONG = {
     "an upload": (
         "    def loss(",
         "    def upload(self, state, r):\n        return {}\n\n    def loss(",
-        "a dict to be sent",
+        "an empty dict to be sent, where None stands for nothing",
     ),
     "a state": (
         "means = aggregate(",
         "remembered(state)\n        means = aggregate(",
         "no prototypes, as in the first round",
     ),
-    "an outcome": ("return Outcome(as_state(prototypes), {EVERYONE: prototypes})", "return prototypes", "an Outcome"),
-    "downloads": ("{EVERYONE: prototypes})", "{EVERYONE: 3})", "a int to be sent"),
+    "an outcome": ("return Outcome(as_state(prototypes), to_everyone(prototypes))", "return prototypes", "an Outcome"),
+    "downloads": ("to_everyone(prototypes))", "{-1: 3})", "a int to be sent"),
+    "a lone part": ("to_everyone(prototypes))", "{-1: prototypes})", 'a dict of parts is due: {"prototypes": ...}'),
+    "a part": ("to_everyone(prototypes))", '{-1: {"prototypes": 3}})', "a int as the part 'prototypes'"),
 }
 
 

@@ -22,7 +22,7 @@ from protosphere.strategies.contract import ClientState
 from protosphere.wire.checks import MessageError
 from protosphere.wire.codec import Codec
 from protosphere.wire.parts import Limits, decode_payload, encode_payload
-from protosphere.wire.payloads import Identity, Parts, to_tensors
+from protosphere.wire.payloads import Identity, to_tensors
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import layout_lines, read_layouts
 from tests.strategies.kin import halves_of, lines_of_layouts
@@ -47,7 +47,7 @@ def upload(objective, seed, width=5):
 
 
 def identity(partition, rows, payload, model="net"):
-    lines = lines_of_layouts(payload.parts)
+    lines = lines_of_layouts(payload)
     # who trains on few rows has many to be judged by, so that weights by all rows are others
     return Identity(partition, 4, model, classes=(0,), rows=(rows, 90 - rows, 5), layouts=lines)
 
@@ -73,7 +73,7 @@ def test_the_mean_is_that_of_loops(tmp_path, weighting):
     server, uploads = met("fedavg", rows=rows, **{"fedavg.weighting": weighting})
     outcome = finished(server, uploads, tmp_path)
     omega = rows if weighting == "samples" else (1, 1, 1)
-    for part, weights in outcome.downloads[0].parts.items():
+    for part, weights in outcome.downloads[0].items():
         for name, tensor in weights.tensors.items():
             naive = np.zeros(tuple(tensor.shape))
             for partition, payload in uploads.items():
@@ -91,7 +91,7 @@ def test_robust_means_are_those_of_all_values_at_once(tmp_path, monkeypatch, how
     monkeypatch.setattr(waiting, "MOST_VALUES", values)
     server, uploads = met("fedavg", (5,) * 5, rows=(10, 20, 30, 40, 50), **{"weights.aggregation": how})
     outcome = finished(server, uploads, tmp_path)
-    for part, weights in outcome.downloads[0].parts.items():
+    for part, weights in outcome.downloads[0].items():
         rows = rows_of_part(uploads, part).numpy()
         values_of_part = flat(weights).numpy()
         if how == "geometric-median":
@@ -113,7 +113,7 @@ def test_robust_means_are_those_of_all_values_at_once(tmp_path, monkeypatch, how
 def test_one_liar_of_five_cannot_carry_off_a_robust_mean(tmp_path, how):
     server, uploads = met("fedavg", (5,) * 5, rows=(10,) * 5, **{"weights.aggregation": how})
     honest = finished(server, uploads, tmp_path).downloads[0]
-    uploads[3] = Parts({n: unflat(-1e4 * flat(part), part.layout) for n, part in uploads[3].parts.items()})
+    uploads[3] = {n: unflat(-1e4 * flat(part), part.layout) for n, part in uploads[3].items()}
     moved = finished(server, uploads, tmp_path).downloads[0]
     plain = finished(met("fedavg", (5,) * 5, rows=(10,) * 5)[0], uploads, tmp_path).downloads[0]
     spread = rows_of_part({p: u for p, u in uploads.items() if p != 3}, "head").std(dim=0).norm()
@@ -141,7 +141,7 @@ def test_whose_centres_are_plain_means_reads_no_robust_one():
 
 def test_what_travels_is_what_the_method_shares():
     names = {
-        name: {part: set(weights.tensors) for part, weights in upload(halves_of(name)[1], 0).parts.items()}
+        name: {part: set(weights.tensors) for part, weights in upload(halves_of(name)[1], 0).items()}
         for name in ("fedavg", "lg-fedavg", "fedper")
     }
     floating = {name for name, tensor in module(0).state_dict().items() if tensor.is_floating_point()}
@@ -149,10 +149,10 @@ def test_what_travels_is_what_the_method_shares():
     assert set.union(*names["fedavg"].values()) == floating
     assert (names["lg-fedavg"], names["fedper"]) == ({"head": head}, {"extractor": floating - head})
     two = upload(halves_of("fedper", {"fedper.personal-layers": 2})[1], 0)
-    assert set(two.parts) == {"backbone"}
+    assert set(two) == {"backbone"}
     assert not any("projection" in name for name in two["backbone"].tensors)
     own = upload(halves_of("fedavg", {"share-buffers": "own"})[1], 0)
-    assert not any("running" in name for weights in own.parts.values() for name in weights.tensors)
+    assert not any("running" in name for weights in own.values() for name in weights.tensors)
 
 
 def test_architectures_are_averaged_apart_and_a_head_over_all(tmp_path):
@@ -220,7 +220,7 @@ def test_what_came_replaces_the_own_and_arrived_changes_nothing():
 
 
 def limits(payload, wire_dtype="float32", most=100.0):
-    layouts = {part: weights.layout for part, weights in payload.parts.items()}
+    layouts = {part: weights.layout for part, weights in payload.items()}
     return Limits(Codec(K, D, wire_dtype=wire_dtype), most, SPECS, lambda: layouts)
 
 
@@ -231,8 +231,8 @@ def test_weights_cross_within_the_format_and_small_tensors_whole(wire_dtype, err
     sent = upload(halves_of("fedavg")[1], 3)
     record = encode_payload(sent, Codec(K, D, wire_dtype=wire_dtype))
     came = decode_payload(record, limits(sent, wire_dtype))
-    assert isinstance(came, Parts)
-    for part in sent.parts:
+
+    for part in sent:
         assert came[part].layout == sent[part].layout
         for name, tensor in sent[part].tensors.items():
             exact = tensor.dim() < 2
@@ -360,7 +360,7 @@ def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkey
     whole = objective.phases
 
     def phases(self, state, round_number):
-        started[round_number] = to_tensors(Parts(self.shared(state.module)))
+        started[round_number] = to_tensors(self.shared(state.module))
         return whole(self, state, round_number)
 
     monkeypatch.setattr(objective, "phases", phases)

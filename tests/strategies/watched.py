@@ -7,8 +7,6 @@ import pytest
 
 from protosphere.client_app.client import Client
 from protosphere.launch.grid import LocalGrid, run_in_process
-from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.server_app.rounds import PrototypeStrategy
@@ -86,8 +84,8 @@ def watched(settings, seen, grid=LocalGrid):
         assert not report.problem
         made = report.payload
         # a method's own transforms are the sender's
-        own = isinstance(made, PrototypeSet | MixtureSet)
-        seen.made[self.partition, report.round] = as_sent(made, run.exchange.up) if own else made
+        transformed = made is not None and not run.exchange.weights
+        seen.made[self.partition, report.round] = as_sent(made, run.exchange.up) if transformed else made
         return report
 
     def evaluate(self, instruction):

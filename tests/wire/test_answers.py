@@ -14,6 +14,7 @@ from protosphere.wire.codec import Codec
 from protosphere.wire.parts import decode_answers, encode_answers, payload_bytes
 from protosphere.wire.payloads import Answers, Evaluation, Report
 from protosphere.wire.sizes import wire_bytes
+from tests.payloads import payload
 
 CODEC = Codec(3, 2)
 encode_report = partial(messages.encode_report, codec=CODEC)
@@ -82,12 +83,12 @@ def test_a_report_carries_them_and_its_decoder_leaves_them_alone(crossed):
 
 
 def test_they_are_no_payload_and_two_bytes_a_value():
-    prototypes = PrototypeSet(torch.tensor([0, 2]), torch.ones(2, 2))
-    plain = encode_report(Report(3, 7, payload=prototypes))
-    told = encode_report(Report(3, 7, payload=prototypes, answers=Answers(probabilities(), MARK)))
+    upload = payload(PrototypeSet(torch.tensor([0, 2]), torch.ones(2, 2)))
+    plain = encode_report(Report(3, 7, payload=upload))
+    told = encode_report(Report(3, 7, payload=upload, answers=Answers(probabilities(), MARK)))
     assert payload_bytes(told) == payload_bytes(plain) == 16
     assert wire_bytes(told, without=("ensemble",)) == wire_bytes(plain)
-    many = encode_report(Report(3, 7, payload=prototypes, answers=Answers(probabilities(1000, 100), MARK)))
+    many = encode_report(Report(3, 7, payload=upload, answers=Answers(probabilities(1000, 100), MARK)))
     assert 200_000 < wire_bytes(many) - wire_bytes(plain) < 200_000 + 2000
 
 

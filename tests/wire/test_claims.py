@@ -14,7 +14,8 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.wire.claims import Believed, most_believed, over_claimed
-from protosphere.wire.payloads import Identity, Parts
+from protosphere.wire.payloads import Identity
+from tests.payloads import lone, payload
 
 CLAIM = 2**31 - 1
 LIAR = 1
@@ -45,13 +46,13 @@ def test_identities_and_counts_are_believed_alike():
     labels = torch.tensor([0, 1])
     counts = torch.tensor([CLAIM // 4, CLAIM - CLAIM // 4])
     prototypes = PrototypeSet(labels, torch.randn(2, 3), counts)
-    assert believed.upload(2, prototypes).counts.tolist() == [200, 600]
-    assert torch.equal(believed.upload(2, prototypes).vectors, prototypes.vectors)
-    assert believed.upload(1, prototypes) is prototypes
+    assert lone(believed.upload(2, payload(prototypes))).counts.tolist() == [200, 600]
+    assert torch.equal(lone(believed.upload(2, payload(prototypes))).vectors, prototypes.vectors)
+    assert lone(believed.upload(1, payload(prototypes))) is prototypes
     mixtures = MixtureSet(labels, torch.randn(2, 3), torch.ones(2, 3), torch.ones(2), counts)
-    assert believed.upload(2, mixtures).counts.tolist() == [200, 600]
+    assert lone(believed.upload(2, payload(mixtures))).counts.tolist() == [200, 600]
     weights = Weights({"w": torch.ones(2)})
-    parts = believed.upload(2, Parts({"prototypes": prototypes, "head": weights}))
+    parts = believed.upload(2, {"prototypes": prototypes, "head": weights})
     assert parts["prototypes"].counts.tolist() == [200, 600]
     assert parts["head"] is weights
     (notice,) = believed.notices()
@@ -66,23 +67,25 @@ def test_nobody_weighs_more_than_another_where_all_are_to_weigh_alike():
 
 
 def counted(*counts):
-    return {p: PrototypeSet(torch.tensor([0]), torch.ones(1, 2), torch.tensor([n])) for p, n in enumerate(counts)}
+    return {
+        p: payload(PrototypeSet(torch.tensor([0]), torch.ones(1, 2), torch.tensor([n]))) for p, n in enumerate(counts)
+    }
 
 
 def test_where_samples_are_withheld_counts_are_held_against_the_others_counts():
     hidden = {p: Identity(p, 4, rows=()) for p in range(4)}
     found, said = Believed(hidden, 10, "samples").uploads(counted(30, 50, 70, CLAIM))
-    assert [int(upload.counts[0]) for upload in found.values()] == [30, 50, 70, 600]
+    assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [30, 50, 70, 600]
     (words,) = said
     assert words.startswith("the class counts of client 3 add up to 2,147,483,647, more than 10 times")
     found, said = Believed(hidden, 10, "equal").uploads(counted(30, 50, 70, CLAIM))
-    assert [int(upload.counts[0]) for upload in found.values()] == [60] * 4
+    assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [60] * 4
     assert said == []
     # who tells its samples is believed by these
     found, said = Believed(identities(40, 80, CLAIM), 10, "samples").uploads(counted(40, 80, CLAIM))
-    assert [int(upload.counts[0]) for upload in found.values()] == [40, 80, 800]
+    assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [40, 80, 800]
     assert said == []
-    without = {0: PrototypeSet(torch.tensor([0]), torch.ones(1, 2))}
+    without = {0: {"prototypes": PrototypeSet(torch.tensor([0]), torch.ones(1, 2))}}
     assert Believed(hidden, 10, "samples").uploads(without) == (without, [])
 
 

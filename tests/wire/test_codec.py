@@ -14,6 +14,7 @@ from protosphere.wire.codec import Codec, codec_of
 from protosphere.wire.parts import Limits, decode_payload, encode_payload
 from protosphere.wire.specs import Exchange, Spec
 from protosphere.wire.transforms import SignificantBits
+from tests.payloads import lone, payload
 
 K = 8
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
@@ -63,7 +64,7 @@ def counted_as(counted):
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_zero(codec, labels, counted, crossed):
     sent = prototypes(labels, codec.dim, counted)
-    back = decode_payload(crossed(encode_payload(sent, codec)), Limits(codec, 1e6, counted_as(counted)))
+    back = lone(decode_payload(crossed(encode_payload(payload(sent), codec)), Limits(codec, 1e6, counted_as(counted))))
     assert back.labels.tolist() == list(labels)
     assert back.vectors.dtype == torch.float32
     assert back.vectors.shape == (len(labels), codec.dim)
@@ -77,7 +78,7 @@ def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_ze
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
 def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec, crossed):
-    encoded = crossed(encode_payload(prototypes((1, 3, 6), codec.dim, counted=True), codec))
+    encoded = crossed(encode_payload(payload(prototypes((1, 3, 6), codec.dim, counted=True)), codec))
     arrays = {name: array.numpy() for name, array in encoded.items()}
     scales = {"scales"} if codec.wire_dtype == "int8" else set()
     assert arrays.keys() == {"labels", "vectors", "counts"} | scales
@@ -96,9 +97,9 @@ def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec
 def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_same_again(codec):
     sent = prototypes(range(K), codec.dim)
     before = sent.vectors.clone()
-    once = encode_payload(sent.with_vectors(sent.vectors.requires_grad_()), codec)
+    once = encode_payload(payload(sent.with_vectors(sent.vectors.requires_grad_())), codec)
     assert sent.vectors.equal(before)
-    again = encode_payload(decode_payload(once, Limits(codec, 1e6)), codec)
+    again = encode_payload(payload(lone(decode_payload(once, Limits(codec, 1e6)))), codec)
     assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
 
 
@@ -113,7 +114,7 @@ def test_as_many_ones_as_dimensions_are_no_mask_and_without_masks_no_seed_matter
     whole, none = Codec(K, 12, 12, seed=4), Codec(K, 12)
     assert (whole.masked, whole.width, whole.fingerprint) == (False, 12, none.fingerprint)
     sent = prototypes(range(K), 12)
-    assert decode_payload(encode_payload(sent, whole), Limits(none, 1e6)).vectors.equal(sent.vectors)
+    assert lone(decode_payload(encode_payload(payload(sent), whole), Limits(none, 1e6))).vectors.equal(sent.vectors)
     assert Codec(K, 12, 5, seed=1).fingerprint != Codec(K, 12, 5, seed=2).fingerprint
 
 
@@ -187,12 +188,12 @@ def test_a_value_that_the_format_cannot_hold_names_its_class(wire_dtype, value, 
         vectors = sent.vectors.clone()
         vectors[2, masks_of(codec, (6,))[0].nonzero()[-1]] = value
         with pytest.raises(CodecError, match=rf"^a prototype cannot be sent \(class 6\): .*{named}"):
-            encode_payload(sent.with_vectors(vectors), codec)
+            encode_payload(payload(sent.with_vectors(vectors)), codec)
 
 
 def test_what_no_mask_lets_through_need_not_fit():
     codec, sent = Codec(K, 12, 5, "float16"), prototypes((6,), 12)
     masks = masks_of(codec, (6,))
     vectors = torch.where(masks, torch.tensor(1.5), torch.tensor(1e30))
-    back = decode_payload(encode_payload(sent.with_vectors(vectors), codec), Limits(codec, 100.0))
+    back = lone(decode_payload(encode_payload(payload(sent.with_vectors(vectors)), codec), Limits(codec, 100.0)))
     assert back.vectors.equal(1.5 * masks)

@@ -11,7 +11,7 @@ from protosphere.wire.codec import Codec
 from protosphere.wire.low_rank import LowRank, factored, products
 from protosphere.wire.messages import decode_instruction, encode_instruction
 from protosphere.wire.parts import Limits, as_arrived, decode_payload, encode_payload, payload_bytes
-from protosphere.wire.payloads import Instruction, Parts
+from protosphere.wire.payloads import Instruction
 from protosphere.wire.specs import Exchange, Spec
 
 SPEC = Spec("weights", "w", change=True, transforms=(LowRank(),))
@@ -34,7 +34,7 @@ def weights(**ranks):
 
 def crossed(sent, wire_dtype="float32"):
     codec = Codec(3, 4, wire_dtype=wire_dtype, added=Exchange((SPEC,), ()).added)
-    return encode_payload(Parts({"w": sent}), codec, (SPEC,)), codec
+    return encode_payload({"w": sent}, codec, (SPEC,)), codec
 
 
 def limits(codec, layout, most=1e4):
@@ -129,12 +129,12 @@ def test_of_a_message_of_either_part_one_comes_and_no_other_number():
     agreed = Limits(codec, 1e4, specs, lambda: {"v": sent.layout, "w": sent.layout}, either=True)
 
     def come(*names):
-        payload = Parts(dict.fromkeys(names, sent)) if names else None
+        payload = dict.fromkeys(names, sent) if names else None
         instruction = Instruction("a-run", 2, True, payload)
         return decode_instruction(encode_instruction(instruction, codec, specs), agreed).payload
 
     assert come() is None
-    assert [list(come(name).parts) for name in "vw"] == [["v"], ["w"]]
+    assert [list(come(name)) for name in "vw"] == [["v"], ["w"]]
     with pytest.raises(MessageError, match="the payload kind 'v,w' was not agreed on"):
         come("v", "w")
     with pytest.raises(MessageError, match="was not agreed on"):

@@ -18,6 +18,7 @@ from protosphere.wire.parts import Limits, decode_payload
 from protosphere.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
 from protosphere.wire.sizes import wire_bytes
 from protosphere.wire.specs import Spec
+from tests.payloads import lone, payload
 from tests.strategies.sets import same
 
 K, D = 6, 4
@@ -33,7 +34,7 @@ decode_report = partial(messages.decode_report, codec=CODEC)
 def prototypes(labels=(0, 2, 5), dim=D, counts=None, seed=0):
     vectors = torch.randn(len(labels), dim, generator=torch.Generator().manual_seed(seed))
     counted = None if counts is None else torch.tensor(counts, dtype=torch.int64)
-    return PrototypeSet(torch.tensor(labels, dtype=torch.int64), vectors, counted)
+    return payload(PrototypeSet(torch.tensor(labels, dtype=torch.int64), vectors, counted))
 
 
 def record(labels=None, vectors=None, **more):
@@ -66,13 +67,13 @@ def test_labels_travel_as_narrow_as_they_can(label, dtype, crossed):
     codec = Codec(label + 1, D)
     encoded = crossed(encode_payload(prototypes((0, label)), codec=codec))
     assert encoded["labels"].numpy().dtype == dtype
-    assert decode_payload(encoded, Limits(codec, 100.0)).labels.tolist() == [0, label]
+    assert lone(decode_payload(encoded, Limits(codec, 100.0))).labels.tolist() == [0, label]
 
 
 def test_encoding_takes_any_layout_and_what_was_decoded_can_be_written_to():
-    sent = prototypes(counts=(1, 2, 3))
+    sent = lone(prototypes(counts=(1, 2, 3)))
     transposed = sent.with_vectors(sent.vectors.t().contiguous().t().requires_grad_())
-    decoded = decode_payload(encode_payload(transposed), COUNTED)
+    decoded = lone(decode_payload(encode_payload(payload(transposed)), COUNTED))
     assert same(decoded, sent)
     decoded.vectors.add_(1)
     decoded.counts.add_(1)
@@ -127,7 +128,7 @@ def test_wire_bytes_equals_another_count(records):
 # --- instructions -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("payload", [None, prototypes(), prototypes(())])
+@pytest.mark.parametrize("came", [None, prototypes(), prototypes(())])
 @pytest.mark.parametrize(
     ("evaluate", "trained", "constants"),
     [
@@ -137,13 +138,13 @@ def test_wire_bytes_equals_another_count(records):
     ],
 )
 def test_an_instruction_crosses_unchanged_and_constants_to_the_bit_and_in_order(
-    payload, evaluate, trained, constants, crossed
+    came, evaluate, trained, constants, crossed
 ):
-    sent = Instruction("20260101-120000-fedproto-digits", 12, evaluate, payload, trained, constants)
+    sent = Instruction("20260101-120000-fedproto-digits", 12, evaluate, came, trained, constants)
     back = decode_instruction(crossed(encode_instruction(sent)), LIMITS)
     assert replace(back, payload=None) == replace(sent, payload=None)
     assert list(back.constants) == list(constants)
-    assert same(back.payload, payload)
+    assert same(back.payload, came)
 
 
 def instruction_with(**fields):
@@ -237,14 +238,14 @@ MASKED = Codec(K, 12, 3)
 @pytest.mark.parametrize("theirs", [Codec(K + 1, 12, 3), Codec(K, 12, 3, seed=1)], ids=["classes", "seed"])
 def test_a_message_of_another_codec_is_refused_and_not_decoded(theirs, holds, crossed, refused, monkeypatch):
     """Also one without a payload: in round 1, when nothing comes down yet. What differs: test_codec.py."""
-    payload = prototypes(dim=theirs.dim)
-    down = crossed(encode_instruction(Instruction("run", 2, True, payload if holds else None), codec=theirs))
-    up = crossed(encode_report(Report(0, 1, payload if holds else None), codec=theirs))
+    sent = prototypes(dim=theirs.dim)
+    down = crossed(encode_instruction(Instruction("run", 2, True, sent if holds else None), codec=theirs))
+    up = crossed(encode_report(Report(0, 1, sent if holds else None), codec=theirs))
     if holds and theirs.num_classes == K:
         # its shapes would fit
-        misread = arrays.decode_payload(up["payload"], Limits(MASKED, 100.0)).vectors
-        assert misread.shape == payload.vectors.shape
-        assert not misread.equal(arrays.decode_payload(up["payload"], Limits(theirs, 100.0)).vectors)
+        misread = lone(arrays.decode_payload(up["payload"], Limits(MASKED, 100.0))).vectors
+        assert misread.shape == lone(sent).vectors.shape
+        assert not misread.equal(lone(arrays.decode_payload(up["payload"], Limits(theirs, 100.0))).vectors)
 
     def undue(*arguments):
         raise AssertionError("a payload of another codec was decoded")

@@ -14,8 +14,9 @@ from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import decode_instruction, encode_instruction, encode_report
 from protosphere.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
-from protosphere.wire.payloads import Instruction, Report, from_tensors, kind_of, to_tensors
+from protosphere.wire.payloads import Instruction, Report, from_tensors, to_tensors
 from protosphere.wire.specs import Spec
+from tests.payloads import lone, payload
 from tests.strategies.sets import same
 
 K, D, N = 6, 4, 3
@@ -67,9 +68,9 @@ def record(**changed):
     ],
 )
 def test_mixtures_cross_unchanged(sent, limits, crossed):
-    assert kind_of(sent) == "mixtures"
-    assert same(from_tensors(to_tensors(sent)), sent)
-    assert same(decode_payload(crossed(encode_payload(sent, CODEC)), limits), sent)
+    assert sent.kind == "mixtures"
+    assert same(lone(from_tensors(to_tensors(payload(sent)))), sent)
+    assert same(lone(decode_payload(crossed(encode_payload(payload(sent), CODEC)), limits)), sent)
 
 
 def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_weights_are(crossed):
@@ -81,14 +82,14 @@ def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_we
     fitted = fit_class_mixtures(features, labels, N, seed=1).mixtures
     assert fitted.means.dtype == torch.float64
     assert float(fitted.variances.min()) <= 1e-12
-    decoded = decode_payload(crossed(encode_payload(fitted, CODEC)), COUNTED)
+    decoded = lone(decode_payload(crossed(encode_payload(payload(fitted), CODEC)), COUNTED))
     assert torch.equal(decoded.labels, fitted.labels)
     assert torch.equal(decoded.counts, fitted.counts)
     for name in ("means", "variances", "weights"):
         torch.testing.assert_close(getattr(decoded, name).double(), getattr(fitted, name), rtol=6e-8, atol=1e-38)
     rows = torch.zeros(2, D, dtype=torch.float64)
     least = MixtureSet(torch.tensor([0, 0]), rows, rows + 1e-60, torch.tensor([1.0, 1e-50], dtype=torch.float64))
-    decoded = decode_payload(crossed(encode_payload(least, CODEC)), UP)
+    decoded = lone(decode_payload(crossed(encode_payload(payload(least), CODEC)), UP))
     assert decoded.variances.unique().tolist() == [TINY]
     assert decoded.weights.tolist() == [1.0, TINY]
 
@@ -98,9 +99,9 @@ def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_we
 
 def test_payload_bytes_are_means_variances_and_weights(crossed):
     sent = mixtures(counts=(4, 4, 1, 9, 9, 9))
-    up = encode_report(Report(0, 1, sent), CODEC)
+    up = encode_report(Report(0, 1, payload(sent)), CODEC)
     assert payload_bytes(up) == payload_bytes(crossed(up)) == 6 * (2 * D + 1) * 4
-    down = encode_instruction(Instruction("run", 2, True, mixtures((1,), dim=7)), Codec(K, 7))
+    down = encode_instruction(Instruction("run", 2, True, payload(mixtures((1,), dim=7))), Codec(K, 7))
     assert payload_bytes(down) == 15 * 4
 
 
@@ -177,18 +178,18 @@ def test_bad_mixtures_are_refused_with_the_reason_up_and_down(name, values, said
 
 def test_weights_may_be_off_by_rounding_alone():
     for off in (-9e-4, 9e-4):
-        decode_payload(record(weights=np.array([0.25, 0.75, 1 + off], np.float32)), UP)
+        lone(decode_payload(record(weights=np.array([0.25, 0.75, 1 + off], np.float32)), UP))
 
 
 @pytest.mark.parametrize(("agreed", "sent"), [(1, 2), (2, 3), (3, 4), (4, 60)])
 def test_a_component_more_than_agreed_is_refused_and_of_downloads_no_number_is(agreed, sent, refused):
     limits = replace(UP, specs=(Spec("mixtures", components=agreed),))
     labels = (1,) * agreed + (4,) * sent
-    reason = refused(decode_payload, encode_payload(mixtures(labels), CODEC), limits)
+    reason = refused(decode_payload, encode_payload(payload(mixtures(labels)), CODEC), limits)
     assert ("not unique" if agreed == 1 else f"class 4 has {sent} components, at most {agreed} were") in reason
-    assert len(decode_payload(encode_payload(mixtures(labels), CODEC), DOWN)) == agreed + sent
+    assert len(lone(decode_payload(encode_payload(payload(mixtures(labels)), CODEC), DOWN))) == agreed + sent
     most = (1,) * agreed + (4,) * agreed
-    assert len(decode_payload(encode_payload(mixtures(most), CODEC), limits)) == 2 * agreed
+    assert len(lone(decode_payload(encode_payload(payload(mixtures(most)), CODEC), limits))) == 2 * agreed
 
 
 @pytest.mark.parametrize(
@@ -203,19 +204,20 @@ def test_a_component_more_than_agreed_is_refused_and_of_downloads_no_number_is(a
 def test_bad_counts_are_refused(counts, said, refused):
     counts = None if counts is None else np.array(counts)
     assert said in refused(decode_payload, record(counts=counts), COUNTED)
-    assert decode_payload(record(counts=np.array([3, 3, 2**31 - 1])), COUNTED).counts.tolist() == [3, 3, 2**31 - 1]
+    decoded = lone(decode_payload(record(counts=np.array([3, 3, 2**31 - 1])), COUNTED))
+    assert decoded.counts.tolist() == [3, 3, 2**31 - 1]
 
 
 def test_a_kind_is_not_read_as_the_other(refused):
     """Neither end takes mixtures for prototypes, whatever the message says that it holds."""
-    down = encode_instruction(Instruction("run", 2, True, mixtures()), CODEC)
+    down = encode_instruction(Instruction("run", 2, True, payload(mixtures())), CODEC)
     reason = refused(decode_instruction, down, replace(DOWN, specs=(Spec("prototypes"),)))
     assert "the payload kind 'mixtures' was not agreed on" in reason
     assert "['labels', 'vectors'] belong" in refused(decode_payload, down["payload"], Limits(CODEC, 100.0))
     plain = ArrayRecord({"labels": Array(np.zeros(1, np.int16)), "vectors": Array(np.ones((1, D), np.float32))})
     assert "['labels', 'means', 'variances', 'weights'] belong" in refused(decode_payload, plain, UP)
     back = decode_instruction(down, DOWN)
-    assert same(back.payload, mixtures())
+    assert same(lone(back.payload), mixtures())
 
 
 # --- what a legal upload may not do to others -------------------------------------------------------------------
@@ -240,9 +242,9 @@ def test_no_legal_upload_makes_a_download_that_clients_refuse(apart):
     means[0, 0], means[1, 0] = apart, -apart
     variances = torch.full((2, D), (100.0**2 - apart**2) / D * 0.999999)
     sent = MixtureSet(torch.tensor([0, 0]), means, variances, torch.tensor([0.5, 0.5]))
-    fused = fuse({0: decode_payload(encode_payload(sent, CODEC), UP)}, math.inf)
+    fused = fuse({0: lone(decode_payload(encode_payload(payload(sent), CODEC), UP))}, math.inf)
     assert len(fused) == 1
-    assert decode_payload(encode_payload(fused, CODEC), DOWN).means.shape == (1, D)
+    assert lone(decode_payload(encode_payload(payload(fused), CODEC), DOWN)).means.shape == (1, D)
 
 
 def test_the_bound_lets_a_download_pass_that_float32_has_rounded_up_and_no_upload(refused):
@@ -253,6 +255,6 @@ def test_the_bound_lets_a_download_pass_that_float32_has_rounded_up_and_no_uploa
         sent = record(means=at_bound, variances=np.full((3, D), TINY, np.float32))
         assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, UP)
         if passes:
-            assert float(decode_payload(sent, DOWN).means[0, 0]) > 100
+            assert float(lone(decode_payload(sent, DOWN)).means[0, 0]) > 100
         else:
             assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, DOWN)

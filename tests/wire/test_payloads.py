@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.wire.payloads import from_tensors, kind_of, to_tensors
+from protosphere.wire.payloads import from_tensors, to_tensors
+from tests.payloads import lone, payload
 
 LABELS = torch.tensor([1, 4])
 VECTORS = torch.tensor([[0.5, -1.0, 3.0], [2.0, 0.0, 1e-30]])
@@ -13,12 +14,11 @@ VECTORS = torch.tensor([[0.5, -1.0, 3.0], [2.0, 0.0, 1e-30]])
 @pytest.mark.parametrize("counts", [None, torch.tensor([7, 2])])
 def test_tensors_and_back(counts):
     sent = PrototypeSet(LABELS, VECTORS, counts)
-    tensors = to_tensors(sent)
-    assert kind_of(sent) == "prototypes"
+    tensors = to_tensors(payload(sent))
     assert tensors.keys() == {"labels", "vectors"} | (set() if counts is None else {"counts"})
-    back = from_tensors(tensors)
+    back = lone(from_tensors(tensors))
     assert back.labels.equal(LABELS)
     assert back.vectors.equal(VECTORS)
     assert back.counts is None if counts is None else back.counts.equal(counts)
-    empty = from_tensors(to_tensors(PrototypeSet.empty(5)))
+    empty = lone(from_tensors(to_tensors(payload(PrototypeSet.empty(5)))))
     assert (len(empty), empty.dim, empty.counts) == (0, 5, None)

@@ -57,7 +57,7 @@ def test_a_report_crosses_unchanged(report, crossed):
 
 
 def test_an_upload_comes_back_undecoded(crossed):
-    back, upload = decode_report(crossed(encode_report(replace(REPORT, payload=PROTOTYPES))))
+    back, upload = decode_report(crossed(encode_report(replace(REPORT, payload={"prototypes": PROTOTYPES}))))
     assert back == REPORT
     assert set(upload) == {"labels", "vectors"}
     # it is not looked at here: the evaluation beside a bad upload counts
@@ -234,7 +234,7 @@ def test_whatever_decodes_can_be_averaged_and_written_as_json():
     draw = random.Random(0)
     decoded = 0
     for _ in range(1500):
-        records = encode_report(replace(REPORT, payload=PROTOTYPES))
+        records = encode_report(replace(REPORT, payload={"prototypes": PROTOTYPES}))
         for _ in range(draw.randint(1, 3)):
             name = draw.choice(["report", "training", "evaluation"])
             field = draw.choice([*records[name], "x"])

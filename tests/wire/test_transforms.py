@@ -14,6 +14,7 @@ from protosphere.wire.codec import Codec
 from protosphere.wire.parts import Limits, as_sent, decode_payload, encode_payload
 from protosphere.wire.specs import PROTOTYPES, Exchange, Spec
 from protosphere.wire.transforms import Masks, NumberFormat, RoundedShares, SignificantBits, Transform
+from tests.payloads import lone, payload
 
 K, D = 4, 6
 VECTORS = PrototypeSet(torch.arange(K), torch.randn(K, D, generator=torch.Generator().manual_seed(0)))
@@ -38,8 +39,8 @@ class Scaled(Transform):
         return fields | {"vectors": fields["vectors"] / self.factor}
 
 
-def crossed(payload, codec, *specs):
-    return decode_payload(encode_payload(payload, codec, specs), Limits(codec, 1e6, specs))
+def crossed(part, codec, *specs):
+    return lone(decode_payload(encode_payload(payload(part), codec, specs), Limits(codec, 1e6, specs)))
 
 
 def test_the_order_is_the_methods_own_then_masks_then_the_number_format():
@@ -53,8 +54,8 @@ def test_the_order_is_the_methods_own_then_masks_then_the_number_format():
 @pytest.mark.parametrize("codec", [Codec(K, D), Codec(K, D, 3), Codec(K, D, 3, "int8")], ids=str)
 def test_what_the_sender_does_the_receiver_undoes_in_reverse(codec):
     spec = Spec("prototypes", transforms=(Scaled(2.0), Scaled(8.0)))
-    sent = encode_payload(VECTORS, codec, [spec])
-    inside = decode_payload(sent, Limits(codec, 1e6))
+    sent = encode_payload(payload(VECTORS), codec, [spec])
+    inside = lone(decode_payload(sent, Limits(codec, 1e6)))
     # powers of two: exact in every format, so that a wrong order or a half left out shows
     plain = crossed(VECTORS, codec, PROTOTYPES).vectors
     torch.testing.assert_close(inside.vectors, 16 * plain, rtol=0, atol=0)
@@ -64,10 +65,10 @@ def test_what_the_sender_does_the_receiver_undoes_in_reverse(codec):
 def test_norms_are_checked_when_all_is_undone():
     spec = Spec("prototypes", transforms=(Scaled(100.0),))
     longest = float(VECTORS.vectors.norm(dim=1).max())
-    record = encode_payload(VECTORS, Codec(K, D), [spec])
-    assert len(decode_payload(record, Limits(Codec(K, D), longest * 1.01, (spec,)))) == K
+    record = encode_payload(payload(VECTORS), Codec(K, D), [spec])
+    assert len(lone(decode_payload(record, Limits(Codec(K, D), longest * 1.01, (spec,))))) == K
     with pytest.raises(MessageError, match="norm"):
-        decode_payload(record, Limits(Codec(K, D), longest * 0.99, (spec,)))
+        lone(decode_payload(record, Limits(Codec(K, D), longest * 0.99, (spec,))))
 
 
 def test_significant_bits_cross_and_stay_as_they_are():
@@ -76,8 +77,8 @@ def test_significant_bits_cross_and_stay_as_they_are():
     assert not torch.equal(coarse, VECTORS.vectors)
     assert torch.equal(crossed(VECTORS, Codec(K, D), spec).vectors, coarse)
     # a figure of an upload is made of no more than what crosses
-    assert torch.equal(as_sent(VECTORS, [spec]).vectors, coarse)
-    assert torch.equal(as_sent(VECTORS, [PROTOTYPES]).vectors, VECTORS.vectors)
+    assert torch.equal(lone(as_sent(payload(VECTORS), [spec])).vectors, coarse)
+    assert torch.equal(lone(as_sent(payload(VECTORS), [PROTOTYPES])).vectors, VECTORS.vectors)
 
 
 def test_weights_of_components_cross_in_whole_shares():

@@ -11,6 +11,7 @@ from protosphere.wire.codec import Codec
 from protosphere.wire.messages import MessageError
 from protosphere.wire.parts import STORED, Limits, decode_payload, payload_bytes
 from protosphere.wire.specs import Spec
+from tests.payloads import lone
 
 K, D = 6, 4
 LIMITS = Limits(Codec(K, D), max_norm=100.0)
@@ -67,7 +68,7 @@ def test_an_array_of_another_form_or_value_is_refused_with_the_reason(changed, w
 def test_the_norm_bound_is_of_the_whole_vector_and_exact(refused):
     vectors = np.zeros((3, D), np.float32)
     vectors[1] = 50  # norm 100: just allowed
-    assert decode_payload(record(vectors=vectors), LIMITS).vectors.norm(dim=1).max() == 100
+    assert lone(decode_payload(record(vectors=vectors), LIMITS)).vectors.norm(dim=1).max() == 100
     vectors[1, 0] = np.nextafter(np.float32(50), np.float32(51))
     reason = refused(decode_payload, record(vectors=vectors), LIMITS)
     assert "norm 100" in reason
@@ -104,7 +105,7 @@ def quantised(value=1, scales=(1, 1, 1), **more):
 
 
 def test_an_int8_upload_is_its_steps_times_its_scales():
-    decoded = decode_payload(quantised(-127, (0.25, 0, 0.125)), INT8)
+    decoded = lone(decode_payload(quantised(-127, (0.25, 0, 0.125)), INT8))
     assert decoded.vectors.tolist() == [[-31.75] * D, [0.0] * D, [-15.875] * D]
 
 
@@ -123,7 +124,7 @@ def test_int8_scales_of_another_form_or_that_are_negative_or_not_finite(refused)
 
 def test_the_norm_bound_is_of_what_int8_decodes_to(refused):
     # 50 steps of 1 in four dimensions: norm 100, just allowed
-    assert decode_payload(quantised(50), INT8).vectors.norm(dim=1).max() == 100
+    assert lone(decode_payload(quantised(50), INT8)).vectors.norm(dim=1).max() == 100
     above = np.nextafter(np.float32(1), np.float32(2))
     assert "norm 100, above `max-prototype-norm` 100" in refused(decode_payload, quantised(50, (1, 1, above)), INT8)
     assert "norm 2e+36" in refused(decode_payload, quantised(1, (1, 1e36, 1)), INT8)
@@ -141,7 +142,7 @@ BITS_OF_INFINITY = {"float16": np.array(0xFC00, np.uint16).view(np.float16), "bf
 def test_half_formats_that_are_not_finite(wire_dtype, bits, refused):
     limits = Limits(Codec(K, D, wire_dtype=wire_dtype), max_norm=100.0)
     vectors = np.zeros((3, D), bits[wire_dtype].dtype)
-    assert decode_payload(record(vectors=vectors), limits).vectors.tolist() == [[0.0] * D] * 3
+    assert lone(decode_payload(record(vectors=vectors), limits)).vectors.tolist() == [[0.0] * D] * 3
     vectors[2, 1] = bits[wire_dtype]
     reason = refused(decode_payload, record(vectors=vectors), limits)
     assert f"Row 2 of the {wire_dtype} prototypes decodes to a value that is not finite" in reason
@@ -154,7 +155,7 @@ def test_values_in_another_format_than_agreed(agreed, sent, refused):
     scales = {"scales": np.ones(3, np.float32)} if agreed == "int8" else {}
     upload = record(vectors=np.ones((3, D), STORED[sent]), **scales)
     if agreed == sent:
-        assert decode_payload(upload, limits).vectors.shape == (3, D)
+        assert lone(decode_payload(upload, limits)).vectors.shape == (3, D)
         return
     stored = np.dtype(STORED[agreed])
     assert f"the vectors are {np.dtype(STORED[sent])}, {stored} was agreed" in refused(decode_payload, upload, limits)
@@ -168,7 +169,7 @@ def test_a_compressed_upload_is_as_wide_as_the_masks_have_ones(wire_dtype, refus
     def of_width(width):
         return record(vectors=np.ones((3, width), STORED[wire_dtype]), **scales)
 
-    assert decode_payload(of_width(2), masked).vectors.shape == (3, D)
+    assert lone(decode_payload(of_width(2), masked)).vectors.shape == (3, D)
     for width in (D, 1, 3, 0):
         reason = refused(decode_payload, of_width(width), masked)
         assert f"shape (3, {width}), at most {K} rows of 2 values were agreed" in reason
@@ -256,7 +257,7 @@ def test_random_bytes_are_refused_or_a_payload_that_keeps_to_the_limits():
         upload["vectors"] = Array("float32", (3, D), "numpy.ndarray", bytes(data))
         assert 0 <= payload_bytes(RecordDict({"payload": upload})) <= len(data)
         try:
-            vectors = decode_payload(upload, LIMITS).vectors
+            vectors = lone(decode_payload(upload, LIMITS)).vectors
         except MessageError:
             continue
         decoded += 1

@@ -17,6 +17,7 @@ from protosphere.record.round import Reply, RunError
 from protosphere.server_app.features.outliers import Outliers
 from protosphere.strategies import METHODS, read_settings
 from protosphere.wire.payloads import Report
+from tests.payloads import lone, payload
 from tests.strategies.needs import ASKED
 
 LIAR = 1
@@ -25,13 +26,13 @@ LIAR = 1
 def reply(partition, norm, classes=(0, 1)):
     vectors = torch.zeros(len(classes), 3)
     vectors[-1, 0] = norm
-    return Reply(partition, True, Report(partition, 1, PrototypeSet(torch.tensor(classes), vectors)))
+    return Reply(partition, True, Report(partition, 1, payload(PrototypeSet(torch.tensor(classes), vectors))))
 
 
 def kept(outliers, norms, units=None, ratio=20.0, allowed=0.0):
     """Who is left of clients whose longest vectors have these norms."""
     replies = [reply(p, norm) for p, norm in enumerate(norms)]
-    vectors = {each.partition: each.report.payload for each in replies}
+    vectors = {each.partition: lone(each.report.payload) for each in replies}
     replies = outliers.without_long(replies, vectors, units or {}, ratio, allowed)
     assert all(
         each.dropped and each.report and "`max-norm-ratio`" in each.problem for each in replies if not each.valid
@@ -133,13 +134,13 @@ def changed(change, who=(LIAR,), from_round=1):
     def tamper(partition, round_number, kind, report):
         if kind != "train" or partition not in who or round_number < from_round:
             return report
-        return replace(report, payload=change(report.payload))
+        return replace(report, payload=payload(change(lone(report.payload))))
 
     return tamper
 
 
 def scaled(factor):
-    return lambda payload: payload.with_vectors(factor * payload.vectors)
+    return lambda prototypes: prototypes.with_vectors(factor * prototypes.vectors)
 
 
 @pytest.mark.parametrize("strategy", ["fedproto", "protonorm", "tinyproto-fp", "pfpl"])
@@ -147,7 +148,7 @@ def test_a_long_upload_is_dropped_by_name_and_the_others_are_not(federation, str
     """The run is the one in which that client uploads nothing."""
     settings = {"strategy": strategy} | ({"protonorm.gamma": 1.0} if strategy == "protonorm" else {})
     lines = federation(5, tamper=changed(scaled(900.0))).start(settings).folder.lines()
-    expected = federation(5, tamper=changed(lambda payload: None)).start(settings).folder.lines()
+    expected = federation(5, tamper=changed(lambda prototypes: None)).start(settings).folder.lines()
     for line, other in zip(lines[:-1], expected[:-1], strict=True):
         assert set(line["problems"]) == {str(LIAR)}
         assert line["problems"][str(LIAR)].startswith("upload dropped: its longest vector has norm ")
@@ -202,7 +203,9 @@ WITH_UPLOADS = [name for name in METHODS if read_settings(ASKED[name]).exchange.
 
 def test_an_upload_of_no_class_is_refused_also_as_the_only_one(federation):
     with pytest.raises(RunError, match="it holds no class, though the client has 20 training rows"):
-        federation(1, tamper=changed(lambda payload: PrototypeSet.empty(3), range(1))).start({"max-failed-rounds": 2})
+        federation(1, tamper=changed(lambda prototypes: PrototypeSet.empty(3), range(1))).start(
+            {"max-failed-rounds": 2}
+        )
 
 
 ODD = {
@@ -217,9 +220,9 @@ ODD = {
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("strategy", WITH_UPLOADS)
 def test_no_legal_upload_ends_a_run_otherwise_than_by_a_sentence(federation, strategy, odd):
-    def change(payload):
-        vectors = ODD[odd](payload.vectors)
-        return PrototypeSet(payload.labels[: len(vectors)], vectors)
+    def change(prototypes):
+        vectors = ODD[odd](prototypes.vectors)
+        return PrototypeSet(prototypes.labels[: len(vectors)], vectors)
 
     # the one sentence that there may be: a contrastive training that such lengths make diverge
     with suppress(RunError):

@@ -15,7 +15,6 @@ from protosphere.server_app.features import weight_changes as changes_module
 from protosphere.server_app.features.weight_changes import Changes
 from protosphere.strategies.contract import Exchange, Spec
 from protosphere.strategies.weights import both_ways
-from protosphere.wire.payloads import Parts
 
 CLIENTS = 6
 LIAR = 4
@@ -45,9 +44,9 @@ def uploads(spoil=None, size=0.1):
 
 def judged(tmp_path, sent, ratio=20.0, exchange=None, start=START, group=lambda partition: 0):
     changes = Changes(exchange or both_ways("head"), Scratch(tmp_path))
-    changes.sent = {partition: Parts({"head": Weights(start)}) if start else None for partition in sent}
+    changes.sent = {partition: {"head": Weights(start)} if start else None for partition in sent}
     for partition, tensors in sent.items():
-        upload = Parts({"head": Weights(tensors)})
+        upload = {"head": Weights(tensors)}
         changes._scratch.put(partition, upload)
         changes.measure(partition, upload)
     waiting_replies = [Reply(partition, True, waits=True) for partition in sent]
@@ -199,7 +198,7 @@ def test_uploads_wait_in_no_folder_that_a_link_leads_to(tmp_path):
     mine.mkdir()
     (mine / "thesis.txt").write_text("x")
     (tmp_path / "uploads").symlink_to(mine)
-    for do in (scratch.clear, lambda: scratch.put(0, Parts({"head": Weights(START)}))):
+    for do in (scratch.clear, lambda: scratch.put(0, {"head": Weights(START)})):
         with pytest.raises(SettingError, match="uploads is a link to elsewhere; take it away"):
             do()
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]
