@@ -34,6 +34,8 @@ class Arrival:
 class Feature:
     """One feature at one client."""
 
+    name = ""  # under which the server asks and is answered
+
     def __init__(self, client: "Client"):
         self.client = client
 

@@ -161,14 +161,16 @@ def size_of(records: RecordDict, names: tuple[str, ...], asked_by: str = "") -> 
     """
     sizes = measured(records)
     if asked_by:
-        return Bytes(**{asked_by: together(sizes)})
+        return Bytes(features={asked_by: together(sizes)})
     wire = together(sizes, without=names)
     evaluation = wire - together(sizes, without=("evaluation", *names)) if "evaluation" in records else 0
     bytes_by_feature, total_before = {}, wire
     for position, name in enumerate(names, 1):
         total = together(sizes, without=names[position:])
-        bytes_by_feature[name], total_before = total - total_before, total
-    return Bytes(payload_bytes(records), wire, evaluation, **bytes_by_feature)
+        if name in records:
+            bytes_by_feature[name] = total - total_before
+        total_before = total
+    return Bytes(payload_bytes(records), wire, evaluation, bytes_by_feature)
 
 
 def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
@@ -244,13 +246,14 @@ def _decode_reply(message: Message, partition: int, trains: bool, context: Reply
         problem = f"an error came back: {_quote(partition, _find_error_line(message.error.reason or ''))}"
         return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
     records = message.content
-    size = size_of(records, tuple(feature.name for feature in context.features if feature.name))
+    answer_types = {feature.name: feature.record_type for feature in context.features if feature.name}
+    size = size_of(records, tuple(answer_types))
     unit, identity = context.units.get(partition, 1.0), context.identities.get(partition)
     limits = replace(context.limits, max_norm=context.limits.max_norm * unit)
     if identity is not None:
         limits = replace(limits, layouts=partial(read_layouts, identity.layouts))
     try:
-        report, upload = decode_report(records, limits.codec)
+        report, upload = decode_report(records, limits.codec, answer_types)
         if (report.partition, report.round) != (partition, context.round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
     except MessageError as error:

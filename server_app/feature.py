@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
 from protosphere.record.folder import RunFolder
@@ -16,6 +16,7 @@ from protosphere.record.round import Reply
 from protosphere.record.uploads import Scratch
 from protosphere.strategies import Run
 from protosphere.strategies.contract import Outcome, ServerHalf
+from protosphere.wire.checks import RecordType
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity, Instruction, Payload
 
@@ -60,12 +61,14 @@ class Feature:
     """One feature of one run.
 
     Attributes:
-        name: of the record in which clients answer it, and of its bytes; "" where they do not.
+        name: of the records in which it asks clients and these answer, and of their bytes; "" where it asks nothing.
+        record_type: of the answers.
         stored_as, tensors_as: under which names its state and its tensors stand in a checkpoint; "" where it has none.
         stop_reason: why the run is to end before its last round; "" while it goes on.
     """
 
     name = ""
+    record_type: RecordType = ArrayRecord
     stored_as = ""
     tensors_as = ""
     stop_reason = ""

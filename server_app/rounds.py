@@ -420,8 +420,7 @@ class PrototypeStrategy(Strategy):
             )
             for feature in self.features:
                 instruction = feature.instruct(partition, instruction)
-            values = {name: value for name, value in vars(instruction).items() if name not in ("payload", "constants")}
-            content = (key, instruction.payload is None, *values.values())
+            content = (key, instruction.payload is None, instruction.trained, instruction.made, instruction.asks)
             if content not in encoded_messages:
                 records = encoded(instruction, self.codec, self.run.exchange.down)
                 size = size_of(records, feature_names, "" if trains or evaluate else asking_feature)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from protosphere.client_app.feature import Arrival, Feature
-from protosphere.wire.confusion import width
+from protosphere.wire.confusion import RECORD, encode_counts, width
 from protosphere.wire.payloads import Instruction, Report
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 class Confusion(Feature):
     """Tells the counts where the server asks, and the client's class counts are no secret of a site."""
+
+    name = RECORD
 
     def __init__(self, client: "Client"):
         super().__init__(client)
@@ -32,10 +34,11 @@ class Confusion(Feature):
     def answer(self, instruction: Instruction, arrival: Arrival, report: Report) -> Report:
         client, evaluation = self.client, report.evaluation
         predictions = arrival.predictions.get(client.run.inference)
-        if not instruction.confusion or not self.tells or predictions is None or evaluation is None:
+        asks = self.name in instruction.asks
+        if not asks or not self.tells or predictions is None or evaluation is None:
             return report
         counts = count_confusion(client.data.test.labels, predictions, client.data.num_classes)
-        return replace(report, evaluation=replace(evaluation, confusion=counts))
+        return replace(report, answers={**report.answers, self.name: encode_counts(counts)})
 
 
 def count_confusion(labels: Tensor, predictions: Tensor, num_classes: int) -> tuple[int, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
+from flwr.app import ArrayRecord
 from torch import Tensor
 
 from protosphere.client_app.evaluate import features_of
@@ -13,11 +14,14 @@ from protosphere.core.errors import SettingError
 from protosphere.data.client_data import Rows, Transform
 from protosphere.data.shared_test_set import refuse_unfit, shared_rows
 from protosphere.strategies.contract import ClientState, Objective
-from protosphere.wire.payloads import Answers, Instruction, Report
+from protosphere.wire.parts import encode_answers
+from protosphere.wire.payloads import Instruction, Report
 
 
 class Ensemble(Feature):
     """Answers where the server asks."""
+
+    name = "ensemble"
 
     def discloses(self) -> Sequence[str]:
         client = self.client
@@ -27,18 +31,19 @@ class Ensemble(Feature):
         return ["its class probabilities for every row of the shared test set"]
 
     def needs_features(self, instruction: Instruction) -> bool:
-        return instruction.ensemble
+        return self.name in instruction.asks
 
     def answer(self, instruction: Instruction, arrival: Arrival, report: Report) -> Report:
-        if not instruction.ensemble:
+        if self.name not in instruction.asks:
             return report
         try:
-            return replace(report, answers=self._predict(arrival.state))
+            answers = self._predict(arrival.state)
+            return report if answers is None else replace(report, answers={**report.answers, self.name: answers})
         except USER_ERRORS as error:
             # a measurement that fails must not cost a round of training
             return replace(report, remark=f"no ensemble answer: {told(error, self.client.node)}")
 
-    def _predict(self, state: ClientState) -> Answers | None:
+    def _predict(self, state: ClientState) -> ArrayRecord | None:
         client = self.client
         if not client.settings.ensemble_every:
             raise SettingError.public(
@@ -46,7 +51,7 @@ class Ensemble(Feature):
             )
         rows, fingerprint = shared_rows(client.shared, client.device, client.tokens)
         probabilities = predict(client.objective, state, rows, client.data.transform)
-        return None if probabilities is None else Answers(probabilities, fingerprint)
+        return None if probabilities is None else encode_answers(probabilities, fingerprint)
 
 
 @torch.no_grad()

@@ -105,7 +105,7 @@ def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
     if ensemble is None:
         return []
     accuracies = ", ".join(f"{name} {_percent(ensemble[name])} %" for name in ("best", "last-5", "final"))
-    size = readable_size(summary["bytes"]["ensemble_wire_up"])
+    size = readable_size(summary["bytes"].get("ensemble_wire_up", 0))
     return [f"ensemble of all clients on {ensemble['rows']} shared test rows: {accuracies} ({size} of answers)"]
 
 

@@ -71,17 +71,18 @@ def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
             f"{prefix}wire_down": down.wire,
             f"{prefix}evaluation_wire_up": up.evaluation,
         }
-    sums["ensemble_wire_up"] = sum(size.ensemble for size in sizes.values())
-    sums["ensemble_wire_down"] = sum(sent[partition].ensemble for partition in sizes)
-    # where it is asked for, in the last evaluation alone
-    size_by_way = {"up": sum(size.confusion for size in sizes.values()), "down": sum(sent[p].confusion for p in sizes)}
-    sums |= {f"confusion_wire_{way}": size for way, size in size_by_way.items() if size}
+    for way, size_by_client in (("up", sizes), ("down", {partition: sent[partition] for partition in sizes})):
+        for name, size in sorted(sum(size_by_client.values(), Bytes()).features.items()):
+            sums[f"{name}_wire_{way}"] = size
     return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
 
 
 def _split_size(size: Bytes, sent: Bytes) -> Bytes:
-    """A reply's size; all of it is the ensemble's if the message was sent for the ensemble alone."""
-    return Bytes(ensemble=size.wire + size.ensemble) if sent.ensemble else size
+    """A reply's size; all of it is a feature's if the message was sent for that alone."""
+    if sent.wire or not sent.features:
+        return size
+    (name,) = sent.features
+    return Bytes(features={name: size.wire + sum(size.features.values())})
 
 
 def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:

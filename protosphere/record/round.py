@@ -1,7 +1,8 @@
 """What a round leaves of each client: its reply, and how many bytes crossed."""
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from protosphere.wire.payloads import Report
@@ -15,18 +16,19 @@ class RunError(RuntimeError):
 class Bytes:
     """Sizes of one message or a sum of them: prototype values alone, and the serialised records.
 
-    `evaluation` is the part of `wire` that the evaluation's figures take; `ensemble`, the answers for the shared test
-    set, and `confusion`, what was taken for what, are no parts of it.
+    `evaluation` is the part of `wire` that the evaluation's figures take; `features`, by feature what it asks and is
+    answered, is no part of it.
     """
 
     payload: int = 0
     wire: int = 0
     evaluation: int = 0
-    ensemble: int = 0
-    confusion: int = 0
+    features: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: "Bytes") -> "Bytes":
-        return Bytes(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        features = dict(Counter(self.features) + Counter(other.features))
+        payload, wire = self.payload + other.payload, self.wire + other.wire
+        return Bytes(payload, wire, self.evaluation + other.evaluation, features)
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,20 @@
 """What every record of a message must keep to before anything in it is believed: which records and fields, of which
 types, and texts that can be printed and kept. messages.py decodes on top of these."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-RECORDS: dict[str, type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]] = {
+RecordType = type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]
+RECORDS: dict[str, RecordType] = {
     "question": ConfigRecord,
     "instruction": ConfigRecord,
     "payload": ArrayRecord,
     "report": ConfigRecord,
     "training": MetricRecord,
     "evaluation": MetricRecord,
-    "ensemble": ArrayRecord,
-    "confusion": MetricRecord,
     "identity": ConfigRecord,
 }
 LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow
@@ -40,13 +39,18 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT])
 
 
-def check_records(records: RecordDict, *names: str) -> None:
-    """Refuse records other than `names`, and one that is not of its kind."""
+def check_records(records: RecordDict, *names: str, others: Mapping[str, RecordType] | None = None) -> None:
+    """Refuse records other than `names`, and one that is not of its kind.
+
+    Args:
+        others: further records by name, those of features.
+    """
+    agreed = {name: RECORDS[name] for name in names} | dict(others or {})
     for name, record in records.items():
-        if name not in names:
+        if name not in agreed:
             raise MessageError(f"the message holds the record {name!r}, which nobody agreed on")
-        if not isinstance(record, RECORDS[name]):
-            raise MessageError(f"record `{name}` is a {type(record).__name__}, {RECORDS[name].__name__} was agreed")
+        if not isinstance(record, agreed[name]):
+            raise MessageError(f"record `{name}` is a {type(record).__name__}, {agreed[name].__name__} was agreed")
 
 
 def config_values(records: RecordDict, record: str, **types: type) -> dict[str, Any]:

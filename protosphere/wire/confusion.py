@@ -1,8 +1,5 @@
-"""What clients take for what: counts of (true class, predicted class) of their test rows, in the last evaluation alone.
-
-confusion    MetricRecord  nothing        down: they are asked for
-confusion    MetricRecord  counts         up: (K, K) by rows, or (K, 2) where there are more than MOST_CLASSES
-"""
+"""What clients take for what: counts of (true class, predicted class) of their test rows, in the last evaluation alone,
+as a MetricRecord of `counts`: (K, K) by rows, or (K, 2) where there are more than MOST_CLASSES."""
 
 import numpy as np
 from flwr.app import MetricRecord
@@ -18,22 +15,6 @@ Counts = NDArray[np.int64]
 def width(num_classes: int) -> int:
     """Columns of the counts of so many classes."""
     return num_classes if num_classes <= MOST_CLASSES else 2
-
-
-def asked() -> MetricRecord:
-    """Server to client, beside the instruction."""
-    return MetricRecord({})
-
-
-def is_asked(record: MetricRecord | None) -> bool:
-    """Client side of `asked`.
-
-    Raises:
-        MessageError: the record holds something.
-    """
-    if record is not None:
-        check_keys(RECORD, record, set())
-    return record is not None
 
 
 def encode_counts(counts: tuple[int, ...]) -> MetricRecord:

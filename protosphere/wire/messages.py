@@ -4,14 +4,14 @@ Every message holds at most these records, and a test fails on any other:
 
     question     ConfigRecord  run and its token                                               down, on a Ray cluster
     instruction  ConfigRecord  run and its token, round, evaluate, trained, made, payload kind,
-                               constants, codec, ensemble                                      down
+                               constants, codec, names of the features that ask something      down
     payload      ArrayRecord   <part>.<field>, see parts.py                                    both ways
     report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
     training     MetricRecord  counts, figures, parts                                          up
     evaluation   MetricRecord  rows, seconds, [test, validation, all classes] by rule          up
-    ensemble     ArrayRecord   class probabilities for the shared test set (parts.py)          up, where asked for
-    confusion    MetricRecord  nothing; counts (confusion.py)                                  down, up, at the end
     identity     ConfigRecord  see payloads.Identity                                           up, once
+
+and up, under the name of each feature that asked, its answer: an ArrayRecord or a MetricRecord, as the feature says.
 """
 
 import re
@@ -23,10 +23,10 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from protosphere.core.settings import is_run_name
 from protosphere.core.text import LONGEST_NAME, one_line
-from protosphere.wire import confusion
 from protosphere.wire.checks import (
     LARGEST_FIGURE,
     MessageError,
+    RecordType,
     are_counts,
     check_keys,
     check_names,
@@ -36,7 +36,7 @@ from protosphere.wire.checks import (
     plain,
 )
 from protosphere.wire.codec import Codec
-from protosphere.wire.parts import Limits, decode_payload, encode_answers, encode_payload
+from protosphere.wire.parts import Limits, decode_payload, encode_payload
 from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import read_layouts
@@ -87,20 +87,18 @@ def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[S
             "token": instruction.token,
             "round": instruction.round,
             "evaluate": instruction.evaluate,
-            "ensemble": instruction.ensemble,
             "trained": instruction.trained,
             "made": instruction.made,
             "payload": "" if payload is None else ",".join(sorted(payload)),
             "constants": list(instruction.constants),
             "values": list(instruction.constants.values()),
+            "asks": list(instruction.asks),
             "codec": codec.fingerprint,
         }
     )
     records = RecordDict({"instruction": header})
     if payload is not None:
         records["payload"] = encode_payload(payload, codec, specs)
-    if instruction.confusion:
-        records[confusion.RECORD] = confusion.asked()
     return records
 
 
@@ -115,12 +113,10 @@ def decode_instruction(
     Raises:
         MessageError: when a record is missing, strange or malformed, or written with another codec.
     """
-    check_records(records, "instruction", "payload", confusion.RECORD)
+    check_records(records, "instruction", "payload")
     texts = dict.fromkeys(("run", "token", "payload", "codec"), str)
-    lists = dict.fromkeys(("constants", "values"), list)
-    header = config_values(
-        records, "instruction", round=int, evaluate=bool, ensemble=bool, trained=int, made=int, **texts, **lists
-    )
+    lists = dict.fromkeys(("constants", "values", "asks"), list)
+    header = config_values(records, "instruction", round=int, evaluate=bool, trained=int, made=int, **texts, **lists)
     limits.codec.refuse_other(header["codec"])
     kind, arrays = header["payload"], records.array_records.get("payload")
     limits = limits.of_message(kind)
@@ -136,10 +132,9 @@ def decode_instruction(
         raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
     if not 0 <= header["made"] < header["round"]:
         raise MessageError(f"round {header['round']} cannot bring what round {header['made']} has made")
-    names = ("run", "round", "evaluate", "trained", "made", "ensemble", "token")
-    values = {name: header[name] for name in names}
-    asks_confusion = confusion.is_asked(records.metric_records.get(confusion.RECORD))
-    return Instruction(payload=payload, constants=constants, confusion=asks_confusion, **values)
+    values = {name: header[name] for name in ("run", "round", "evaluate", "trained", "made", "token")}
+    check_names("asks", header["asks"])
+    return Instruction(payload=payload, constants=constants, asks=tuple(header["asks"]), **values)
 
 
 def _check_run(run: str, token: str) -> None:
@@ -196,22 +191,24 @@ def encode_report(report: Report, codec: Codec, specs: Sequence[Spec] = ()) -> R
         metrics: dict[str, Any] = {rule: list(right) for rule, right in evaluation.correct.items()}
         metrics |= {"rows": list(evaluation.rows), "seconds": evaluation.seconds}
         records["evaluation"] = MetricRecord(metrics)
-        if evaluation.confusion:
-            records[confusion.RECORD] = confusion.encode_counts(evaluation.confusion)
-    if report.answers is not None:
-        records["ensemble"] = encode_answers(report.answers)
+    for name, answer in report.answers.items():
+        records[name] = answer
     return records
 
 
-def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecord | None]:
+def decode_report(
+    records: RecordDict, codec: Codec, features: Mapping[str, RecordType] | None = None
+) -> tuple[Report, ArrayRecord | None]:
     """Server side of `encode_report`. The payload comes back undecoded: a bad upload is dropped, while the
-    evaluation beside it still counts; the ensemble's answers are left to `decode_answers`, and what was taken for what
-    to `decode_counts`, for the same reason.
+    evaluation beside it still counts; answers to features are left to these for the same reason.
+
+    Args:
+        features: the names under which features are answered, with the type of the record.
 
     Raises:
         MessageError: when the reply as a whole cannot be used: malformed, or written with another codec.
     """
-    check_records(records, "report", "payload", "training", "evaluation", "ensemble", confusion.RECORD)
+    check_records(records, "report", "payload", "training", "evaluation", others=features)
     texts = dict.fromkeys(("problem", "remark", "codec"), str)
     header = config_values(records, "report", partition=int, round=int, seconds=float, parts=list, **texts)
     codec.refuse_other(header["codec"])

@@ -19,7 +19,7 @@ from protosphere.wire.checks import MessageError, check_norms
 from protosphere.wire.codec import Codec
 from protosphere.wire.low_rank import RANKS, LowRank, factors_of
 from protosphere.wire.mixtures import MIXTURE_VALUES, check_mixture_arrays, checked_mixtures
-from protosphere.wire.payloads import Answers, Payload, is_flat, weights_of
+from protosphere.wire.payloads import Payload, is_flat, weights_of
 from protosphere.wire.specs import PROTOTYPES, Spec
 from protosphere.wire.transforms import STORED, Fields, received, sent
 from protosphere.wire.weights import check_tensors
@@ -268,11 +268,15 @@ def _check_counts(counts: np.ndarray, rows: int) -> None:
         raise MessageError(f"a class count lies outside 1 to {np.iinfo(np.int32).max}")
 
 
-def encode_answers(answers: Answers) -> ArrayRecord:
-    """The ensemble's answers: probabilities as float16, and which test set they are of."""
-    probabilities = answers.probabilities.detach().cpu().to(torch.float16).numpy()
-    fingerprint = np.array([answers.fingerprint], dtype=np.uint64)
-    return ArrayRecord({"probabilities": Array(probabilities), "fingerprint": Array(fingerprint)})
+def encode_answers(probabilities: Tensor, fingerprint: int) -> ArrayRecord:
+    """The ensemble's answers.
+
+    Args:
+        probabilities: class probabilities of the shared test set, (n, K), which cross as float16.
+        fingerprint: of the test set that was predicted, so that copies which differ are found out.
+    """
+    values = probabilities.detach().cpu().to(torch.float16).numpy()
+    return ArrayRecord({"probabilities": Array(values), "fingerprint": Array(np.array([fingerprint], dtype=np.uint64))})
 
 
 def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
+from flwr.app import ArrayRecord, MetricRecord
 
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.mixture_set import MixtureSet
@@ -16,6 +17,7 @@ from protosphere.prototypes.part import ClassVectors, Part
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 
+Answer = ArrayRecord | MetricRecord  # of a client to what a feature asked
 # the parts of a message by name
 Payload = Mapping[str, Part]
 KINDS: dict[str, type[Part]] = {kind.kind: kind for kind in (PrototypeSet, MixtureSet, Weights)}
@@ -113,8 +115,7 @@ class Instruction:
             does not reach that far has lost it, and must not start again unnoticed.
         payload: what the method sends down, or None (round 1, or nothing aggregated yet).
         constants: numbers that the method's server half worked out once for the run, by name (TinyProto's mu).
-        ensemble: whether to predict the shared test set, with the model and the targets of the evaluation.
-        confusion: whether to tell what the test rows of each class were taken for.
+        asks: the names of the features that ask something beside; a client answers those that it knows.
         made: of a method that sends `once`, the round that made the payload, which the client may have: then it is
             None; 0 where there is none.
     """
@@ -125,19 +126,9 @@ class Instruction:
     payload: Payload | None = None
     trained: int = 0
     constants: Mapping[str, float] = field(default_factory=dict)
-    ensemble: bool = False
     token: str = ""
-    confusion: bool = False
     made: int = 0
-
-
-@dataclass(frozen=True)
-class Answers:
-    """A client's class probabilities for the shared test set, (n, K), which cross as float16; and the fingerprint of
-    the test set that it predicted, so that copies which differ are found out."""
-
-    probabilities: torch.Tensor
-    fingerprint: int
+    asks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -150,14 +141,11 @@ class Evaluation:
         correct: rule -> (right on test, right on validation), and right on all classes where `rows` has them. A rule
             that a client cannot apply (no training rows, nothing received) is missing.
         seconds: time spent.
-        confusion: counts of (true, predicted) of the test rows by the primary rule, row by row, where they were asked
-            for (confusion.py); else nothing.
     """
 
     rows: tuple[int, ...]
     correct: dict[str, tuple[int, ...]]
     seconds: float = 0.0
-    confusion: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -192,7 +180,7 @@ class Report:
             evaluation still counts then; there is no upload.
         remark: one sentence on what else went wrong, though training and evaluation count.
         seconds: time from the message's arrival to the reply, so that the server can tell overhead from work.
-        answers: for the ensemble, where they were asked for.
+        answers: to what features asked, each under the feature's name.
     """
 
     partition: int
@@ -202,7 +190,7 @@ class Report:
     evaluation: Evaluation | None = None
     problem: str = ""
     seconds: float = 0.0
-    answers: Answers | None = None
+    answers: Mapping[str, Answer] = field(default_factory=dict)
     remark: str = ""
 
 

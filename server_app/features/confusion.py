@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from flwr.app import RecordDict
+from flwr.app import MetricRecord, RecordDict
 
 from protosphere.record.confusion import Confusions
 from protosphere.record.folder import RunFolder
@@ -20,6 +20,7 @@ class Confusion(Feature):
     """Asks those who evaluate at the end of the run."""
 
     name = RECORD
+    record_type = MetricRecord
 
     def __init__(self, run: Run, folder: RunFolder):
         super().__init__(run, folder)
@@ -31,7 +32,9 @@ class Confusion(Feature):
             self._confusions = Confusions(self.run.inference, models)
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
-        return replace(instruction, confusion=instruction.evaluate and self._confusions is not None)
+        if self._confusions is None or not instruction.evaluate:
+            return instruction
+        return replace(instruction, asks=(*instruction.asks, self.name))
 
     def check(self, reply: Reply, records: RecordDict, identity: Identity | None) -> Reply:
         if RECORD not in records:

@@ -48,7 +48,9 @@ class Ensemble(Feature):
         return every > 0 and ((number - 1) % every == 0 or number == self._last_number)
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
-        return replace(instruction, ensemble=self.asks_everyone(instruction.round))
+        if not self.asks_everyone(instruction.round):
+            return instruction
+        return replace(instruction, asks=(*instruction.asks, self.name))
 
     def check(self, reply: Reply, records: RecordDict, identity: Identity | None) -> Reply:
         record = records.array_records.get(self.name)

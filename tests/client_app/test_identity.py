@@ -166,13 +166,15 @@ def test_what_is_taken_for_what_is_told_where_class_counts_are_no_secret_and_sai
     made = client(0, {"max-samples": 0 if own else 400} | settings, **node)
     assert any("test rows of each class" in words for words in made.identity().discloses) is tells
     # whatever the server asks
-    asked = Instruction("run", 3, True, trained=0, confusion=True)
+    asked = Instruction("run", 3, True, trained=0, asks=("confusion",))
     report = made.evaluate(asked)
     evaluation = report.evaluation
     if settings.get("privacy"):
         assert evaluation is None
     else:
-        assert sum(evaluation.confusion) == (evaluation.rows[0] if tells else 0)
+        assert ("confusion" in report.answers) is tells
+        if tells:
+            assert sum(report.answers["confusion"]["counts"]) == evaluation.rows[0]
 
 
 def test_a_client_names_its_domain(client, tmp_path):

@@ -59,9 +59,8 @@ def ask(tmp_path, monkeypatch):
         }
         settings, replies = QUICK | case.settings | texts, []
         for kind, number in ASKED:
-            asked = Instruction(
-                "a-run", number or 1, True, None, max(number - 1, 0), ensemble="ensemble-every" in case.settings
-            )
+            asks = ("ensemble",) if "ensemble-every" in case.settings else ()
+            asked = Instruction("a-run", number or 1, True, None, max(number - 1, 0), asks=asks)
             records = encode_instruction(asked, Codec(2, 8)) if number else RecordDict()
             replies.append(app(Message(records, 77, kind), Context(1, 77, node, RecordDict(), settings)))
             if case.spoil and number == 1:

@@ -39,7 +39,7 @@ CASES = [
 STORED = {"float32": "float32", "float16": "float16", "bfloat16": "uint16", "int8": "int8"}
 COMPONENTS = 4  # of a class at most
 HEADERS = {
-    "instruction": "run token round evaluate ensemble trained made payload constants values codec",
+    "instruction": "run token round evaluate trained made payload constants values asks codec",
     "report": "partition round problem remark seconds parts codec",
     "identity": "method layouts companion partition partitions model parameters feature_dim class_names class_counts"
     " classes domain rows discloses problem codec",

@@ -72,8 +72,6 @@ def test_a_rounds_line():
         "evaluate_only_wire_up": 300,
         "evaluate_only_wire_down": 700,
         "evaluate_only_evaluation_wire_up": 120,
-        "ensemble_wire_up": 0,
-        "ensemble_wire_down": 0,
     }
     classifier = line["evaluation"]["rules"]["classifier"]["test"]
     assert line["evaluation"]["of_round"] == 2
@@ -88,9 +86,12 @@ def test_a_rounds_line():
 
 def test_answers_for_the_ensemble_count_apart_and_their_refusal_is_told_beside_other_problems():
     asked = [
-        reply(0, size=Bytes(payload=1000, wire=1500, evaluation=100, ensemble=70)),
+        reply(0, size=Bytes(payload=1000, wire=1500, evaluation=100, features={"ensemble": 70})),
         reply(
-            1, trains=False, size=Bytes(wire=300, evaluation=120, ensemble=50), refused="ensemble answer dropped: bad"
+            1,
+            trains=False,
+            size=Bytes(wire=300, evaluation=120, features={"ensemble": 50}),
+            refused="ensemble answer dropped: bad",
         ),
         reply(2, problem="upload dropped: NaN", refused="ensemble answer dropped: worse", dropped=True),
     ]
@@ -108,12 +109,13 @@ def test_answers_for_the_ensemble_count_apart_and_their_refusal_is_told_beside_o
 
 def test_a_message_for_the_ensemble_alone_is_the_ensembles_both_ways():
     """Whatever came back on it, an upload that nobody asked for too."""
-    alone = reply(1, trains=False, size=Bytes(payload=8, wire=300, ensemble=50))
+    alone = reply(1, trains=False, size=Bytes(payload=8, wire=300, features={"ensemble": 50}))
     late = Reply(2, trains=False, problem=LATE)
-    sent = {0: Bytes(payload=400, wire=700), 1: Bytes(ensemble=210), 2: Bytes(ensemble=220)}
-    asked = [reply(0, size=Bytes(payload=1000, wire=1500, evaluation=100, ensemble=70)), alone, late]
+    sent = {0: Bytes(payload=400, wire=700), 1: Bytes(features={"ensemble": 210}), 2: Bytes(features={"ensemble": 220})}
+    asked = [reply(0, size=Bytes(payload=1000, wire=1500, evaluation=100, features={"ensemble": 70})), alone, late]
     without = training_line(3, asked[:1], sent, {})["bytes"]
-    assert (without["ensemble_wire_up"], without["ensemble_wire_down"]) == (70, 0)
+    assert without["ensemble_wire_up"] == 70
+    assert "ensemble_wire_down" not in without
     assert training_line(3, asked, sent, {})["bytes"] == without | {
         "ensemble_wire_up": 70 + 300 + 50,
         "ensemble_wire_down": 210 + 220,

@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from protosphere.wire.confusion import encode_counts
+
 
 def counts_of(evaluation, K=4):
     """Of K classes all rows in the first two, as many right as the evaluation says."""
@@ -19,7 +21,7 @@ def telling(forge=lambda counts: counts, liar=0, in_round=3):
             return report
         counts = counts_of(report.evaluation)
         own = tuple(forge(counts) if partition == liar else counts)
-        return replace(report, evaluation=replace(report.evaluation, confusion=own))
+        return replace(report, answers={"confusion": encode_counts(own)})
 
     return tell
 
@@ -31,7 +33,7 @@ def lines_of(strategy):
 def test_it_is_asked_for_once_and_summed(federation):
     group = federation(tamper=telling())
     strategy = group.start({"rounds": 2})
-    assert {instruction.round for *_, instruction in group.asked if instruction.confusion} == {3}
+    assert {instruction.round for *_, instruction in group.asked if "confusion" in instruction.asks} == {3}
     told = lines_of(strategy)[-1]["confusion"]
     assert told["clients"].keys() == {"0", "1", "2", "3"}
     assert sum(rows for *_, rows in told["models"]["scripted"]) == 4 * 6

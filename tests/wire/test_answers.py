@@ -12,13 +12,13 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire import messages
 from protosphere.wire.codec import Codec
 from protosphere.wire.parts import decode_answers, encode_answers, payload_bytes
-from protosphere.wire.payloads import Answers, Evaluation, Report
+from protosphere.wire.payloads import Evaluation, Report
 from protosphere.wire.sizes import wire_bytes
 from tests.payloads import payload
 
 CODEC = Codec(3, 2)
 encode_report = partial(messages.encode_report, codec=CODEC)
-decode_report = partial(messages.decode_report, codec=CODEC)
+decode_report = partial(messages.decode_report, codec=CODEC, features={"ensemble": ArrayRecord})
 MARK = 2**64 - 3  # fingerprints fill 64 bits
 SHARED = SharedLabels(torch.tensor([0, 2, 1, 1, 0]), 3, MARK)
 
@@ -26,6 +26,10 @@ SHARED = SharedLabels(torch.tensor([0, 2, 1, 1, 0]), 3, MARK)
 def probabilities(n=5, K=3, seed=0, dtype=torch.float32):
     scores = torch.randn(n, K, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return torch.softmax(3 * scores, dim=1).to(dtype)
+
+
+def answers_of(values):
+    return {"ensemble": encode_answers(values, MARK)}
 
 
 def record(values=None, **arrays):
@@ -48,12 +52,12 @@ GOOD = [0.25, 0.5, 0.25]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_answers_cross_as_float16_and_what_that_holds_exactly(dtype, crossed):
     sent = probabilities(dtype=dtype).requires_grad_()
-    records = crossed(encode_report(Report(3, 7, answers=Answers(sent, MARK))))
+    records = crossed(encode_report(Report(3, 7, answers={"ensemble": encode_answers(sent, MARK)})))
     back = decode_answers(records["ensemble"], SHARED)
     assert (back.dtype, back.requires_grad) == (torch.float16, False)
     assert torch.equal(back, sent.detach().to(torch.float16))
     exact = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.5, 0.5], [0.25, 0.75, 0.0], [0.0, 1.0, 0.0]])
-    back = decode_answers(crossed(encode_answers(Answers(exact, MARK))), SHARED)
+    back = decode_answers(crossed(encode_answers(exact, MARK)), SHARED)
     assert torch.equal(back.double(), exact.double())
 
 
@@ -63,17 +67,17 @@ def test_probabilities_of_many_classes_add_up(K, crossed):
     shared = SharedLabels(torch.zeros(4, dtype=torch.int64), K, 1)
     scores = 0.05 * torch.randn(4, K, generator=torch.Generator().manual_seed(K))
     sent = torch.softmax(scores, dim=1)
-    back = decode_answers(crossed(encode_answers(Answers(sent, 1))), shared)
+    back = decode_answers(crossed(encode_answers(sent, 1)), shared)
     assert float((back.double() - sent.double()).abs().max()) <= 2**-11 / K * 4 + 2**-25
     # the worst case of rounding one way
     worst = torch.full((4, K), 1 / K).to(torch.float16)
     worst = torch.nextafter(worst.float(), torch.ones(())).to(torch.float16)
-    decode_answers(encode_answers(Answers(worst, 1)), shared)
+    decode_answers(encode_answers(worst, 1), shared)
 
 
 def test_a_report_carries_them_and_its_decoder_leaves_them_alone(crossed):
     report = Report(3, 7, evaluation=Evaluation((5, 2), {"classifier": (3, 1)}), seconds=1.5)
-    with_answers = Report(3, 7, evaluation=report.evaluation, seconds=1.5, answers=Answers(probabilities(), MARK))
+    with_answers = Report(3, 7, evaluation=report.evaluation, seconds=1.5, answers=answers_of(probabilities()))
     assert "ensemble" not in encode_report(report)
     records = crossed(encode_report(with_answers))
     assert set(records) == {"report", "evaluation", "ensemble"}
@@ -85,10 +89,12 @@ def test_a_report_carries_them_and_its_decoder_leaves_them_alone(crossed):
 def test_they_are_no_payload_and_two_bytes_a_value():
     upload = payload(PrototypeSet(torch.tensor([0, 2]), torch.ones(2, 2)))
     plain = encode_report(Report(3, 7, payload=upload))
-    told = encode_report(Report(3, 7, payload=upload, answers=Answers(probabilities(), MARK)))
+    told = encode_report(Report(3, 7, payload=upload, answers=answers_of(probabilities())))
     assert payload_bytes(told) == payload_bytes(plain) == 16
     assert wire_bytes(told, without=("ensemble",)) == wire_bytes(plain)
-    many = encode_report(Report(3, 7, payload=upload, answers=Answers(probabilities(1000, 100), MARK)))
+    many = encode_report(
+        Report(3, 7, payload=upload, answers={"ensemble": encode_answers(probabilities(1000, 100), MARK)})
+    )
     assert 200_000 < wire_bytes(many) - wire_bytes(plain) < 200_000 + 2000
 
 

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from flwr.app import MetricRecord
 
 from protosphere.wire.checks import MessageError
-from protosphere.wire.confusion import decode_counts, encode_counts, is_asked, width
+from protosphere.wire.confusion import decode_counts, encode_counts, width
 
 GOOD = (3, 1, 0, 0, 2, 0, 1, 0, 5)
 
@@ -38,10 +37,3 @@ def test_of_many_classes_there_are_two_columns():
 def test_what_cannot_be_is_refused(values, rows, right, words):
     with pytest.raises(MessageError, match=words):
         decode_counts(encode_counts(values), 3, rows, right)
-
-
-def test_a_question_that_says_more_is_refused():
-    assert is_asked(MetricRecord({}))
-    assert not is_asked(None)
-    with pytest.raises(MessageError, match="confusion"):
-        is_asked(MetricRecord({"counts": [1]}))

@@ -353,7 +353,7 @@ def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, 
     plain = privacy.Instruction("a-run", 1, evaluate=False, token="t")
     expected = client.train(plain)
     asked = [
-        replace(plain, evaluate=True, ensemble=True),
+        replace(plain, evaluate=True, asks=("ensemble",)),
         replace(plain, round=9, trained=8),
         replace(plain, token="of another run"),
         replace(plain, constants={"mu": 0.5}),

@@ -12,7 +12,7 @@ from protosphere.core.errors import SettingError
 from protosphere.data.client_data import DataSpec
 from protosphere.data.shared_test_set import SharedTestSpec, shared_labels
 from protosphere.wire.messages import encode_report
-from protosphere.wire.payloads import Answers
+from protosphere.wire.parts import encode_answers
 from protosphere.wire.sizes import wire_bytes
 
 CLASSES, ROWS = 4, 11
@@ -44,6 +44,10 @@ def probabilities(partition, round_number, n=ROWS, K=CLASSES):
     return torch.softmax(3 * torch.randn(n, K, generator=random), dim=1)
 
 
+def answer_of(answers, shared):
+    return {"ensemble": encode_answers(answers, shared[0].fingerprint)}
+
+
 @pytest.fixture
 def answering(federation, shared):
     """answering(change=None, after=None, **federation) -> clients that answer whenever they are asked.
@@ -53,9 +57,8 @@ def answering(federation, shared):
 
     def start(change=None, after=None, **how):
         def answer(partition, round_number, kind, report):
-            if made.asked[-1][3].ensemble:
-                mine = Answers(probabilities(partition, round_number), shared[0].fingerprint)
-                report = replace(report, answers=mine)
+            if "ensemble" in made.asked[-1][3].asks:
+                report = replace(report, answers=answer_of(probabilities(partition, round_number), shared))
             content = report if change is None else change(partition, round_number, kind, report)
             return (after(partition, round_number), content) if after else content
 
@@ -93,7 +96,7 @@ def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared,
         asked = {p: (kind, told) for p, r, kind, told in made.asked if r == number}
         sampled = {p for p, (kind, _) in asked.items() if kind == "train"}
         assert len(sampled) == (3 if number < 6 else 0)
-        assert {p for p, (_, told) in asked.items() if told.ensemble} == (set(range(6)) if number in due else set())
+        assert {p for p, (_, told) in asked.items() if "ensemble" in told.asks} == (set(range(6)) if number in due else set())
         evaluated = number == 6 or (number - 1) % evaluate_every == 0
         chosen = set(range(6)) if who == "all" else sampled if number < 6 else set(strategy.sample(5))
         assert {p for p, (_, told) in asked.items() if told.evaluate} == (chosen if evaluated else set())
@@ -117,9 +120,7 @@ def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared
     messages = [message for message in made.grid.sent if message.metadata.message_type != "query"]
     for (p, number, kind, told), message in zip(made.asked, messages, strict=True):
         report = made.report(p, number, kind, told.evaluate)
-        records = encode_report(
-            replace(report, answers=Answers(probabilities(p, number), shared[0].fingerprint)), script.CODEC
-        )
+        records = encode_report(replace(report, answers=answer_of(probabilities(p, number), shared)), script.CODEC)
         alone = kind == "evaluate" and not told.evaluate
         down[number] += wire_bytes(message.content) * alone
         up[number] += wire_bytes(records) - wire_bytes(records, without=("ensemble",)) * (not alone)
@@ -127,23 +128,27 @@ def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared
     expected = [2, 4] if "evaluate-every" in settings else [1, 2, 3, 4, 5]
     assert [number for number, count in down.items() if count] == expected
     for line, other in zip(lines, plain, strict=True):
-        found = [line["bytes"].pop(name) for name in ("ensemble_wire_up", "ensemble_wire_down")]
+        found = [line["bytes"].pop(name, 0) for name in ("ensemble_wire_up", "ensemble_wire_down")]
         assert found == [up[line["round"]], down[line["round"]]]
-        assert {other["bytes"].pop(name) for name in APART} == {0}
+        assert not APART & other["bytes"].keys()
+        # the feature's name in each question
+        for name in ("wire_down", "evaluate_only_wire_down"):
+            assert 0 <= line["bytes"].pop(name) - other["bytes"].pop(name) < 4 * 50
         assert line["bytes"] == other["bytes"]
 
 
 def spoilt(answers, how):
-    values, mark = answers.probabilities.clone(), answers.fingerprint
+    values = torch.from_numpy(answers["ensemble"]["probabilities"].numpy()).clone()
+    mark = int(answers["ensemble"]["fingerprint"].numpy()[0])
     if how == "test set":
-        return replace(answers, fingerprint=mark ^ 1)
-    if how == "shape":
-        return replace(answers, probabilities=values[1:])
-    if how == "sum":
+        mark ^= 1
+    elif how == "shape":
+        values = values[1:]
+    elif how == "sum":
         values[2] *= 0.97
     else:
         values[2, 1] = {"nan": math.nan, "negative": -0.1}[how]
-    return replace(answers, probabilities=values)
+    return {"ensemble": encode_answers(values, mark)}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +169,7 @@ def test_a_bad_answer_costs_nothing_but_itself(answering, shared, say, how, word
         if (p, number) != (partition, 2):
             return report
         if how == "remark":
-            return replace(report, answers=None, remark=words)
+            return replace(report, answers={}, remark=words)
         return replace(report, answers=spoilt(report.answers, how))
 
     settings = {"ensemble-every": 1, "fraction-train": 0.5} | shared[1]
@@ -197,7 +202,7 @@ def test_where_every_answer_is_bad_there_is_no_figure(answering, shared):
 
 def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(answering, shared):
     def change(p, number, kind, report):
-        unasked = Answers(probabilities(p, number), shared[0].fingerprint)
+        unasked = answer_of(probabilities(p, number), shared)
         return replace(report, answers=unasked) if (p, number) == (1, 2) else report
 
     runs = (answering(how).start({"ensemble-every": 2} | shared[1]) for how in (change, None))
@@ -205,7 +210,8 @@ def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(ans
     line, other = lines.pop(1), honest.pop(1)
     assert lines == honest
     assert line["problems"] == {"1": "ensemble answer dropped: nobody asked for one"}
-    assert line["bytes"].pop("ensemble_wire_up") > 0 == other["bytes"].pop("ensemble_wire_up")
+    assert line["bytes"].pop("ensemble_wire_up") > 0
+    assert "ensemble_wire_up" not in other["bytes"]
     assert line | {"problems": {}} == other
 
 
