@@ -79,6 +79,11 @@ class Feature:
         self.folder = folder
         self.federation: Federation
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        """Whether the run has it, by its settings and its method."""
+        return True
+
     # --- the start ---
 
     def start(self, federation: Federation) -> None:

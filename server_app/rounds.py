@@ -96,7 +96,7 @@ class PrototypeStrategy(Strategy):
         self.roster = Roster(run.settings, terms)
         self.codec: Codec  # known when the clients are: see `_meet`
         self.state = RoundState()
-        self.features = [feature(run, folder) for feature in FEATURES.values()]
+        self.features = [feature(run, folder) for feature in FEATURES.values() if feature.applies(run)]
         self.stop_reason = ""  # why the run ends before its last round
         self.failed_in_a_row = 0
         self.token = ""  # the run's, read when it starts

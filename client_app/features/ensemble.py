@@ -14,7 +14,7 @@ from protosphere.core.errors import SettingError
 from protosphere.data.client_data import Rows, Transform
 from protosphere.data.shared_test_set import refuse_unfit, shared_rows
 from protosphere.strategies.contract import ClientState, Objective
-from protosphere.wire.parts import encode_answers
+from protosphere.wire.ensemble import encode_answers
 from protosphere.wire.payloads import Instruction, Report
 
 

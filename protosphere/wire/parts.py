@@ -9,9 +9,7 @@ from io import BytesIO
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, RecordDict
-from torch import Tensor
 
-from protosphere.data.shared_test_set import SharedLabels
 from protosphere.prototypes.part import Part
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
@@ -31,7 +29,6 @@ BESIDE = (
     "value_scales",
     RANKS,
 )  # no prototype values: they count as wire, not as payload
-SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
 FLOAT32_ROUNDING = 1e-5
 NUMPY = "numpy.ndarray"  # Flower's word for it
 NPY = 10  # bytes of an .npy file before its header: magic, version, the header's length
@@ -130,7 +127,7 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
     parts: dict[str, Part] = {}
     for spec in limits.specs:
         names = {field: name_by_field[spec.name, field] for field in _list_fields(spec, limits.codec)}
-        arrays = {field: _read(name, record[name]) for field, name in names.items()}
+        arrays = {field: read_array(name, record[name]) for field, name in names.items()}
         parts[spec.name] = _decode_part(arrays, spec, limits)
     return parts
 
@@ -199,7 +196,7 @@ def _to_tensors(arrays: Mapping[str, np.ndarray]) -> Fields:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _read(name: str, array: Array) -> np.ndarray:
+def read_array(name: str, array: Array) -> np.ndarray:
     """NumPy allocates whatever a header declares: so hold it against the bytes that came first."""
     try:
         if array.stype != NUMPY:
@@ -266,44 +263,6 @@ def _check_counts(counts: np.ndarray, rows: int) -> None:
     # so that no sum of counts can overflow and come out as another number
     if rows and (counts.min() < 1 or counts.max() > np.iinfo(np.int32).max):
         raise MessageError(f"a class count lies outside 1 to {np.iinfo(np.int32).max}")
-
-
-def encode_answers(probabilities: Tensor, fingerprint: int) -> ArrayRecord:
-    """The ensemble's answers.
-
-    Args:
-        probabilities: class probabilities of the shared test set, (n, K), which cross as float16.
-        fingerprint: of the test set that was predicted, so that copies which differ are found out.
-    """
-    values = probabilities.detach().cpu().to(torch.float16).numpy()
-    return ArrayRecord({"probabilities": Array(values), "fingerprint": Array(np.array([fingerprint], dtype=np.uint64))})
-
-
-def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
-    """Check received answers and give their probabilities, (n, K) float16 as they came.
-
-    Raises:
-        MessageError: names what is wrong: fields, dtype, shape, another test set, no probabilities.
-    """
-    if set(record) != {"probabilities", "fingerprint"}:
-        raise MessageError(f"it holds the arrays {sorted(record)} where ['fingerprint', 'probabilities'] belong")
-    fingerprint, values = _read("fingerprint", record["fingerprint"]), _read("probabilities", record["probabilities"])
-    if fingerprint.dtype != np.uint64 or fingerprint.shape != (1,) or int(fingerprint[0]) != shared.fingerprint:
-        raise MessageError(
-            "it is of another shared test set than the server's; give client and server the same rows in the same order"
-        )
-    agreed = (len(shared.labels), shared.num_classes)
-    if values.dtype != np.float16 or values.shape != agreed:
-        raise MessageError(
-            f"its probabilities are {values.dtype} of shape {values.shape}, float16 of {agreed} were agreed"
-        )
-    probabilities = torch.from_numpy(values)
-    # a comparison with NaN is false
-    if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
-        raise MessageError("a probability of it lies outside 0 to 1")
-    if not bool(((probabilities.sum(dim=1, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all()):
-        raise MessageError("the probabilities of a row of it do not add up to 1")
-    return probabilities
 
 
 def payload_bytes(records: RecordDict) -> int:

@@ -26,10 +26,13 @@ class Confusion(Feature):
         super().__init__(run, folder)
         self._confusions: Confusions | None = None
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.confusion
+
     def last_evaluation(self, number: int) -> None:
-        if self.run.confusion:
-            models = {partition: identity.model for partition, identity in self.federation.identities.items()}
-            self._confusions = Confusions(self.run.inference, models)
+        models = {partition: identity.model for partition, identity in self.federation.identities.items()}
+        self._confusions = Confusions(self.run.inference, models)
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
         if self._confusions is None or not instruction.evaluate:

@@ -29,9 +29,13 @@ class DownloadOnce(Feature):
         self.received: dict[int, int] = {}
         self._offered_rounds: dict[int, int] = {}
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.exchange.once
+
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
         """With the round that made the download, and without one that the client has."""
-        sends = self.run.exchange.once and instruction.payload is not None
+        sends = instruction.payload is not None
         source_round = self._offered_rounds[partition] = self.made if sends else 0
         if sends and self.received.get(partition) == source_round:
             return replace(instruction, payload=None, made=source_round)

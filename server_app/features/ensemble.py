@@ -21,7 +21,7 @@ from protosphere.record.round import Reply
 from protosphere.server_app.feature import Feature, Federation
 from protosphere.strategies import Run
 from protosphere.wire.checks import MessageError
-from protosphere.wire.parts import decode_answers
+from protosphere.wire.ensemble import decode_answers
 from protosphere.wire.payloads import Identity, Instruction
 
 
@@ -36,6 +36,10 @@ class Ensemble(Feature):
         self._labels: SharedLabels | None = None
         self._last_number = 0
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.settings.ensemble_every > 0
+
     def start(self, federation: Federation) -> None:
         super().start(federation)
         self._labels = shared_test_set(self.settings, federation.partitions, federation.codec.num_classes)
@@ -44,8 +48,7 @@ class Ensemble(Feature):
         self._last_number = number
 
     def asks_everyone(self, number: int) -> bool:
-        every = self.settings.ensemble_every
-        return every > 0 and ((number - 1) % every == 0 or number == self._last_number)
+        return (number - 1) % self.settings.ensemble_every == 0 or number == self._last_number
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
         if not self.asks_everyone(instruction.round):

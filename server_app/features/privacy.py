@@ -16,7 +16,7 @@ from protosphere.wire.payloads import Instruction, Payload
 
 
 class Privacy(Feature):
-    """Of a run under `privacy`; of others it changes nothing."""
+    """Of a run under `privacy`."""
 
     tensors_as = "encoder-means"
 
@@ -24,10 +24,12 @@ class Privacy(Feature):
         super().__init__(run, folder)
         self._means: PrototypeSet | None = None
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.private
+
     def opening(self) -> Sequence[str]:
         """What a guarantee does not cover, beside wherever its epsilon stands."""
-        if not self.run.private:
-            return ()
         if self.settings.privacy_measure:
             return [
                 "warning: `privacy-measure` is true: figures of private rows leave in the clear, outside the guarantee "
@@ -40,13 +42,9 @@ class Privacy(Feature):
         ]
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
-        if not self.run.private:
-            return instruction
         return replace(instruction, payload=joined(instruction.payload, self._means, self.federation.codec.dim))
 
     def uploads(self, uploads: Mapping[int, Payload]) -> Mapping[int, Payload]:
-        if not self.run.private:
-            return uploads
         released = with_classes(uploads)
         self._means = encoder_means(released, self.settings.privacy_scale, self._means)
         return released

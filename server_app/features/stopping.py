@@ -22,10 +22,14 @@ class Stopping(Feature):
         self._best: float | None = None
         self._rounds_without_rise = 0
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.settings.stop_patience > 0
+
     def start(self, federation: Federation) -> None:
         super().start(federation)
         with_validation = any(sum(identity.rows[1:2]) for identity in federation.identities.values())
-        if self.settings.stop_patience and not with_validation:
+        if not with_validation:
             raise SettingError(
                 f"setting `{PATIENCE}` is {self.settings.stop_patience}, but no client has a validation row by which "
                 "to tell; raise `validation-share`, or set it to 0."
@@ -39,7 +43,7 @@ class Stopping(Feature):
         evaluation = line.get("evaluation", {})
         validation = evaluation.get("rules", {}).get(self.run.inference, {}).get("validation")
         # what models do before training is no best that later rounds could fail to reach
-        if not self.settings.stop_patience or validation is None or evaluation["of_round"] == 0:
+        if validation is None or evaluation["of_round"] == 0:
             return
         if self._best is None or validation["mean"] > self._best:
             self._best, self._rounds_without_rise = validation["mean"], 0

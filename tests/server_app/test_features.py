@@ -10,7 +10,11 @@ from protosphere.server_app.features import FEATURES
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "client_selection", "roster", "app")
-CLIENT_CORE = ("app", "client", "cohort", "evaluate", "run", "state", "store", "train")
+CLIENT_CORES = {
+    "client_app": ("app", "client", "cohort", "evaluate", "run", "state", "store", "train"),
+    "protosphere/wire": ("messages", "payloads", "parts", "checks"),
+    "protosphere/record": ("round", "uploads", "folder"),
+}
 # of each feature, words by which code would name it
 WORDS = {
     "collapse": ("collapse", "first_norm"),
@@ -59,7 +63,8 @@ def test_a_clients_feature_that_is_taken_out_takes_nothing_else_with_it(run, met
 
 @pytest.mark.parametrize(
     ("room", "files", "name"),
-    [("server_app", CORE, name) for name in FEATURES] + [("client_app", CLIENT_CORE, name) for name in CLIENT_FEATURES],
+    [("server_app", CORE, name) for name in FEATURES]
+    + [(room, files, name) for room, files in CLIENT_CORES.items() for name in CLIENT_FEATURES],
 )
 def test_the_core_does_not_name_it(room, files, name):
     for file in files:

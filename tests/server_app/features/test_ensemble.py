@@ -11,8 +11,8 @@ from PIL import Image
 from protosphere.core.errors import SettingError
 from protosphere.data.client_data import DataSpec
 from protosphere.data.shared_test_set import SharedTestSpec, shared_labels
+from protosphere.wire.ensemble import encode_answers
 from protosphere.wire.messages import encode_report
-from protosphere.wire.parts import encode_answers
 from protosphere.wire.sizes import wire_bytes
 
 CLASSES, ROWS = 4, 11
@@ -96,7 +96,9 @@ def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared,
         asked = {p: (kind, told) for p, r, kind, told in made.asked if r == number}
         sampled = {p for p, (kind, _) in asked.items() if kind == "train"}
         assert len(sampled) == (3 if number < 6 else 0)
-        assert {p for p, (_, told) in asked.items() if "ensemble" in told.asks} == (set(range(6)) if number in due else set())
+        assert {p for p, (_, told) in asked.items() if "ensemble" in told.asks} == (
+            set(range(6)) if number in due else set()
+        )
         evaluated = number == 6 or (number - 1) % evaluate_every == 0
         chosen = set(range(6)) if who == "all" else sampled if number < 6 else set(strategy.sample(5))
         assert {p for p, (_, told) in asked.items() if told.evaluate} == (chosen if evaluated else set())
