@@ -16,13 +16,14 @@ from rich.console import Console
 from protosphere.arrays import data_of, is_arrays
 from protosphere.cli.compare_bar import Bar
 from protosphere.comparison.engine import run_cells
-from protosphere.comparison.figures import every_difference, every_figure, results, spread
+from protosphere.comparison.figures import by_method, by_seed, every_difference, every_figure, results, spread, tidy
 from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import from_table
 from protosphere.comparison.report import REPORT, write_all
 from protosphere.comparison.resources import share
 from protosphere.comparison.reuse import reuse as take_finished
-from protosphere.comparison.sweep import swept, tuned
+from protosphere.comparison.sweep import Choice, swept, tuned
 from protosphere.comparison.trials import cells
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import shown
@@ -186,37 +187,21 @@ class Comparison:
         >>> list(found.table().columns[:6])
         ['row', 'method', 'metric', 'mean', 'std', 'seeds']
         """
-        comparison, cell_results, choices = tuned(
-            self._comparison, results(self._comparison_folder, self._comparison, self._cells)
-        )
-        values = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
-        rows = []
+        comparison, frame, choices = self._tidy()
+        rows: list[dict[str, Any]] = []
         for row in comparison.rows:
-            for method in comparison.methods:
-                method_results = [
-                    cell_result
-                    for cell_result in cell_results
-                    if (cell_result.cell.row, cell_result.cell.method) == (row.label, method.label)
-                ]
-                sizes = {
-                    name: spread([getattr(cell_result, name) for cell_result in method_results])
-                    for name in ("payload", "wire", "seconds")
-                }
-                sizes["gradient_steps"] = spread(
-                    [cell_result.summary.get("gradient_steps") for cell_result in method_results]
-                )
-                for place, metric in enumerate(comparison.metrics):
-                    over = spread([cell_result.values[place] for cell_result in method_results])
-                    figures: dict[str, Any] = {"row": row.label, "method": method.label, "metric": str(metric)}
-                    figures |= {
-                        "mean": over and over.mean,
-                        "std": over and over.std,
-                        "seeds": over.seeds if over else 0,
-                    }
-                    figures |= {name: size and size.mean for name, size in sizes.items()}
-                    rows.append(figures | ({"chosen": values.get((row.label, method.label), "")} if choices else {}))
-        frame = pd.DataFrame(rows)
-        return frame.astype(dict.fromkeys(("mean", "std", "payload", "wire", "seconds", "gradient_steps"), float))
+            for method, runs in by_method(frame, comparison, row.label).items():
+                costs = {name: spread(runs[name]) for name in ("payload", "wire", "seconds", "steps")}
+                for metric in comparison.metrics:
+                    over = spread(by_seed(frame, comparison, row.label, metric)[method])
+                    line: dict[str, Any] = {"row": row.label, "method": method, "metric": str(metric)}
+                    line |= {"mean": over and over.mean, "std": over and over.std, "seeds": over.seeds if over else 0}
+                    rows.append(line | {name: cost and cost.mean for name, cost in costs.items()})
+        table = pd.DataFrame(rows).rename(columns={"steps": "gradient_steps"})
+        if choices:
+            chosen = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
+            table["chosen"] = [chosen.get(labels, "") for labels in zip(table["row"], table["method"], strict=True)]
+        return table.astype(dict.fromkeys(("mean", "std", "payload", "wire", "seconds", "gradient_steps"), float))
 
     def differences(self) -> pd.DataFrame:
         """A row for each method but the baseline, row of the comparison and metric: `row`, `method`, `baseline`,
@@ -227,17 +212,15 @@ class Comparison:
         >>> found.differences()[["method", "baseline", "seeds"]].values.tolist()
         [['protonorm, gamma 5', 'local', 1]]
         """
-        comparison, cell_results, _ = tuned(
-            self._comparison, results(self._comparison_folder, self._comparison, self._cells)
-        )
+        comparison, frame, _ = self._tidy()
         rows = [
             {"row": row, "method": method, "baseline": comparison.baseline_label, "metric": metric}
             | {name: contrast and getattr(contrast, attribute) for name, attribute in OF_DIFFERENCE.items()}
-            for row, metric, method, contrast in every_difference(comparison, cell_results)
+            for (row, metric, method), contrast in every_difference(comparison, frame).items()
         ]
-        frame = pd.DataFrame(rows, columns=["row", "method", "baseline", "metric", *OF_DIFFERENCE])
+        table = pd.DataFrame(rows, columns=["row", "method", "baseline", "metric", *OF_DIFFERENCE])
         integer_types = dict.fromkeys(("seeds", "needed"), "Int64")
-        return frame.astype(dict.fromkeys(("difference", "low", "high"), "float64") | integer_types)
+        return table.astype(dict.fromkeys(("difference", "low", "high"), "float64") | integer_types)
 
     def chosen(self) -> pd.DataFrame:
         """A row for each variant that a sweep tried: `row`, `method`, `variant`, `validation` (mean accuracy on
@@ -246,7 +229,7 @@ class Comparison:
         >>> len(found.chosen())
         0
         """
-        *_, choices = tuned(self._comparison, results(self._comparison_folder, self._comparison, self._cells))
+        *_, choices = self._tidy()
         rows = [
             (choice.row, choice.method, label, value and value.mean, label == choice.chosen)
             for choice in choices
@@ -281,7 +264,7 @@ class Comparison:
         Raises:
             SettingError: there is none such that is finished.
         """
-        *_, choices = tuned(self._comparison, results(self._comparison_folder, self._comparison, self._cells))
+        *_, choices = self._tidy()
         variant_of = {(choice.row, choice.method): choice.chosen for choice in choices}
         for cell in self._cells:
             label = variant_of.get((cell.row, method)) or method
@@ -298,6 +281,12 @@ class Comparison:
             f"no finished run of {method}, seed {seed}{where} is in {self.folder}; its methods are {methods}; its "
             f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(cell.row for cell in self._cells))}."
         )
+
+    def _tidy(self) -> tuple[Plan, pd.DataFrame, list[Choice]]:
+        """The comparison with each swept method once, the tidy frame of its finished runs, and what was chosen."""
+        cell_results = results(self._comparison_folder, self._comparison, self._cells)
+        comparison, chosen_results, choices = tuned(self._comparison, cell_results)
+        return comparison, tidy(comparison, chosen_results), choices
 
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.

@@ -1,10 +1,12 @@
-"""From the runs of a comparison to its numbers: each cell's figures, and their mean and spread over seeds."""
+"""From the runs of a comparison to its numbers: the figures of each cell, and one tidy frame of them for all tables."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pandas as pd
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import Difference, difference
@@ -19,16 +21,6 @@ from protosphere.reports import csv_files
 NO_FIGURES = ("selected_round",)
 DIGITS = 2  # of a percentage
 VALIDATION = "validation"  # column of what a sweep is decided by
-
-
-@dataclass(frozen=True)
-class Reached:
-    """The first evaluation of trained models whose mean accuracy is the target or above: of which round's models, and
-    all bytes of prototypes and of training messages, both directions, up to that round."""
-
-    of_round: int
-    payload: int
-    wire: int
 
 
 class Point(NamedTuple):
@@ -52,8 +44,8 @@ class Result:
         validation: mean accuracy on validation rows by the first metric's rule, see `validation_of`.
         floor: accuracy of always answering each client's majority class.
         payload, wire: bytes of the whole run's training, both directions; wire without evaluations.
-        reached: None when the target never was, or there is none.
-        curve: of every evaluation by the first metric's rule.
+        reached: the first evaluation of trained models at the target or above; None when there is none.
+        curve: every evaluation by the first metric's rule.
     """
 
     cell: Cell
@@ -64,8 +56,8 @@ class Result:
     payload: int
     wire: int
     seconds: float
-    reached: Reached | None
-    curve: tuple["Point", ...]
+    reached: Point | None
+    curve: tuple[Point, ...]
     summary: Mapping[str, Any] = field(repr=False)
 
 
@@ -84,42 +76,69 @@ def results(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Ce
     return [result(cell, run, comparison) for cell, run in runs if run is not None]
 
 
-def by_method(cell_results: Sequence[Result], row: str, comparison: Comparison) -> dict[str, list[Result]]:
-    """The results of one row: the method's label -> its seeds'."""
-    return {
-        method.label: [
-            cell_result
-            for cell_result in cell_results
-            if (cell_result.cell.row, cell_result.cell.method) == (row, method.label)
-        ]
-        for method in comparison.methods
-    }
-
-
 def result(cell: Cell, run: Path, comparison: Comparison) -> Result:
     """One cell's figures, from its run's folder."""
     lines = RunFolder(run).lines()
     summary = up_to_date(RunFolder(run).summary(), lines)
-    headline = summary["headline"]
-    metric = comparison.metrics[0]
-    curve = curve_of(lines, metric.rule or headline["rule"])
-    target = comparison.target
-    trained = [point for point in curve if point.of_round > 0]
-    passed = next((point for point in trained if target is not None and point.accuracy >= target), None)
+    rule, metric, target = summary["headline"]["rule"], comparison.metrics[0], comparison.target
+    curve = curve_of(lines, metric.rule or rule)
+    passed = (point for point in curve if point.of_round > 0 and target is not None and point.accuracy >= target)
     sizes = summary["bytes"]
     return Result(
         cell,
         run,
-        tuple(value_of(summary, table_metric) for table_metric in comparison.metrics),
-        validation_of(lines, metric, headline["rule"]),
-        summary["floor"][MAJORITY],
-        sizes["payload_up"] + sizes["payload_down"],
-        sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"],
-        summary["seconds"],
-        Reached(passed.of_round, passed.payload, passed.wire) if passed else None,
-        curve,
-        summary,
+        values=tuple(value_of(summary, table_metric) for table_metric in comparison.metrics),
+        validation=validation_of(lines, metric, rule),
+        floor=summary["floor"][MAJORITY],
+        payload=sizes["payload_up"] + sizes["payload_down"],
+        wire=sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"],
+        seconds=summary["seconds"],
+        reached=next(passed, None),
+        curve=curve,
+        summary=summary,
     )
+
+
+def tidy(comparison: Comparison, cell_results: Iterable[Result]) -> pd.DataFrame:
+    """A row for each finished cell and metric: `row`, `method`, `seed`, `metric`, `value`; of the cell `validation`,
+    `floor`, `payload`, `wire` (bytes), `seconds`, `steps` (gradient steps a client and round), `values` (exchanged a
+    round, as float32; not a number where another format was sent), and `reached_round`, `reached_payload`,
+    `reached_wire` of the target. Figures that are not there are not numbers.
+    """
+    rows = []
+    for found in cell_results:
+        summary, cell = found.summary, found.cell
+        is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
+        of_cell = {name: getattr(found, name) for name in ("validation", "floor", "payload", "wire", "seconds")}
+        of_cell["steps"] = summary.get("gradient_steps")
+        of_cell["values"] = found.payload / 4 / max(summary["rounds"], 1) if is_float32 else None
+        if found.reached is not None:
+            of_cell |= {f"reached_{name}": value for name, value in found.reached._asdict().items()}
+        for metric, value in zip(comparison.metrics, found.values, strict=True):
+            labels = {"row": cell.row, "method": cell.method, "seed": cell.seed, "metric": str(metric)}
+            rows.append(labels | {"value": value} | of_cell)
+    reached = ["reached_of_round", "reached_payload", "reached_wire"]
+    numbers = ["value", VALIDATION, "floor", "payload", "wire", "seconds", "steps", "values", *reached]
+    frame = pd.DataFrame(rows, columns=["row", "method", "seed", "metric", *numbers])
+    return frame.astype(dict.fromkeys(numbers, float))
+
+
+def of_cells(frame: pd.DataFrame, row: str) -> pd.DataFrame:
+    """What the tidy frame has of a row of the comparison, once for each cell."""
+    return frame[frame["row"] == row].drop_duplicates(["method", "seed"])
+
+
+def by_method(frame: pd.DataFrame, comparison: Comparison, row: str) -> dict[str, pd.DataFrame]:
+    """`of_cells` by method, in the comparison's order; of one without a finished run nothing."""
+    cells = of_cells(frame, row)
+    return {method.label: cells[cells["method"] == method.label] for method in comparison.methods}
+
+
+def by_seed(frame: pd.DataFrame, comparison: Comparison, row: str, metric: Metric) -> pd.DataFrame:
+    """One metric of a row of the tidy frame: seeds down, the comparison's methods across."""
+    part = frame[(frame["row"] == row) & (frame["metric"] == str(metric))]
+    methods = [method.label for method in comparison.methods]
+    return part.pivot(index="seed", columns="method", values="value").reindex(columns=methods)
 
 
 def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
@@ -127,9 +146,9 @@ def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
     if metric.rule == ENSEMBLE:
         ensemble: Mapping[str, float] = summary.get("ensemble", {})
         return ensemble.get(metric.figure)
-    rule = metric.rule or summary["headline"]["rule"]
-    figure = summary["headline"]["figure"] if metric.figure == "headline" else metric.figure
-    values: Mapping[str, float | None] = summary["rules"].get(rule, {})
+    headline = summary["headline"]
+    figure = headline["figure"] if metric.figure == "headline" else metric.figure
+    values: Mapping[str, float | None] = summary["rules"].get(metric.rule or headline["rule"], {})
     return values.get(figure)
 
 
@@ -141,17 +160,17 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
         rule: the run's own, where the metric has none or asks the ensemble, which no validation row is put to.
     """
     rule = rule if metric.rule in ("", ENSEMBLE) else metric.rule
-    evaluations = [line["evaluation"] for line in lines if "evaluation" in line]
-    means = [
-        evaluation["rules"][rule]["validation"]["mean"]
-        for evaluation in evaluations
+    means = []
+    for line in lines:
+        evaluation = line.get("evaluation", {})
+        measured = evaluation.get("rules", {}).get(rule, {}).get("validation")
         # round 0 has trained nothing
-        if evaluation["of_round"] > 0 and evaluation.get("rules", {}).get(rule, {}).get("validation")
-    ]
-    if metric.figure == "last-5":
-        return statistics.fmean(means[-5:]) if means else None
+        if measured and evaluation["of_round"] > 0:
+            means.append(measured["mean"])
+    if metric.figure == "last-5" and means:
+        return statistics.fmean(means[-5:])
     if metric.figure in ("final", "all-classes"):
-        return means[-1] if means else None
+        means = means[-1:]
     return max(means, default=None)
 
 
@@ -161,28 +180,28 @@ def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[Point, ...]
     Args:
         lines: of metrics.jsonl. rule: a prediction rule, or `ensemble`.
     """
-    payload, wire, seconds = [0], [0], [0.0]
-    for line in lines:
-        sizes = line["bytes"]
-        payload.append(payload[-1] + sizes["payload_up"] + sizes["payload_down"])
-        wire.append(wire[-1] + sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"])
-        seconds.append(seconds[-1] + line["time"]["round"])
+    totals = [(0, 0, 0.0)]
     points = []
     for line in lines:
+        sizes, (payload, wire, seconds) = line["bytes"], totals[-1]
+        payload += sizes["payload_up"] + sizes["payload_down"]
+        wire += sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
+        totals.append((payload, wire, seconds + line["time"]["round"]))
+    for line in lines:
         if rule == ENSEMBLE:
-            measured, accuracy = line.get(ENSEMBLE), line.get(ENSEMBLE, {}).get("accuracy")
+            measured = line.get(ENSEMBLE, {})
+            accuracy = measured.get("accuracy")
         else:
-            measured = line.get("evaluation")
-            accuracy = (measured or {}).get("rules", {}).get(rule, {}).get("test", {}).get("mean")
-        if measured and accuracy is not None:
-            after = measured["of_round"]
-            points.append(Point(after, accuracy, payload[after], wire[after], seconds[after]))
+            measured = line.get("evaluation", {})
+            accuracy = measured.get("rules", {}).get(rule, {}).get("test", {}).get("mean")
+        if accuracy is not None:
+            points.append(Point(measured["of_round"], accuracy, *totals[measured["of_round"]]))
     return tuple(points)
 
 
-def spread(values: Sequence[float | int | None]) -> Spread | None:
+def spread(values: Iterable[float | None]) -> Spread | None:
     """Over the values that are there; None without any."""
-    numbers = [value for value in values if value is not None]
+    numbers = [float(value) for value in values if value is not None and value == value]
     if not numbers:
         return None
     return Spread(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
@@ -193,57 +212,28 @@ def percent(share: float) -> str:
     return f"{100 * share:.{DIGITS}f}"
 
 
-def differences(
-    cell_results: Sequence[Result], row: str, metric: int, comparison: Comparison
-) -> dict[str, Difference | None]:
-    """Every method of a row but the baseline, held against it seed by seed.
-
-    Args:
-        metric: the place of the comparison's.
-    """
-    figures = by_seed(cell_results, row, metric, comparison)
-    base = figures[comparison.baseline_label]
-    return {
-        method: difference(figures_by_seed, base)
-        for method, figures_by_seed in figures.items()
-        if method != comparison.baseline_label
-    }
-
-
-def by_seed(
-    cell_results: Sequence[Result], row: str, metric: int, comparison: Comparison
-) -> dict[str, dict[int, float | None]]:
-    """One metric of a row: method -> seed -> its value."""
-    return {
-        method: {cell_result.cell.seed: cell_result.values[metric] for cell_result in runs}
-        for method, runs in by_method(cell_results, row, comparison).items()
-    }
+def every_difference(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference | None]:
+    """(row, metric, method) -> its difference to the baseline, seed by seed, in the comparison's order."""
+    differences = {}
+    for row in comparison.rows:
+        for metric in comparison.metrics:
+            figures = by_seed(frame, comparison, row.label, metric)
+            for method in figures.columns.drop(comparison.baseline_label):
+                contrast = difference(figures[method], figures[comparison.baseline_label])
+                differences[row.label, str(metric), method] = contrast
+    return differences
 
 
 def differences_csv(comparison: Comparison, cell_results: Sequence[Result]) -> str:
     """A line for each row, metric and method but the baseline; as shares of 1."""
-    lines: list[list[object]] = [
-        ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"]
-    ]
-    for row, metric, method, contrast in every_difference(comparison, cell_results):
-        numbers = (
-            (contrast.seeds, contrast.mean, contrast.low, contrast.high, contrast.needed)
-            if contrast
-            else (0, *[None] * 4)
-        )
-        labels = [row, metric, method, comparison.baseline_label]
-        lines.append([*labels, *numbers])
+    heads = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"]
+    lines: list[list[object]] = [[*heads]]
+    for labels, contrast in every_difference(comparison, tidy(comparison, cell_results)).items():
+        numbers: tuple[object, ...] = (0, None, None, None, None)
+        if contrast is not None:
+            numbers = (contrast.seeds, contrast.mean, contrast.low, contrast.high, contrast.needed)
+        lines.append([*labels, comparison.baseline_label, *numbers])
     return csv_files.as_csv(lines)
-
-
-def every_difference(
-    comparison: Comparison, cell_results: Sequence[Result]
-) -> Iterator[tuple[str, str, str, Difference | None]]:
-    """(row, metric, method, its difference to the baseline), in the comparison's order."""
-    for row in comparison.rows:
-        for index, metric in enumerate(comparison.metrics):
-            for method, contrast in differences(cell_results, row.label, index, comparison).items():
-                yield row.label, str(metric), method, contrast
 
 
 def as_csv(comparison: Comparison, cells: Sequence[Cell], cell_results: Sequence[Result], folder: Path) -> str:
@@ -255,60 +245,50 @@ def every_figure(
     comparison: Comparison, cells: Sequence[Cell], cell_results: Sequence[Result], folder: Path
 ) -> list[list[object]]:
     """Heads, then a line a cell; a cell without a finished run has its names alone. Accuracies are shares of 1."""
-    of_cell = {result.cell.name: result for result in cell_results}
-    figures = list(dict.fromkeys(name for cell_result in cell_results for name in _figures(cell_result)))
-    metrics = [f"metric: {metric}" for metric in comparison.metrics]
-    paper = [f"paper: {metric}" for metric in comparison.metrics]
-    printed = {
-        (paper_figure.row, paper_figure.method, f"paper: {paper_figure.metric}"): paper_figure.accuracy / 100
-        for paper_figure in comparison.paper
-    }
-    if any(cell.scaled for cell in cells):
-        # the paper's are of its own settings
-        printed = {}
-    sizes = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
-    head = ["row", "method", "strategy", "seed", "status", *paper, *metrics, VALIDATION, MAJORITY, *figures, *sizes]
-    head += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run"]
-    lines: list[list[object]] = [list(head)]
+    metrics = list(map(str, comparison.metrics))
+    # the paper's figures are of its own settings, unscaled
+    scaled = any(cell.scaled for cell in cells)
+    paper = {} if scaled else {(line.row, line.method, line.metric): line.accuracy / 100 for line in comparison.paper}
+    figures_by_cell = {found.cell.name: _figures(found) for found in cell_results}
+    lines_by_cell = {found.cell.name: _line(found, metrics, folder) for found in cell_results}
+    lines = []
     for cell in cells:
-        names = [cell.row, cell.method, cell.settings["strategy"], cell.seed]
-        theirs = [printed.get((cell.row, cell.method, name)) for name in paper]
-        cell_result = of_cell.get(cell.name)
-        if cell_result is None:
-            lacking = [""] * (len(head) - len(names) - len(theirs) - 3)
-            lines.append([*names, "missing", *theirs, *lacking, cell.scaled, ""])
-            continue
-        figures_by_name = _figures(cell_result)
-        reached = (
-            (cell_result.reached.of_round, cell_result.reached.payload, cell_result.reached.wire)
-            if cell_result.reached
-            else ("",) * 3
-        )
-        row: list[object] = [
-            *names,
-            "completed",
-            *theirs,
-            *cell_result.values,
-            cell_result.validation,
-            cell_result.floor,
-            *(figures_by_name.get(name) for name in figures),
-        ]
-        row += [cell_result.payload, cell_result.wire, *reached, cell_result.summary.get("gradient_steps")]
-        row += [cell_result.summary["rounds"], cell_result.summary["clients"]]
-        row += [f"{cell_result.seconds:.1f}", cell.scaled, cell_result.run.relative_to(folder).as_posix()]
-        lines.append(row)
-    return lines
+        line: dict[str, object] = {"row": cell.row, "method": cell.method, "seed": cell.seed}
+        line["strategy"] = cell.settings["strategy"]
+        line |= {f"paper: {metric}": paper.get((cell.row, cell.method, metric)) for metric in metrics}
+        line |= {"status": "missing", "scaled": cell.scaled}
+        lines.append(line | figures_by_cell.get(cell.name, {}) | lines_by_cell.get(cell.name, {}))
+    heads = ["row", "method", "strategy", "seed", "status"]
+    heads += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics] + [VALIDATION, MAJORITY]
+    heads += dict.fromkeys(name for figures in figures_by_cell.values() for name in figures)
+    heads += ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
+    heads += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run"]
+    return [[*heads], *([line.get(name) for name in heads] for line in lines)]
 
 
-def _figures(cell_result: Result) -> dict[str, float | None]:
+def _line(found: Result, metrics: Sequence[str], folder: Path) -> dict[str, Any]:
+    """What a finished cell has in the file beside its labels and `_figures`."""
+    line: dict[str, Any] = {f"metric: {metric}": value for metric, value in zip(metrics, found.values, strict=True)}
+    line |= {"status": "completed", VALIDATION: found.validation, MAJORITY: found.floor}
+    line |= {"payload_bytes": found.payload, "wire_bytes": found.wire}
+    if found.reached is not None:
+        reached = found.reached
+        line |= {"target_round": reached.of_round, "target_payload_bytes": reached.payload}
+        line["target_wire_bytes"] = reached.wire
+    line |= {name: found.summary.get(name) for name in ("gradient_steps", "rounds", "clients")}
+    return line | {"seconds": f"{found.seconds:.1f}", "run": found.run.relative_to(folder).as_posix()}
+
+
+def _figures(found: Result) -> dict[str, float | None]:
     """Every figure of a run by its name in the table: rule and figure, the ensemble's, the domains'."""
-    named = {
-        f"{rule} {figure}": value
-        for rule, values in cell_result.summary["rules"].items()
-        for figure, value in values.items()
+    summary = found.summary
+    groups: dict[str, dict[str, float | None]] = {**summary["rules"], "ensemble": summary.get("ensemble", {})}
+    named: dict[str, float | None] = {
+        f"{rule} {figure}": values[figure]
+        for rule, values in groups.items()
+        for figure in values
         if figure not in NO_FIGURES
     }
-    named |= {f"ensemble {figure}": value for figure, value in cell_result.summary.get("ensemble", {}).items()}
-    for domain, rules in cell_result.summary.get("domains", {}).items():
-        named[f"domain {domain}"] = rules.get(cell_result.summary["headline"]["rule"])
+    for domain, rules in summary.get("domains", {}).items():
+        named[f"domain {domain}"] = rules.get(summary["headline"]["rule"])
     return named

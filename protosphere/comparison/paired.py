@@ -10,6 +10,8 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import pandas as pd
+
 CONFIDENCE = 0.95
 MOST_SEEDS = 1000  # beyond that a difference is none that seeds would show
 
@@ -42,10 +44,9 @@ def difference(figures: Mapping[int, float | None], other: Mapping[int, float | 
     """`figures` less `other` over the seeds that both have; None where there is none.
 
     Args:
-        figures, other: seed -> figure.
+        figures, other: seed -> figure, as a mapping or a series.
     """
-    pairs = [(value, other.get(seed)) for seed, value in figures.items()]
-    gaps = [value - base for value, base in pairs if value is not None and base is not None]
+    gaps = (pd.Series(figures, dtype=float) - pd.Series(other, dtype=float)).dropna().tolist()
     if not gaps:
         return None
     mean = statistics.fmean(gaps)
@@ -53,28 +54,26 @@ def difference(figures: Mapping[int, float | None], other: Mapping[int, float | 
         return Difference(mean, None, None, 1)
     std = statistics.stdev(gaps)
     half = _half_width(std, len(gaps))
-    estimate = Difference(mean, mean - half, mean + half, len(gaps))
-    if estimate.apart:
-        return estimate
-    needed = next((n for n in range(len(gaps) + 1, MOST_SEEDS + 1) if _half_width(std, n) < abs(mean)), None)
-    return Difference(mean, estimate.low, estimate.high, len(gaps), needed)
+    low, high = mean - half, mean + half
+    needed = None
+    if low <= 0 <= high:
+        needed = next((n for n in range(len(gaps) + 1, MOST_SEEDS + 1) if _half_width(std, n) < abs(mean)), None)
+    return Difference(mean, low, high, len(gaps), needed)
 
 
 def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:
     """The method whose mean is highest and apart from that of every other one, seed by seed; None where there is none.
 
     Args:
-        figures: method -> seed -> figure.
+        figures: method -> seed -> figure, as mappings or a frame.
     """
-    values_by_method = {
-        name: [value for value in by_seed.values() if value is not None] for name, by_seed in figures.items()
-    }
-    means = {name: statistics.fmean(values) for name, values in values_by_method.items() if values}
+    frame = pd.DataFrame(figures, dtype=float)
+    means = frame.mean().dropna()
     if len(means) < 2:
         return None
-    best = max(means, key=lambda name: means[name])
-    against = [difference(figures[best], figures[name]) for name in means if name != best]
-    return best if all(gap is not None and gap.apart and gap.mean > 0 for gap in against) else None
+    best = str(means.idxmax())
+    contrasts = [difference(frame[best], frame[name]) for name in means.index if name != best]
+    return best if all(gap is not None and gap.apart and gap.mean > 0 for gap in contrasts) else None
 
 
 def _half_width(std: float, seeds: int) -> float:

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from protosphere.comparison.figures import Result, Spread, as_csv, by_method, differences_csv, results, spread
+import pandas as pd
+
+from protosphere.comparison.figures import Point, Result, as_csv, differences_csv, results, spread, tidy
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
@@ -38,7 +40,14 @@ STYLES = ("-", "--", ":")
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
 DIFFERENCES = "differences.csv"
 PICTURES = "pictures"
-SIZES = ("payload (bytes)", "wire (bytes)")
+SIZES = {"payload": "payload (bytes)", "wire": "wire (bytes)"}
+CAPTIONS = {
+    "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
+    "seconds": "Over the seconds so far, evaluations among them, of this machine as busy as it was.",
+    "bytes": "Over the bytes of training so far, both directions: on the left payload, the values that methods "
+    "exchange; on the right the wire, whole messages, which a method that exchanges nothing has as well. Such "
+    "a one stands at 0 on the left, and a dotted line goes on from its accuracy at the end.",
+}
 SILENT = "sends nothing"  # id of a line that goes on from a method's curve
 
 
@@ -48,17 +57,6 @@ class Written:
 
     grids: Sequence[Grid]
     paths: Sequence[Path]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A method's accuracy at each evaluation of all its seeds: mean and spread; mean bytes and seconds so far."""
-
-    rounds: Sequence[int]
-    accuracies: Sequence[Spread]
-    payload: Sequence[float]
-    wire: Sequence[float]
-    seconds: Sequence[float]
 
 
 class Drawn(NamedTuple):
@@ -91,16 +89,17 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     return Written(table_grids, [write(folder.path / name, content) for name, content in contents.items()])
 
 
-def curves(runs: Sequence[Result]) -> Curve:
-    """The curve of one method's runs; evaluations that some seed lacks are left out."""
-    by_round = [{point.of_round: point for point in run.curve} for run in runs]
-    common = sorted(set.intersection(*map(set, by_round))) if by_round else []
-    accuracies = [spread([points[r].accuracy for points in by_round]) for r in common]
-    payload, wire, seconds = (
-        [sum(getattr(points[r], name) for points in by_round) / len(by_round) for r in common]
-        for name in ("payload", "wire", "seconds")
-    )
-    return Curve(common, [accuracy for accuracy in accuracies if accuracy], payload, wire, seconds)
+def curves(runs: Sequence[Result]) -> pd.DataFrame:
+    """The curve of one method's runs: at each evaluation that all of them have, its `round`, `mean` and `std` of the
+    accuracies, and the means of `payload`, `wire` and `seconds` so far."""
+    points = [point for run in runs for point in {point.of_round: point for point in run.curve}.values()]
+    lines = []
+    for of_round, part in pd.DataFrame(points, columns=Point._fields).groupby("of_round"):
+        accuracy = spread(part["accuracy"])
+        if accuracy is not None and len(part) == len(runs):
+            means = {name: sum(part[name]) / len(part) for name in ("payload", "wire", "seconds")}
+            lines.append({"round": of_round, "mean": accuracy.mean, "std": accuracy.std} | means)
+    return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire", "seconds"]).astype({"std": float})
 
 
 def _pictures(
@@ -108,28 +107,21 @@ def _pictures(
 ) -> dict[str, list[Drawn]]:
     """Row -> its pictures, which are left as files, too, each with its numbers."""
     place = own_folder(folder.path, PICTURES)
+    frame = tidy(comparison, cell_results)
     drawn: dict[str, list[Drawn]] = {}
-    for number, row in enumerate(comparison.rows):
-        curves_by_method = {
-            method: curves(runs) for method, runs in by_method(cell_results, row.label, comparison).items() if runs
-        }
-        if not any(curve.rounds for curve in curves_by_method.values()):
+    for number, row in enumerate(comparison.rows, start=1):
+        runs: dict[str, list[Result]] = {method.label: [] for method in comparison.methods}
+        for found in cell_results:
+            if found.cell.row == row.label:
+                runs[found.cell.method].append(found)
+        curves_by_method = {method: curves(own) for method, own in runs.items() if own}
+        last = {method: curve["mean"].iloc[-1] for method, curve in curves_by_method.items() if len(curve)}
+        if not last:
             continue
-        lowest = floor(cell_results, row.label)
-        ends = ", ".join(
-            f"{method} {100 * curve.accuracies[-1].mean:.1f} %"
-            for method, curve in curves_by_method.items()
-            if curve.rounds
-        )
-        captions = {
-            "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
-            "seconds": "Over the seconds so far, evaluations among them, of this machine as busy as it was.",
-            "bytes": "Over the bytes of training so far, both directions: on the left payload, the values that methods "
-            "exchange; on the right the wire, whole messages, which a method that exchanges nothing has as well. Such "
-            "a one stands at 0 on the left, and a dotted line goes on from its accuracy at the end.",
-        }
-        for kind, caption in captions.items():
-            name = f"row{number + 1}-{kind}"
+        lowest = floor(frame, row.label)
+        ends = ", ".join(f"{method} {100 * mean:.1f} %" for method, mean in last.items())
+        for kind, caption in CAPTIONS.items():
+            name = f"row{number}-{kind}"
             svg = _draw(curves_by_method, kind, lowest.mean if lowest else None)
             place.mkdir(exist_ok=True)
             write(place / f"{name}.svg", svg)
@@ -140,26 +132,20 @@ def _pictures(
     return drawn
 
 
-def _numbers(curves_by_method: Mapping[str, Curve], kind: str) -> list[list[object]]:
+def _numbers(curves_by_method: Mapping[str, pd.DataFrame], kind: str) -> list[list[object]]:
     """What a picture shows, a row a method and evaluation."""
-    columns = {
-        "rounds": {},
-        "seconds": {"seconds": "seconds"},
-        "bytes": dict(zip(("payload", "wire"), SIZES, strict=True)),
-    }
-    heads: list[object] = ["method", "round", "mean (%)", "std (%)", *columns[kind].values()]
-    rows = [
-        [method, of_round, 100 * accuracy.mean, None if accuracy.std is None else 100 * accuracy.std]
-        + [getattr(curve, name)[place] for name in columns[kind]]
-        for method, curve in curves_by_method.items()
-        for place, (of_round, accuracy) in enumerate(zip(curve.rounds, curve.accuracies, strict=True))
-    ]
-    return [heads, *rows]
+    columns = {"seconds": {"seconds": "seconds"}, "bytes": SIZES}.get(kind, {})
+    rows: list[list[object]] = [["method", "round", "mean (%)", "std (%)", *columns.values()]]
+    for method, curve in curves_by_method.items():
+        for line in curve.to_dict("records"):
+            std = None if math.isnan(line["std"]) else 100 * line["std"]
+            rows.append([method, line["round"], 100 * line["mean"], std, *(line[name] for name in columns)])
+    return rows
 
 
-def _draw(curves_by_method: Mapping[str, Curve], kind: str, lowest: float | None) -> str:
+def _draw(curves_by_method: Mapping[str, pd.DataFrame], kind: str, lowest: float | None) -> str:
     with canvas.figure(canvas.WHOLE if kind == "bytes" else canvas.HALF) as drawing:
-        names = ("payload", "wire") if kind == "bytes" else (kind,)
+        names = {"bytes": ("payload", "wire"), "rounds": ("round",)}.get(kind, (kind,))
         for place, name in enumerate(names, 1):
             axes = drawing.add_subplot(1, len(names), place)
             fill(axes, curves_by_method, name)
@@ -174,24 +160,24 @@ def _draw(curves_by_method: Mapping[str, Curve], kind: str, lowest: float | None
         return canvas.svg(drawing)
 
 
-def fill(axes: "Axes", curves_by_method: Mapping[str, Curve], name: str) -> None:
-    """Every method's curve over what it took by then."""
-    across = {method: list(getattr(curve, name)) for method, curve in curves_by_method.items()}
-    axes.set_xlabel({"rounds": "round", "seconds": "seconds so far"}.get(name, ""))
+def fill(axes: "Axes", curves_by_method: Mapping[str, pd.DataFrame], name: str) -> None:
+    """Every method's curve over one of its columns: what it took by then."""
+    axes.set_xlabel({"round": "round", "seconds": "seconds so far"}.get(name, ""))
+    across = {method: curve[name].tolist() for method, curve in curves_by_method.items()}
     sent = sorted(value for values in across.values() for value in values if value > 0)
-    size, unit = 1.0, ""
-    if name in ("payload", "wire"):
+    if name in SIZES:
         size, unit = (1e6, "MB") if sent and sent[-1] >= 1e6 else (1e3, "kB")
         across = {method: [value / size for value in values] for method, values in across.items()}
-        axes.set_xlabel(f"{SIZES[name == 'wire'].removesuffix(' (bytes)')} so far, {unit}")
+        sent = [value / size for value in sent]
+        axes.set_xlabel(f"{name} so far, {unit}")
     for number, (method, curve) in enumerate(curves_by_method.items()):
         _line(axes, number, curve, across[method])
-        if name == "payload" and curve.rounds and not any(across[method]):
+        if name == "payload" and len(curve) and not any(across[method]):
             colour = canvas.COLOURS[number % len(canvas.COLOURS)]
-            axes.axhline(100 * curve.accuracies[-1].mean, color=colour, linewidth=1.2, linestyle=":", gid=SILENT)
-    if name in ("payload", "wire"):
-        _scale(axes, [value / size for value in sent])
-    elif name == "rounds":
+            axes.axhline(100 * curve["mean"].iloc[-1], color=colour, linewidth=1.2, linestyle=":", gid=SILENT)
+    if name in SIZES:
+        _scale(axes, sent)
+    elif name == "round":
         axes.locator_params(axis="x", integer=True)
 
 
@@ -206,18 +192,14 @@ def _scale(axes: "Axes", sent: Sequence[float]) -> None:
         plain_numbers(axes.xaxis)
 
 
-def _line(axes: "Axes", number: int, curve: Curve, across: Sequence[float]) -> None:
+def _line(axes: "Axes", number: int, curve: pd.DataFrame, across: Sequence[float]) -> None:
     colours = len(canvas.COLOURS)
     colour, style = canvas.COLOURS[number % colours], STYLES[number // colours % len(STYLES)]
-    means = [100 * accuracy.mean for accuracy in curve.accuracies]
     marker = canvas.MARKERS[number % len(canvas.MARKERS)]
-    every = max(1, len(means) // 8)
-    axes.plot(across, means, style, color=colour, marker=marker, markevery=every, markersize=4.5)
-    bands = [100 * (accuracy.std or 0.0) for accuracy in curve.accuracies]
-    if any(bands):
-        low = [mean - band for mean, band in zip(means, bands, strict=True)]
-        high = [mean + band for mean, band in zip(means, bands, strict=True)]
-        axes.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
+    means, bands = 100 * curve["mean"], 100 * curve["std"].fillna(0.0)
+    axes.plot(across, means, style, color=colour, marker=marker, markevery=max(1, len(means) // 8), markersize=4.5)
+    if bands.any():
+        axes.fill_between(across, means - bands, means + bands, color=colour, alpha=0.15, linewidth=0)
 
 
 def _page(
@@ -255,31 +237,20 @@ def _table(grid: Grid) -> Html:
 def _runs(
     folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell], cell_results: Sequence[Result]
 ) -> Html:
-    of_cell = {cell_result.cell.name: cell_result for cell_result in cell_results}
+    of_cell = {found.cell.name: found for found in cell_results}
     lines = []
     for cell in cells:
-        cell_result = of_cell.get(cell.name)
-        if cell_result is None:
-            lines.append([cell.row, cell.method, cell.seed, *[None] * len(comparison.metrics), None, "not finished"])
-            continue
-        values = [None if value is None else f"{100 * value:.2f}" for value in cell_result.values]
-        lines.append(
-            [
-                cell.row,
-                cell.method,
-                cell.seed,
-                *values,
-                f"{cell_result.seconds:.0f}",
-                _report_of(cell_result.run, folder),
-            ]
-        )
+        figures: list[object] = [None] * (len(comparison.metrics) + 1)
+        report: object = "not finished"
+        if found := of_cell.get(cell.name):
+            figures = [None if value is None else f"{100 * value:.2f}" for value in found.values]
+            figures.append(f"{found.seconds:.0f}")
+            report = run = found.run.relative_to(folder.path).as_posix()
+            if (found.run / REPORT).exists():
+                report = link("report", f"{run}/{REPORT}")
+        lines.append([cell.row, cell.method, cell.seed, *figures, report])
     head = ["row", "method", "seed", *(f"{metric}, %" for metric in comparison.metrics), "seconds", "report"]
     return table(head, lines, words=(0, 1, len(head) - 1))
-
-
-def _report_of(run: Path, folder: ComparisonFolder) -> Html | str:
-    relative = run.relative_to(folder.path).as_posix()
-    return link("report", f"{relative}/{REPORT}") if (run / REPORT).exists() else relative
 
 
 def _settings(comparison: Comparison, cells: Sequence[Cell]) -> list[Html]:

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
 
-from protosphere.comparison.figures import Result, Spread, by_method, spread
+import pandas as pd
+
+from protosphere.comparison.figures import VALIDATION, Result, Spread, by_method, spread, tidy
 from protosphere.comparison.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
@@ -107,26 +109,27 @@ def _read(
 def tuned(comparison: Comparison, cell_results: Sequence[Result]) -> tuple[Comparison, list[Result], list[Choice]]:
     """The comparison with each swept method once, its finished runs with those of what was chosen under its name, and
     what was chosen."""
-    groups = {
-        entry.of: [variant.label for variant in comparison.methods if variant.of == entry.of]
-        for entry in comparison.methods
-    }
-    groups.pop("", None)
-    if not groups:
+    of_variant = {entry.label: entry.of for entry in comparison.methods if entry.of}
+    if not of_variant:
         return comparison, list(cell_results), []
-    choices = [_choice(comparison, cell_results, row.label, of, groups[of]) for row in comparison.rows for of in groups]
-    of_label = {entry.label: entry.of for entry in comparison.methods}
-    chosen = {(choice.row, choice.chosen) for choice in choices}
-    chosen_results = [
-        replace(cell_result, cell=replace(cell_result.cell, method=of)) if of else cell_result
-        for cell_result in cell_results
-        if not (of := of_label[cell_result.cell.method]) or (cell_result.cell.row, cell_result.cell.method) in chosen
+    frame = tidy(comparison, cell_results)
+    choices = [
+        _choice(frame, comparison, row.label, of)
+        for row in comparison.rows
+        for of in dict.fromkeys(of_variant.values())
     ]
-    once = dict.fromkeys(entry.of or entry.label for entry in comparison.methods)
-    plain = {
+    chosen = {(choice.row, choice.chosen) for choice in choices}
+    chosen_results = []
+    for found in cell_results:
+        of = of_variant.get(found.cell.method)
+        if of is None:
+            chosen_results.append(found)
+        elif (found.cell.row, found.cell.method) in chosen:
+            chosen_results.append(replace(found, cell=replace(found.cell, method=of)))
+    methods = {
         entry.of or entry.label: replace(entry, label=entry.of or entry.label, of="") for entry in comparison.methods
     }
-    return replace(comparison, methods=tuple(plain[label] for label in once)), chosen_results, choices
+    return replace(comparison, methods=tuple(methods.values())), chosen_results, choices
 
 
 def _of_words(text: str) -> tuple[str, list[Scalar]]:
@@ -171,9 +174,9 @@ def _variants(entry: Entry, sweeps: Mapping[str, Sequence[Scalar]]) -> list[Entr
     return variants
 
 
-def _choice(comparison: Comparison, cell_results: Sequence[Result], row: str, of: str, labels: Sequence[str]) -> Choice:
-    runs = by_method(cell_results, row, comparison)
-    tried = {label: spread([cell_result.validation for cell_result in runs[label]]) for label in labels}
+def _choice(frame: pd.DataFrame, comparison: Comparison, row: str, of: str) -> Choice:
+    runs = by_method(frame, comparison, row)
+    tried = {entry.label: spread(runs[entry.label][VALIDATION]) for entry in comparison.methods if entry.of == of}
     return Choice(row, of, tried, best_of(tried, len(comparison.seeds)))
 
 

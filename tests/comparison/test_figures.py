@@ -187,12 +187,12 @@ def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(folder):
     made = comparison()
     found = [each for each in results(folder(made), made, cells_of(made)) if each.cell.method == "FedProto"]
     curve = curves(found)
-    assert curve.rounds == [0, 1, 2]
-    assert [each.mean for each in curve.accuracies] == pytest.approx([0.1, 0.4, 0.8])
-    assert curve.accuracies[2].std == pytest.approx(np.std([0.8, 0.7, 0.9], ddof=1))
-    assert curve.wire == [0, 300, 600]
-    assert curve.seconds == [0, 2.5, 5]
-    assert curves([]).rounds == []
+    assert curve["round"].tolist() == [0, 1, 2]
+    assert curve["mean"].tolist() == pytest.approx([0.1, 0.4, 0.8])
+    assert curve["std"].iloc[2] == pytest.approx(np.std([0.8, 0.7, 0.9], ddof=1))
+    assert curve["wire"].tolist() == [0, 300, 600]
+    assert curve["seconds"].tolist() == [0, 2.5, 5]
+    assert len(curves([])) == 0
 
 
 # --- tables -------------------------------------------------------------------------------------------------

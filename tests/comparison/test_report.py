@@ -1,16 +1,15 @@
 """A comparison's pictures: what they have an axis for."""
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from protosphere.comparison.figures import Spread
-from protosphere.comparison.report import Curve, fill
+from protosphere.comparison.report import fill
 from protosphere.reports import canvas
-
-ACCURACIES = [Spread(0.5, None, 1), Spread(0.6, None, 1), Spread(0.7, None, 1)]
 
 
 def curve(payload):
-    return Curve([0, 1, 2], ACCURACIES, payload, [1.5 * size for size in payload], [0, 1, 2])
+    return pd.DataFrame({"round": [0, 1, 2], "mean": [0.5, 0.6, 0.7], "std": np.nan, "payload": payload})
 
 
 def test_a_method_that_sends_nothing_stands_at_zero_of_a_scale_of_orders():
