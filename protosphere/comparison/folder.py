@@ -13,7 +13,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
+from protosphere.comparison.plan import Comparison, checked
 from protosphere.comparison.trials import PLACES, Cell
 from protosphere.core.checksums import DamagedError, read_sealed, sealed
 from protosphere.core.errors import SettingError
@@ -106,7 +106,8 @@ class ComparisonFolder:
         try:
             content = read_sealed(file)
             if content["format"] == FORMAT:
-                comparison, cells = _comparison(content["comparison"]), [Cell(**cell) for cell in content["cells"]]
+                comparison = checked(Comparison, content["comparison"])
+                cells = [Cell(**cell) for cell in content["cells"]]
                 for cell in cells:
                     # a cell's folder is deleted before its run: it must lie here
                     if not is_run_name(cell.name) or not isinstance(cell.settings, dict):
@@ -232,16 +233,3 @@ def _refuse_differing(
 
 def _as_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in as_of_today(settings).items() if name not in PLACES}
-
-
-def _comparison(content: Mapping[str, Any]) -> Comparison:
-    entries = {key: tuple(Entry(**entry) for entry in content[key]) for key in ("methods", "datasets", "partitions")}
-    return Comparison(
-        **{
-            **content,
-            **entries,
-            "seeds": tuple(content["seeds"]),
-            "metrics": tuple(Metric(**metric) for metric in content["metrics"]),
-            "paper": tuple(Printed(**printed) for printed in content["paper"]),
-        }
-    )

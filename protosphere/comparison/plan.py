@@ -3,14 +3,17 @@
 import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import RULES, nearest, refuse_unknown, shown, without_gone
 from protosphere.data.domains import short_name
-from protosphere.launch.run_config import RunConfig, preset_names, refuse_model
+from protosphere.launch.run_config import RunConfig, flatten, preset_names
 from protosphere.record import figures
 from protosphere.strategies import METHODS, known_settings, load_method
 
@@ -18,10 +21,6 @@ PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 FIGURES = ("headline", *figures.FIGURES, "all-classes")
 ENSEMBLE = "ensemble"
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
-KEYS = (
-    *("title", "note", "methods", "datasets", "partitions", "seeds"),
-    *("metric", "target", "baseline", "sweep", "equal-steps", "settings", "paper"),
-)
 # of a cell, or of where it runs; never of a row or a method
 NOT_HERE = {
     "seed": "seeds",
@@ -90,7 +89,7 @@ class Printed:
     row: str
     method: str
     metric: str
-    accuracy: float
+    accuracy: Annotated[float, Field(strict=True, ge=0, le=100)]
 
 
 @dataclass(frozen=True)
@@ -107,19 +106,26 @@ class Comparison:
     """
 
     name: str
-    methods: tuple[Entry, ...]
-    datasets: tuple[Entry, ...]
+    methods: Annotated[tuple[Entry, ...], Field(min_length=1)]
+    datasets: Annotated[tuple[Entry, ...], Field(min_length=1)]
     partitions: tuple[Entry, ...] = ()
-    seeds: tuple[int, ...] = USUAL_SEEDS
-    metrics: tuple[Metric, ...] = (Metric(),)
-    target: float | None = None
+    seeds: Annotated[tuple[Annotated[int, Field(strict=True, ge=0)], ...], Field(min_length=1)] = USUAL_SEEDS
+    metrics: Annotated[tuple[Metric, ...], Field(min_length=1)] = (Metric(),)
+    target: Annotated[float, Field(strict=True, gt=0, le=1)] | None = None
     settings: RunConfig = field(default_factory=dict)
     paper: tuple[Printed, ...] = ()
     title: str = ""
     note: str = ""
     baseline: str = ""
-    sweep: Mapping[str, Any] = field(default_factory=dict)
-    equal_steps: bool = False
+    sweep: dict[str, Any] = field(default_factory=dict)
+    equal_steps: Annotated[bool, Field(strict=True)] = False
+
+    @model_validator(mode="after")
+    def _refuse_twice(self) -> Self:
+        for entries in (self.methods, self.datasets, self.partitions):
+            refuse_twice([entry.label for entry in entries])
+        refuse_twice(list(map(str, self.seeds)))
+        return self
 
     @property
     def baseline_label(self) -> str:
@@ -209,89 +215,79 @@ def parse_metric(text: str) -> Metric:
     return Metric(rule, figure)
 
 
-def flat(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
+def flat(table: Any) -> RunConfig:
     """Settings out of a TOML table, nested ones by their dotted names.
 
     Raises:
         SettingError: an unknown setting, or one whose value is a list.
     """
-    settings: RunConfig = {}
-    for name, value in table.items():
-        if isinstance(value, dict):
-            settings |= flat(value, f"{prefix}{name}.")
-        elif isinstance(value, bool | int | float | str):
-            settings[prefix + name] = value
-        else:
-            refuse_model(prefix + name, value)
-            raise SettingError(
-                f"setting `{prefix}{name}` is {shown(value)}, but a setting is a number, true, false or a string."
-            )
-    if not prefix:
-        settings = without_gone(settings)
-        refuse_unknown(settings, known_settings(settings.get("strategy", "")))
-        for name in settings:
-            if name in NOT_HERE:
-                raise SettingError(f"setting `{name}` differs by cell or machine; use {NOT_HERE[name]} for it.")
+    if not isinstance(table, dict):
+        raise SettingError("`settings` is a table: write [settings] and a setting a line.")
+    settings = without_gone(flatten(table))
+    refuse_unknown(settings, known_settings(settings.get("strategy", "")))
+    for name in NOT_HERE.keys() & settings.keys():
+        raise SettingError(f"setting `{name}` differs by cell or machine; use {NOT_HERE[name]} for it.")
     return settings
+
+
+def checked(kind: Callable[..., Comparison], values: Mapping[str, Any]) -> Comparison:
+    """A comparison of these values.
+
+    Raises:
+        SettingError: one sentence that names the first that cannot be, and what is allowed.
+    """
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first.get("ctx", {}).get("error")
+        if isinstance(reason, SettingError):
+            raise reason from None
+        name = str(first["loc"][0])
+        key = "metric" if name == "metrics" else name.replace("_", "-")
+        if first["type"] == "too_short":
+            raise SettingError(f"`{key}` is missing or empty, but a comparison needs one at least.") from None
+        raise SettingError(f"`{key}` is {shown(values[name])}, but it {first['msg'].removeprefix('Input ')}.") from None
 
 
 def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     """A comparison from what its file holds.
 
     Args:
-        name: short, for folders. table: by the keys of `KEYS`.
+        name: short, for folders. table: as TOML has it.
 
     Raises:
         SettingError: one sentence on the first thing in it that cannot be.
     """
+    keys = [item.name.replace("_", "-") for item in fields(Comparison) if item.name not in ("name", "metrics")]
+    keys.append("metric")
     for key in table:
-        if key not in KEYS:
+        if key not in keys:
             raise SettingError(
-                f"unknown key `{key}`{nearest(key, KEYS)}; a comparison has {', '.join(KEYS)}, and "
-                "settings for all of it stand in [settings]."
+                f"unknown key `{key}`{nearest(key, keys)}; a comparison has {', '.join(keys)}, and settings for all "
+                "of it stand in [settings]."
             )
-    parts = {key: _entries(table.get(key, []), key) for key in ("methods", "datasets", "partitions")}
-    for key in ("methods", "datasets"):
-        if not parts[key]:
-            raise SettingError(f"`{key}` is missing or empty, but a comparison needs one of them at least.")
-    settings = table.get("settings", {})
-    if not isinstance(settings, dict):
-        raise SettingError("`settings` is a table: write [settings] and a setting a line.")
-    common = flat(settings)
-    if "strategy" in common:
+    values = {
+        key.replace("-", "_"): value for key, value in table.items() if key not in ("metric", "paper", "baseline")
+    }
+    for key in ("methods", "datasets", "partitions"):
+        values[key] = _entries(table.get(key, []), key)
+    values["settings"] = flat(table.get("settings", {}))
+    if "strategy" in values["settings"]:
         raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
-    equal_steps = table.get("equal-steps", False)
-    if not isinstance(equal_steps, bool):
-        raise SettingError(f"`equal-steps` is {shown(equal_steps)}, but it is true or false.")
     metric = table.get("metric", "headline")
-    if metric == []:
-        raise SettingError("`metric` is [], but a comparison needs one figure at least.")
-    comparison = Comparison(
-        name,
-        parts["methods"],
-        parts["datasets"],
-        parts["partitions"],
-        seeds=seeds_of(table.get("seeds", list(USUAL_SEEDS))),
-        metrics=tuple(parse_metric(item) for item in (metric if isinstance(metric, list) else [metric])),
-        target=target_of(table["target"]) if "target" in table else None,
-        settings=common,
-        title=str(table.get("title", "")),
-        note=str(table.get("note", "")),
-        sweep=table.get("sweep", {}),
-        equal_steps=equal_steps,
-    )
-    baseline = (
-        pick(str(table["baseline"]), comparison.methods, "`baseline`", _labels).label if "baseline" in table else ""
-    )
+    values["metrics"] = [parse_metric(item) for item in (metric if isinstance(metric, list) else [metric])]
+    comparison = checked(Comparison, values | {"name": name})
+    baseline = ""
+    if "baseline" in table:
+        baseline = pick(str(table["baseline"]), comparison.methods, "`baseline`", _labels).label
     return replace(comparison, paper=tuple(_read_printed(table.get("paper", []), comparison)), baseline=baseline)
 
 
 def _entries(items: Any, key: str) -> tuple[Entry, ...]:
     if not isinstance(items, list):
         raise SettingError(f"`{key}` is {shown(items)}, but it is a list of names or tables.")
-    entries = tuple(entry_of(item, key) for item in items)
-    refuse_twice([entry.label for entry in entries])
-    return entries
+    return tuple(entry_of(item, key) for item in items)
 
 
 def entry_of(item: Any, key: str) -> Entry:
@@ -377,30 +373,6 @@ def pick(name: str, entries: Sequence[Entry], where: str, names: Callable[[Entry
 def plain(name: str) -> str:
     """A name without case, spaces and signs; a number keeps its point."""
     return "".join(letter for letter in name.casefold() if letter.isalnum() or letter == ".")
-
-
-def seeds_of(items: Any) -> tuple[int, ...]:
-    """Seeds, checked.
-
-    Raises:
-        SettingError: not a list of different whole numbers from 0 on.
-    """
-    right = isinstance(items, list) and all(isinstance(seed, int) and not isinstance(seed, bool) for seed in items)
-    if not right or not items or min(items) < 0:
-        raise SettingError(f"`seeds` is {shown(items)}, but it is a list of whole numbers from 0 on.")
-    refuse_twice([str(seed) for seed in items])
-    return tuple(items)
-
-
-def target_of(value: Any) -> float:
-    """A target accuracy, checked.
-
-    Raises:
-        SettingError: it is not in (0, 1].
-    """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
-        raise SettingError(f"`target` is {shown(value)}, but it is an accuracy in (0, 1], such as 0.8.")
-    return float(value)
 
 
 def refuse_twice(labels: Sequence[str]) -> None:

@@ -3,21 +3,12 @@ that are called after the settings that it makes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from protosphere.comparison.folder import INDIFFERENT
-from protosphere.comparison.plan import (
-    Comparison,
-    Entry,
-    entry_of,
-    parse_metric,
-    pick,
-    plain,
-    refuse_twice,
-    seeds_of,
-    target_of,
-)
+from protosphere.comparison.plan import Comparison, Entry, checked, entry_of, parse_metric, pick, plain
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, nearest, shown
 from protosphere.data.domains import short_name
@@ -55,37 +46,31 @@ def chosen(
         if text and not listed(text):
             raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
     if methods:
-        changes["methods"] = tuple(
-            _method(name, comparison) for name in listed(methods, _every_label(comparison.methods))
-        )
+        changes["methods"] = [_method(name, comparison) for name in listed(methods, _every_label(comparison.methods))]
     if datasets and own_data:
-        changes["datasets"] = tuple(entry_of(name, "datasets") for name in listed(datasets))
+        changes["datasets"] = [entry_of(name, "datasets") for name in listed(datasets)]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
     elif datasets:
-        changes["datasets"] = tuple(
-            pick(name, comparison.datasets, "--datasets", _names)
-            for name in listed(datasets, _every_label(comparison.datasets))
-        )
+        changes["datasets"] = _picked(datasets, comparison.datasets, "--datasets")
     if partitions:
-        changes["partitions"] = tuple(
-            pick(name, comparison.partitions, "--partitions", _names)
-            for name in listed(partitions, _every_label(comparison.partitions))
-        )
+        changes["partitions"] = _picked(partitions, comparison.partitions, "--partitions")
     if seeds:
-        changes["seeds"] = seeds_of([_parse_scalar(seed) for seed in listed(seeds)])
+        changes["seeds"] = [_parse_scalar(seed) for seed in listed(seeds)]
     if metric:
-        changes["metrics"] = tuple(parse_metric(name) for name in listed(metric))
+        changes["metrics"] = [parse_metric(name) for name in listed(metric)]
     if target is not None:
-        changes["target"] = target_of(target)
-    narrowed = replace(comparison, **changes)
-    for entries in (narrowed.methods, narrowed.datasets, narrowed.partitions):
-        refuse_twice([entry.label for entry in entries])
+        changes["target"] = target
+    narrowed = checked(partial(replace, comparison), changes)
     if baseline:
         return replace(narrowed, baseline=pick(baseline, narrowed.methods, "--baseline", _names_of_method).label)
     if narrowed.baseline not in ("", *(entry.label for entry in narrowed.methods)):
         # --methods leaves the file's out
         return replace(narrowed, baseline="")
     return narrowed
+
+
+def _picked(names: str, entries: Sequence[Entry], option: str) -> list[Entry]:
+    return [pick(name, entries, option, _names) for name in listed(names, _every_label(entries))]
 
 
 def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequence[str] = ()) -> Comparison:

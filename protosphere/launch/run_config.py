@@ -146,7 +146,7 @@ def read_toml(path: Path) -> RunConfig:
         SettingError: the file cannot be read, or holds something else than settings.
     """
     try:
-        return _flatten(tomllib.loads(path.read_text("utf-8")))
+        return flatten(tomllib.loads(path.read_text("utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None
@@ -300,11 +300,16 @@ def _check(run_config: RunConfig, clients: int, folder: Path | None = None, here
     check(run, clients, folder, here)
 
 
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
+def flatten(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
+    """Settings out of a TOML table, nested ones by their dotted names.
+
+    Raises:
+        SettingError: a value is none of a setting.
+    """
     flat: RunConfig = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            flat |= _flatten(value, f"{prefix}{name}.")
+            flat |= flatten(value, f"{prefix}{name}.")
         else:
             flat[prefix + name] = _scalar(prefix + name, value)
     return flat

@@ -133,7 +133,7 @@ def test_a_folder_of_an_earlier_version_can_be_looked_at(folder, made, home):
         (lambda kept: kept["cells"][0].update(name="../../elsewhere"), '"../../elsewhere" is no cell)'),
         (lambda kept: kept["cells"][0].update(name=3), "cannot be read (AttributeError"),
         (lambda kept: kept["cells"][0].update(settings=[]), "is no cell)"),
-        (lambda kept: kept["comparison"].update(metrics=["final"]), "cannot be read (TypeError"),
+        (lambda kept: kept["comparison"].update(metrics=["final"]), "cannot be read (SettingError"),
         (None, "comparison.json cannot be read (JSONDecodeError"),
     ],
 )

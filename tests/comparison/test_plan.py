@@ -120,7 +120,7 @@ WRONG = [
     ("{ Norm = 88.56 }", "{ Nrom = 88.56 }", '`accuracy` in `paper` has "Nrom"'),
     ("{ Norm = 88.56 }", "{ Norm = 188 }", "of Norm is 188"),
     ('partition = "even"\nmetric', 'partition = "odd"\nmetric', '`partition` in `paper` has "odd"'),
-    ('metric = ["last-5", "ensemble final"]', "metric = []", "`metric` is []"),
+    ('metric = ["last-5", "ensemble final"]', "metric = []", "`metric` is missing or empty"),
     ("protonorm.gamma = 5.0", "alpha = 5.0", "setting `alpha` stands in `methods`"),
     ("protonorm.gamma = 5.0", "fraction-train = 0.5", "setting `fraction-train` stands in `methods`"),
     ("methods = [", "[[", "is not valid TOML"),

@@ -152,10 +152,10 @@ def test_a_resumed_run_loads_the_method_that_was_asked_for_and_no_other(evil):
     assert not mark.exists()
 
 
-def compare_folder(folder, methods=(), cells=()):
-    comparison = {"name": "x", "title": "", "settings": {}, "datasets": [], "partitions": []}
+def compare_folder(folder, methods=({},), cells=()):
+    comparison = {"name": "x", "title": "", "settings": {}, "datasets": [{"label": "x"}], "partitions": []}
     comparison |= {"methods": [{"label": "x", "settings": settings} for settings in methods]}
-    comparison |= {"seeds": [0], "metrics": [], "paper": []}
+    comparison |= {"seeds": [0], "metrics": [{}], "paper": []}
     cell = {"name": "c", "row": "x", "method": "x", "seed": 0}
     kept = {"format": 1, "version": "x", "comparison": comparison, "cells": [cell | each for each in cells]}
     folder.mkdir(exist_ok=True)
