@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protosphere.cli import complete
-from protosphere.cli.options import Trust, end
+from protosphere.cli.options import FAILED, KILLED, Trust, end, option
 
 if TYPE_CHECKING:
     from protosphere.comparison.folder import ComparisonFolder
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from protosphere.comparison.resources import Share
     from protosphere.comparison.trials import Cell
 
-FAILED = 1
-BAD_INPUT = 2
 PRESETS = (
     "protonorm-table1",
     "protonorm-table2",
@@ -30,141 +28,65 @@ PRESETS = (
     "fedpagr-table2",
     "pfpl-table1",
 )
-KILLED = 128  # plus the signal's number, as shells count
+METRIC = (
+    "What is compared: headline, selected, best, client-best, client-best-unweighted, last-5 or final, perhaps after a "
+    "prediction rule or `ensemble`: 'classifier last-5'. Several with commas."
+)
+SWEEP = (
+    "Values of a method's setting to choose from, on validation rows: 'protonorm.gamma=3,10,30'; may be repeated, for "
+    "all combinations."
+)
+CPUS = "CPU cores of a client, with --flower (default: 1); of a cell, with --ray (the setting `threads`)."
+GPUS = (
+    "GPUs of a client, such as 0.25, with --flower (default: 0); of a cell, with --ray (1 where there are any and "
+    "`device` allows it)."
+)
+RAY = "Run each cell as a task of a Ray cluster: HOST:PORT of its head. docs/performance.md says what its nodes need."
 
 
 def compare(
     file: Annotated[str, typer.Argument(help="A comparison, as a TOML file.", show_default=False)] = "",
     preset: Annotated[
-        str,
-        typer.Option(
-            help=f"A table of the papers: {', '.join(PRESETS)}.",
-            metavar="NAME",
-            show_default=False,
-            autocompletion=complete.comparisons,
-        ),
+        str, option(f"A table of the papers: {', '.join(PRESETS)}.", "NAME", complete=complete.comparisons)
     ] = "",
-    methods: Annotated[
-        str,
-        typer.Option(
-            help="Some of the methods, or others: a,b.",
-            metavar="NAMES",
-            show_default=False,
-            autocompletion=complete.methods,
-        ),
-    ] = "",
-    datasets: Annotated[
-        str, typer.Option(help="Some of the data sets: a,b.", metavar="NAMES", show_default=False)
-    ] = "",
-    partitions: Annotated[
-        str, typer.Option(help="Some of the partitions: a,b.", metavar="NAMES", show_default=False)
-    ] = "",
-    seeds: Annotated[str, typer.Option(help="Seeds: 0,1,2.", metavar="NUMBERS", show_default=False)] = "",
-    metric: Annotated[
-        str,
-        typer.Option(
-            help="What is compared: headline, selected, best, client-best, client-best-unweighted, last-5 or final, "
-            "perhaps after a prediction rule or `ensemble`: 'classifier last-5'. Several with commas.",
-            metavar="FIGURES",
-            show_default=False,
-        ),
-    ] = "",
-    target: Annotated[
-        float | None,
-        typer.Option(help="An accuracy such as 0.8: bytes are counted up to it.", metavar="SHARE", show_default=False),
-    ] = None,
+    methods: Annotated[str, option("Some of the methods, or others: a,b.", "NAMES", complete=complete.methods)] = "",
+    datasets: Annotated[str, option("Some of the data sets: a,b.", "NAMES")] = "",
+    partitions: Annotated[str, option("Some of the partitions: a,b.", "NAMES")] = "",
+    seeds: Annotated[str, option("Seeds: 0,1,2.", "NUMBERS")] = "",
+    metric: Annotated[str, option(METRIC, "FIGURES")] = "",
+    target: Annotated[float | None, option("An accuracy such as 0.8: bytes are counted up to it.", "SHARE")] = None,
     baseline: Annotated[
-        str,
-        typer.Option(
-            help="The method that the others are held against (default: `local`, else the first).",
-            metavar="NAME",
-            show_default=False,
-        ),
+        str, option("The method that the others are held against (default: `local`, else the first).", "NAME")
     ] = "",
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Values of a method's setting to choose from, on validation rows: 'protonorm.gamma=3,10,30'; may be "
-            "repeated, for all combinations.",
-            metavar="SETTING=VALUES",
-        ),
-    ] = None,
+    sweep: Annotated[list[str] | None, option(SWEEP, "SETTING=VALUES")] = None,
     equal_steps: Annotated[
         bool,
-        typer.Option(
-            "--equal-steps", help="Scale each method's epochs so that all take as many gradient steps a round."
-        ),
+        option("Scale each method's epochs so that all take as many gradient steps a round.", None, "--equal-steps"),
     ] = False,
     settings: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set",
-            "-c",
-            help="Settings for all cells, as `run` takes them.",
-            metavar="SETTINGS",
-            autocompletion=complete.settings,
-        ),
+        option("Settings for all cells, as `run` takes them.", "SETTINGS", "--set", "-c", complete=complete.settings),
     ] = None,
     data: Annotated[
-        list[str] | None,
-        typer.Option(help="Where a data set lies: cifar10=/path; may be repeated.", metavar="NAME=PATH"),
+        list[str] | None, option("Where a data set lies: cifar10=/path; may be repeated.", "NAME=PATH")
     ] = None,
-    scale: Annotated[
-        float,
-        typer.Option(
-            help="Shrink rounds, rows and clients to this share of them.", metavar="SHARE", show_default=False
-        ),
-    ] = 1.0,
-    results: Annotated[
-        str, typer.Option(help="The folder that gets the comparison's.", metavar="DIR", show_default=False)
-    ] = "",
+    scale: Annotated[float, option("Shrink rounds, rows and clients to this share of them.", "SHARE")] = 1.0,
+    results: Annotated[str, option("The folder that gets the comparison's.", "DIR")] = "",
     resume: Annotated[
-        str,
-        typer.Option(
-            help="Go on with a comparison: its folder, or `latest`.",
-            metavar="FOLDER",
-            show_default=False,
-            autocompletion=complete.runs,
-        ),
+        str, option("Go on with a comparison: its folder, or `latest`.", "FOLDER", complete=complete.runs)
     ] = "",
-    jobs: Annotated[
-        int | None,
-        typer.Option(help="Cells at a time (default: what the machine holds).", metavar="N", show_default=False),
-    ] = None,
-    cpus_per_client: Annotated[
-        int | None,
-        typer.Option(
-            help="CPU cores of a client, with --flower (default: 1); of a cell, with --ray (the setting `threads`).",
-            metavar="N",
-            show_default=False,
-        ),
-    ] = None,
-    gpus_per_client: Annotated[
-        float | None,
-        typer.Option(
-            help="GPUs of a client, such as 0.25, with --flower (default: 0); of a cell, with --ray (1 where there "
-            "are any and `device` allows it).",
-            metavar="SHARE",
-            show_default=False,
-        ),
-    ] = None,
+    jobs: Annotated[int | None, option("Cells at a time (default: what the machine holds).", "N")] = None,
+    cpus_per_client: Annotated[int | None, option(CPUS, "N")] = None,
+    gpus_per_client: Annotated[float | None, option(GPUS, "SHARE")] = None,
     flower: Annotated[
-        bool, typer.Option("--flower", help="Run each cell over Flower's own simulation: a SuperLink and Ray.")
+        bool, option("Run each cell over Flower's own simulation: a SuperLink and Ray.", None, "--flower")
     ] = False,
-    ray: Annotated[
-        str,
-        typer.Option(
-            help="Run each cell as a task of a Ray cluster: HOST:PORT of its head. docs/performance.md says what its "
-            "nodes need.",
-            metavar="ADDRESS",
-            show_default=False,
-        ),
-    ] = "",
+    ray: Annotated[str, option(RAY, "ADDRESS")] = "",
     reuse: Annotated[
-        bool, typer.Option("--reuse", help="Take finished runs of the same settings from the results folder.")
+        bool, option("Take finished runs of the same settings from the results folder.", None, "--reuse")
     ] = False,
     keep_models: Annotated[
-        bool, typer.Option("--keep-models", help="Keep the clients' models of finished cells, for `predict`.")
+        bool, option("Keep the clients' models of finished cells, for `predict`.", None, "--keep-models")
     ] = False,
     trust: Trust = False,
 ) -> None:
@@ -184,11 +106,11 @@ def compare(
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     narrowing |= {"baseline": baseline}
     if trust and not resume:
-        end("--trust goes with --resume: what you name yourself is run anyhow.", BAD_INPUT)
+        end("--trust goes with --resume: what you name yourself is run anyhow.")
     if ray and flower:
-        end("--ray runs each cell in one process of a cluster; it goes without --flower.", BAD_INPUT)
+        end("--ray runs each cell in one process of a cluster; it goes without --flower.")
     if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
-        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.", BAD_INPUT)
+        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.")
     try:
         cluster = cluster_at(ray) if ray else None
         if resume:
@@ -215,7 +137,7 @@ def compare(
                 _reuse(folder, cells)
             failed = _run(folder, comparison, cells, machine, keep_models)
     except (SettingError, DataError, ModelError) as error:
-        end(str(error), BAD_INPUT)
+        end(str(error))
     except OSError as error:
         end(f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished cells are kept.", FAILED)
     if failed:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from protosphere.cli import complete
-from protosphere.cli.options import Preset
+from protosphere.cli.options import Preset, end, option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from protosphere.launch.partition_preview import DataView
 
-BAD_INPUT = 2
+SETTINGS = "'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`)."
 MOST_CLIENTS = 30  # that a terminal shows
 MOST_COLUMNS = 12  # of a table, that it names of a kind
 PLURAL = {"number": "numbers", "category": "categories"}
@@ -29,38 +29,23 @@ SHADES, ASCII_SHADES = "·░▒▓█", " .:+#"  # none, few, ..., most
 
 
 def data(
-    clients: Annotated[
-        int | None, typer.Option(help="Clients (default: the setting `clients`, or 10).", metavar="N")
-    ] = None,
+    clients: Annotated[int | None, option("Clients (default: the setting `clients`, or 10).", "N")] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-c",
-            help="'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`).",
-            metavar="SETTINGS",
-            autocompletion=complete.settings,
-        ),
+        list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c", complete=complete.settings)
     ] = None,
     preset: Preset = "",
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the heat map into this file, .svg or .png.", metavar="FILE")
-    ] = None,
+    picture: Annotated[Path | None, option("Draw the heat map into this file, .svg or .png.", "FILE")] = None,
     export_table: Annotated[
         Path | None,
-        typer.Option(
-            help='Write the partition as a table (CSV), to deal by it again with partition = "table".',
-            metavar="FILE",
-        ),
+        option('Write the partition as a table (CSV), to deal by it again with partition = "table".', "FILE"),
     ] = None,
     export_columns: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the columns of a table of numbers into this file (JSON), as sites need it beside their own.",
-            metavar="FILE",
+        option(
+            "Write the columns of a table of numbers into this file (JSON), as sites need it beside their own.", "FILE"
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
+    as_json: Annotated[bool, option("Print all of it as JSON.", None, "--json")] = False,
 ) -> None:
     """Show a data set and who would hold which rows.
 
@@ -91,8 +76,7 @@ def data(
                 )
             write_schema(export_columns, [column for column, _ in data_view.columns])
     except (SettingError, DataError, ModelError) as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(BAD_INPUT) from None
+        end(str(error))
     if as_json:
         typer.echo(json.dumps(data_view.as_json()))
         return

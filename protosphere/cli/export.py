@@ -5,28 +5,18 @@ from typing import Annotated
 
 import typer
 
-from protosphere.cli.options import Encoder, Rule, Trust
+from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
 
-BAD_INPUT = 2
+KIND = "torch (torch.export, .pt2) or onnx (.onnx, needs the extra `onnx`); the file's name says it as well."
 
 
 def export(
-    state: Annotated[
-        Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
-    ],
+    state: State,
     output: Annotated[Path, typer.Option(help="The file to write, such as model.pt2 or model.onnx.", metavar="FILE")],
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            help="torch (torch.export, .pt2) or onnx (.onnx, needs the extra `onnx`); the file's name says it as well.",
-            metavar="NAME",
-            show_default=False,
-        ),
-    ] = "",
+    kind: Annotated[str, option(KIND, "NAME", "--format")] = "",
     rule: Rule = "",
     encoder: Encoder = "",
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    force: Annotated[bool, option("Replace a file that is there.", None, "--force")] = False,
     trust: Trust = False,
 ) -> None:
     """Write a client's model as one file for elsewhere.
@@ -45,7 +35,6 @@ def export(
             typer.echo(f"warning: {notice}", err=True)
         write(trained, output, kind, rule, force)
     except USER_ERRORS as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(BAD_INPUT) from None
+        end(str(error))
     size = output.stat().st_size
     typer.echo(f"wrote {output}: {trained.model} by {trained.chosen(rule)}, {size} bytes")

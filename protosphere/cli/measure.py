@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from protosphere.serving.predict import Answer, Trained
 
 UNREADABLE = 1
-BAD_INPUT = 2
 MOST_PROBLEMS = 20  # that are told in a sentence each
 MOST_COLUMNS = 12  # classes up to which what was taken for what is a table
 
@@ -80,7 +79,7 @@ def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", nam
         with replacing(path) as temporary:
             temporary.write_text(as_csv(rows), "utf-8")
     except OSError as error:
-        end(f"--csv {path} cannot be written ({error.strerror or error}); name a file of yours.", BAD_INPUT)
+        end(f"--csv {path} cannot be written ({error.strerror or error}); name a file of yours.")
 
 
 def _shares(counts: "NDArray[np.int64]") -> list[tuple[int, int, float | None]]:

@@ -1,31 +1,34 @@
 """What several commands have: options with the same words, and how they end."""
 
-from typing import Annotated, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from protosphere.cli import complete
 
-Preset = Annotated[
-    str,
-    typer.Option(
-        help="A paper's settings by name; an unknown one lists all.",
-        metavar="NAME",
-        show_default=False,
-        autocompletion=complete.presets,
-    ),
-]
+FAILED = 1
+BAD_INPUT = 2
+KILLED = 128  # plus the signal's number, as shells count
 
-Rule = Annotated[
-    str, typer.Option(help="Another prediction rule than the client's own.", metavar="NAME", show_default=False)
+
+def option(
+    help: str, metavar: str | None = None, *names: str, complete: Callable[..., Any] | None = None, **more: Any
+) -> Any:
+    """`typer.Option` without its default in the help, where the words say it."""
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False, autocompletion=complete, **more)
+
+
+Preset = Annotated[
+    str, option("A paper's settings by name; an unknown one lists all.", "NAME", complete=complete.presets)
 ]
+Rule = Annotated[str, option("Another prediction rule than the client's own.", "NAME")]
 Encoder = Annotated[
-    str,
-    typer.Option(
-        help="Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.",
-        metavar="NAME",
-        show_default=False,
-    ),
+    str, option("Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.", "NAME")
+]
+State = Annotated[
+    Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
 ]
 Trust = Annotated[
     bool,
@@ -33,7 +36,7 @@ Trust = Annotated[
 ]
 
 
-def end(sentence: str, code: int) -> NoReturn:
+def end(sentence: str, code: int = BAD_INPUT) -> NoReturn:
     """Leave with a sentence on stderr."""
     typer.echo(sentence, err=True)
-    raise typer.Exit(code)
+    raise typer.Exit(code) from None

@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from protosphere.cli.options import Encoder, Rule, Trust, end
+from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
 
 if TYPE_CHECKING:
     from protosphere.serving.predict import Answer
 
-BAD_INPUT = 2
-
 
 def predict(
-    state: Annotated[
-        Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
-    ],
+    state: State,
     files: Annotated[
         list[Path] | None,
         typer.Argument(
@@ -34,16 +30,11 @@ def predict(
     device: Annotated[
         str, typer.Option(help="auto, cpu, cuda, mps, xpu, or with a number, cuda:0.", metavar="NAME")
     ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each input.")] = False,
+    as_json: Annotated[bool, option("Print one line of JSON for each input.", None, "--json")] = False,
     csv: Annotated[
-        Path | None,
-        typer.Option(
-            help="Of a folder, table or .npz file: a row each input into this file.", metavar="FILE", show_default=False
-        ),
+        Path | None, option("Of a folder, table or .npz file: a row each input into this file.", "FILE")
     ] = None,
-    label_column: Annotated[
-        str, typer.Option(help="Of a table: where the classes are.", metavar="NAME", show_default=False)
-    ] = "",
+    label_column: Annotated[str, option("Of a table: where the classes are.", "NAME")] = "",
     trust: Trust = False,
 ) -> None:
     """Classify images, texts or rows with a client's model.
@@ -92,7 +83,7 @@ def predict(
         else:
             answers = list(answers_of(trained, chosen, files or [], texts or []))
     except USER_ERRORS as error:
-        end(str(error), BAD_INPUT)
+        end(str(error))
     read = [answer for answer in answers if not answer.problem]
     if as_json:
         for answer in read:

@@ -5,14 +5,11 @@ from typing import Annotated
 
 import typer
 
-BAD_INPUT = 2
+from protosphere.cli.options import end, option
 
 
 def privacy(
-    state: Annotated[
-        str,
-        typer.Option(help="The site's folder; default: PROTOSPHERE_HOME.", metavar="FOLDER", show_default=False),
-    ] = "",
+    state: Annotated[str, option("The site's folder; default: PROTOSPHERE_HOME.", "FOLDER")] = "",
     delta: Annotated[float, typer.Option(help="The δ at which ε is told.", min=1e-300, max=0.5, metavar="D")] = 1e-5,
     renew: Annotated[
         bool, typer.Option("--renew", help="Forget the stored releases: the next run makes new ones, and spends again.")
@@ -42,6 +39,5 @@ def privacy(
             typer.echo(f"{entry['time']}  {cost} a {entry['unit']}, encoder {entry['encoder']}, for {entry['run']}")
         spent = ledger.spent() if entries else 0.0
     except LedgerError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(BAD_INPUT) from None
+        end(str(error))
     typer.echo(f"spent in all: ε = {epsilon_of(spent, delta):.3g} at δ = {delta:g} (ρ = {spent:.4g})")

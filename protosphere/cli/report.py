@@ -6,9 +6,13 @@ from typing import Annotated
 import typer
 
 from protosphere.cli import complete
-from protosphere.cli.options import Trust, end
+from protosphere.cli.options import Trust, end, option
 
-BAD_INPUT = 2
+STATE = (
+    "A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>: print the figures that it keeps to itself under "
+    "`privacy`."
+)
+HTML = "With --state: write a page instead: what left this machine, how the model fares here, the settings."
 
 
 def report(
@@ -20,26 +24,9 @@ def report(
             autocompletion=complete.runs,
         ),
     ] = "",
-    results: Annotated[
-        str, typer.Option(help="The folder that holds the runs' folders.", metavar="DIR", show_default=False)
-    ] = "",
-    state: Annotated[
-        str,
-        typer.Option(
-            help="A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>: print the figures that it keeps to "
-            "itself under `privacy`.",
-            metavar="FOLDER",
-            show_default=False,
-        ),
-    ] = "",
-    html: Annotated[
-        str,
-        typer.Option(
-            help="With --state: write a page instead: what left this machine, how the model fares here, the settings.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = "",
+    results: Annotated[str, option("The folder that holds the runs' folders.", "DIR")] = "",
+    state: Annotated[str, option(STATE, "FOLDER")] = "",
+    html: Annotated[str, option(HTML, "FILE")] = "",
     trust: Trust = False,
 ) -> None:
     """Write a run's report anew, or print what a client alone knows.
@@ -50,9 +37,9 @@ def report(
     Exits 0 when the report was written, else 2.
     """
     if bool(folder) == bool(state):
-        end("give a run's folder, or --state and a client's folder.", BAD_INPUT)
+        end("give a run's folder, or --state and a client's folder.")
     if html and not state:
-        end("--html is a client's own page: give --state and its folder, too.", BAD_INPUT)
+        end("--html is a client's own page: give --state and its folder, too.")
     if html:
         _write_site_page(Path(state).expanduser(), Path(html).expanduser())
         return
@@ -71,9 +58,9 @@ def report(
             place = results_path if results_path.is_dir() and not given_path.exists() else given_path
         typer.echo(f"report: {write_report(place.resolve(), trust)}")
     except SettingError as error:
-        end(str(error), BAD_INPUT)
+        end(str(error))
     except OSError as error:
-        end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.", BAD_INPUT)
+        end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.")
 
 
 def _write_site_page(folder: Path, target: Path) -> None:
@@ -83,9 +70,9 @@ def _write_site_page(folder: Path, target: Path) -> None:
     try:
         typer.echo(f"report: {write_site(folder, target).resolve()}")
     except SettingError as error:
-        end(str(error), BAD_INPUT)
+        end(str(error))
     except OSError as error:
-        end(f"the page cannot be written to {target} ({error.strerror or error}).", BAD_INPUT)
+        end(f"the page cannot be written to {target} ({error.strerror or error}).")
 
 
 def _print_site_figures(folder: Path) -> None:
@@ -94,7 +81,7 @@ def _print_site_figures(folder: Path) -> None:
 
     file = folder / "figures.jsonl"
     if (folder / "client.json").is_file() and not file.exists():
-        end(f"{folder} keeps no figures, as clients do under `privacy` alone; --html FILE writes its page.", BAD_INPUT)
+        end(f"{folder} keeps no figures, as clients do under `privacy` alone; --html FILE writes its page.")
     try:
         for line in read_sealed_lines(file):
             rows = line.get("rows", [0])[0]
@@ -104,5 +91,4 @@ def _print_site_figures(folder: Path) -> None:
             # the evaluation is of the model as the round before left it
             typer.echo(f"round {line['round']}: " + ", ".join([*rules, *trained, *wrong]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        typer.echo(f"{file} holds no figures of a client ({error}); give the folder of one.", err=True)
-        raise typer.Exit(BAD_INPUT) from None
+        end(f"{file} holds no figures of a client ({error}); give the folder of one.")

@@ -12,7 +12,7 @@ import typer
 
 from protosphere.cli import complete
 from protosphere.cli.display import Display
-from protosphere.cli.options import Preset, Trust, end
+from protosphere.cli.options import BAD_INPUT, FAILED, KILLED, Preset, Trust, end, option
 from protosphere.core.startup import uncollected
 
 if TYPE_CHECKING:
@@ -26,98 +26,60 @@ class Engine(StrEnum):
     COHORT = "cohort"
 
 
-FAILED = 1
-BAD_INPUT = 2
-KILLED = 128  # plus the signal's number, as shells count
+RAY = (
+    "The Ray cluster that has the clients, with --flower: HOST:PORT of its head (default: one of the run's own). "
+    "docs/performance.md says what its nodes need."
+)
+ENGINE = (
+    "One client after the other, or those of one architecture in one step (default: loop). docs/performance.md says "
+    "which."
+)
+SETTINGS = "'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`)."
 
 
 def run(
     clients: Annotated[
         int | None,
-        typer.Option(
-            help="Clients (default: the setting `clients`, or 10; with --superlink as many as there are).",
-            metavar="N",
-        ),
+        option("Clients (default: the setting `clients`, or 10; with --superlink as many as there are).", "N"),
     ] = None,
     cpus_per_client: Annotated[
-        int | None,
-        typer.Option(help="CPU cores of a client, with --flower (default: 1); as many run as fit.", metavar="N"),
+        int | None, option("CPU cores of a client, with --flower (default: 1); as many run as fit.", "N")
     ] = None,
     gpus_per_client: Annotated[
-        float | None,
-        typer.Option(help="GPUs of a client, such as 0.25, with --flower (default: 0, on the CPU).", metavar="SHARE"),
+        float | None, option("GPUs of a client, such as 0.25, with --flower (default: 0, on the CPU).", "SHARE")
     ] = None,
     flower: Annotated[
-        bool, typer.Option("--flower", help="Run over Flower's own simulation: a SuperLink, and Ray for the clients.")
+        bool, option("Run over Flower's own simulation: a SuperLink, and Ray for the clients.", None, "--flower")
     ] = False,
-    ray: Annotated[
-        str,
-        typer.Option(
-            help="The Ray cluster that has the clients, with --flower: HOST:PORT of its head (default: one of the "
-            "run's own). docs/performance.md says what its nodes need.",
-            metavar="ADDRESS",
-            show_default=False,
-        ),
-    ] = "",
+    ray: Annotated[str, option(RAY, "ADDRESS")] = "",
     superlink: Annotated[
         str,
-        typer.Option(
-            help="Run on the real nodes of this SuperLink: a connection's name in Flower's config.toml.",
-            metavar="CONNECTION",
-            show_default=False,
-        ),
+        option("Run on the real nodes of this SuperLink: a connection's name in Flower's config.toml.", "CONNECTION"),
     ] = "",
-    workers: Annotated[
-        int | None,
-        typer.Option(help="Processes that the clients share (default: 1, this one).", metavar="N"),
-    ] = None,
-    engine: Annotated[
-        Engine | None,
-        typer.Option(
-            help="One client after the other, or those of one architecture in one step (default: loop). "
-            "docs/performance.md says which."
-        ),
-    ] = None,
-    cohort_size: Annotated[
-        int | None,
-        typer.Option(help="Clients in one step, with --engine cohort (default: 100).", metavar="N"),
-    ] = None,
+    workers: Annotated[int | None, option("Processes that the clients share (default: 1, this one).", "N")] = None,
+    engine: Annotated[Engine | None, option(ENGINE)] = None,
+    cohort_size: Annotated[int | None, option("Clients in one step, with --engine cohort (default: 100).", "N")] = None,
     settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            "-c",
-            help="'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`).",
-            metavar="SETTINGS",
-            autocompletion=complete.settings,
-        ),
+        list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c", complete=complete.settings)
     ] = None,
     preset: Preset = "",
     resume: Annotated[
         str,
-        typer.Option(
-            help="Go on with a run: its folder, its name, its number in `flwr ls`, or `latest`.",
-            metavar="RUN",
-            show_default=False,
-            autocompletion=complete.runs,
+        option(
+            "Go on with a run: its folder, its name, its number in `flwr ls`, or `latest`.",
+            "RUN",
+            complete=complete.runs,
         ),
     ] = "",
     results: Annotated[
-        str,
-        typer.Option(
-            help="The folder that gets the run's folder (default: results in PROTOSPHERE_HOME).",
-            metavar="DIR",
-            show_default=False,
-        ),
+        str, option("The folder that gets the run's folder (default: results in PROTOSPHERE_HOME).", "DIR")
     ] = "",
     trust: Trust = False,
     outcome: Annotated[
         Path | None,
-        typer.Option(
-            help="Leave there, as JSON, how it ended: exit code, folder, reason. For programs.", metavar="FILE"
-        ),
+        option("Leave there, as JSON, how it ended: exit code, folder, reason. For programs.", "FILE"),
     ] = None,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show all that Flower and Ray say.")] = False,
+    verbose: Annotated[bool, option("Show all that Flower and Ray say.", None, "--verbose")] = False,
 ) -> None:
     """Train clients together, simulated or on real machines.
 
@@ -127,7 +89,7 @@ def run(
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
     """
     if trust and not resume:
-        end("--trust goes with --resume: what you name yourself is run anyhow.", BAD_INPUT)
+        end("--trust goes with --resume: what you name yourself is run anyhow.")
     _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
     in_process = not flower and not superlink
     _refuse_idle_engine(in_process, workers, engine, cohort_size)
@@ -339,7 +301,7 @@ def _clear(outcome: Path) -> None:
         outcome.touch()
         outcome.unlink()
     except OSError as error:
-        end(f"--outcome is {outcome}, which cannot be written ({error.strerror}); name a file of yours.", BAD_INPUT)
+        end(f"--outcome is {outcome}, which cannot be written ({error.strerror}); name a file of yours.")
 
 
 def _leave(outcome: Path, ending: _Ending) -> None:
@@ -377,27 +339,26 @@ def _refuse_idle_flags(
     """A flag that would do nothing is a mistake that nobody would notice."""
     rays = cpus is not None or gpus is not None
     if ray and not flower:
-        end("--ray is the cluster of Flower's simulation: give --flower, too.", BAD_INPUT)
+        end("--ray is the cluster of Flower's simulation: give --flower, too.")
     if superlink and (flower or rays or workers is not None):
         end(
             "--superlink runs on other machines; --flower, --workers and what a simulated client gets go without it.",
-            BAD_INPUT,
         )
     if rays and not flower:
-        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower, too, or --workers instead.", BAD_INPUT)
+        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower, too, or --workers instead.")
     if workers is not None and flower:
-        end("--workers goes without --flower, where --cpus-per-client sets how many run at a time.", BAD_INPUT)
+        end("--workers goes without --flower, where --cpus-per-client sets how many run at a time.")
     if workers is not None and workers < 1:
-        end(f"--workers is {workers}, but a run needs at least 1.", BAD_INPUT)
+        end(f"--workers is {workers}, but a run needs at least 1.")
 
 
 def _refuse_idle_engine(in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None) -> None:
     """As `_refuse_idle_flags`."""
     if engine is not None and not in_process:
-        end("--engine goes without --flower and --superlink.", BAD_INPUT)
+        end("--engine goes without --flower and --superlink.")
     if engine != Engine.COHORT and cohort_size is not None:
-        end("--cohort-size goes with --engine cohort.", BAD_INPUT)
+        end("--cohort-size goes with --engine cohort.")
     if engine == Engine.COHORT and (workers or 1) != 1:
-        end("--engine cohort trains clients in one process; --workers goes without it.", BAD_INPUT)
+        end("--engine cohort trains clients in one process; --workers goes without it.")
     if cohort_size is not None and cohort_size < 1:
-        end(f"--cohort-size is {cohort_size}, but a step needs at least 1 client.", BAD_INPUT)
+        end(f"--cohort-size is {cohort_size}, but a step needs at least 1 client.")

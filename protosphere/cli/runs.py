@@ -7,12 +7,11 @@ import typer
 
 from protosphere.cli import complete
 from protosphere.cli.help import Command, Group
-from protosphere.cli.options import end
+from protosphere.cli.options import end, option
 
-BAD_INPUT = 2
 WIDE = 100  # characters
 MOST_OF_DATA = (16, 24)  # characters of a data set's name, in a narrow and in a wide terminal
-RESULTS = typer.Option("--results", help="The results folder.", metavar="DIR", show_default=False)
+RESULTS = option("The results folder.", "DIR", "--results")
 
 app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, invoke_without_command=True)
 
@@ -104,12 +103,12 @@ def compare(
     try:
         run_results = [read_results(find(name, _in(context, results)).resolve()) for name in names]
         if len(run_results) < 2:
-            end("a run is compared with another: give two or more.", BAD_INPUT)
+            end("a run is compared with another: give two or more.")
         first, *other_runs = run_results
         # before anything is printed: of many clients it reads files beside the lines
         gains = [(other, gain(first, other)) for other in other_runs]
     except SettingError as error:
-        end(str(error), BAD_INPUT)
+        end(str(error))
     terminal = console()
     for title, rows in (("setting", differing_settings(run_results)), ("figure", figures(run_results))):
         table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
@@ -158,12 +157,12 @@ def delete(
             typer.echo(f"{folder}")
         if not yes:
             if not sys.stdin.isatty():
-                end("nobody can be asked here: give --yes to delete them.", BAD_INPUT)
+                end("nobody can be asked here: give --yes to delete them.")
             if not typer.confirm(f"Delete {'it' if len(folders) == 1 else 'them'}, with the clients' models?"):
                 raise typer.Exit(1)
         away(folders)
     except SettingError as error:
-        end(str(error), BAD_INPUT)
+        end(str(error))
     except OSError as error:
         end(f"{error.filename or 'a folder'} cannot be deleted ({error.strerror}).", 1)
 
