@@ -1,6 +1,7 @@
 """The page that a report is: one HTML file that needs no network, no script and no other file, light and dark.
 
-A report is put together from parts, each of which is `Html`; every other string is escaped on its way in:
+A report is put together from parts, which the macros of `PARTS` make; every string that is no `Html` is escaped on its
+way in:
 
     curves = canvas.svg(figure)                                   # canvas.py: matplotlib in the page's colours
     parts = [
@@ -12,9 +13,13 @@ A report is put together from parts, each of which is `Html`; every other string
 """
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment
+from markupsafe import Markup as Html
 
 from protosphere.core.files import replacing
 from protosphere.core.text import one_line
@@ -23,153 +28,11 @@ MOST_CHOICES = 50
 MISSING = "–"  # in place of a value that there is not
 
 
-class Html(str):
-    """Markup that is safe to put into a page as it is."""
-
-    __slots__ = ()
-
-
 def html(value: object) -> Html:
     """Any value as markup: `Html` as it is, None as a dash, all else escaped and without control characters."""
     if isinstance(value, Html):
         return value
     return Html(escape(one_line(MISSING if value is None else str(value))))
-
-
-def element(tag: str, *content: object, **attributes: object) -> Html:
-    """`<tag ...>content</tag>`; an attribute `class_` is written `class`, one that is None is left out."""
-    written = "".join(
-        f' {name.rstrip("_").replace("_", "-")}="{escape(str(value))}"'
-        for name, value in attributes.items()
-        if value is not None
-    )
-    return Html(f"<{tag}{written}>{''.join(map(html, content))}</{tag}>")
-
-
-def section(title: str, *content: object) -> Html:
-    """A part of the page under a heading."""
-    return element("section", element("h2", title), *content)
-
-
-def paragraph(*content: object, class_: str | None = None) -> Html:
-    """A paragraph; of the class `note` it is set smaller."""
-    return element("p", *content, class_=class_)
-
-
-def link(text: object, address: str) -> Html:
-    """A link to a file beside the page, by a relative path."""
-    return element("a", text, href=address)
-
-
-def cards(entries: Iterable[tuple[object, object, object]]) -> Html:
-    """The figures to be seen first: what, how much, and a remark (or "")."""
-    return element(
-        "dl",
-        *(
-            element("div", element("dt", what), element("dd", element("strong", value), element("span", remark)))
-            for what, value, remark in entries
-        ),
-        class_="cards",
-    )
-
-
-def table(
-    head: Sequence[object],
-    rows: Iterable[Sequence[object]],
-    caption: str = "",
-    words: Iterable[int] = (0,),
-) -> Html:
-    """A table that scrolls in itself where the screen is narrow; the first cell of a row is its heading.
-
-    Args:
-        words: the columns that hold words and stand on the left; all others are numbers, on the right.
-    """
-    left_columns = frozenset(words)
-
-    def cell(tag: str, index: int, value: object, scope: str | None = None) -> Html:
-        return element(tag, value, class_=None if index in left_columns else "number", scope=scope)
-
-    header = element("thead", element("tr", *(cell("th", index, value, "col") for index, value in enumerate(head))))
-    body = [
-        element("tr", cell("th", 0, row[0], "row"), *(cell("td", i, value) for i, value in enumerate(row[1:], start=1)))
-        for row in rows
-    ]
-    named = [element("caption", caption)] if caption else []
-    table_element = element("table", *named, header, element("tbody", *body))
-    # with a tab stop, so that the keyboard can scroll it
-    return element("div", table_element, class_="wide", tabindex=0, role="region", aria_label=caption or "table")
-
-
-def picture(svg: str, alt: str, caption: object = "", wide: bool = False, numbers: str = "") -> Html:
-    """A drawing of canvas.svg inside the page, with the words for those who do not see it.
-
-    Args:
-        wide: across the page rather than half of it, in a gallery.
-        numbers: where the file with its numbers lies, beside the page.
-    """
-    data = base64.b64encode(svg.encode()).decode()
-    image = Html(f'<img src="data:image/svg+xml;base64,{data}" alt="{escape(one_line(alt))}">')
-    caption_parts = (caption, Html(" ") if caption else "", link("Numbers (CSV)", numbers)) if numbers else (caption,)
-    below = [element("figcaption", *caption_parts)] if caption or numbers else []
-    framed = element("div", image, class_="wide", tabindex=0, role="group", aria_label="picture")
-    return element("figure", framed, *below, class_="whole" if wide else None)
-
-
-def gallery(*pictures: object) -> Html:
-    """Pictures side by side where there is room."""
-    return element("div", *pictures, class_="gallery")
-
-
-def choice(name: str, entries: Sequence[tuple[object, object]], title: str = "", wide: bool = True) -> Html:
-    """One of several contents at a time, which the reader chooses; on paper the one that is chosen.
-
-    Args:
-        name: of the choice, which no other on the page has. entries: words and content of each, MOST_CHOICES at most.
-        wide: across the page rather than half of it, in a gallery.
-    """
-    buttons = [
-        Html(
-            f'<input type="radio" name="{escape(name)}" id="{escape(name)}-{place}"{" checked" * (not place)}>'
-            + element("label", label, for_=f"{name}-{place}")
-        )
-        for place, (label, _) in enumerate(entries)
-    ]
-    contents = element("div", *(element("div", content) for _, content in entries), class_="chosen")
-    return element(
-        "div",
-        *buttons,
-        contents,
-        class_="choice whole" if wide else "choice",
-        role="radiogroup",
-        aria_label=title or name,
-    )
-
-
-def details(title: object, *content: object) -> Html:
-    """What is shown when it is asked for; and on paper."""
-    return element("details", element("summary", title), *content)
-
-
-def page(title: str, parts: Iterable[object], lead: object = "", foot: object = "") -> str:
-    """The whole file.
-
-    Args:
-        lead: the sentence under the title. foot: at the end, in small.
-    """
-    # the mark is drawn on the page itself, so that no browser asks for a file
-    icon = '<link rel="icon" href="data:,">'
-    body = element(
-        "body",
-        element("header", element("h1", title), paragraph(lead, class_="lead") if lead else ""),
-        element("main", *parts),
-        element("footer", foot) if foot else "",
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        f"<title>{html(title)}</title>\n{icon}\n<style>{STYLE}{CHOSEN}</style>\n</head>\n{body}\n</html>\n"
-    )
 
 
 def write(path: Path, content: str) -> Path:
@@ -245,3 +108,105 @@ summary { cursor: pointer; color: var(--accent); margin: .6rem 0; }
   figure, .cards > div, tr { break-inside: avoid; } h2 { break-after: avoid; } figure img, .whole img { min-width: 0; }
   details > * { display: block; } details::details-content { content-visibility: visible; block-size: auto; } }
 """
+
+# content is given by position, as much as there is; `class_` is written `class`
+PARTS = """
+{%- macro all(parts) %}{% for part in parts %}{{ part }}{% endfor %}{% endmacro %}
+
+{%- macro attributes(values) %}
+  {%- for name, value in values.items() %} {{ name.rstrip("_").replace("_", "-") }}="{{ value }}"{% endfor %}
+{%- endmacro %}
+
+{#- any element #}
+{%- macro element(tag) %}<{{ tag }}{{ attributes(kwargs) }}>{{ all(varargs) }}</{{ tag }}>{% endmacro %}
+
+{#- a part of the page under a heading #}
+{%- macro section(title) %}<section><h2>{{ title }}</h2>{{ all(varargs) }}</section>{% endmacro %}
+
+{#- of the class `note` it is set smaller #}
+{%- macro paragraph() %}<p{{ attributes(kwargs) }}>{{ all(varargs) }}</p>{% endmacro %}
+
+{#- to a file beside the page, by a relative path #}
+{%- macro link(text, address) %}<a href="{{ address }}">{{ text }}</a>{% endmacro %}
+
+{#- the figures to be seen first: what, how much, and a remark (or "") #}
+{%- macro cards(entries) %}<dl class="cards">
+  {%- for what, value, remark in entries -%}
+    <div><dt>{{ what }}</dt><dd><strong>{{ value }}</strong><span>{{ remark }}</span></dd></div>
+  {%- endfor %}</dl>
+{%- endmacro %}
+
+{#- It scrolls in itself where the screen is narrow, by a tab stop also with the keyboard; the first cell of a row is
+    its heading. The columns `words` stand on the left, all others are numbers, on the right. #}
+{%- macro table(head, rows, caption="", words=(0,)) -%}
+  <div class="wide" tabindex="0" role="region" aria-label="{{ caption or "table" }}"><table>
+  {%- if caption %}<caption>{{ caption }}</caption>{% endif %}<thead><tr>
+  {%- for value in head %}<th{{ side(loop, words) }} scope="col">{{ value }}</th>{% endfor %}</tr></thead><tbody>
+  {%- for row in rows %}<tr>
+    {%- for value in row %}
+      {%- if loop.first %}<th{{ side(loop, words) }} scope="row">{{ value }}</th>
+      {%- else %}<td{{ side(loop, words) }}>{{ value }}</td>{% endif %}
+    {%- endfor %}</tr>
+  {%- endfor %}</tbody></table></div>
+{%- endmacro %}
+{%- macro side(loop, words) %}{% if loop.index0 not in words %} class="number"{% endif %}{% endmacro %}
+
+{#- A drawing of canvas.svg with the words for those who do not see it; `wide`: across the page rather than half of it,
+    in a gallery; `numbers`: where the file with its numbers lies, beside the page. #}
+{%- macro picture(svg, alt, caption="", wide=False, numbers="") -%}
+  <figure{% if wide %} class="whole"{% endif %}><div class="wide" tabindex="0" role="group" aria-label="picture">{# -#}
+  <img src="data:image/svg+xml;base64,{{ svg | base64 }}" alt="{{ alt }}"></div>
+  {%- if caption or numbers %}<figcaption>{{ caption }}{% if caption and numbers %} {% endif %}
+    {%- if numbers %}{{ link("Numbers (CSV)", numbers) }}{% endif %}</figcaption>
+  {%- endif %}</figure>
+{%- endmacro %}
+
+{#- pictures side by side where there is room #}
+{%- macro gallery() %}<div class="gallery">{{ all(varargs) }}</div>{% endmacro %}
+
+{#- One of several contents at a time, which the reader chooses; on paper the one that is chosen. `name`: of the choice,
+    which no other on the page has; `entries`: words and content of each, MOST_CHOICES at most. #}
+{%- macro choice(name, entries, title="", wide=True) -%}
+  <div class="choice{% if wide %} whole{% endif %}" role="radiogroup" aria-label="{{ title or name }}">
+  {%- for label, _ in entries -%}
+    <input type="radio" name="{{ name }}" id="{{ name }}-{{ loop.index0 }}"{% if loop.first %} checked{% endif %}>{# -#}
+    <label for="{{ name }}-{{ loop.index0 }}">{{ label }}</label>
+  {%- endfor %}<div class="chosen">{% for _, content in entries %}<div>{{ content }}</div>{% endfor %}</div></div>
+{%- endmacro %}
+
+{#- what is shown when it is asked for; and on paper #}
+{%- macro details(title) %}<details><summary>{{ title }}</summary>{{ all(varargs) }}</details>{% endmacro %}
+
+{#- The whole file; `lead`: the sentence under the title, `foot`: at the end, in small. The mark is drawn on the page
+    itself, so that no browser asks for a file. #}
+{%- macro page(title, parts, lead="", foot="") -%}
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{{ title }}</title>
+<link rel="icon" href="data:,">
+<style>{{ style }}</style>
+</head>
+<body><header><h1>{{ title }}</h1>{% if lead %}<p class="lead">{{ lead }}</p>{% endif %}</header>{# -#}
+<main>{{ all(parts) }}</main>{% if foot %}<footer>{{ foot }}</footer>{% endif %}</body>
+</html>
+{% endmacro %}
+"""
+_environment = Environment(autoescape=True, finalize=html, keep_trailing_newline=True)
+_environment.filters["base64"] = lambda svg: base64.b64encode(svg.encode()).decode()
+_parts: Any = _environment.from_string(PARTS, globals={"style": Html(STYLE + CHOSEN)}).module
+_Part = Callable[..., Html]
+element: _Part = _parts.element
+section: _Part = _parts.section
+paragraph: _Part = _parts.paragraph
+link: _Part = _parts.link
+cards: _Part = _parts.cards
+table: _Part = _parts.table
+picture: _Part = _parts.picture
+gallery: _Part = _parts.gallery
+choice: _Part = _parts.choice
+details: _Part = _parts.details
+page: _Part = _parts.page
