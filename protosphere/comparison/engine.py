@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.jobs import Finished, Job, Processes, Running
+from protosphere.comparison.jobs import Finished, Processes, Running
 from protosphere.comparison.ray_tasks import Tasks, tasks
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell
@@ -45,23 +46,19 @@ class Progress:
         else all; before any has finished, what those in flight come to at their pace so far.
         """
         done = [(finished.cell, finished.seconds) for finished in self.ended if not finished.reason]
-        paces = [
-            (running.cell, running.seconds * running.rounds / running.done) for running in self.running if running.done
-        ]
-        remaining_seconds = []
-        for running in self.running:
-            pace = next((total for cell, total in paces if cell == running.cell), None)
-            total_seconds = pace if pace is not None else _typical(running.cell, done, paces)
-            if total_seconds is None:
+        paces = [(job.cell, job.seconds * job.rounds / job.done) for job in self.running if job.done]
+        seconds_left = []
+        for cell, passed in [
+            *((job.cell, job.seconds) for job in self.running),
+            *((cell, 0.0) for cell in self.waiting),
+        ]:
+            own = [seconds for other, seconds in paces if other == cell]
+            total = own[0] if own else _typical(cell, done, paces)
+            if total is None:
                 return None
-            remaining_seconds.append(max(0.0, total_seconds - running.seconds))
-        for cell in self.waiting:
-            total_seconds = _typical(cell, done, paces)
-            if total_seconds is None:
-                return None
-            remaining_seconds.append(total_seconds)
+            seconds_left.append(max(0.0, total - passed))
         # no schedule beats the longest cell, nor an even share
-        return max(max(remaining_seconds), sum(remaining_seconds) / self.jobs) if remaining_seconds else 0.0
+        return max(max(seconds_left), sum(seconds_left) / self.jobs) if seconds_left else 0.0
 
 
 def run_cells(
@@ -86,7 +83,7 @@ def run_cells(
     waiting = [cell for cell in cells if folder.run_of(cell) is None]
     before = len(cells) - len(waiting)
     ended: list[Finished] = []
-    jobs: list[Job] = []
+    jobs: list[Any] = []  # of the starter
     with interruptible() as deafen, _starter(folder, share, keep_models) as starter:
         try:
             while waiting or jobs:

@@ -118,22 +118,19 @@ class Processes:
         self._folder = folder
         self._share = share
         self._family = family
-        self._started: list[ProcessJob] = []
 
-    def start(self, cell: Cell, place: int) -> Job:
+    def start(self, cell: Cell, place: int) -> ProcessJob:
         """Begin a cell anew."""
-        self._started.append(ProcessJob(self._folder, cell, place, self._share, self._family))
-        return self._started[-1]
+        return ProcessJob(self._folder, cell, place, self._share, self._family)
 
-    def stop(self, jobs: Sequence[Job]) -> None:
+    def stop(self, jobs: Sequence[ProcessJob]) -> None:
         """End what is in flight: first by each run's own clean end, which knows its Flower and its Ray."""
         self._family.members()
-        processes = [job.process for job in self._started if job in jobs]
-        for process in processes:
-            process.terminate()
+        for job in jobs:
+            job.process.terminate()
         deadline = time.monotonic() + PATIENCE
-        for process in processes:
+        for job in jobs:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        if processes:
+                job.process.wait(max(0.0, deadline - time.monotonic()))
+        if jobs:
             self._family.stop(5.0)

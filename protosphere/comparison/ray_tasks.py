@@ -7,7 +7,6 @@ PROTOSPHERE_HOME, and the models go when the cell has ended.
 import hashlib
 import os
 import socket
-import time
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -131,21 +130,17 @@ class Tasks:
         self._ray = ray
         self._share = share
         self._keep_models = keep_models
-        self._started: list[TaskJob] = []
 
-    def start(self, cell: Cell, place: int) -> Job:
+    def start(self, cell: Cell, place: int) -> TaskJob:
         """Begin a cell anew, as soon as a node has room."""
-        self._started.append(TaskJob(self._folder, cell, place, self._ray, self._share, self._keep_models))
-        return self._started[-1]
+        return TaskJob(self._folder, cell, place, self._ray, self._share, self._keep_models)
 
-    def stop(self, jobs: Sequence[Job]) -> None:
+    def stop(self, jobs: Sequence[TaskJob]) -> None:
         """End what is in flight, or waits for a node."""
-        results = [job.result for job in self._started if job in jobs]
-        for result in results:
-            self._ray.cancel(result, force=True)
-        deadline = time.monotonic() + PATIENCE
-        if results:
-            self._ray.wait(results, num_returns=len(results), timeout=max(0.0, deadline - time.monotonic()))
+        for job in jobs:
+            self._ray.cancel(job.result, force=True)
+        if jobs:
+            self._ray.wait([job.result for job in jobs], num_returns=len(jobs), timeout=PATIENCE)
 
 
 @contextmanager

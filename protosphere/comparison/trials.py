@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protosphere.comparison.budget import equal_epochs
-from protosphere.comparison.plan import Comparison, Entry, Row
+from protosphere.comparison.plan import NOT_HERE, Comparison, Entry, Row
 from protosphere.comparison.scale import Scaled, checked_scale, describe_scaling, scaled
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
@@ -85,13 +85,20 @@ def cells(
                 combinations.append((row, method, seed, placed.put(settings_by_method[method.label] | {"seed": seed})))
     placed.refuse_idle()
     _refuse_missing([(row, settings) for row, _, seed, settings in combinations if seed == comparison.seeds[0]])
-    smaller = _Smaller(checked_scale(scale), comparison.seeds)
+    checked_scale(scale)
+    smaller: dict[str, Scaled] = {}
     new_cells = []
     for row, method, seed, settings in combinations:
-        changed = smaller.of(settings)
         name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
-        scaling = describe_scaling(scale, changed.changes) if scale < 1 else ""
-        new_cells.append(Cell(name, row.label, method.label, seed, changed.settings, scaling))
+        scaling = ""
+        if scale < 1:
+            # a row's partition is tried once, not once a seed
+            key = json.dumps(settings | {"seed": 0}, sort_keys=True)
+            if key not in smaller:
+                smaller[key] = scaled(settings, scale, comparison.seeds)
+            settings = smaller[key].settings | {"seed": seed}
+            scaling = describe_scaling(scale, smaller[key].changes)
+        new_cells.append(Cell(name, row.label, method.label, seed, settings, scaling))
     names = [cell.name for cell in new_cells]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -167,12 +174,7 @@ def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -
     for entry in comparison.methods:
         defaults |= known_settings(entry.settings["strategy"])
     refuse_unknown(overrides, defaults)
-    for name, remedy in {
-        "strategy": "--methods",
-        "seed": "--seeds",
-        "results-dir": "--results",
-        "resume": "--resume",
-    }.items():
+    for name, remedy in (NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}).items():
         if name in overrides:
             raise SettingError(f"setting `{name}` differs by cell or machine; use {remedy} for it.")
     for entries, what in ((comparison.datasets, "data set"), (comparison.partitions, "partition")):
@@ -268,25 +270,6 @@ def _describe_missing(entry: Entry, dataset: str, reason: str) -> str:
     )
     how = entry.missing or f"put it in a folder and say --data {short_name(missing_item)}=FOLDER"
     return f"the data set of {entry.label}{hub_hint} cannot be had: {reason.rstrip('.')}; {how.rstrip('.')}"
-
-
-class _Smaller:
-    """Scales settings; each row's partition is tried once, not once a method and seed."""
-
-    def __init__(self, scale: float, seeds: Sequence[int]):
-        self._scale = scale
-        self._seeds = seeds
-        self._scaled_by_key: dict[str, Scaled] = {}
-
-    def of(self, settings: RunConfig) -> Scaled:
-        if self._scale == 1:
-            return Scaled(settings, {})
-        key = json.dumps({name: value for name, value in settings.items() if name != "seed"}, sort_keys=True)
-        if key not in self._scaled_by_key:
-            self._scaled_by_key[key] = scaled(settings, self._scale, self._seeds)
-        return replace(
-            self._scaled_by_key[key], settings=self._scaled_by_key[key].settings | {"seed": settings["seed"]}
-        )
 
 
 def _check_cell(cell: Cell) -> Cell:

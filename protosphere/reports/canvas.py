@@ -13,11 +13,12 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 POINTS = 72  # of an inch, in which SVG measures
@@ -92,6 +93,22 @@ def figure(size: tuple[float, float] = HALF, kind: "type[Figure] | None" = None)
         # names may be in letters that only the browser's fonts have
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         yield (kind or Figure)(figsize=size, layout="constrained")
+
+
+def number_cells(axes: "Axes", texts: Mapping[tuple[int, int], str], shades: Any, size: float = 8) -> None:
+    """Words into cells (row, column) of a map in `COLOUR_MAP`, where `shades` is each cell's place on it, in [0, 1]."""
+    for row, column in texts:
+        # of its own colour: it must not turn with the reader's colour scheme, since the cell does not
+        colour = "#fdfdfd" if shades[row, column] < 0.6 else "#101010"
+        axes.text(column, row, texts[row, column], ha="center", va="center", fontsize=size, color=colour)
+
+
+def colour_bar(image: Any, label: str, **look: Any) -> Any:
+    """The scale of a map beside it."""
+    bar = image.axes.figure.colorbar(image, ax=image.axes, **look)
+    bar.set_label(label)
+    bar.outline.set_visible(False)
+    return bar
 
 
 def svg(drawn: "Figure") -> str:

@@ -49,9 +49,7 @@ def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
     with canvas.figure((canvas.HALF[0], 4.9)) as drawn:
         axes = drawn.add_subplot()
         image = axes.imshow(np.zeros((K, K)), vmin=0, vmax=100, interpolation="none", cmap=canvas.COLOUR_MAP)
-        bar = drawn.colorbar(image, ax=axes, pad=0.02, fraction=0.046)
-        bar.set_label("share of the true class (%)")
-        bar.outline.set_visible(False)
+        canvas.colour_bar(image, "share of the true class (%)", pad=0.02, fraction=0.046)
         if K <= MOST_NAMED:
             axes.set_xticks(range(K), names, rotation=90 if max(map(len, names)) > 2 else 0)
             axes.set_yticks(range(K), names)
@@ -75,11 +73,9 @@ def fill(image: "AxesImage", counts: Counts) -> None:
     for old in list(image.axes.texts):
         old.remove()
     K = len(counts)
-    for row, column in zip(*np.nonzero(counts), strict=True) if K <= MOST_NUMBERED else ():
-        # of its own colour, as the cell is
-        colour = "#fdfdfd" if shares[row, column] < 60 else "#101010"
-        size = 8 if K <= 12 else 6.5
-        image.axes.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=size, color=colour)
+    if K <= MOST_NUMBERED:
+        texts = {(row, column): f"{counts[row, column]}" for row, column in np.argwhere(counts)}
+        canvas.number_cells(image.axes, texts, shares / 100, 8 if K <= 12 else 6.5)
 
 
 def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, place: int) -> Picture:

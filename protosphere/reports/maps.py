@@ -92,17 +92,10 @@ def _draw_cells(axes: "Axes", counts: "NDArray[np.int64]", exact: bool) -> None:
         return
     scale = LogNorm(1, max(2, counts.max()))
     image = axes.imshow(cells, aspect="auto", interpolation="none", cmap=canvas.COLOUR_MAP, norm=scale)
-    bar = axes.figure.colorbar(image, ax=axes, pad=0.01, fraction=0.04)
-    plain_numbers(bar.ax.yaxis)
-    bar.set_label("rows")
-    bar.outline.set_visible(False)
-    if clients > MOST_NUMBERED or classes > MOST_NUMBERED:
-        return
-    for client, label in zip(*np.nonzero(counts), strict=True):
-        number = counts[client, label]
-        # of its own colour: it must not turn with the reader's colour scheme, since the cell does not
-        colour = "#fdfdfd" if scale(number) < 0.6 else "#101010"
-        axes.text(label, client, f"{number}", ha="center", va="center", fontsize=8, color=colour)
+    plain_numbers(canvas.colour_bar(image, "rows", pad=0.01, fraction=0.04).ax.yaxis)
+    if clients <= MOST_NUMBERED and classes <= MOST_NUMBERED:
+        texts = {(client, label): f"{counts[client, label]}" for client, label in np.argwhere(counts)}
+        canvas.number_cells(axes, texts, scale(counts))
 
 
 def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Picture | str:
@@ -187,20 +180,16 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
         axes = drawn.add_subplot()
         most = max(90.0, float(np.nanmax(degrees)))
         image = axes.imshow(degrees, vmin=0, vmax=most, interpolation="none", cmap=canvas.COLOUR_MAP)
-        bar = axes.figure.colorbar(image, ax=axes, pad=0.02, fraction=0.046)
-        bar.set_label("angle (degrees)")
-        bar.outline.set_visible(False)
+        canvas.colour_bar(image, "angle (degrees)", pad=0.02, fraction=0.046)
         if len(names) <= MOST_NAMED:
             long = max(map(len, short)) > 2
             axes.set_xticks(range(len(names)), short, rotation=90 if long else 0)
             axes.set_yticks(range(len(names)), short)
         axes.set(xlabel="class", ylabel="class")
         axes.grid(visible=False)
-        for row, column in zip(*np.nonzero(~np.isnan(degrees)), strict=True) if len(names) <= 12 else ():
-            value = degrees[row, column]
-            # of its own colour, as the cell is
-            colour = "#fdfdfd" if value < 0.6 * most else "#101010"
-            axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
+        if len(names) <= 12:
+            texts = {(row, column): f"{degrees[row, column]:.0f}" for row, column in np.argwhere(~np.isnan(degrees))}
+            canvas.number_cells(axes, texts, degrees / most)
         svg = canvas.svg(drawn)
     first, second = divmod(int(np.nanargmin(degrees)), len(names))
     nearest = f"{names[first]} and {names[second]}, {degrees[first, second]:.0f}°"
