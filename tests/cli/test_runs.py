@@ -13,23 +13,42 @@ from protosphere.cli.main import app
 from protosphere.comparison.runs import Gain, figures, gain
 from protosphere.comparison.stored_runs import list_stored
 from protosphere.core.home import stores
+from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.reports.results import read_results
+from tests.conftest import QUICK as DIGITS
 
-QUICK = {"rounds": 2, "max-samples": 300, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
+QUICK = DIGITS | {"max-samples": 300, "feature-dim": 8, "partition": "iid"}
 
 
 def asked(*arguments, answer=None):
     return CliRunner().invoke(app, ["runs", *arguments], input=answer, env={"COLUMNS": "200"})
 
 
-ONE = {"strategy": "protonorm"}
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A home with a run, one whose clients are the same, and one with other clients; their names."""
+    place = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PROTOSPHERE_HOME", str(place))
+        patch.setattr("protosphere.server_app.app.leave_report", lambda folder: None)
+        own = ({"strategy": "protonorm"}, {"strategy": "local"}, {"strategy": "protonorm", "seed": 1})
+        runs = [run_in_process(QUICK | each, clients=4, workers=1, show=lambda line: None) for each in own]
+    return place, [run.name for run in runs]
 
 
 @pytest.fixture
-def three(run):
-    """Folders of a run, of one whose clients are the same, and of one with other clients."""
-    return [run(QUICK | own, clients=4) for own in (ONE, {"strategy": "local"}, ONE | {"seed": 1})]
+def three(trained, home):
+    """Folders of these runs, in the test's own home."""
+    place, names = trained
+    for folder in ("results", "clients"):
+        shutil.copytree(place / folder, home / folder)
+    return [home / "results" / name for name in names]
+
+
+def listed(folders):
+    """What is listed of the results folder that holds them, by folder."""
+    return {entry.path: entry for entry in list_stored(str(folders[0].parent))}
 
 
 def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
@@ -37,7 +56,7 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
     (cut / "summary.json").unlink()
     status = json.loads((cut / "status.json").read_text())
     (cut / "status.json").write_text(json.dumps(status | {"state": "running", "round": 1}))
-    found = {each.path: each for each in list_stored(str(first.parent))}
+    found = listed(three)
     assert {path: each.state for path, each in found.items()} == {first: "completed", other: "completed", cut: "cut"}
     sizes = [
         path.stat().st_size for place in (first, stores(first.name)) for path in place.rglob("*") if path.is_file()
@@ -49,7 +68,7 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
     assert f"{100 * headline:.2f}" in next(line for line in shown.splitlines() if first.name in line)
     assert "cut 1/2" in next(line for line in shown.splitlines() if cut.name in line)
     with FileLock(cut / ".lock"):
-        assert next(each.state for each in list_stored(str(first.parent)) if each.path == cut) == "running"
+        assert listed(three)[cut].state == "running"
 
 
 def test_the_headline_of_an_earlier_versions_run_is_that_of_its_report(three):
@@ -61,11 +80,10 @@ def test_the_headline_of_an_earlier_versions_run_is_that_of_its_report(three):
     summary["headline"]["accuracy"] = 0.0123
     del summary["digest"]
     (folder / "summary.json").write_text(json.dumps(summary))
-    found = {each.path: each.headline for each in list_stored(str(folder.parent))}
-    assert found[folder] == right == read_results(folder).summary["headline"]["accuracy"]
+    assert listed(three)[folder].headline == right == read_results(folder).summary["headline"]["accuracy"]
     # what is broken is listed as it is
     (folder / "metrics.jsonl").write_text("{\n")
-    assert {each.path: each.headline for each in list_stored(str(folder.parent))}[folder] == 0.0123
+    assert listed(three)[folder].headline == 0.0123
 
 
 @pytest.mark.parametrize(("width", "most"), [("80", 16), ("200", 24)])
@@ -95,9 +113,9 @@ def test_in_a_pipe_a_name_is_broken_only_where_somebody_says_how_wide_it_is(thre
 
 def test_what_is_broken_is_listed_too(three):
     (three[0] / "settings.json").write_text("{")
-    (three[0] / "summary.json").unlink()
-    (three[0] / "status.json").unlink()
-    assert next(each for each in list_stored(str(three[0].parent)) if each.path == three[0]).what == "?"
+    for name in ("summary.json", "status.json"):
+        (three[0] / name).unlink()
+    assert listed(three)[three[0]].what == "?"
 
 
 def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
