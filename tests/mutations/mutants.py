@@ -427,8 +427,8 @@ MUTANTS = {
     ),
     "values a round of mixed formats": Mutant(
         "protosphere/comparison/tables.py",
-        'if not runs or any(_format(cell_result) != "float32" for cell_result in runs)',
-        'if not runs or all(_format(cell_result) != "float32" for cell_result in runs)',
+        "values.notna().all()",
+        "values.notna().any()",
         "tests/comparison/test_figures.py -k values_a_round",
     ),
     "one matrix for two models of one file": Mutant(
