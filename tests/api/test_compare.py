@@ -13,30 +13,24 @@ X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
 QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu", "quiet": True}
 
 
+# what a comparison's file refuses as well is in tests/comparison
 @pytest.mark.parametrize(
     ("asked", "kind", "named"),
     [
         ({"methods": []}, "SettingError", "`methods`"),
         ({"methods": ["protonrom"]}, "SettingError", "protonrom"),
-        ({"methods": ["local", "local"]}, "SettingError", "local"),
-        ({"methods": [{"strategy": "protonorm", "clients": 4}]}, "SettingError", "`clients`"),
         ({"methods": [{"strategy": "protonorm", "protonorm__gamma": -1}]}, "SettingError", "`protonorm.gamma` is -1"),
-        ({"datasets": []}, "SettingError", "`datasets`"),
         ({"datasets": ["/nowhere"]}, "SettingError", "/nowhere"),
-        ({"seeds": [0, 0]}, "SettingError", "0"),
-        ({"metric": "slowest"}, "SettingError", "slowest"),
         ({"target": 2.0}, "SettingError", "2"),
         ({"jobs": 0}, "SettingError", "0"),
         ({"baseline": "fedprot"}, "SettingError", "fedprot"),
         ({"sweep": {"protonorm__gamma": [1, 2]}}, "SettingError", "protonorm.gamma"),
-        ({"sweep": {"learning_rate": [0.1]}}, "SettingError", "learning-rate"),
         ({"methods": "local"}, "SettingError", 'methods is "local"'),
         ({"datasets": "spiral"}, "SettingError", 'datasets is "spiral"'),
         ({"seeds": 3}, "SettingError", "seeds is 3"),
         ({"sweep": {"learning_rate": 0.1}}, "SettingError", "learning_rate is 0.1"),
         ({"sweep": ["learning_rate"]}, "SettingError", "sweep is"),
         ({"jobs": "2"}, "SettingError", 'jobs is "2"'),
-        ({"seed": 1}, "SettingError", "`seed`"),
         ({"gamma": 1}, "SettingError", "`gamma`"),
         ({"dataset": "digits"}, "SettingError", "`datasets`"),
         ({"datasets": [(X, Y, Y)]}, "SettingError", "3 arrays"),

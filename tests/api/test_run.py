@@ -45,26 +45,15 @@ def test_it_is_the_run_of_the_command(run, metrics, home):
         (None, {"feature_dim": 8, "fraug__lambda_g": 3}, {"feature-dim": 8, "fraug.lambda-g": 3}),
         ({"feature-dim": 8, "fraug.lambda-g": 3}, {}, {"feature-dim": 8, "fraug.lambda-g": 3}),
         ({"feature-dim": 9, "seed": 1}, {"feature_dim": 8}, {"feature-dim": 8, "seed": 1}),
+        (None, {"models": ["tiny_mlp", "tiny_cnn"]}, {"models": "tiny_mlp,tiny_cnn"}),
+        (None, {"x": Path("/data/x")}, {"x": "/data/x"}),
+        (None, {"x": np.int64(3), "y": np.float32(0.5), "z": True}, {"x": 3, "y": 0.5, "z": True}),
     ],
 )
-def test_names_of_settings(mapping, keywords, settings):
-    assert settings_of(mapping, keywords) == settings
-
-
-@pytest.mark.parametrize(
-    ("value", "plain"),
-    [
-        (["tiny_mlp", "tiny_cnn"], "tiny_mlp,tiny_cnn"),
-        (Path("/data/x"), "/data/x"),
-        (np.int64(3), 3),
-        (np.float32(0.5), 0.5),
-        (True, True),
-        ("./mine.py", "./mine.py"),
-    ],
-)
-def test_values_of_settings(value, plain):
-    found = settings_of(None, {"x": value})["x"]
-    assert (type(found), found) == (type(plain), plain)
+def test_names_and_values_of_settings(mapping, keywords, settings):
+    found = settings_of(mapping, keywords)
+    assert found == settings
+    assert [type(value) for value in found.values()] == [type(settings[name]) for name in found]
 
 
 @pytest.mark.parametrize(

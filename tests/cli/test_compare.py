@@ -288,11 +288,9 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
     ("arguments", "said"),
     [
         (["--preset", "protonorm-tabel1"], "(did you mean `protonorm-table1`?)"),
-        (["--methods", "fedprot"], '--methods has "fedprot" (did you mean `fedproto`?)'),
         (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["--datasets", "digts"], "the data set of digts cannot be had: unknown data set 'digts'"),
         (["--data", "digits"], "--data is 'digits', but it is a name and a place"),
-        (["-c", "runds=3"], "unknown setting `runds`"),
         (["--scale", "2"], "--scale is 2"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
         (["--ray", "127.0.0.1:1", "--flower"], "--ray runs each cell in one process of a cluster"),

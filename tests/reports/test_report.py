@@ -90,20 +90,8 @@ def test_figures_stand_as_the_summary_has_them(plain):
     assert '"rounds"' not in text
     settings = text.split("Set for this run")[1].split("all settings")[0].split()
     assert set(report_module.MEANINGS) == set(MEANS), "every figure that is a mean over clients has words"
-    assert settings == [
-        "setting",
-        "value",
-        "default",
-        "strategy",
-        '"protonorm"',
-        '"protosphere"',
-        "rounds",
-        "3",
-        "20",
-        "feature-dim",
-        "6",
-        "64",
-    ]
+    of_run = 'strategy "protonorm" "protosphere" rounds 3 20 feature-dim 6 64'
+    assert settings == ["setting", "value", "default", *of_run.split()]
 
 
 def table(folder, name):
