@@ -15,19 +15,9 @@ if TYPE_CHECKING:
     from protosphere.comparison.plan import Comparison
     from protosphere.comparison.resources import Share
     from protosphere.comparison.trials import Cell
+    from protosphere.launch.run_config import RunConfig
 
-PRESETS = (
-    "protonorm-table1",
-    "protonorm-table2",
-    "protonorm-table3",
-    "tinyproto-table1",
-    "tinyproto-table3",
-    "gfpl-table1",
-    "gfpl-table2",
-    "fedpagr-table1",
-    "fedpagr-table2",
-    "pfpl-table1",
-)
+PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "presets" / "compare").glob("*.toml"))
 METRIC = (
     "What is compared: headline, selected, best, client-best, client-best-unweighted, last-5 or final, perhaps after a "
     "prediction rule or `ensemble`: 'classifier last-5'. Several with commas."
@@ -99,7 +89,12 @@ def compare(
     by --resume. Exits 0 when every cell was completed, 1 when some failed, 2 when nothing could start, and 128 + n on
     signal n.
     """
+    from protosphere.comparison.folder import ComparisonFolder
+    from protosphere.comparison.plan import load
     from protosphere.comparison.resources import cluster_share, share
+    from protosphere.comparison.selection import chosen, listed, named
+    from protosphere.comparison.sweep import swept
+    from protosphere.comparison.trials import cells as cells_of
     from protosphere.core.errors import DataError, ModelError, SettingError
     from protosphere.launch.ray_cluster import cluster_at
 
@@ -111,92 +106,64 @@ def compare(
         end("--ray runs each cell in one process of a cluster; it goes without --flower.")
     if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
         end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.")
+    choices = (file, preset, *narrowing.values(), target is not None, sweep, equal_steps, settings, data, scale != 1.0)
+    if resume and any(choices):
+        end("--resume goes on with a comparison as it was started: give it no file and no other choices.")
     try:
         cluster = cluster_at(ray) if ray else None
         if resume:
-            choices = (file, preset, *narrowing.values(), target is not None, sweep, settings, data, scale != 1.0)
-            refused = equal_steps or any(choices)
-            comparison, cells, folder = _resume(resume, results, refused, trust)
+            folder = ComparisonFolder.find(resume, results)
+            comparison, cells = folder.read(trust)
             jobs = folder.jobs if jobs is None else jobs
         else:
-            comparison, cells = _resolve(
-                file, preset, narrowing, target, sweep or [], equal_steps, settings or [], data or [], scale
-            )
-            folder = None
+            overrides = _read_overrides(settings or [])
+            comparison = load(file, preset, listed(methods))
+            comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
+            if equal_steps:
+                comparison = replace(comparison, equal_steps=True)
+            comparison = swept(named(comparison, overrides, sweep or []), sweep or [], overrides)
+            cells = cells_of(comparison, overrides, _read_places(data or []), scale)
         if cluster:
             machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
         else:
             cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
             machine = share(cells, jobs=jobs, cpus_per_client=cpus, gpus_per_client=gpus, in_process=not flower)
-        if folder is None:
-            from protosphere.comparison.folder import ComparisonFolder
-
+        if not resume:
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.hold():
             if reuse:
                 _reuse(folder, cells)
-            failed = _run(folder, comparison, cells, machine, keep_models)
+            _run(folder, comparison, cells, machine, keep_models)
     except (SettingError, DataError, ModelError) as error:
         end(str(error))
     except OSError as error:
         end(f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished cells are kept.", FAILED)
-    if failed:
-        raise typer.Exit(FAILED)
 
 
-def _resolve(
-    file: str,
-    preset: str,
-    narrowing: dict[str, str],
-    target: float | None,
-    sweep: Sequence[str],
-    equal_steps: bool,
-    settings: Sequence[str],
-    data: Sequence[str],
-    scale: float,
-) -> "tuple[Comparison, list[Cell]]":
-    from protosphere.comparison.plan import load
-    from protosphere.comparison.selection import chosen, listed, named
-    from protosphere.comparison.sweep import swept
-    from protosphere.comparison.trials import cells
-    from protosphere.core.errors import SettingError
+def _read_overrides(texts: Sequence[str]) -> "RunConfig":
     from protosphere.core.settings import without_gone
     from protosphere.launch.run_config import RunConfig, read_assignments
 
-    comparison = load(file, preset, listed(narrowing["methods"]))
-    comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
-    if equal_steps:
-        comparison = replace(comparison, equal_steps=True)
     overrides: RunConfig = {}
-    for text in settings:
+    for text in texts:
         overrides |= read_assignments(text)
-    overrides = without_gone(overrides)
+    return without_gone(overrides)
+
+
+def _read_places(texts: Sequence[str]) -> dict[str, str]:
     places = {}
-    for text in data:
-        name, sign, place = text.partition("=")
-        if not name or not sign or not place:
-            raise SettingError(f"--data is {text!r}, but it is a name and a place, as in cifar10=/data/cifar10.")
+    for text in texts:
+        name, _, place = text.partition("=")
+        if not name or not place:
+            end(f"--data is {text!r}, but it is a name and a place, as in cifar10=/data/cifar10.")
         places[name] = place
-    comparison = swept(named(comparison, overrides, sweep), sweep, overrides)
-    return comparison, cells(comparison, overrides, places, scale)
-
-
-def _resume(name: str, results: str, refused: bool, trust: bool) -> "tuple[Comparison, list[Cell], ComparisonFolder]":
-    from protosphere.comparison.folder import ComparisonFolder
-    from protosphere.core.errors import SettingError
-
-    if refused:
-        raise SettingError(
-            "--resume goes on with a comparison as it was started: give it no file and no other choices."
-        )
-    folder = ComparisonFolder.find(name, results)
-    return *folder.read(trust), folder
+    return places
 
 
 def _run(
     folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]", machine: "Share", keep: bool
-) -> bool:
-    """Run what is not finished, with a bar; then write and print the tables. Whether a cell failed."""
+) -> None:
+    """Run what is not finished, with a bar; then write and print the tables, and what failed."""
     from rich.console import Console
 
     from protosphere.cli.compare_bar import Bar
@@ -223,8 +190,7 @@ def _run(
             f"failed: {finished.cell.title}: {finished.reason} ({folder.of(finished.cell) / 'output.log'})", err=True
         )
     if failed:
-        typer.echo(f"{len(failed)} of {len(cells)} cells failed; --resume {folder.path} runs them again.", err=True)
-    return bool(failed)
+        end(f"{len(failed)} of {len(cells)} cells failed; --resume {folder.path} runs them again.", FAILED)
 
 
 def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
