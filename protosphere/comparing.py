@@ -112,23 +112,18 @@ def compare(
     jobs = plain(jobs)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
-    data = _data(datasets, dataset)
-    table: dict[str, Any] = {
+    table = {
         "methods": [_label_entry(entry) for entry in methods],
-        "datasets": data,
+        "datasets": _data(datasets, dataset),
         "partitions": [_label_entry(entry) for entry in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
+        "target": target,
+        "baseline": baseline,
+        "sweep": {setting(name): [plain(value) for value in values] for name, values in (sweep or {}).items()},
+        "equal-steps": equal_steps,
         "settings": settings_of(settings, more),
     }
-    if equal_steps:
-        table["equal-steps"] = True
-    if target is not None:
-        table["target"] = target
-    if baseline:
-        table["baseline"] = baseline
-    if sweep:
-        table["sweep"] = {setting(name): [plain(value) for value in values] for name, values in sweep.items()}
     comparison = from_table("comparison", table)
     comparison = swept(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
     planned = cells(comparison, {}, {})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -98,13 +98,14 @@ def run(
     from protosphere.launch.processes import Interrupted, interruptible
 
     cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
+    choices = {"preset": preset, "resume": resume, "results": results, "clients": clients, "trust": trust}
+    choices |= {"remote": bool(superlink), "here": not superlink and not ray}
     with Display() as display:
         display.stage("reading settings and data")
         try:
             with interruptible():
                 # its imports take seconds
-                arguments = (settings or [], preset, resume, results, clients, trust)
-                ending = _plan_run(*arguments, superlink, ray, in_process, (cpus, gpus))
+                ending = _plan_run(settings or [], choices, ray, in_process, (cpus, gpus))
         except Interrupted as interruption:
             sentence = f"stopped by {interruption.name} before anything was started."
             ending = _Ending(KILLED + interruption.number, words=sentence)
@@ -153,16 +154,7 @@ class _Ending:
 
 
 def _plan_run(
-    settings: list[str],
-    preset: str,
-    resume: str,
-    results: str,
-    clients: int | None,
-    trust: bool,
-    superlink: str,
-    ray: str,
-    in_process: bool,
-    resources: tuple[int, float],
+    settings: list[str], choices: dict[str, Any], ray: str, in_process: bool, resources: tuple[int, float]
 ) -> "Plan | _Ending":
     with uncollected():
         from protosphere.core.devices import device_of
@@ -174,20 +166,10 @@ def _plan_run(
     try:
         if ray:
             cluster_at(ray).holds(*resources)
-        on_this_machine = not (superlink or ray)
-        run_plan = plan(
-            settings,
-            preset=preset,
-            resume=resume,
-            results=results,
-            clients=clients,
-            remote=bool(superlink),
-            here=on_this_machine,
-            trust=trust,
-        )
+        run_plan = plan(settings, **choices)
         if in_process:
             device_of(str(run_plan.run_config["device"]), "setting `device` is")
-        elif not superlink and not ray:
+        elif choices["here"]:
             check_resources(*resources)
         return run_plan
     except (SettingError, DataError, ModelError) as error:
@@ -233,12 +215,7 @@ def _run_flower(
 
 
 def _run_here(
-    run_plan: "Plan",
-    workers: int,
-    engine: Engine | None,
-    cohort_size: int | None,
-    verbose: bool,
-    display: Display,
+    run_plan: "Plan", workers: int, engine: Engine | None, cohort_size: int | None, verbose: bool, display: Display
 ) -> _Ending:
     from protosphere.launch.flower_run import KeptLines
     from protosphere.launch.grid import LocalGrid, run_in_process
@@ -260,13 +237,9 @@ def _run_here(
         grid_of = partial(CohortGrid, size=cohort_size or SIZE)
     try:
         with interruptible():
+            config, clients = run_plan.run_config, run_plan.clients
             folder = run_in_process(
-                run_plan.run_config,
-                clients=run_plan.clients,
-                workers=workers,
-                show=lines.hear,
-                opened=opened,
-                grid_of=grid_of,
+                config, clients=clients, workers=workers, show=lines.hear, opened=opened, grid_of=grid_of
             )
             lines.save()
             return _Ending(0, folder)

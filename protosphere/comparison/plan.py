@@ -279,7 +279,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     values["metrics"] = [parse_metric(item) for item in (metric if isinstance(metric, list) else [metric])]
     comparison = checked(Comparison, values | {"name": name})
     baseline = ""
-    if "baseline" in table:
+    if table.get("baseline"):
         baseline = pick(str(table["baseline"]), comparison.methods, "`baseline`", _labels).label
     return replace(comparison, paper=tuple(_read_printed(table.get("paper", []), comparison)), baseline=baseline)
 
