@@ -20,6 +20,7 @@ from protosphere.reports import canvas
 from protosphere.reports.csv_files import as_csv as numbers_csv
 from protosphere.reports.page import (
     Html,
+    code,
     details,
     element,
     gallery,
@@ -265,4 +266,4 @@ def _settings(comparison: Comparison, cells: Sequence[Cell]) -> list[Html]:
 
 
 def _codes(cell: Cell) -> Html:
-    return Html(" ".join(element("code", f"{name}={value}") for name, value in not_default(cell.settings).items()))
+    return Html(" ".join(code(f"{name}={value}") for name, value in not_default(cell.settings).items()))

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -72,8 +72,8 @@ def cells(
     """
     _refuse_overrides(comparison, overrides)
     _refuse_unread(comparison, overrides)
-    placed = _Places(data)
-    combinations = []
+    data = {name: os.path.abspath(Path(place).expanduser()) for name, place in data.items()}
+    combinations, all_items = [], set()
     for row in comparison.rows:
         settings_by_method = {
             method.label: settings_of(comparison, row, method, overrides) for method in comparison.methods
@@ -82,8 +82,12 @@ def cells(
             settings_by_method = equal_epochs(settings_by_method)
         for method in comparison.methods:
             for seed in comparison.seeds:
-                combinations.append((row, method, seed, placed.put(settings_by_method[method.label] | {"seed": seed})))
-    placed.refuse_idle()
+                settings = settings_by_method[method.label]
+                items = _items(str(settings["dataset"]), data)
+                all_items |= set(items)
+                dataset = ",".join(_placed(item, data) for item in items)
+                combinations.append((row, method, seed, settings | {"seed": seed, "dataset": dataset}))
+    _refuse_idle(data, all_items)
     _refuse_missing([(row, settings) for row, _, seed, settings in combinations if seed == comparison.seeds[0]])
     checked_scale(scale)
     smaller: dict[str, Scaled] = {}
@@ -203,39 +207,29 @@ def _refuse_unread(comparison: Comparison, overrides: Mapping[str, Scalar]) -> N
             raise SettingError(f"setting `{name}` is read by no method of this comparison; take it out.")
 
 
-class _Places:
-    """Where data sets lie, laid over the names that the settings have for them."""
+def _items(dataset: str, data: Mapping[str, str]) -> list[str]:
+    """The data set where `data` says where it lies, else its domains."""
+    return [dataset] if dataset in data or short_name(dataset) in data else list(listed(dataset))
 
-    def __init__(self, data: Mapping[str, str]):
-        self._data = {name: os.path.abspath(Path(place).expanduser()) for name, place in data.items()}
-        self._used: set[str] = set()
-        self._dataset_names: set[str] = set()
 
-    def put(self, settings: RunConfig) -> RunConfig:
-        """The settings with their data set, or those of its domains that are named, replaced."""
-        dataset = str(settings["dataset"])
-        datasets = [dataset] if dataset in self._data or short_name(dataset) in self._data else list(listed(dataset))
-        return settings | {"dataset": ",".join(map(self._place, datasets))}
-
-    def refuse_idle(self) -> None:
-        """A name that no cell has is a slip."""
-        for name in self._data:
-            if name not in self._used:
-                names = sorted(self._dataset_names)
-                raise SettingError(
-                    f"--data has {shown(name)}{nearest(name, names)}, but the comparison's data sets are "
-                    f"{', '.join(names)}."
-                )
-
-    def _place(self, item: str) -> str:
-        self._dataset_names.add(short_name(item))
-        for name in (item, short_name(item)):
-            if name in self._data:
-                self._used.add(name)
-                # a folder of domains stays one
-                star = "/*" if item.endswith("/*") and not self._data[name].endswith("/*") else ""
-                return self._data[name] + star
+def _placed(item: str, data: Mapping[str, str]) -> str:
+    """Where a data set or a domain lies, by its name in the settings."""
+    place = data.get(item) or data.get(short_name(item))
+    if place is None:
         return item
+    # a folder of domains stays one
+    return place + ("/*" if item.endswith("/*") and not place.endswith("/*") else "")
+
+
+def _refuse_idle(data: Mapping[str, str], items: Set[str]) -> None:
+    """A name that no cell has is a slip."""
+    names = sorted({short_name(item) for item in items})
+    for name in data:
+        if name not in items and name not in names:
+            raise SettingError(
+                f"--data has {shown(name)}{nearest(name, names)}, but the comparison's data sets are "
+                f"{', '.join(names)}."
+            )
 
 
 def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:

@@ -126,6 +126,9 @@ PARTS = """
 {#- of the class `note` it is set smaller #}
 {%- macro paragraph() %}<p{{ attributes(kwargs) }}>{{ all(varargs) }}</p>{% endmacro %}
 
+{#- in the letters of code #}
+{%- macro code(text) %}<code>{{ text }}</code>{% endmacro %}
+
 {#- to a file beside the page, by a relative path #}
 {%- macro link(text, address) %}<a href="{{ address }}">{{ text }}</a>{% endmacro %}
 
@@ -202,6 +205,7 @@ _Part = Callable[..., Html]
 element: _Part = _parts.element
 section: _Part = _parts.section
 paragraph: _Part = _parts.paragraph
+code: _Part = _parts.code
 link: _Part = _parts.link
 cards: _Part = _parts.cards
 table: _Part = _parts.table

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from protosphere.core.text import cut_apart
@@ -196,9 +197,7 @@ def accuracy_by_model(results: Results) -> Picture | str:
         axes.set(xlim=(-0.6, len(names) - 0.4), ylabel="test accuracy (%)", xlabel="architecture")
         axes.grid(visible=False, axis="x")
         svg = canvas.svg(drawn)
-    medians = "; ".join(
-        f"{word} {_middle(sorted(accuracies[name])):.1f} %" for word, name in zip(labels, names, strict=True)
-    )
+    medians = "; ".join(f"{word} {median(accuracies[name]):.1f} %" for word, name in zip(labels, names, strict=True))
     more = (
         f" Only the first {MOST_MODELS} of {len(accuracies)} architectures are drawn."
         if len(accuracies) > MOST_MODELS
@@ -229,7 +228,7 @@ def _draw_strip(axes: "Axes", place: int, values: Sequence[float]) -> None:
             manage_ticks=False,
         )
     else:
-        axes.hlines(_middle(values), place - 0.25, place + 0.25, color=COLOURS[1], linewidth=2)
+        axes.hlines(median(values), place - 0.25, place + 0.25, color=COLOURS[1], linewidth=2)
     # side by side in a fixed order: the golden ratio spreads any number of them
     shifts = [0.4 * ((index * 0.618034) % 1 - 0.5) for index in range(len(values))]
     size = 22 if len(values) <= 50 else 8
@@ -312,12 +311,6 @@ def _percent(value: float | None) -> float | None:
 def dots(points: Sequence[Any]) -> str:
     """The marker of a curve: none where there are too many points to tell apart."""
     return "o" if len(points) <= FEW_POINTS else ""
-
-
-def _middle(values: Sequence[float]) -> float:
-    """The median of ascending values."""
-    half = len(values) // 2
-    return values[half] if len(values) % 2 else (values[half - 1] + values[half]) / 2
 
 
 def plain_numbers(axis: Any) -> None:

@@ -27,7 +27,7 @@ from protosphere.reports.csv_files import as_csv
 from protosphere.reports.curves import clients_over_rounds, loss_over_rounds
 from protosphere.reports.label_distribution import Holdings, holdings
 from protosphere.reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
-from protosphere.reports.page import Html, paragraph, section
+from protosphere.reports.page import Html, code, paragraph, section
 from protosphere.reports.pictures import (
     Picture,
     accuracy_by_model,
@@ -383,11 +383,11 @@ def _settings(results: Results) -> Html:
     defaults = known_settings()
     written = {name: value for name, value in results.settings.items() if name not in NOT_SHOWN}
     changed = [
-        [_code(name), _code(shown(value)), _code(shown(defaults.get(name)))]
+        [code(name), code(shown(value)), code(shown(defaults.get(name)))]
         for name, value in written.items()
         if value != defaults.get(name)
     ]
-    every = [[_code(name), _code(shown(value))] for name, value in written.items()]
+    every = [[code(name), code(shown(value))] for name, value in written.items()]
     head = ["setting", "value", "default"]
     table = page.table(head, changed, "Set for this run", (0, 1, 2)) if changed else paragraph("All at their defaults.")
     return section("Settings", table, page.details("all settings", page.table(head[:2], every, words=(0, 1))))
@@ -400,7 +400,7 @@ def _origin(results: Results) -> Iterator[Html]:
         return
     labels = {"at": "started", "command": "command", "commit": "commit", "commit_of_folder": "commit of the folder"}
     rows = [
-        [name if place == 0 else f"{name}, resumed", _code(one_line(str(start[key]), 500))]
+        [name if place == 0 else f"{name}, resumed", code(one_line(str(start[key]), 500))]
         for place, start in enumerate(starts)
         for key, name in labels.items()
         if start.get(key)
@@ -413,10 +413,6 @@ def _origin(results: Results) -> Iterator[Html]:
     if not starts[0].get("command"):
         rows.insert(0, ["command", "of Flower, or of a notebook: the settings below say what it was asked for"])
     yield section("What was run", page.table(["", ""], rows, words=(0, 1)))
-
-
-def _code(text: str) -> Html:
-    return page.element("code", text)
 
 
 def _percent(value: float | None) -> str | None:

@@ -16,7 +16,7 @@ from protosphere.core.text import class_words, one_line
 from protosphere.record.metrics_lines import readable_size
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS
-from protosphere.reports.page import Html, paragraph, section
+from protosphere.reports.page import Html, code, paragraph, section
 from protosphere.reports.pictures import dots, whole_rounds
 
 MESSAGES, FIGURES, ABOUT = "messages.jsonl", "figures.jsonl", "client.json"
@@ -48,7 +48,7 @@ def write_site(folder: Path, target: Path) -> Path:
     ]
     if problems:
         parts.append(section("Problems", page.table(["round", "what"], problems, words=(0, 1))))
-    settings = [[element(name), element(shown(value))] for name, value in about["settings"].items()]
+    settings = [[code(name), code(shown(value))] for name, value in about["settings"].items()]
     parts.append(
         section("Settings", page.details("all settings", page.table(["setting", "value"], settings, words=(0, 1))))
     )
@@ -56,11 +56,6 @@ def write_site(folder: Path, target: Path) -> Path:
     lead = f"{one_line(about['model'], 60)}, {class_words(range(len(names)), names)}, prediction by {about['rule']}"
     whose = f"client {about['partition']} of run {folder.absolute().parent.name}"
     return page.write(target, page.page(f"This site in {about['strategy']}", parts, lead=lead, foot=f"Of {whose}."))
-
-
-def element(text: str) -> Html:
-    """In the letters of code."""
-    return page.element("code", text)
 
 
 def _about(folder: Path) -> dict[str, Any]:
