@@ -7,16 +7,18 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from rich.console import Console
 
 from protosphere.comparison.figures import Spread, as_csv, curve_of, differences_csv, result, results, spread, value_of
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
-from protosphere.comparison.report import curves, write_all
+from protosphere.comparison.report import curves, fill, write_all
 from protosphere.comparison.tables import Grid, Shown, console, grids, latex, markdown
 from protosphere.comparison.trials import Cell
 from protosphere.core.errors import SettingError
+from protosphere.reports import canvas
 from protosphere.strategies import known_settings
 
 RULES = ("local-prototypes", "classifier")
@@ -79,7 +81,7 @@ def cells_of(made):
     known = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
     return [
         Cell(
-            f"{row.label}-{method.label}-{seed}".lower(),
+            re.sub(r"[^a-z0-9-]+", "-", f"{row.label}-{method.label}-{seed}".lower()),
             row.label,
             method.label,
             seed,
@@ -215,6 +217,14 @@ def test_the_table_of_accuracies(folder):
     assert [cell.text for cell in sizes.lines[1]] == ["CIFAR-10, M a round", "5e-05", "5e-05"]
 
 
+def texts(grid):
+    """What a table shows of each row of the comparison, whichever way round it stands."""
+    if grid.head[1] in ("FedProto", "Proto_Norm"):
+        return {line[0].text: [cell.text for cell in line[1:]] for line in grid.lines}
+    lines = [[cell.text for cell in line] for line in grid.lines]
+    return {name: list(column) for name, *column in zip(grid.head, *lines, strict=True)}
+
+
 def test_values_a_round_are_told_where_all_seeds_sent_float32(folder):
     made = comparison(paper=())
     place = folder(made)
@@ -225,8 +235,7 @@ def test_values_a_round_are_told_where_all_seeds_sent_float32(folder):
             path = place.of(cell) / "run" / "summary.json"
             settings = {"settings": {"wire-dtype": "float16" if mixed else "float32"}}
             path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-    sizes = tables(place, made)[-1]
-    text = {each[0].text: [cell.text for cell in each[1:]] for each in _by_row(sizes)}
+    text = texts(tables(place, made)[-1])
     assert text["CIFAR-10, M a round"] == ["-", "5e-05"]
     assert text["CIFAR-10, whole run"] == ["0.4 kB / 0.6 kB"] * 2
 
@@ -252,18 +261,9 @@ def test_rows_go_down_where_they_are_more(folder):
 
 def test_bytes_to_the_target_with_the_seeds_that_reached_it(folder):
     made = comparison(target=0.8)
-    sizes = tables(folder(made), made)[-1]
-    text = {each[0].text: [cell.text for cell in each[1:]] for each in _by_row(sizes)}
+    text = texts(tables(folder(made), made)[-1])
     assert text["CIFAR-10, to 80 %"] == ["0.4 kB / 0.6 kB, round 2 (2 of 3 seeds)", "0.4 kB / 0.6 kB, round 2"]
     assert text["MNIST, to 80 %"] == ["-", "-"]
-
-
-def _by_row(grid):
-    """The lines of a table whose rows go down, or of one that is turned."""
-    if grid.head[1] in ("FedProto", "Proto_Norm"):
-        return grid.lines
-    turned = zip(*[[type(grid.lines[0][0])(name) for name in grid.head], *grid.lines], strict=True)
-    return list(turned)[1:]
 
 
 def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold(folder, monkeypatch):
@@ -325,7 +325,7 @@ def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(fol
     )
     alike = grids(made, (), with_steps(FedProto=11, Proto_Norm=12))
     assert not any("budgets" in note for grid in alike for note in grid.notes)
-    cost = {line[0].text: [cell.text for cell in line[1:]] for line in _by_row(alike[-1])}
+    cost = texts(alike[-1])
     assert cost["CIFAR-10, steps"] == ["11", "12"]
     assert cost["MNIST, steps"] == ["-", "-"]
     text = as_csv(made, cells_of(made), with_steps(FedProto=11, Proto_Norm=12), place.path)
@@ -410,3 +410,36 @@ def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(folder):
         assert len(rows) > 1
         assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]
         assert any(cell == f"'{evil}" for row in rows for cell in row)
+
+
+# --- axes ---------------------------------------------------------------------------------------------------
+
+
+def curve(payload):
+    return pd.DataFrame({"round": [0, 1, 2], "mean": [0.5, 0.6, 0.7], "std": np.nan, "payload": payload})
+
+
+def test_a_method_that_sends_nothing_stands_at_zero_of_a_scale_of_orders():
+    with canvas.figure() as drawing:
+        axes = drawing.add_subplot()
+        fill(axes, {"local": curve([0, 0, 0]), "fedproto": curve([0, 2000, 400_000])}, "payload")
+        low, high = axes.get_xlim()
+        places = axes.transData.transform([(0, 50), (2, 50), (400, 50)])[:, 0]
+        local, end, fedproto = axes.lines
+    assert axes.get_xscale() == "symlog"
+    assert low < 0 < 400 < high
+    # as far from the first bytes as orders are from each other, and not on top of them
+    assert (places[1] - places[0]) / (places[2] - places[0]) > 0.15
+    assert list(local.get_xdata()) == [0, 0, 0]
+    assert list(fedproto.get_xdata()) == [0, 2, 400]
+    # its accuracy at the end, from one side to the other
+    assert (list(end.get_xdata()), list(end.get_ydata())) == ([0, 1], [70, 70])
+
+
+@pytest.mark.parametrize(("payload", "scale"), [([0, 0, 0], "linear"), ([0, 500, 1000], "linear")])
+def test_a_scale_of_orders_is_for_orders(payload, scale):
+    with canvas.figure() as drawing:
+        axes = drawing.add_subplot()
+        fill(axes, {"a": curve(payload)}, "payload")
+    assert axes.get_xscale() == scale
+    assert axes.get_xlim()[0] < 0

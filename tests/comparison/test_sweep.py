@@ -11,10 +11,9 @@ from protosphere.comparison.plan import Comparison, Entry, Metric, load
 from protosphere.comparison.report import write_all
 from protosphere.comparison.selection import chosen
 from protosphere.comparison.sweep import swept, tuned
-from protosphere.comparison.trials import Cell, cells
+from protosphere.comparison.trials import cells
 from protosphere.core.errors import SettingError
-from protosphere.strategies import known_settings
-from tests.comparison.test_figures import line, write_run
+from tests.comparison.test_figures import cells_of, line, write_run
 
 # test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other
 VALIDATION = {"3": (0.5, 0.6), "10": (0.9, 0.7), "30": (0.7, 0.7)}
@@ -95,24 +94,18 @@ def run(tmp_path):
     """run(comparison, missing): a folder with a run for every cell but one, and the cells."""
 
     def make(made, missing=None):
-        known = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
-        found = [
-            Cell(f"{number}-{seed}", "digits", entry.label, seed, known | dict(entry.settings) | {"seed": seed})
-            for number, entry in enumerate(made.methods)
-            for seed in made.seeds
-        ]
+        found = cells_of(made)
         folder = ComparisonFolder.create(made, found, str(tmp_path / "results"))
         for cell in found:
             value = cell.method.rpartition(" = ")[2]
             if (value, cell.seed) == missing:
                 continue
-            test = TEST.get(value, (0.3, 0.35))[cell.seed]
-            write_run(folder.of(cell) / "run", cell.settings, test)
-            path = folder.of(cell) / "run" / "metrics.jsonl"
-            lines = [json.loads(text) for text in path.read_text().splitlines()]
+            place = folder.of(cell) / "run"
+            write_run(place, cell.settings, TEST.get(value, (0.3, 0.35))[cell.seed])
+            *others, last = [json.loads(text) for text in (place / "metrics.jsonl").read_text().splitlines()]
             validation = VALIDATION.get(value, (0.3, 0.3))[cell.seed]
-            lines[-1]["evaluation"]["rules"]["local-prototypes"]["validation"] = {"mean": validation}
-            path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+            last["evaluation"]["rules"]["local-prototypes"]["validation"] = {"mean": validation}
+            (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*others, last]))
         return folder, found
 
     return make
