@@ -1,7 +1,7 @@
 """The pictures of a run that are curves and columns: accuracy, bytes, architectures, time."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -36,9 +36,6 @@ class Picture:
     caption: str
     wide: bool = False
     numbers: Sequence[Sequence[object]] = ()
-
-
-Maker = Callable[[Results], Picture | str]  # a picture, or the sentence why there is none
 
 
 def accuracy_over_rounds(results: Results) -> Picture | str:

@@ -191,6 +191,8 @@ def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(folder):
     assert curve["wire"].tolist() == [0, 300, 600]
     assert curve["seconds"].tolist() == [0, 2.5, 5]
     assert len(curves([])) == 0
+    shorter = [found[0], replace(found[1], curve=found[1].curve[:2]), found[2]]
+    assert curves(shorter)["round"].tolist() == [0, 1]
 
 
 # --- tables -------------------------------------------------------------------------------------------------
@@ -256,6 +258,9 @@ def test_rows_go_down_where_they_are_more(folder):
     assert accuracies.head == ["", "FedProto", "paper", "Proto_Norm", "majority class"]
     names = ["CIFAR-10 (final)", "CIFAR-10 (classifier final)", "MNIST (final)", "MNIST (classifier final)"]
     assert [each[0].text for each in accuracies.lines] == names
+    # and where they are as many
+    square = comparison(datasets=(*made.datasets, Entry("USPS", {"dataset": "usps"})), paper=())
+    assert tables(folder(square), square)[0].head == ["", "FedProto", "Proto_Norm", "majority class"]
     assert [each[2].text for each in accuracies.lines] == ["82.90", "", "", ""]
 
 
@@ -264,6 +269,9 @@ def test_bytes_to_the_target_with_the_seeds_that_reached_it(folder):
     text = texts(tables(folder(made), made)[-1])
     assert text["CIFAR-10, to 80 %"] == ["0.4 kB / 0.6 kB, round 2 (2 of 3 seeds)", "0.4 kB / 0.6 kB, round 2"]
     assert text["MNIST, to 80 %"] == ["-", "-"]
+    # a run counts once, by however many metrics it is judged
+    both = comparison(target=0.8, metrics=(Metric("", "final"), Metric("classifier", "final")))
+    assert texts(tables(folder(both), both)[-1]) == text
 
 
 def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold(folder, monkeypatch):

@@ -164,6 +164,9 @@ def test_in_the_first_cell_its_own_rounds_tell():
     """Two of ten rounds in 30 s: 150 s in all; the next cell is taken to need as long."""
     assert left(running=[Running(SLOW, 30.0, 2, 10)]) == pytest.approx(120.0)
     assert left(running=[Running(SLOW, 30.0, 2, 10)], waiting=[FAST]) == pytest.approx(270.0)
+    # and before those of another seed, which may have been quicker
+    other = Running(cell("other", method="slow"), 30.0, 5, 10)
+    assert left(running=[Running(SLOW, 30.0, 2, 10), other], jobs=2) == pytest.approx(120.0)
 
 
 def test_finished_cells_of_the_same_row_and_method_tell_best():

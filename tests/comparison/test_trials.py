@@ -212,6 +212,7 @@ def test_every_method_of_a_row_is_made_smaller_alike():
     found = cells(comparison(settings=QUICK | {"rounds": 10, "clients": 8}), {}, {}, 0.5)
     task = [{name: cell.settings[name] for name in ("rounds", "clients", "max-samples")} for cell in found]
     assert task == [{"rounds": 5, "clients": 4, "max-samples": 200}] * 4
+    assert [cell.settings["seed"] for cell in found] == [0, 5, 0, 5]
     assert {cell.scaled for cell in found} == {"scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"}
     assert scaled_words(found) == ["Digits: scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"]
     assert scaled_words(cells(comparison(), {}, {})) == []
