@@ -43,7 +43,7 @@ def job_of(options: argparse.Namespace, model: str, client: int, batches: int) -
     samples = Rows(inputs.to(device), torch.randint(CLASSES, (rows,), generator=random).to(device))
     state = new_state(objective, model, shape, client, device)
     targets = PrototypeSet(torch.arange(CLASSES), torch.randn(CLASSES, DIM, generator=random))
-    lay_out(objective, state, targets, device)
+    lay_out(objective, state, {"prototypes": targets}, device)
     transform = InputTransform(255.0, (0.5,), (0.5,), shape)
     data = ClientData(samples, samples, samples, tuple("0123456789"), transform)
     return Job(objective, state, data, (0, "client", client, "round", 2), 2, model)

@@ -113,7 +113,6 @@ class Client:
         folder, site = (lambda run: self._store(run).folder), (bool(self.own_data), simulated())
         self.encoded = encoded_of(self.run, node, self.data, load, simulated())
         self.codec = replace(self.codec, encoder=self.encoded.encoder.fingerprint if self.encoded else "")
-        self.features = features_of(self)
         self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, self.encoded, folder, *site)
 
     def for_message(self) -> "Client":
@@ -121,7 +120,6 @@ class Client:
         process lives on."""
         client = copy(self)
         client.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
-        client.features = features_of(client)
         client.guard = None if self.guard is None else replace(self.guard, objective=client.objective)
         return client
 
@@ -154,7 +152,7 @@ class Client:
         ]
         masked = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
         discloses += self.run.exchange.said(masked)
-        for feature in self.features:
+        for feature in features_of(self):
             discloses += feature.discloses()
         if self.domain:
             discloses.append("its domain")
@@ -305,7 +303,8 @@ class Client:
     def _evaluate_arrival(self, state: ClientState, instruction: Instruction) -> Report:
         """Lay the targets out; evaluate, where that is due, and answer what features ask."""
         state.constants = dict(instruction.constants)
-        if instruction.evaluate or any(feature.needs_features(instruction) for feature in self.features):
+        features = features_of(self, instruction.asks)
+        if instruction.evaluate or any(feature.needs_features for feature in features):
             self._measure_late(state)
         self._lay_out(state, instruction)
         last = instruction.round > self.settings.rounds
@@ -322,8 +321,8 @@ class Client:
         judged_state = arrived_state if arrived_state is not None and self.run.inference == RECEIVED else state
         arrival = Arrival(judged_state, predictions)
         report = Report(self.partition, instruction.round, evaluation=evaluation)
-        for feature in self.features:
-            report = feature.answer(instruction, arrival, report)
+        for feature in features:
+            report = feature.answer(arrival, report)
         return report
 
     def _measure_late(self, state: ClientState) -> None:

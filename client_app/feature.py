@@ -3,7 +3,7 @@
 The client calls each of its functions at its time and knows no feature by name. As it stands, a feature does nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from protosphere.client_app.features import FEATURES
 from protosphere.strategies.contract import ClientState
-from protosphere.wire.payloads import Instruction, Report
+from protosphere.wire.payloads import Report
 
 if TYPE_CHECKING:
     from protosphere.client_app.client import Client
@@ -32,9 +32,15 @@ class Arrival:
 
 
 class Feature:
-    """One feature at one client."""
+    """One feature at one client.
 
-    name = ""  # under which the server asks and is answered
+    Attributes:
+        name: under which the server asks and is answered, and under which it is registered.
+        needs_features: whether the features of the training samples have to be known for its answer.
+    """
+
+    name = ""
+    needs_features = False
 
     def __init__(self, client: "Client"):
         self.client = client
@@ -47,19 +53,15 @@ class Feature:
         """
         return ()
 
-    def needs_features(self, instruction: Instruction) -> bool:
-        """Whether the features of the training samples have to be known for its answer."""
-        return False
-
-    def answer(self, instruction: Instruction, arrival: Arrival, report: Report) -> Report:
-        """The report, with the answer to what is asked beside."""
+    def answer(self, arrival: Arrival, report: Report) -> Report:
+        """The report with its answer, where the server asks for one."""
         return report
 
 
-def features_of(client: "Client") -> list[Feature]:
-    """All that are registered."""
+def features_of(client: "Client", names: Collection[str] = tuple(FEATURES)) -> list[Feature]:
+    """Those of these names that are registered; all by default."""
     features = []
-    for place in FEATURES.values():
+    for place in [place for name, place in FEATURES.items() if name in names]:
         module, _, name = place.partition(":")
         features.append(getattr(import_module(module), name)(client))
     return features

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from protosphere.client_app.feature import Arrival, Feature
 from protosphere.wire.confusion import RECORD, encode_counts, width
-from protosphere.wire.payloads import Instruction, Report
+from protosphere.wire.payloads import Report
 
 if TYPE_CHECKING:
     from protosphere.client_app.client import Client
@@ -31,11 +31,10 @@ class Confusion(Feature):
             return ()
         return ["what it takes the test rows of each class for, which tells how many it has (once, at the end)"]
 
-    def answer(self, instruction: Instruction, arrival: Arrival, report: Report) -> Report:
+    def answer(self, arrival: Arrival, report: Report) -> Report:
         client, evaluation = self.client, report.evaluation
         predictions = arrival.predictions.get(client.run.inference)
-        asks = self.name in instruction.asks
-        if not asks or not self.tells or predictions is None or evaluation is None:
+        if not self.tells or predictions is None or evaluation is None:
             return report
         counts = count_confusion(client.data.test.labels, predictions, client.data.num_classes)
         return replace(report, answers={**report.answers, self.name: encode_counts(counts)})

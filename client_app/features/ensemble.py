@@ -15,13 +15,14 @@ from protosphere.data.client_data import Rows, Transform
 from protosphere.data.shared_test_set import refuse_unfit, shared_rows
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.wire.ensemble import encode_answers
-from protosphere.wire.payloads import Instruction, Report
+from protosphere.wire.payloads import Report
 
 
 class Ensemble(Feature):
     """Answers where the server asks."""
 
     name = "ensemble"
+    needs_features = True
 
     def discloses(self) -> Sequence[str]:
         client = self.client
@@ -30,12 +31,7 @@ class Ensemble(Feature):
         refuse_unfit(client.shared, client.partition, client.own_data)
         return ["its class probabilities for every row of the shared test set"]
 
-    def needs_features(self, instruction: Instruction) -> bool:
-        return self.name in instruction.asks
-
-    def answer(self, instruction: Instruction, arrival: Arrival, report: Report) -> Report:
-        if self.name not in instruction.asks:
-            return report
+    def answer(self, arrival: Arrival, report: Report) -> Report:
         try:
             answers = self._predict(arrival.state)
             return report if answers is None else replace(report, answers={**report.answers, self.name: answers})
