@@ -15,7 +15,6 @@ Test accuracy at the end over the honest clients' rows, by the method's own rule
 and what the operator saw.
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -29,6 +28,7 @@ from flwr.app import Array, Message
 from benchmarks.common import described_parser, own_home, percent, table_head, table_row, where
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.launch.run_config import plan
+from protosphere.record.folder import RunFolder
 from protosphere.strategies import read_settings
 from protosphere.strategies.protosphere import SCALE
 
@@ -200,7 +200,7 @@ def outcome(settings: Sequence[str], grid: type[LocalGrid], liars: Collection[in
     log: list[str] = []
     with own_home():
         folder = run_in_process(config, clients=CLIENTS, show=log.append, grid_of=grid)
-        last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+        last = RunFolder(folder).lines()[-1]
     honest = [line["evaluation"] for number, line in last["clients"].items() if int(number) not in liars]
     own_rule, by_global = (mean_accuracy(honest, r) for r in (read_settings(config).inference, "global-prototypes"))
     return Outcome(own_rule, by_global, log)

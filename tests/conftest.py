@@ -1,6 +1,5 @@
 """What many tests need: a PROTOSPHERE_HOME of their own, and a short quiet run over the in-process grid."""
 
-import json
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
 from protosphere.launch import grid as local_grid
+from protosphere.record.folder import RunFolder
 from protosphere.server_app import app
 from protosphere.server_app.rounds import PrototypeStrategy
 
@@ -62,11 +62,10 @@ def run(home):
 
 @pytest.fixture
 def metrics():
-    """metrics(folder): the lines of metrics.jsonl without what may differ between equal runs."""
+    """metrics(folder): a run's lines without what may differ between equal runs."""
 
     def read(folder):
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-        return [{name: value for name, value in line.items() if name not in ("time", "digest")} for line in lines]
+        return [{name: line[name] for name in line if name != "time"} for line in RunFolder(folder).lines()]
 
     return read
 

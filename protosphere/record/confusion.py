@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protosphere.record.client_tables import MANY
-
 OTHER = -1
+MANY = 200  # clients from which no one's own counts are kept
 Counts = NDArray[np.int64]
 Triples = list[list[int]]
 

@@ -33,9 +33,8 @@ LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than
 class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
-    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors,
-    prototypes.safetensors and summary.json; where there are many clients `clients/`, see
-    protosphere/record/client_tables.py.
+    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, `clients/` (client_tables.py),
+    checkpoint.safetensors, prototypes.safetensors and summary.json.
     """
 
     def __init__(self, path: Path):
@@ -255,7 +254,7 @@ class RunFolder:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
-        short, rows = client_tables.parted(line)
+        short, rows = client_tables.split(line)
         if rows:
             name = f"{client_tables.FOLDER}/round-{line['round']:06d}.parquet"
             short[client_tables.NAMED] = name
@@ -298,7 +297,7 @@ class RunFolder:
     def _join_clients(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         # what is no line at all is its reader's to refuse
         named = isinstance(line, dict) and client_tables.NAMED in line
-        return client_tables.whole(line, self._client_file(line)) if named else line
+        return client_tables.joined(line, self._client_file(line)) if named else line
 
     def _client_file(self, line: Mapping[str, Any]) -> Path:
         """The file that a line names, which lies in `clients/`: no path or link leads out of it."""

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from protosphere.core.checksums import DamagedError, read_sealed
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, check, shown, without_gone
-from protosphere.record.client_tables import Beside
+from protosphere.record.client_tables import FromTable
 from protosphere.record.figures import MAJORITY
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.record.metrics_lines import companions, summarise, up_to_date
@@ -127,7 +127,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
     for number, line in enumerate(lines, start=1):
         # figures by client in a file are not read for this
-        record_line = line.at_hand() if isinstance(line, Beside) else line
+        record_line = line.at_hand() if isinstance(line, FromTable) else line
         _hold(folder, f"line {number} of metrics.jsonl", record_line, OF_A_LINE, version)
     for entry in roster:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)

@@ -1,6 +1,5 @@
 """A run from Python: the same as the command's, and what it leaves as tables, vectors, predictions and pictures."""
 
-import json
 import math
 import re
 import shutil
@@ -23,6 +22,7 @@ from protosphere.core.home import home as home_of
 from protosphere.data.client_data import client_data
 from protosphere.data.from_settings import data_spec
 from protosphere.names import settings_of
+from protosphere.record.folder import RunFolder
 from protosphere.strategies import read_settings
 
 SPIRAL = {"dataset": "spiral", "clients": 3, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu"}
@@ -94,7 +94,7 @@ def test_rounds_and_clients_are_the_lines_with_each_evaluation_at_the_round_that
     rule = run.summary["headline"]["rule"]
     rounds, clients = run.rounds, run.clients.set_index(["round", "client"])
     assert rounds.index.tolist() == [0, 1, 2, 3, 4]
-    lines = [json.loads(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    lines = RunFolder(run.folder).lines()
     evaluated = {line["evaluation"]["of_round"]: line for line in lines if "evaluation" in line}
     assert list(evaluated) == [0, 2, 4]
     for number, row in rounds.iterrows():

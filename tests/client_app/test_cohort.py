@@ -1,6 +1,5 @@
 """Clients trained together against the loop: from equal state, in float64, the same weights, optimisers and figures."""
 
-import json
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -20,6 +19,7 @@ from protosphere.core.seeds import seed_process
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.models import FAMILIES
 from protosphere.models.small import SMALL
+from protosphere.record.folder import RunFolder
 from protosphere.strategies import METHODS
 from tests.client_app.stacked import Double, job_of, trained
 from tests.strategies.golden import CLIENTS, settings_of
@@ -224,7 +224,7 @@ MIXED = {"strategy": "fedproto", "models": "tiny_perceptron,tiny_cnn,efficientne
 
 
 def lines_of(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return RunFolder(folder).lines()
 
 
 def test_a_run_by_cohorts_is_the_loops_but_for_rounding_and_says_who_trains_alone(run):

@@ -5,6 +5,7 @@ import json
 import numpy as np
 
 from protosphere.launch.grid import LocalGrid
+from protosphere.record.folder import RunFolder
 
 # a feature-dim that is no other number of these runs; K of the digits
 DIM, CLASSES = 23, 10
@@ -36,7 +37,7 @@ def recording(run, config, clients=4):
 
 
 def lines(folder):
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return RunFolder(folder).lines()
 
 
 def classes_of(folder):

@@ -14,6 +14,7 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import cells
+from protosphere.record.folder import RunFolder
 from tests.integration.watched import alive, descendants
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +39,7 @@ def told(run):
     def tell(strategy, seed):
         folder = run(FAIR | {"strategy": strategy, "seed": seed}, clients=6)
         roster = json.loads((folder / "roster.json").read_text())
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        lines = RunFolder(folder).lines()
         first = lines[0]
         assert first["evaluation"]["of_round"] == 0
         keys = ("partition", "model", "parameters", "rows", "classes")

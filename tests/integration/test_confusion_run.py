@@ -5,15 +5,10 @@ import json
 import pytest
 
 
-def parts(folder):
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    return [{name: value for name, value in line.items() if name not in ("time", "digest")} for line in lines]
-
-
 @pytest.mark.parametrize("settings", [{}, {"strategy": "fedavg", "fraction-train": 0.5, "evaluate-every": 5}], ids=str)
-def test_it_comes_with_the_last_evaluation_and_changes_no_other_figure(run, settings):
+def test_it_comes_with_the_last_evaluation_and_changes_no_other_figure(run, metrics, settings):
     told, silent = (run(settings | {"confusion": which}) for which in ("auto", "never"))
-    lines, plain = parts(told), parts(silent)
+    lines, plain = metrics(told), metrics(silent)
     last = lines[-1].pop("confusion")
     sizes = lines[-1]["bytes"]
     assert sizes.pop("confusion_wire_up") > 0
@@ -35,14 +30,14 @@ def test_it_comes_with_the_last_evaluation_and_changes_no_other_figure(run, sett
     assert "classes" not in json.loads((silent / "summary.json").read_text())
 
 
-def test_a_run_that_is_stopped_early_has_it_too(run):
+def test_a_run_that_is_stopped_early_has_it_too(run, metrics):
     folder = run({"rounds": 30, "stop-patience": 1})
-    lines = parts(folder)
+    lines = metrics(folder)
     assert len(lines) < 31
     assert ["confusion" in line for line in lines] == [False] * (len(lines) - 1) + [True]
 
 
-def test_tinyproto_hides_counts_and_asks_only_where_it_is_told_to(run):
+def test_tinyproto_hides_counts_and_asks_only_where_it_is_told_to(run, metrics):
     settings = {"strategy": "tinyproto-fp", "rounds": 1}
-    assert "confusion" not in parts(run(settings))[-1]
-    assert "confusion" in parts(run(settings | {"confusion": "always"}))[-1]
+    assert "confusion" not in metrics(run(settings))[-1]
+    assert "confusion" in metrics(run(settings | {"confusion": "always"}))[-1]

@@ -150,7 +150,7 @@ def test_resumed_it_is_that_of_one_process_which_was_never_cut(resumed, place, r
     assert folder.name.endswith("-shrunk-digits")
     expected = {"settings.json", "roster.json", "status.json", "metrics.jsonl", "checkpoint.safetensors", "token"}
     expected |= {"origin.json", "prototypes", "prototypes.safetensors", "summary.json", "partition.json"}
-    expected |= {"report.html", "pictures", "run.log", ".lock"}
+    expected |= {"report.html", "pictures", "run.log", "clients", ".lock"}
     assert {path.name for path in folder.iterdir()} == expected
     roster = json.loads((folder / "roster.json").read_text())
     assert [client["partition"] for client in roster] == list(range(5))

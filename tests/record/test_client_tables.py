@@ -1,8 +1,7 @@
-"""Figures of many clients: beside the line, and back to the digit."""
+"""Figures by client: beside the line, and back to the digit."""
 
 import io
 import json
-import struct
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,7 @@ LINE = {
     "clients": {
         "0": {
             "training": {
-                "loss": {"loss": THIRD, "#": 1e-300, "a/ü": 2.0, "a": 0.5},
+                "loss": {"loss": THIRD, "#": 1e-300, "a/ü": 2.0, "a": 0.5, "{}": 0.1},
                 "rows": 2**40,
                 "prototype_norm": None,
             }
@@ -32,93 +31,122 @@ LINE = {
         "10": {"evaluation": {"classifier": [THIRD, None], "rows": [3, 0]}},
         "2": {"training": {"loss": {}, "rows": 5}, "evaluation": {"classifier": [0.1, 0.2, 1.0], "rows": [1, 2, 3]}},
     },
-    "time": {"round": 0.1, "server": THIRD, "train": {"0": THIRD}, "client": {"0": 0.5, "10": 0.25, "3": 1e-9}},
+    "time": {
+        "round": 0.1,
+        "server": THIRD,
+        "train": {"0": THIRD},
+        "evaluate": {},
+        "client": {"0": 0.5, "10": 0.25, "3": 1e-9},
+    },
 }
 
 
 def test_a_line_comes_back_from_its_columns(tmp_path):
-    short, rows = client_tables.parted(LINE, many=4)
+    short, rows = client_tables.split(LINE)
     assert short == LINE | {"clients": {}, "time": {"round": 0.1, "server": THIRD}}
     assert list(rows) == ["0", "10", "2", "3"]
     folder = tmp_path / client_tables.FOLDER
     folder.mkdir()
     client_tables.write(folder / "a.parquet", 7, rows)
-    found = client_tables.whole(short | {client_tables.NAMED: "a.parquet"}, folder / "a.parquet")
+    found = client_tables.joined(short | {client_tables.NAMED: "a.parquet"}, folder / "a.parquet")
     expected = json.loads(json.dumps(LINE))
     # None and missing are one
     del expected["clients"]["0"]["training"]["prototype_norm"]
-    assert (list(found), list(found["time"])) == (list(LINE), list(LINE["time"]))
+    assert (set(found), set(found["time"])) == (set(LINE), set(LINE["time"]))
     assert found == expected
     assert found["clients"] is not found["clients"]  # nothing is kept
-    assert client_tables.parted(LINE, many=5) == (LINE, {})
     table = pd.read_parquet(folder)
     assert table["partition"].tolist() == [0, 2, 3, 10]
     assert set(table["round"]) == {7}
     assert table["time/train"].dropna().tolist() == [THIRD]
 
 
-def test_a_run_of_many_has_the_figures_of_one_of_few_also_when_it_is_cut_and_goes_on(home, monkeypatch):
+def in_lines(folder):
+    """The run as an earlier version left one of few clients: all figures in its lines."""
+
+    def plain(part):
+        return {name: plain(value) for name, value in part.items()} if hasattr(part, "items") else part
+
+    lines = [plain(line) for line in RunFolder(folder).lines()]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for path in (folder / client_tables.FOLDER).iterdir():
+        path.unlink()
+
+
+@pytest.fixture
+def cut(home):
+    """A run that was cut after its first round and goes on."""
     settings = {"rounds": 2, "evaluate-every": 1}
-    few = start(settings)
-    monkeypatch.setattr(client_tables.parted, "__defaults__", (3,))
-    many = start(settings | {"rounds": 1})
+    folder = start(settings | {"rounds": 1})
     for file in ("left.parquet", ".round-000002.parquet.1.tmp"):
-        (many / client_tables.FOLDER / file).write_bytes(b"of a server that was killed")
-    assert start(settings | {"resume": str(many)}) == many
-    names = [f"round-00000{number}.parquet" for number in (1, 2, 3)]
-    assert sorted(path.name for path in (many / client_tables.FOLDER).iterdir()) == names
-    text = [json.loads(line) for line in (many / "metrics.jsonl").read_text().splitlines()]
+        (folder / client_tables.FOLDER / file).write_bytes(b"of a server that was killed")
+    assert start(settings | {"resume": str(folder)}) == folder
+    return folder
+
+
+def files(folder):
+    return sorted((folder / client_tables.FOLDER).iterdir())
+
+
+def test_a_run_leaves_a_file_a_round_and_one_of_an_earlier_version_has_its_figures_in_lines(cut, monkeypatch):
+    assert [path.name for path in files(cut)] == [f"round-00000{number}.parquet" for number in (1, 2, 3)]
+    text = [json.loads(line) for line in (cut / "metrics.jsonl").read_text().splitlines()]
     assert [line["clients"] for line in text] == [{}] * 3
-    assert without_time(many) == without_time(few)
-    summaries = [RunFolder(folder).summary() for folder in (few, many)]
+    old = start({"rounds": 2, "evaluate-every": 1})
+    in_lines(old)
+    assert without_time(cut) == without_time(old)
+    summaries = [RunFolder(folder).summary() for folder in (old, cut)]
     assert summaries[0]["rules"] == summaries[1]["rules"]
-    pages = [write_report(folder).with_name("pictures") for folder in (few, many)]
+    pages = [write_report(folder).with_name("pictures") for folder in (old, cut)]
     assert pages[0].joinpath("accuracy-bytes.csv").read_text() == pages[1].joinpath("accuracy-bytes.csv").read_text()
-    own = [protosphere.load(folder).clients.drop(columns="seconds") for folder in (few, many)]
+    own = [protosphere.load(folder).clients.drop(columns="seconds") for folder in (old, cut)]
     pd.testing.assert_frame_equal(*own, check_dtype=False, check_like=True)
+    assert CliRunner().invoke(app, ["runs", "compare", str(old), str(cut)]).exit_code == 0
     with monkeypatch.context() as patch:
         patch.setattr(client_tables, "read", lambda *_: pytest.fail("a file is read that nobody asks for"))
-        assert protosphere.load(many).summary == summaries[1]
-    compared = ["runs", "compare", str(few), str(many)]
-    assert CliRunner().invoke(app, compared).exit_code == 0
-    last = many / client_tables.FOLDER / names[2]
+        assert protosphere.load(cut).summary == summaries[1]
+    # and goes on
+    assert start({"rounds": 3, "evaluate-every": 1, "resume": str(old)}) == old
+    assert without_time(old)[:2] == without_time(cut)[:2]
+    assert [path.name for path in files(old)] == [f"round-00000{number}.parquet" for number in (3, 4)]
+
+
+def test_a_damaged_file_is_refused_where_it_is_read(cut):
+    compared = ["runs", "compare", str(cut), str(cut)]
+    *_, last = files(cut)
     whole = last.read_bytes()
-    # a page is damaged, then a column is gone: the first is seen when it is read, the schema is whole
-    last.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
-    for _ in range(2):
+
+    def is_refused():
         shown = CliRunner().invoke(app, compared)
-        assert (shown.exit_code, names[2] in shown.stderr, shown.stdout) == (2, True, "")
-        last.write_bytes(whole)
-        pd.read_parquet(last).drop(columns="partition").to_parquet(last)
-    # what tells of the pages has a digest as well, in the line
-    last.write_bytes(whole)
-    for place in range(len(whole) - 8 - int.from_bytes(whole[-8:-4], "little"), len(whole), 37):
+        return shown.exit_code == 2 and cut.name in shown.stderr and shown.stdout == ""
+
+    # wherever it is: the digest in the line is of all bytes
+    for place in range(0, len(whole), 97):
         last.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         with pytest.raises(SettingError, match=r"cannot be read \(its bytes are not those that were written\)"):
-            RunFolder(many).lines()
-    # lines of an earlier version have none
-    lines = [json.loads(line) for line in (many / "metrics.jsonl").read_text().splitlines()]
-    without = [
-        {name: value for name, value in line.items() if name not in (client_tables.DIGEST, "digest")} for line in lines
-    ]
-    (many / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in without))
+            _ = RunFolder(cut).lines()[-1]["clients"]
+    assert is_refused()
     last.write_bytes(whole)
-    assert without_time(many) == without_time(few)
-    pd.read_parquet(last).drop(columns="partition").to_parquet(last)
-    # what a page holds is summed, so that another byte is no other figure; least and most stand in its head as well
-    trained = many / client_tables.FOLDER / names[1]
-    written, seconds = trained.read_bytes(), sorted(RunFolder(many).lines()[1]["time"]["train"].values())
-    middle = struct.pack("<d", seconds[len(seconds) // 2])
-    assert middle in written
-    trained.write_bytes(written.replace(middle, middle[:3] + bytes([middle[3] ^ 255]) + middle[4:]))
-    with pytest.raises(SettingError, match=names[1]):
-        dict(RunFolder(many).lines()[1]["time"]["train"])
-    for column, damage in (("clients/evaluation/rows/#", None), ("clients/evaluation/rows/0", np.nan)):
+    # lines of an earlier version have none
+    lines = [json.loads(line) for line in (cut / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line[client_tables.DIGEST], line["digest"]
+    (cut / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert CliRunner().invoke(app, compared).exit_code == 0
+    # there the pages have checksums
+    last.write_bytes(whole[:4] + bytes(len(whole) // 2) + whole[4 + len(whole) // 2 :])
+    assert is_refused()
+    for column, damage in (
+        ("partition", None),
+        ("clients/evaluation/rows/#", None),
+        ("clients/evaluation/rows/#", 1e6 + 0.5),
+        ("clients/evaluation/rows/0", np.nan),
+    ):
         table = pd.read_parquet(io.BytesIO(whole))
         table = table.drop(columns=column) if damage is None else table.assign(**{column: damage})
         table.to_parquet(last)
-        shown = CliRunner().invoke(app, compared)
-        assert (shown.exit_code, str(many.name) in shown.stderr, shown.stdout) == (2, True, "")
-    (many / client_tables.FOLDER / names[1]).write_bytes(b"")
-    with pytest.raises(SettingError, match=names[1]):
-        RunFolder(many).lines()
+        assert is_refused(), column
+    last.write_bytes(b"")
+    assert is_refused()
+    last.unlink()
+    assert is_refused()

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from protosphere.record.client_tables import MANY
-from protosphere.record.confusion import OTHER, Confusions, by_class, per_class, together
+from protosphere.record.confusion import MANY, OTHER, Confusions, by_class, per_class, together
 
 COUNTS = {0: [[3, 1], [0, 2]], 1: [[0, 4], [1, 1]], 2: [[5, 0], [0, 0]]}
 MODELS = {0: "a", 1: "b", 2: "a"}

@@ -385,7 +385,7 @@ def test_a_link_in_the_place_of_clients_leads_to_no_files_of_its_readers(results
     assert f"{folder.path / client_tables.FOLDER} is a link to elsewhere; take it away" in refused(
         folder.truncate, last
     )
-    line = {"round": 3, "clients": {str(client): {"x": 1.0} for client in range(client_tables.MANY)}}
+    line = {"round": 3, "clients": {"0": {"x": 1.0}}}
     assert "is a link to elsewhere" in refused(folder.append, line)
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
     assert contents_of_files(folder) == before
@@ -397,7 +397,7 @@ def contents_of_files(folder):
 
 def test_a_line_names_no_file_outside_the_folder_of_figures_by_client(results, tmp_path):
     folder = finished(1)
-    table = client_tables.parted({"round": 1, "clients": {"0": {"x": 1.0}}}, many=1)[1]
+    table = client_tables.split({"round": 1, "clients": {"0": {"x": 1.0}}})[1]
     client_tables.write(tmp_path / "other.parquet", 1, table)
     (folder.path / client_tables.FOLDER).mkdir()
     client_tables.write(folder.path / client_tables.FOLDER / "own.parquet", 1, table)

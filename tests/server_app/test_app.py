@@ -37,7 +37,15 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
     assert all(line.startswith(PREFIX) for line in lines)
     (folder,) = (home / "results").iterdir()
     assert lines[0] == lines[-1] == f"{PREFIX}results: {folder}"
-    files = {"settings.json", "roster.json", "status.json", "token", "metrics.jsonl", "checkpoint.safetensors"}
+    files = {
+        "settings.json",
+        "clients",
+        "roster.json",
+        "status.json",
+        "token",
+        "metrics.jsonl",
+        "checkpoint.safetensors",
+    }
     files |= {"prototypes.safetensors", "prototypes", "summary.json", "origin.json", ".lock"}
     assert {path.name for path in folder.iterdir()} == files
     assert json.loads((folder / "settings.json").read_text()).keys() == known_settings().keys() | {"digest"}

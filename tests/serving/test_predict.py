@@ -59,7 +59,7 @@ def rows_of(folder, partition):
 
 def counted(folder, partition):
     """Rule -> (right on test, right on validation), as the run's last evaluation counted."""
-    last = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    last = RunFolder(folder).lines()[-1]
     shares = last["clients"][str(partition)]["evaluation"]
     rows = shares.pop("rows")
     del shares["majority-class"]
