@@ -49,7 +49,7 @@ class FromTable(Mapping[str, Any]):
     """
 
     def __init__(self, line: Mapping[str, Any], column_of: Mapping[str, str], path: Path, digest: str | None):
-        self._at_hand: dict[str, Any] = {**dict.fromkeys(column_of, {}), **line}
+        self._at_hand: dict[str, Any] = {**{name: {} for name in column_of}, **line}
         self._column_of, self._path, self._digest = column_of, path, digest
 
     def __getitem__(self, name: str) -> Any:

@@ -36,8 +36,8 @@ DOMAINS = ("north", "south")
 SETTINGS = {"strategy": "fedproto", "rounds": 2, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
 RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0, "image-size": 8, "rounds": 1}
-ONCE = {"rounds": 1}  # up in the round, down with the message that ends the run: Flower starts a process for each
-EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
+# up in the round, down with the message that ends the run: Flower starts a process for each
+WEIGHTS = {"strategy": "lg-fedavg", "rounds": 1}
 SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever
 
 
@@ -59,12 +59,48 @@ def clinics(place):
     return write_sites(place / "data", 2)
 
 
-@pytest.fixture(scope="module")
-def deployment(place, clinics):
-    sites = [
-        Site(i, {"data": str(folder), "model": model, "device": "cpu", "domain": domain} | LIMIT)
-        for i, (folder, model, domain) in enumerate(zip(clinics, MODELS, DOMAINS, strict=True))
+def as_table(folder, seed):
+    """A site's own rows as CSV, with the columns and classes that both sites agree on."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 2, 60)
+    frame = pd.DataFrame({"age": 50 + 20 * label + rng.normal(0, 9, 60), "ward": rng.choice(["east", "west"], 60)})
+    frame.loc[::9, "age"] = np.nan
+    frame.assign(label=np.array(["well", "ill"])[label]).to_csv(folder / "rows.csv", index=False)
+    columns = [Column("age", "number", missing=True), Column("ward", "category", ("east", "west"))]
+    write_schema(folder / "columns.json", columns)
+    return folder / "rows.csv"
+
+
+def as_arrays(folder, seed):
+    """A site's own rows as a file of arrays."""
+    rng = np.random.default_rng(seed)
+    label = rng.integers(0, 2, 60)
+    np.savez(folder / "rows.npz", x=rng.normal(size=(60, 5)) + label[:, None], y=label)
+    return folder / "rows.npz"
+
+
+def sites_of(data, models):
+    return [
+        Site(i, {"data": str(path), "model": model, "device": "cpu", "domain": domain} | LIMIT)
+        for i, (path, model, domain) in enumerate(zip(data, models, DOMAINS, strict=True))
     ]
+
+
+@pytest.fixture(scope="module")
+def files(place):
+    """Of one site a table, of the other a file of arrays."""
+    made = []
+    for seed, (name, form) in enumerate(zip(DOMAINS, (as_table, as_arrays), strict=True)):
+        (place / name).mkdir()
+        (place / name / "classes.txt").write_text("well\nill\n")
+        made.append(form(place / name, seed))
+    return made
+
+
+@pytest.fixture(scope="module")
+def of_files(place, files):
+    """The deployment as it begins."""
+    sites = sites_of(files, ("tiny_perceptron",) * 2)
     with guarded(place / "scratch") as tell:
         deployment = Deployment(place / "federation", sites, tell, {"PROTOSPHERE_HOME": str(place / "home")})
         try:
@@ -72,6 +108,15 @@ def deployment(place, clinics):
             yield deployment
         finally:
             deployment.stop()
+
+
+@pytest.fixture(scope="module")
+def deployment(of_files, clinics):
+    """The same, whose SuperNodes have ended and others have begun, of images."""
+    for site in sites_of(clinics, MODELS):
+        of_files.sites[site.partition] = site
+        of_files.renew_node(site.partition)
+    return of_files
 
 
 @pytest.fixture(scope="module")
@@ -163,76 +208,25 @@ def in_process(run, metrics, clinics):
     return figures
 
 
-@pytest.fixture
-def resettle(deployment):
-    """resettle(options of each site): their SuperNodes end, and others start; at the end those of before."""
-    before = [site.options for site in deployment.sites]
-
-    def settle(options):
-        for number, own in enumerate(options):
-            deployment.sites[number] = Site(number, own)
-            deployment.renew_node(number)
-
-    yield settle
-    settle(before)
-
-
-def as_table(folder, seed):
-    """A site's own rows as CSV, with the columns and classes that both sites agree on."""
-    rng = np.random.default_rng(seed)
-    label = rng.integers(0, 2, 60)
-    frame = pd.DataFrame({"age": 50 + 20 * label + rng.normal(0, 9, 60), "ward": rng.choice(["east", "west"], 60)})
-    frame.loc[::9, "age"] = np.nan
-    frame.assign(label=np.array(["well", "ill"])[label]).to_csv(folder / "rows.csv", index=False)
-    columns = [Column("age", "number", missing=True), Column("ward", "category", ("east", "west"))]
-    write_schema(folder / "columns.json", columns)
-    return folder / "rows.csv"
-
-
-def as_arrays(folder, seed):
-    """A site's own rows as a file of arrays."""
-    rng = np.random.default_rng(seed)
-    label = rng.integers(0, 2, 60)
-    np.savez(folder / "rows.npz", x=rng.normal(size=(60, 5)) + label[:, None], y=label)
-    return folder / "rows.npz"
-
-
-# before the run of prototypes, as those of weights
-def test_sites_own_rows_may_be_tables_and_arrays(deployment, resettle, metrics, in_process, tmp_path):
-    """One site has a table, the other a file of arrays."""
-    files = []
-    for seed, (name, form) in enumerate(zip(DOMAINS, (as_table, as_arrays), strict=True)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "classes.txt").write_text("well\nill\n")
-        files.append(form(tmp_path / name, seed))
-    own = {"model": "tiny_perceptron", "device": "cpu"}
-    resettle([own | {"data": str(file), "domain": domain} for file, domain in zip(files, DOMAINS, strict=True)])
-    out, err = front_door(deployment, SETTINGS | ONCE).communicate(timeout=PATIENCE)
+# before the run of prototypes: the last test looks for those in the pages of a database that others would overwrite
+def test_sites_own_rows_may_be_tables_and_arrays_and_weights_cross(of_files, files, metrics, in_process):
+    """What crosses is the head. Mixtures: test_faults.py."""
+    out, err = front_door(of_files, SETTINGS | WEIGHTS).communicate(timeout=PATIENCE)
     assert err == ""
     folder = folder_of(out)
-    assert metrics(folder) == in_process(SETTINGS | ONCE, files, ("tiny_perceptron",) * 2)
+    assert metrics(folder) == in_process(SETTINGS | WEIGHTS, files, ("tiny_perceptron",) * 2)
     # each has a model of its own rows, which reads them as they are
     for number, file in enumerate(files):
-        state = deployment.folder / f"site-{number}" / "state" / "clients" / folder.name / str(number)
+        state = of_files.folder / f"site-{number}" / "state" / "clients" / folder.name / str(number)
         found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file), "--json"])
         assert (found.stderr, json.loads(found.stdout)["rows"]) == ("", 60)
 
 
-# before the run of prototypes: the last test looks for those in the pages of a database that others would overwrite
-@pytest.mark.parametrize(
-    "own", [{"strategy": "lg-fedavg"}, {"strategy": "gfpl"} | EVERY_ROUND], ids=["weights", "mixtures"]
-)
-def test_weights_and_mixtures_cross_as_prototypes_do(deployment, metrics, in_process, own):
-    out, err = front_door(deployment, SETTINGS | ONCE | own).communicate(timeout=PATIENCE)
-    assert err == ""
-    assert metrics(folder_of(out)) == in_process(SETTINGS | ONCE | own)
-
-
-def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(deployment):
+def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(deployment, metrics):
     out, err = front_door(deployment, SETTINGS | RELEASE).communicate(timeout=PATIENCE)
     assert err == ""
     folder = folder_of(out)
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics(folder)
     assert [(line["problems"], line["clients"], "evaluation" in line) for line in lines] == [({}, {}, False)] * 2
     assert lines[0]["training"]["valid"] == 2
     for partition in range(2):
@@ -264,7 +258,7 @@ def test_the_same_metrics_to_the_bit_as_in_one_process(finished, metrics, in_pro
     assert metrics(folder_of(finished[1])) == in_process(SETTINGS)
 
 
-def test_strangers_are_sent_away_and_leave_no_trace(finished, deployment):
+def test_strangers_are_sent_away_and_leave_no_trace(finished, metrics, deployment):
     knocked = finished[3]
     code, words = knocked["unknown key"]
     assert code == 1, words
@@ -279,7 +273,7 @@ def test_strangers_are_sent_away_and_leave_no_trace(finished, deployment):
     listing = json.loads(deployment.flwr("supernode", "list", CONNECTION, "--format", "json"))
     # those that another test has ended stay in the list, as unregistered
     assert [node["status"] for node in listing["nodes"] if node["status"] != "unregistered"] == ["online"] * 2
-    lines = [json.loads(line) for line in (folder_of(finished[1]) / "metrics.jsonl").read_text().splitlines()]
+    lines = metrics(folder_of(finished[1]))
     assert [line["problems"] for line in lines] == [{}] * 3
     assert [sorted(line["clients"]) for line in lines] == [["0", "1"]] * 3
 

@@ -114,8 +114,17 @@ def test_a_run_of_faulty_clients_is_the_run_of_the_uploads_that_survive(fail, ru
 
 @pytest.mark.integration
 def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(tmp_path, run, metrics):
-    """SIGKILL for a SuperNode while it trains, then for the SuperLink; both started again, the run resumed."""
-    settings = {"strategy": "fedproto", "rounds": 2, "max-samples": 200, "feature-dim": DIM, "clients": 2}
+    """SIGKILL for a SuperNode while it trains, then for the SuperLink; both started again, the run resumed. Mixtures
+    cross, as prototypes and weights do in test_deployment.py."""
+    settings = {
+        "strategy": "gfpl",
+        "gfpl.first-exchange": 1,
+        "gfpl.exchange-every": 1,
+        "rounds": 2,
+        "max-samples": 200,
+        "feature-dim": DIM,
+        "clients": 2,
+    }
     settings |= {"models": "tiny_perceptron", "device": "cpu", "round-timeout": 600.0}
     plan = Plan(str(tmp_path / "journal"), stall=(1, 2), late=3600.0)
     with deployed(tmp_path, 2, plan) as federation:
