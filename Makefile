@@ -65,7 +65,7 @@ cuda-check: $(READY)
 	PROTOSPHERE_TEST_DEVICE=cuda PROTOSPHERE_TEST_PRECISION=bf16 $(BIN)/python -m pytest $(CUDA_TESTS)
 
 ray-check: $(READY)
-	$(BIN)/python -m deploy.ray_check
+	$(BIN)/python -m pytest -m ray -s -v tests/integration/test_ray.py
 
 # a seed at a time, so that whole rows are there early, then the table of all; what is finished is taken up by the next call.
 # DATA is a folder with CIFAR-10, where it cannot be fetched; SCALE shrinks all, to try it out
