@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import comes
+
 SWEPT = Path(__file__).resolve().parents[2] / "deploy" / "swept.py"
 ANSWERED, WAITING, KEY = b"a vector that was answered", b"a vector that nobody fetched", b"the key of a node"
 # as a SuperLink leaves it that is killed: nothing written back, whatever SQLite was built with
@@ -96,10 +98,7 @@ def test_a_superlink_that_waits_for_others_to_hang_up_is_killed(base):
 
 
 def wait_for(file):
-    deadline = time.monotonic() + 20
-    while not (file.exists() and file.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert comes(lambda: file.exists() and file.read_text())
     return int(file.read_text())
 
 
@@ -139,7 +138,5 @@ def test_no_second_superlink_takes_the_messages_of_the_first(base):
         first.kill()
         first.wait()
     os.kill(superlink, signal.SIGKILL)
-    deadline = time.monotonic() + 20
-    while swept(base, sys.executable, "-c", "print('run')").stdout != "run\n":
-        assert time.monotonic() < deadline
+    assert comes(lambda: swept(base, sys.executable, "-c", "print('run')").stdout == "run\n")
     assert WAITING not in content(base)

@@ -27,6 +27,7 @@ from protosphere.launch.grid import LocalGrid
 from protosphere.launch.guardian import guarded
 from protosphere.launch.superlink import free_port
 from tests.integration.watched import PATIENCE, Watched
+from tests.waiting import comes
 
 pytestmark = pytest.mark.integration
 
@@ -296,10 +297,7 @@ def kept_of(vectors, deployment):
 def end_superlink(deployment):
     for pid in deployment.alive():
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + 20
-    while deployment.alive():
-        assert time.monotonic() < deadline, deployment.log().read_text()
-        time.sleep(0.2)
+    assert comes(lambda: not deployment.alive()), deployment.log().read_text()
 
 
 def test_nothing_that_a_site_has_sent_is_left_when_the_superlink_has_ended(finished, deployment):

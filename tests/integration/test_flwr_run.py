@@ -5,17 +5,16 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
+from protosphere.launch.superlink import _is_healthy, free_port
 from tests.integration.watched import Watched
 from tests.strategies.test_adding_a_method import printed
+from tests.waiting import comes
 
 pytestmark = pytest.mark.integration
 
@@ -106,9 +105,7 @@ def resumed(killed, place, environment):
 @pytest.fixture(scope="module")
 def plain(place, environment):
     """`flwr run` of one round on two clients, against a SuperLink that the user started; ended by its pid."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     (place / "flwr" / "config.toml").write_text(f'[superlink.mine]\naddress = "127.0.0.1:{port}"\ninsecure = true\n')
     flower = {name: str(Path(sys.executable).with_name(name)) for name in ("flwr", "flower-superlink")}
     options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
@@ -118,14 +115,7 @@ def plain(place, environment):
         cwd=place / "empty",
         env=environment | {"RAY_TMPDIR": str(place), "PATH": beside},
     )
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2).close()
-            break
-        except OSError:
-            assert time.monotonic() < deadline, "the SuperLink does not answer"
-            time.sleep(0.2)
+    assert comes(lambda: _is_healthy(port), 60), "the SuperLink does not answer"
     settings = assignments(TWO)
     federation = "num-supernodes=2 client-resources-num-cpus=1"
     command = [flower["flwr"], "run", ".", "mine", "--stream", "--federation-config", federation]

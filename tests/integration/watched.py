@@ -2,11 +2,11 @@
 
 import subprocess
 import threading
-import time
 
 import pytest
 
 from protosphere.launch.processes import processes
+from tests.waiting import comes
 
 PATIENCE = 300  # seconds, then a run is stuck
 
@@ -38,10 +38,8 @@ class Watched:
 
     def left(self, patience=10):
         """Those that live on, after some patience."""
-        deadline = time.monotonic() + patience
-        while (lives := self.alive()) and time.monotonic() < deadline:
-            time.sleep(0.2)
-        return lives
+        comes(lambda: not self.alive(), patience)
+        return self.alive()
 
     def alive(self):
         """Those that live now."""

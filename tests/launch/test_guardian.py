@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from protosphere.launch import guardian, processes
 from protosphere.launch.guardian import guarded
 from protosphere.launch.processes import Family
+from tests.waiting import comes
 
 ROOT = Path(guardian.__file__).resolve().parents[2]
 # A front door: starts a tree of four sessions, two leaders of which ignore SIGTERM, says all ids, and goes on.
@@ -74,18 +74,9 @@ def guardians(scratch):
     return {int(pid) for pid, line in lines if "protosphere.launch.guardian" in line and line.endswith(f" {scratch}")}
 
 
-def gone(pids, patience=30.0):
-    deadline = time.monotonic() + patience
-    while (left := pids & processes.processes().keys()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not left
-
-
-def vanished(folder, patience=30.0):
-    deadline = time.monotonic() + patience
-    while folder.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return not folder.exists()
+def gone(pids, folder=Path("/nowhere")):
+    """Whether the processes and the folder go."""
+    return comes(lambda: not pids & processes.processes().keys() and not folder.exists())
 
 
 def test_all_goes_with_a_killed_front_door_and_nothing_else(scratch):
@@ -103,8 +94,7 @@ def test_all_goes_with_a_killed_front_door_and_nothing_else(scratch):
         assert process.communicate(timeout=30)[0] == ""
     assert started | {guard} <= processes.processes().keys()
     os.kill(guard, signal.SIGCONT)
-    assert gone(started | {guard})
-    assert vanished(scratch)
+    assert gone(started | {guard}, scratch)
     assert stranger.poll() is None
     family.stop(5)
 
@@ -113,8 +103,7 @@ def test_a_child_is_known_from_its_first_moment(scratch):
     with front(AT_ONCE, str(scratch)) as process:
         child = int(process.stdout.readline())
     assert process.returncode == -signal.SIGKILL
-    assert gone({child})
-    assert vanished(scratch)
+    assert gone({child}, scratch)
 
 
 def test_after_an_orderly_stop_the_guardian_has_gone(scratch):

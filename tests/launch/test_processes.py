@@ -5,12 +5,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
 from protosphere.launch import processes
 from protosphere.launch.processes import Family, Interrupted, interruptible
+from tests.waiting import comes
 
 # a child in a session of its own, whose child goes on after its parent's death, as Ray's daemons do
 TREE = """
@@ -29,13 +29,6 @@ time.sleep(600)
 SAID = "import sys; print([sys.stdin.read(), *sys.argv[1:]])"
 
 
-def eventually(true, patience=20.0):
-    deadline = time.monotonic() + patience
-    while not true() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return true()
-
-
 def start(family, code):
     return family.start([sys.executable, "-c", code], stdout=subprocess.PIPE)
 
@@ -52,7 +45,7 @@ def test_a_family_knows_sessions_of_descendants_and_orphans_also_after_their_anc
     family = Family()
     leader = start(family, TREE)
     try:
-        assert eventually(lambda: whole(family))
+        assert comes(lambda: whole(family))
         leader.kill()
         leader.wait()
         assert len(family.members()) == 3

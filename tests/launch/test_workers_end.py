@@ -3,11 +3,11 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from protosphere.launch import grid as local_grid
 from tests.integration.watched import alive, descendants
+from tests.waiting import comes
 
 ROOT = Path(local_grid.__file__).resolve().parents[2]
 RUN = """
@@ -37,7 +37,4 @@ def test_workers_do_not_outlive_a_killed_run(tmp_path):
     process.wait()
     assert len(children) >= 2
 
-    deadline = time.monotonic() + 30
-    while alive(children) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert alive(children) == set()
+    assert comes(lambda: not alive(children))
