@@ -38,6 +38,11 @@ def cut_run(home):
     return folder
 
 
+def change(folder, changes):
+    """Settings of a run's folder, as another version or hand has left them."""
+    (folder / "settings.json").write_text(json.dumps(RunFolder(folder).settings() | changes))
+
+
 # --- reading ----------------------------------------------------------------------------------------
 
 
@@ -257,20 +262,19 @@ def test_a_resumed_run_needs_nothing_of_other_methods(foreign, cut_run):
 
 def test_a_run_goes_on_whose_folder_names_what_has_gone(cut_run):
     today = json.loads((cut_run / "settings.json").read_text())
-    (cut_run / "settings.json").write_text(json.dumps(today | OLD))
+    change(cut_run, OLD)
     made = plan(["rounds=9", "server-threads=1"], resume="latest")
     assert made.run_config == today | {"rounds": 9, "resume": str(cut_run)}
     # the server may be told of it, too: an older SuperLink's defaults are
     for config in (made.run_config, made.run_config | OLD):
         assert open_folder(read_settings(config), config).path == cut_run
-    (cut_run / "settings.json").write_text(json.dumps(today | OLD | {"min-train-clients": 2}))
+    change(cut_run, {"min-train-clients": 2})
     with pytest.raises(SettingError, match="`min-train-clients` is 2, but it is gone since"):
         plan(resume="latest")
 
 
 def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
-    settings = RunFolder(cut_run).settings() | {"clients": 0}
-    (cut_run / "settings.json").write_text(json.dumps(settings))
+    change(cut_run, {"clients": 0})
     made = plan(resume="latest")
     assert (made.clients, made.run_config["clients"]) == (6, 0)
 
@@ -339,8 +343,7 @@ def test_rounds_that_are_finished_cannot_be_taken_back(cut_run):
     [(None, "cannot be read"), ("[{", "cannot be read"), ("{}", "holds no list"), ("[]", "names no")],
 )
 def test_a_roster_that_tells_no_number_of_clients(roster, said, cut_run):
-    settings = RunFolder(cut_run).settings() | {"clients": 0}
-    (cut_run / "settings.json").write_text(json.dumps(settings))
+    change(cut_run, {"clients": 0})
     (cut_run / "roster.json").unlink()
     if roster is not None:
         (cut_run / "roster.json").write_text(roster)
@@ -349,7 +352,6 @@ def test_a_roster_that_tells_no_number_of_clients(roster, said, cut_run):
 
 
 def test_an_old_setting_of_another_type_is_a_sentence(cut_run):
-    settings = RunFolder(cut_run).settings() | {"clients": "six"}
-    (cut_run / "settings.json").write_text(json.dumps(settings))
+    change(cut_run, {"clients": "six"})
     with pytest.raises(SettingError, match=r'^setting `clients` is "six", but it should be a valid integer'):
         plan(resume="latest")

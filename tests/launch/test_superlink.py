@@ -84,7 +84,7 @@ def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(
     assert started._family.members() == set()
 
 
-def test_flower_gets_no_proxy_to_this_machine_and_no_foreign_cluster(tmp_path, monkeypatch):
+def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it_is_told(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
     monkeypatch.setenv("no_proxy", "internal.example")
     monkeypatch.setenv("PROTOSPHERE_HOME", "relative")
@@ -95,15 +95,10 @@ def test_flower_gets_no_proxy_to_this_machine_and_no_foreign_cluster(tmp_path, m
     # the SuperLink works in another folder
     assert environment["PROTOSPHERE_HOME"] == str(tmp_path / "relative")
     assert environment["FLWR_HOME"] == str(tmp_path / "scratch" / "home")
-
-
-def test_flower_joins_the_cluster_that_it_is_told_and_no_other(tmp_path, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
-    environment = superlink._environment(tmp_path, "10.0.0.2:6379")
-    assert environment["RAY_ADDRESS"] == "10.0.0.2:6379"
-    # where a Ray of our own would keep its session
-    assert "RAY_TMPDIR" not in environment
-    assert superlink._environment(tmp_path)["RAY_TMPDIR"] == str(tmp_path)
+    # where a Ray of our own keeps its session
+    assert environment["RAY_TMPDIR"] == str(tmp_path / "scratch")
+    joined = superlink._environment(tmp_path, "10.0.0.2:6379")
+    assert (joined["RAY_ADDRESS"], "RAY_TMPDIR" in joined) == ("10.0.0.2:6379", False)
 
 
 @pytest.mark.parametrize(("status", "healthy"), [(200, True), (503, False)])
