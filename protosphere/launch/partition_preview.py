@@ -1,7 +1,7 @@
 """What `protosphere data` shows: a data set, and who would hold which of its rows, without training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -88,15 +88,7 @@ class DataView:
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         clients = [
-            {
-                "partition": number,
-                "domain": client.domain,
-                "train": client.train,
-                "validation": client.validation,
-                "test": client.test,
-                "classes": client.classes,
-                "counts": list(client.counts),
-            }
+            {"partition": number, "classes": client.classes, **asdict(client)}
             for number, client in enumerate(self.clients)
         ]
         return {

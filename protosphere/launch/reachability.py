@@ -70,23 +70,17 @@ def obstacle(entry: Mapping[str, Any]) -> str:
         return "" if _uses_proxy(place[0]) else _of_network(error, place[0], address)
 
 
-def certificate_end(entry: Mapping[str, Any]) -> float | None:
-    """When the certificate of a SuperLink ends, in seconds since 1970; None where that cannot be seen."""
+def renewal(entry: Mapping[str, Any]) -> str:
+    """A sentence in the last days of a SuperLink's certificate; empty before, and where its end cannot be seen."""
     place = _place(entry)
     if place is None or entry.get("insecure"):
-        return None
+        return ""
     try:
         with _handshake(place, _context(entry)) as connection:
-            fields = connection.getpeercert() or {}
-            return float(ssl.cert_time_to_seconds(str(fields["notAfter"])))
+            end = ssl.cert_time_to_seconds(str((connection.getpeercert() or {})["notAfter"]))
     except (OSError, KeyError, ValueError):
-        return None
-
-
-def renewal(entry: Mapping[str, Any]) -> str:
-    """A sentence in the last days of a SuperLink's certificate; empty before."""
-    end = certificate_end(entry)
-    if end is None or end - time.time() > RENEWAL_DAYS * SECONDS_A_DAY:
+        return ""
+    if end - time.time() > RENEWAL_DAYS * SECONDS_A_DAY:
         return ""
     day = time.strftime("%Y-%m-%d", time.gmtime(end))
     return f"the SuperLink's certificate ends on {day}, and then nobody reaches it; {RENEWAL}."

@@ -49,15 +49,11 @@ def figures_of(line: Mapping[str, Any]) -> list[Figures]:
             values = _flatten(line[group].get("rules", {}) | parts, group)
             figures.append(Figures(line[group]["of_round"], True, values))
     if not line.get("final"):
-        values = {f"{group}/{name}": value for group in OF_TRAINING for name, value in _under(line, group).items()}
+        values = _flatten({group: line.get(group, {}) for group in OF_TRAINING}, "")
         values |= {f"time/{name}": line["time"][name] for name in TIMES if name in line["time"]}
         values["problems/clients"] = len(line["problems"])
         figures.append(Figures(line["round"], False, values))
     return figures
-
-
-def _under(line: Mapping[str, Any], group: str) -> dict[str, float]:
-    return _flatten(line.get(group, {}), "")
 
 
 def _flatten(table: Mapping[str, Any], prefix: str) -> dict[str, float]:

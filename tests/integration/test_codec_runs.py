@@ -95,9 +95,6 @@ def test_disjoint_masks_leave_a_simplex_its_own_part(run, metrics):
     assert second["training"]["target_norm"] == pytest.approx(4 * kept, rel=1e-5)
 
 
-# --- what it is for -----------------------------------------------------------------------------------------------
-
-
 # --- codecs that do not agree ---------------------------------------------------------------------------------------
 
 
