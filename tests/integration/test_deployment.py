@@ -211,7 +211,7 @@ def in_process(run, metrics, clinics):
 
 # before the run of prototypes: the last test looks for those in the pages of a database that others would overwrite
 def test_sites_own_rows_may_be_tables_and_arrays_and_weights_cross(of_files, files, metrics, in_process):
-    """What crosses is the head. Mixtures: test_faults.py."""
+    """What crosses is the head. Mixtures: test_flwr_run.py."""
     out, err = front_door(of_files, SETTINGS | WEIGHTS).communicate(timeout=PATIENCE)
     assert err == ""
     folder = folder_of(out)

@@ -1,7 +1,5 @@
-"""Runs whose clients fail by plan: a fourth of the uploads missing, one client that never succeeds; and real processes
-killed in mid-training. `make soak` has the long form."""
-
-import json
+"""Runs whose clients fail by plan: a fourth of the uploads missing, one client that never succeeds.
+Real processes that are killed: test_flwr_run.py; `make soak` has the long form."""
 
 import pytest
 
@@ -11,8 +9,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app import exchange as exchange_module
 from tests.soak.faults import app as faulty
 from tests.soak.faults import plan as kinds
-from tests.soak.faults.driver import deployed, wait_until
-from tests.soak.faults.files import finished, refuse_broken
+from tests.soak.faults.files import refuse_broken
 from tests.soak.faults.history import check_stores
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.oracle import Oracle, assert_same
@@ -21,7 +18,6 @@ from tests.soak.faults.plan import Plan
 DIM = 12
 ROUNDS, CLIENTS, FAILING = 20, 4, 3
 SHARES = {kinds.RAISES: 0.1, kinds.RAISES_IN_TRAINING: 0.05, kinds.EXITS: 0.05, kinds.LATE: 0.05}
-PATIENCE = 600.0  # seconds, for what takes half a minute
 SEEDS = (0, 1)
 SETTINGS = {"strategy": "fedproto", "rounds": ROUNDS, "max-failed-rounds": ROUNDS}
 
@@ -110,49 +106,3 @@ def test_a_run_of_faulty_clients_is_the_run_of_the_uploads_that_survive(fail, ru
     stores = {p: generations(home / "clients" / folder.name / str(p)) for p in range(CLIENTS)}
     check_stores(journal.events(), stores)
     assert refuse_broken([home / "clients", home / "results"]) > CLIENTS
-
-
-@pytest.mark.integration
-def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(tmp_path, run, metrics):
-    """SIGKILL for a SuperNode while it trains, then for the SuperLink; both started again, the run resumed. Mixtures
-    cross, as prototypes and weights do in test_deployment.py."""
-    settings = {
-        "strategy": "gfpl",
-        "gfpl.first-exchange": 1,
-        "gfpl.exchange-every": 1,
-        "rounds": 2,
-        "max-samples": 200,
-        "feature-dim": DIM,
-        "clients": 2,
-    }
-    settings |= {"models": "tiny_perceptron", "device": "cpu", "round-timeout": 600.0}
-    plan = Plan(str(tmp_path / "journal"), stall=(1, 2), late=3600.0)
-    with deployed(tmp_path, 2, plan) as federation:
-        deployment, journal = federation.deployment, federation.journal
-        first = federation.run("-c", " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items()))
-        wait_until(lambda: journal.events("stalls") or first.process.poll() is not None, PATIENCE, "round 2")
-        assert first.process.poll() is None, first.said
-        held = federation.stores(first.folder.name)[1]
-        deployment.kill(1)
-        deployment.kill()
-        assert deployment.alive(1) == deployment.alive() == set()
-        assert finished(first.folder) == (1, 1)
-
-        deployment.start_superlink()
-        federation.renew(1)
-        assert first.process.wait(PATIENCE) == 1
-        assert "Traceback" not in first.said
-        assert "lost but for its last checkpoint: resume it, if the log has a finished round" in first.said
-        second = federation.run("--resume", str(first.folder))
-        assert second.process.wait(PATIENCE) == 0, second.said
-        assert "resuming after round 1" in second.said
-
-        # what was in training left nothing, and the round began anew from the one before
-        begins = [event for event in journal.events("begins") if (event["partition"], event["round"]) == (1, 2)]
-        assert [event["held"] for event in begins] == [sorted(held)] * 2 == [[0, 1]] * 2
-        stores = federation.stores(first.folder.name)
-        check_stores(journal.events(), stores)
-        assert {p: sorted(generations) for p, generations in stores.items()} == {0: [1, 2], 1: [1, 2]}
-        assert refuse_broken(federation.homes().values())
-        told = metrics(first.folder)
-    assert told == metrics(run(settings, clients=2))
