@@ -13,7 +13,8 @@ def test_it_comes_with_the_last_evaluation_and_changes_no_other_figure(run, metr
     sizes = lines[-1]["bytes"]
     assert sizes.pop("confusion_wire_up") > 0
     # its name in the question
-    assert 0 < sizes.pop("wire_down") - plain[-1]["bytes"].pop("wire_down") < 100
+    asked = "evaluate_only_wire_down"
+    assert 0 < sizes.pop(asked) - plain[-1]["bytes"].pop(asked) < 4 * 50
     assert lines == plain
     assert not any("confusion" in line for line in lines)
     rule = last["rule"]
