@@ -107,8 +107,8 @@ MUTANTS = {
     # --- methods
     "mu forgotten at the client": Mutant(
         "strategies/tinyproto.py",
-        "return received.with_vectors(mu * received.vectors)",
-        "return received",
+        "return prototypes.with_vectors(mu * prototypes.vectors)",
+        "return prototypes",
         S + "test_tinyproto.py",
     ),
     "class counts in the last digits": Mutant(
@@ -119,8 +119,8 @@ MUTANTS = {
     ),
     "gamma forgotten": Mutant(
         "strategies/protonorm.py",
-        "received.with_vectors(self.options[ProtoNormSettings].gamma * received.vectors)",
-        "received",
+        "directions.with_vectors(self.options[ProtoNormSettings].gamma * directions.vectors)",
+        "directions",
         S + "test_protonorm.py",
     ),
     "a class forgotten that nobody reported": Mutant(
@@ -130,7 +130,7 @@ MUTANTS = {
         S + "test_fedproto.py",
     ),
     "a classifier that is not anchored": Mutant(
-        "strategies/fedpagr.py", "state.module.anchor(received)", "pass", S + "test_fedpagr.py"
+        "strategies/fedpagr.py", "state.module.anchor(prototypes)", "pass", S + "test_fedpagr.py"
     ),
     "mixtures in every round": Mutant(
         "strategies/gfpl.py",
