@@ -21,7 +21,7 @@ from protosphere.client_app.state import describe, lay_out, new_state, size_of
 from protosphere.client_app.store import Stamp, Store
 from protosphere.client_app.train import Job, Outcome, mean_norm
 from protosphere.core import plugins
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import SettingError, public
 from protosphere.core.home import home, refuse_other, stores, token_digest
 from protosphere.core.paths import is_path, listed
 from protosphere.core.seeds import seed_process
@@ -332,8 +332,8 @@ class Client:
         try:
             measure(self.objective, state, self.data)
         except DivergenceError as error:
-            beginning = "its model diverged in the round that it trained last: "
-            raise DivergenceError(beginning + str(error), told=beginning + told(error, self.node)) from None
+            sentence = f"its model diverged in the round that it trained last: {error}"
+            raise DivergenceError(sentence, public("diverged-before", error=error)) from None
 
     def _lay_out(self, state: ClientState, instruction: Instruction) -> None:
         lay_out(self.objective, state, instruction.payload, self.device)

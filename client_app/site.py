@@ -8,7 +8,7 @@ import torch
 
 from protosphere.core import plugins
 from protosphere.core.devices import device_of
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import SettingError, public
 from protosphere.core.settings import Settings, device_name, shown
 from protosphere.data.assignment import DataSpec
 from protosphere.data.columns import Columns
@@ -53,8 +53,7 @@ def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -
         raise SettingError(
             f"the node config has shared-test-path={shared_test_path!r}, but the run's setting of that name is "
             "empty: set it to where the server has the same test set.",
-            told="its node config has a shared-test-path, but the run's setting of that name is empty: set it to where "
-            "the server has the same test set",
+            public("node-shared"),
         )
     shared = shared_test_spec(settings, clients, shared_test_path, code)
     return spec, replace(shared, spec=spec, columns=columns if shared_test_path else None)
@@ -94,7 +93,7 @@ def _read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
             raise SettingError(
                 f"this SuperNode's --node-config has {idle}={shown(text(node, idle))}, but neither data-path nor "
                 "shared-test-path, whose columns it could name; give one, or take it out.",
-                told=f"its node config has {idle}, but no data of its own",
+                public("node-columns", name=idle),
             )
         return None
     for name in COLUMNS:
@@ -103,7 +102,7 @@ def _read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
             raise SettingError(
                 f"the run's setting `{name}` is {shown(run_column)}, but this site's is {shown(site_column)}, and it "
                 "alone names its columns; have the run leave it empty, or give the SuperNode another one.",
-                told=f"the setting `{name}` differs from the site's own; leave it empty",
+                public("site-columns", name=name),
             )
     return Columns(*(text(node, name) for name in COLUMNS))
 
@@ -119,7 +118,7 @@ def whole_number(node: NodeConfig, name: str) -> int:
         raise SettingError(
             f"this SuperNode's --node-config has {name}={value!r} where a whole number belongs; start it with "
             '"partition-id=<i> num-partitions=<n>".',
-            told=f"its node config has no whole number as {name}",
+            public("node-config", name=name),
         )
     return value
 
@@ -136,8 +135,9 @@ def device_for(of_node: Any, of_run: str) -> torch.device:
             return _find_device(of_node, "this SuperNode's --node-config has device")
         return _find_device(of_run, "setting `device` is")
     except SettingError as error:
-        error.told = "its node config names a device that is not there" if is_of_node else str(error).rstrip(".")
-        raise
+        if is_of_node:
+            raise SettingError(str(error), public("node-config", name="device")) from None
+        raise SettingError.public(str(error)) from None
 
 
 def _find_device(name: Any, where: str) -> torch.device:

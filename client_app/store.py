@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from protosphere.core.checksums import DamagedError, read_sealed, sealed
 from protosphere.core.devices import exact_on
-from protosphere.core.errors import ToldError
+from protosphere.core.errors import ToldError, public
 from protosphere.core.files import replacing
 from protosphere.core.home import token_digest
 from protosphere.core.tensor_files import NAME, read_tensors, write_tensors
@@ -56,7 +56,7 @@ class Store:
             raise StoreError(
                 f"{self.folder} holds models of a run of this name whose secret this run does not know, so they "
                 "stay as they are; start the run anew, which gives it another name, or resume it from its own folder.",
-                told="it keeps models of a run of this name whose secret this run does not know; start the run anew",
+                public("state-secret"),
             )
 
     def newest_before(self, round_number: int, trained: int = 0, going_back: bool = True) -> Stamp | None:
@@ -78,8 +78,7 @@ class Store:
                 f"round {round_number} cannot start: {self.folder} no longer holds the state of an earlier round, only "
                 f"of {', '.join(str(_read_round(path)) for path in sorted(later_paths))}; resume from the run's newest "
                 "checkpoint with as many `rounds` or more, or start a new run.",
-                told=f"round {round_number} cannot start: it no longer has the state of an earlier one; resume from "
-                "the run's newest checkpoint, or start a new run",
+                public("state-gone", round=round_number),
             )
         for path in later_paths if going_back else ():
             path.unlink(missing_ok=True)
@@ -89,7 +88,7 @@ class Store:
                 f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "
                 "which this client sent its last prototypes; bring the folder (in PROTOSPHERE_HOME) back, or start a "
                 "new run.",
-                told=f"round {round_number} cannot start: it has lost the model of round {trained}",
+                public("state-gone", round=round_number),
             )
         return newest
 
@@ -131,14 +130,14 @@ class Store:
             raise StoreError(
                 f"{path} holds another model than this client now has ({' '.join(str(error).split())}); start the node "
                 "with the model that began the run, or start a new run.",
-                told="its kept state is of another model than it now has",
+                public("state-other-model"),
             ) from None
         if "prototypes" in parts:
             try:
                 state.prototypes = PrototypeSet(**parts["prototypes"])
             except (TypeError, ValueError) as error:
                 raise StoreError(
-                    f"{path} is damaged ({error}); bring it back from a copy.", told="its kept state is damaged"
+                    f"{path} is damaged ({error}); bring it back from a copy.", public("storage", storage="kept state")
                 ) from None
         state.covariance = parts.get("covariance", {}).get("")
         state.kept, state.optimiser = (
@@ -180,8 +179,7 @@ class Store:
         if payload is None or stored is None or int(stored) != source_round:
             raise StoreError(
                 f"{path} does not hold what round {source_round} has made, which the server has sent already. {AGAIN}",
-                told=f"it has lost what round {source_round} has made, and was sent already; the next round "
-                "brings it again",
+                public("state-sent-before", round=source_round),
             )
         return payload
 
@@ -221,7 +219,7 @@ class Store:
         try:
             description = read_sealed(path)
         except DamagedError as error:
-            raise StoreError(f"{path} {error}.", told="the description of its store is damaged") from None
+            raise StoreError(f"{path} {error}.", public("storage", storage="kept state")) from None
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} cannot be read ({error}); bring it back from a copy.") from None
         if not isinstance(description, dict):
@@ -247,7 +245,7 @@ class Store:
             raise StoreError(
                 f"{self.folder} cannot be read ({error.strerror}); give it back to the user who runs this, or set "
                 "PROTOSPHERE_HOME to a folder of yours.",
-                told="its kept state cannot be read",
+                public("storage", storage="kept state"),
             ) from None
 
     def _path(self, round_number: int) -> Path:
@@ -270,7 +268,7 @@ class Store:
             reason = getattr(error, "strerror", None) or error
             raise StoreError(
                 f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a folder of yours.",
-                told="its state cannot be written",
+                public("storage", storage="kept state"),
             ) from None
 
 
@@ -291,7 +289,7 @@ def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[s
     except (OSError, SafetensorError) as error:
         raise StoreError(
             f"{path} cannot be read ({error}), perhaps after a power cut; {remedy}",
-            told="its kept state cannot be read, perhaps after a power cut",
+            public("storage", storage="kept state"),
         ) from None
 
 

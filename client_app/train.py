@@ -11,6 +11,7 @@ from torch.nn.functional import one_hot
 
 from protosphere.client_app.evaluate import DivergenceError, autocast, measure, refuse_spoilt
 from protosphere.core.devices import exact, exact_on
+from protosphere.core.errors import public
 from protosphere.core.seeds import generator
 from protosphere.core.settings import Settings
 from protosphere.data.augment import Augment, augmented
@@ -265,7 +266,7 @@ def stop_if_spoilt(tensors: Mapping[str, Tensor], phases: list[Phase]) -> None:
     for name, good in zip(tensors, finite, strict=True):
         if not good:
             when = f"after training in phase `{phases[-1].name}`; lower {_list_rates(phases)}"
-            raise DivergenceError(f"`{name}` is not finite {when}", told=f"the model is not finite {when}")
+            raise DivergenceError(f"`{name}` is not finite {when}", public("model-not-finite"))
 
 
 def _list_rates(phases: list[Phase]) -> str:

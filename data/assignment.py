@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_path, is_several
 from protosphere.data.assignment_file import Assignment, read_assignment, write_assignment
 from protosphere.data.columns import USUAL, Columns
@@ -99,13 +99,14 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
         return decode(recipe, Path(cache_dir))
     if not is_path(data_path):
         raise DataError(
-            f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.", told="its data-path is no path"
+            f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.",
+            public("no-path", setting="data-path"),
         )
     if is_several(data_path):
         raise DataError(
             f"the data path {data_path!r} names several data sets, but a client's own data and a shared test set are "
             "each one folder: name that.",
-            told="its data path names several data sets",
+            public("no-data-set"),
         )
     return decode(recipe, Path(cache_dir))
 
@@ -167,7 +168,7 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
         raise DataError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
             "give another folder.",
-            told="its data cache cannot be written",
+            public("storage", storage="data cache"),
         ) from error
     return row_assignment
 
@@ -281,7 +282,7 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
             raise
         raise DataError(
             f"{str(error).rstrip('.')}; rows that share a group count as one here.",
-            told=error.told and f"{error.told}; rows that share a group count as one here",
+            public("groups", error=error),
         ) from error
 
 
@@ -295,13 +296,13 @@ def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
         raise DataError(
             f"data set {data.name!r} has no official test rows, which the {WAY_SHOT} partition tests on: give one that "
             "has, or another partition.",
-            told=f"its data have no official test rows, which the {WAY_SHOT} partition tests on",
+            public("no-test-rows"),
         )
     if partition == MIXED and len(data.domain_names) < 2:
         raise DataError(
             f"the {MIXED} partition gives each client one of several domains, but {data.name!r} is one: set dataset "
             'to a list ("mnist,usps") or to a "<folder>/*" of several, or take another partition.',
-            told=f"the {MIXED} partition gives each client one of several domains, but the data set is one",
+            public("one-domain"),
         )
     if partition == COLUMN and data.dealt is None:
         raise DataError.public("the column partition deals by a table's column, but the data have none: take another.")
@@ -309,7 +310,7 @@ def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
         raise DataError(
             f"the {partition} partition gives out single rows, but those of {data.name!r} come in groups: use another "
             "partition, or no group-column.",
-            told=f"the {partition} partition gives out single rows, but those of the data come in groups",
+            public("single-rows", partition=partition),
         )
 
 
@@ -323,7 +324,7 @@ def _refuse_without_test_rows(data: Decoded) -> None:
     if lacking:
         raise DataError(
             f'{what} has no official test rows: set split = "pooled", and each client splits its own.',
-            told='its data, or one of the domains, have no official test rows: set split = "pooled"',
+            public("no-test-rows"),
         )
 
 
@@ -334,7 +335,7 @@ def _refuse_shared_groups(data: Decoded, official: bool) -> None:
             f"row {shared[1] - data.train_rows} of the test table of {data.name!r} has the group of row {shared[0]} of "
             'the train table: drop the rows of that group from one of them, or set split = "pooled", where each client '
             "splits its own groups.",
-            told='a group has rows of both the train and the test table: set split = "pooled", or drop some',
+            public("split-group"),
         )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.data.assignment import DataSpec, assignment, kept_assignment, open_data
 from protosphere.data.decoded_cache import Decoded
 from protosphere.data.lru_cache import Recent
@@ -326,7 +326,7 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
     remedy = "one that is no hf:<encoder>" if texts else "hf:<encoder>"
     raise DataError(
         f"{data.name!r} holds {content}, but a client's model takes {expected}: give it a model {remedy}.",
-        told=f"its data are {content}, but its model takes {expected}",
+        public("inputs", content=content, wanted=expected),
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 
 if TYPE_CHECKING:
     import datasets
@@ -74,14 +74,14 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
         raise DataError(
             f"{name!r} has no text column; {has}: name it {TEXT_COLUMNS[0]} or set text-column; a site's "
             "table of numbers needs a columns.json beside it.",
-            told="its tables have no text column of a usual name",
+            public("no-usual-column", column="text"),
         )
     if not image and not text:
         raise DataError(
             f"{name!r} has no image column; {has}: name one {IMAGE_COLUMNS[0]} with encoded images as "
             "struct{bytes, path}, or set text-column to the one with texts; a site's table of numbers needs a "
             "columns.json beside it.",
-            told="its tables have no image column of a usual name",
+            public("no-usual-column", column="image"),
         )
     inputs = image or text
     label = columns.label or next((column for column in LABEL_COLUMNS if column in free and column != inputs), "")
@@ -89,7 +89,7 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
         raise DataError(
             f"{name!r} has no label column; {has}: name the one with the class numbers {LABEL_COLUMNS[0]}, or set "
             "label-column.",
-            told="its tables have no label column of a usual name",
+            public("no-usual-column", column="label"),
         )
     role_by_column = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
     role_by_column |= {columns.partition: "partition"} if columns.partition else {}
@@ -107,14 +107,14 @@ def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> N
         if column not in features:
             raise DataError(
                 f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.",
-                told=f"its tables have no column of the name in {setting}",
+                public("no-named-column", setting=setting),
             )
     chosen = list(columns.named.values())
     if len(set(chosen)) < len(chosen):
         settings = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
         raise DataError(
             f"{settings} name one column of {name!r} twice: name a column for each.",
-            told=f"{' and '.join(columns.named)} name one column twice",
+            public("column-twice"),
         )
 
 
@@ -156,7 +156,7 @@ def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_colum
             raise DataError(
                 f"the {split} table of {name!r} has the columns {', '.join(table.column_names)}, but the train table "
                 f"{' and '.join(role_by_column)}: give both tables the same columns.",
-                told=f"its {split} table lacks a column that its train table has",
+                public("columns-differ"),
             )
         for column in [column for column, role in role_by_column.items() if role != "inputs"]:
             types = [_kind(side.features[column]) for side in (table, train)]
@@ -164,7 +164,7 @@ def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_colum
                 raise DataError(
                     f"column {column!r} holds {types[0]} in the {split} table of {name!r}, but {types[1]} in the "
                     "train table: write both alike.",
-                    told=f"a column is of another type in its {split} table than in its train table",
+                    public("columns-differ"),
                 )
 
 
@@ -185,7 +185,7 @@ def check_strings(name: str, split: str, table: datasets.Dataset, column: str) -
         kind = _kind(table.features[column])
         raise DataError(
             f"column {column!r} of the {split} table of {name!r} holds {kind}, but texts must be strings.",
-            told=f"the texts of its {split} table are no strings",
+            public("column-type", column="text"),
         )
 
 
@@ -201,12 +201,12 @@ def check_groups(name: str, split: str, table: datasets.Dataset, column: str) ->
     if kind not in ("strings", "whole numbers"):
         raise DataError(
             f"column {column!r} of {name!r} holds {kind}, but groups must be whole numbers or strings.",
-            told=f"the groups of its {split} table are neither whole numbers nor strings",
+            public("column-type", column="group"),
         )
-    _refuse_missing(name, split, column_values(table, column), "no group", f" in column {column!r}")
+    _refuse_missing(name, split, column_values(table, column), "group", f" in column {column!r}")
 
 
-def _refuse_missing(name: str, split: str, values: Any, what: str, where: str = "") -> None:
+def _refuse_missing(name: str, split: str, values: Any, column: str, where: str = "") -> None:
     import pyarrow
     import pyarrow.compute as pc
 
@@ -216,7 +216,7 @@ def _refuse_missing(name: str, split: str, values: Any, what: str, where: str = 
         row = next(row for row, value in enumerate(values) if not _is_utf8(value))
         raise DataError(
             f"row {row} of the {split} table of {name!r} has a label or group that is not UTF-8: write it in UTF-8.",
-            told=f"row {row} of its {split} table has a label or group that is not UTF-8",
+            public("not-utf8", row=row),
         ) from None
     missing = values.is_null()
     if pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type):
@@ -225,8 +225,8 @@ def _refuse_missing(name: str, split: str, values: Any, what: str, where: str = 
     if rows.size:
         row = rows[0]
         raise DataError(
-            f"row {row} of the {split} table of {name!r} has {what}{where}: give it one or drop the row.",
-            told=f"row {row} of its {split} table has {what}",
+            f"row {row} of the {split} table of {name!r} has no {column}{where}: give it one or drop the row.",
+            public("no-value", row=row, split=split, column=column),
         )
 
 
@@ -250,9 +250,9 @@ def check_labels(name: str, split: str, table: datasets.Dataset, column: str, cl
     if not str(values.type).startswith(("int", "uint")):
         raise DataError(
             f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, ….",
-            told=f"the labels of its {split} table are no class numbers",
+            public("column-type", column="label"),
         )
-    _refuse_missing(name, split, values, "no label")
+    _refuse_missing(name, split, values, "label")
     labels = values.to_numpy()
     allowed = (
         f"0 to {len(class_names) - 1}, since there are {len(class_names)} class names" if class_names else "0 or more"
@@ -263,7 +263,7 @@ def check_labels(name: str, split: str, table: datasets.Dataset, column: str, cl
         raise DataError(
             f"row {row} of the {split} table of {name!r} has the label {labels[row]}, but labels must be "
             f"{allowed}: correct the row or the class names.",
-            told=f"row {row} of its {split} table has a label that is not {allowed}",
+            public("no-class", row=row, split=split),
         )
     return int(labels.max())
 
@@ -290,7 +290,7 @@ def number_labels(
         return dict(tables), class_names
     values = {split: column_values(table, column) for split, table in tables.items() if len(table)}
     for split, labels in values.items():
-        _refuse_missing(name, split, labels, "no label")
+        _refuse_missing(name, split, labels, "label")
     distinct_labels = sorted({label for labels in values.values() for label in labels.unique().to_pylist()})
     if untyped and all(map(_NUMBER.fullmatch, distinct_labels)) and not any(map(_NUMBER.fullmatch, class_names)):
         return {
@@ -317,7 +317,7 @@ def refuse_many(name: str, column: str, count: int) -> None:
         raise DataError(
             f"column {column!r} of {name!r} would make {count} classes, more than {MOST_NAMES}: set label-column to "
             "the one with the classes, or list the classes in classes.txt.",
-            told=f"its labels would make more than {MOST_NAMES} classes",
+            public("many-classes", most=MOST_NAMES),
         )
 
 
@@ -332,7 +332,7 @@ def _codes(name: str, split: str, labels: Any, names: tuple[str, ...]) -> np.nda
         raise DataError(
             f"row {row} of the {split} table of {name!r} has the label {labels[row].as_py()!r}, but classes.txt names "
             "no such class: add it there or correct the row.",
-            told=f"row {row} of its {split} table has a label that classes.txt does not name",
+            public("no-class", row=row, split=split),
         )
     return codes.to_numpy().astype(np.int64)
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.data.arrays import Arrays, arranged
 from protosphere.data.custom_partition import Code
 
@@ -50,5 +50,5 @@ def _item(code: Code, part: Any, row: int) -> tuple[np.ndarray, int]:
 def _make_error(code: Code, what: str) -> DataError:
     return DataError(
         f"the data set {code.name!r} {what}: let it return a torch Dataset of (tensor, int), or a pair of two.",
-        told="its own code gives no data set",
+        public("user-code"),
     )

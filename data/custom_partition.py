@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 
 COLUMN = "column"
 
@@ -115,5 +115,5 @@ def _make_error(code: Code, what: str) -> DataError:
     return DataError(
         f"the partition {code.name!r} {what}: let it return a list with an array of different row numbers for each "
         "client.",
-        told="the run's own partition gives no rows that can be dealt",
+        public("user-code"),
     )

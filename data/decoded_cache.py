@@ -15,7 +15,7 @@ import numpy as np
 from filelock import FileLock
 
 from protosphere.core.checksums import KIND, opened, sealed
-from protosphere.core.errors import DataError, UnsizedError
+from protosphere.core.errors import DataError, UnsizedError, public
 from protosphere.data.arrays import Arrays, read_arrays
 from protosphere.data.columns import USUAL, Columns, column_values
 from protosphere.data.custom_dataset import read_code
@@ -142,7 +142,7 @@ def _read(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         raise DataError(
             f"the data {recipe.dataset!r} cannot be read ({problem}): a file there is damaged, or claims more than "
             "this machine holds; bring it back from a copy, or write it anew.",
-            told="its data cannot be read",
+            public("unreadable"),
         ) from error
 
 
@@ -155,7 +155,7 @@ def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
         raise DataError(
             f"{place.name!r} is a table of numbers without a {SCHEMA}: have `protosphere data --export-columns "
             f"{SCHEMA}` write one of rows that may be told, and give all sites the same.",
-            told=f"its data are a table of numbers without a {SCHEMA}",
+            public("columns-json"),
         )
     return data
 
@@ -204,12 +204,12 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
         raise DataError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
             "give another folder.",
-            told="its data cache cannot be written",
+            public("storage", storage="data cache"),
         ) from error
     if data is None:
         raise DataError(
             f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.",
-            told="its data cache cannot be read back",
+            public("storage", storage="data cache"),
         )
     return data
 
@@ -323,7 +323,7 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     tables = [table for table in (source.train, source.test) if table is not None]
     labels = np.concatenate([column_values(table, "label").to_numpy() for table in tables]).astype(np.int64)
     if not labels.size and not recipe.alone:
-        raise DataError(f"data set {dataset!r} has no rows: give it at least one.", told="its data have no rows")
+        raise DataError(f"data set {dataset!r} has no rows: give it at least one.", public("no-rows"))
     np.save(partial / "labels.npy", labels)
     if columns.group:
         np.save(partial / "groups.npy", _group_codes(tables))
@@ -352,7 +352,7 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
 def _write_arrays(recipe: Recipe, name: str, arrays: Arrays, partial: Path) -> None:
     """Write a data set that is arrays to the folder `partial`."""
     if not arrays.labels.size and not recipe.alone:
-        raise DataError(f"data set {name!r} has no rows: give it at least one.", told="its data have no rows")
+        raise DataError(f"data set {name!r} has no rows: give it at least one.", public("no-rows"))
     inputs, scale = _resize(recipe, arrays.inputs, arrays.scale)
     np.save(partial / "inputs.npy", inputs)
     np.save(partial / "labels.npy", arrays.labels)
@@ -392,7 +392,7 @@ def _refuse_size(recipe: Recipe, content: str) -> None:
     if recipe.image_size:
         raise DataError(
             f"image-size is {recipe.image_size}, but {recipe.dataset!r} holds {content} and no images: leave it 0.",
-            told=f"image-size is {recipe.image_size}, but its data are {content} and no images",
+            public("image-size", size=recipe.image_size, content=content),
         )
 
 
@@ -417,18 +417,17 @@ def _texts(source: Source) -> Iterator[str]:
         row = 0
         for batch in table.select_columns(["inputs"]).with_format("arrow").iter(_BATCH):
             for value in batch.column("inputs"):
-                where = f"row {row} of the {split} table"
                 try:
                     text = value.as_py()
                 except UnicodeDecodeError:
                     raise DataError(
-                        f"{where} of {source.name!r} is not UTF-8: write its text in UTF-8.",
-                        told=f"{where} is not UTF-8",
+                        f"row {row} of the {split} table of {source.name!r} is not UTF-8: write its text in UTF-8.",
+                        public("not-utf8", row=row),
                     ) from None
                 if text is None or not text.strip():
                     raise DataError(
-                        f"{where} of {source.name!r} has no text: give it one or drop the row.",
-                        told=f"{where} has no text",
+                        f"row {row} of the {split} table of {source.name!r} has no text: give it one or drop the row.",
+                        public("no-value", row=row, split=split, column="text"),
                     )
                 yield text
                 row += 1

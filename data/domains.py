@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
 from protosphere.data.decoded_cache import Decoded, Recipe, cache_key, decode, kept, read_kept, write_about
 from protosphere.data.folders import TEST_SPLITS, Folder, is_visible, listed_classes
@@ -60,7 +60,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
         if every is not None:
             raise DataError(
                 f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.",
-                told="the setting dataset lists a * among others",
+                public("dataset-setting"),
             )
         domains = [Domain(_absolute(item).name or item if is_path(item) else item, item) for item in items]
     names = [domain.name for domain in domains]
@@ -68,7 +68,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     if twice is not None:
         raise DataError(
             f"dataset names two domains {twice!r}: rename a folder, so that each has a name of its own.",
-            told="the setting dataset names two domains alike",
+            public("dataset-setting"),
         )
     return tuple(domains)
 
@@ -161,7 +161,7 @@ def _subfolders(every: str) -> list[Path]:
     if not root.is_dir():
         raise DataError(
             f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.",
-            told="the folder of the domains is none",
+            public("no-domains"),
         )
     # a link that leads nowhere is a domain that is missing, not one to leave out
     folders = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and is_visible(path))
@@ -169,12 +169,12 @@ def _subfolders(every: str) -> list[Path]:
         raise DataError(
             f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
             f"set dataset to {str(root)!r}.",
-            told="the folder of the domains is a single data set",
+            public("no-domains"),
         )
     if not folders:
         raise DataError(
             f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.",
-            told="the folder of the domains has no subfolders",
+            public("no-domains"),
         )
     return folders
 
@@ -184,9 +184,7 @@ def _naming(domain: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(
-            f"domain {domain!r}: {error}", told=error.told and f"of one of the domains, {error.told}"
-        ) from error
+        raise DataError(f"domain {domain!r}: {error}", public("domain", error=error)) from error
 
 
 def _place(domain: Domain) -> str | Folder:
@@ -200,7 +198,7 @@ def _place(domain: Domain) -> str | Folder:
 def _make_unfit_error(domain: str, content: str) -> DataError:
     return DataError(
         f"domain {domain!r} holds {content}, but domains must be images or arrays: take it out of dataset.",
-        told=f"a domain holds {content}, but domains must be images or arrays",
+        public("domain-forms"),
     )
 
 
@@ -252,7 +250,7 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
     if not part.train_rows:
         raise DataError(
             f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.",
-            told="a domain has no training row",
+            public("no-rows"),
         )
     return part
 
@@ -274,7 +272,7 @@ def _are_images(parts: Sequence[Decoded], names: Sequence[str]) -> bool:
             raise DataError(
                 f"domains {names[0]!r} and {name!r} hold rows of {forms_text}, but only images as uint8 are brought to "
                 "one size: give both one shape and type.",
-                told="its domains hold rows of different shapes or types",
+                public("domain-forms"),
             )
     return False
 
@@ -289,13 +287,13 @@ def _name_classes(part: Decoded, domain: str, common: tuple[str, ...]) -> Decode
         raise DataError(
             f"domain {domain!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, or "
             "rename it.",
-            told="a domain has a class that the classes.txt of all domains does not name",
+            public("unlisted-class"),
         )
     if len(class_names) > len(common):
         raise DataError(
             f"domain {domain!r} has {len(class_names)} numbered classes, but the classes.txt beside it names "
             f"{len(common)}: give it a line for each, in label order.",
-            told="a domain has more numbered classes than the classes.txt of all domains names",
+            public("unlisted-class"),
         )
     return replace(part, class_names=common[: len(class_names)])
 
@@ -314,7 +312,7 @@ def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -
             raise DataError(
                 f"domains {names[0]!r} and {name!r} have different classes ({differing}): name them alike in each "
                 'classes.txt, or set classes = "union".',
-                told="its domains have different classes",
+                public("unlisted-class"),
             )
     return first
 

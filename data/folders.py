@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.core.files import refuse_irregular
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
@@ -76,7 +76,7 @@ def _find(root: Path) -> Folder:
     if not root.exists():
         raise DataError(
             f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.",
-            told="its data path does not exist",
+            public("no-folder"),
         )
     if not root.is_dir():
         return _read_one_file(root)
@@ -89,7 +89,7 @@ def _find(root: Path) -> Folder:
         raise DataError(
             f"{str(root)!r} holds a table, {tables[0].name}, and images, {picture.relative_to(root)}: move one of the "
             "two elsewhere.",
-            told="its data path holds tables and images",
+            public("several-formats"),
         )
     return _table_folder(root, tables, class_names)
 
@@ -101,7 +101,7 @@ def _read_one_file(path: Path) -> Folder:
         raise DataError(
             f"data path {str(path)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
             "name the folder that holds it.",
-            told="its data path is no folder",
+            public("no-data-set"),
         )
     return Folder(path.parent, kind, (path,), (), listed_classes(path.parent), path)
 
@@ -123,7 +123,7 @@ def refuse_unlisted(folder: Folder, which: Listed) -> None:
         raise DataError(
             f"{str(folder.root)!r} holds {content}, but no classes.txt: list the classes there, one a line in label "
             f"order, the same at all sites, so that no {leaves} leaves the site as the name of a class.",
-            told=f"its data are {content} without a classes.txt",
+            public("no-classes", content=content),
         )
 
 
@@ -139,13 +139,13 @@ def listed_classes(root: Path) -> tuple[str, ...]:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{names} cannot be read ({error}); it names a class a line, in UTF-8.",
-            told="its classes.txt cannot be read",
+            public("class-list"),
         ) from None
     class_names = tuple(line.strip() for line in listed if line.strip())
     if len(set(class_names)) < len(class_names):
         raise DataError(
             f"{str(names)!r} names a class twice: give each class one line, in label order.",
-            told="its classes.txt names a class twice",
+            public("class-list"),
         )
     return class_names
 
@@ -165,7 +165,7 @@ def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) 
         names = ", ".join(path.name for path in tables)
         raise DataError(
             f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.",
-            told="its data path has no training table",
+            public("no-rows"),
         )
     first = train[0]
     other = next(
@@ -175,7 +175,7 @@ def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) 
         raise DataError(
             f"{str(root)!r} holds tables of several formats ({first.name}, {other.name}): write them all in one, or "
             "move away what is no table of the data set.",
-            told="its data path holds tables of several formats",
+            public("several-formats"),
         )
     return Folder(root, TABLE_SUFFIXES[first.suffix], tuple(train), tuple(test), class_names)
 
@@ -191,7 +191,7 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
             f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
             "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv, train.jsonl "
             "or train.parquet.",
-            told="its data path holds neither tables nor images in folders of classes",
+            public("no-rows"),
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
     folders = sorted(
@@ -202,7 +202,7 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
         raise DataError(
             f"{str(root)!r} has a folder {unknown[0]!r}, but classes.txt names no such class: add it there or remove "
             "the folder.",
-            told="its data path has a folder that classes.txt does not name",
+            public("unlisted-class"),
         )
     test = images[test_root] if test_root is not None else ()
     return Folder(root, "images", images[train_root], test, class_names or tuple(folders))
@@ -227,7 +227,7 @@ def _images(root: Path) -> tuple[Path, ...]:
         raise DataError(
             f"image {str(loose[0])!r} lies in no class folder: move it to <class>/{loose[0].name} or out of "
             f"{str(root)!r}.",
-            told="an image of its data lies in no folder of a class",
+            public("loose-image"),
         )
     # `max-samples` takes the first rows: in the order of the names they would all be of one class.
     return tuple(sorted(files, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.data.independent_rows import TOO_DEEP
 from protosphere.data.sources import Source
@@ -43,7 +43,7 @@ def decode_images(source: Source, target: Path, image_size: int = 0, colour: boo
         if image.mode in TOO_DEEP:
             raise DataError(
                 f"{where} has pixels of mode {image.mode}, but images must have 8 bits a channel: convert it first.",
-                told=f"{where.row} has more than 8 bits a channel",
+                public("no-image", row=where.row, split=where.split),
             )
         grey = grey and image.mode in _GREY
         first = first or (where, image.size)
@@ -51,8 +51,7 @@ def decode_images(source: Source, target: Path, image_size: int = 0, colour: boo
             raise DataError(
                 f"{where} is {_size(image.size)} pixels but {first[0]} {_size(first[1])}: the images of a data set "
                 "must have one size, so resize them first, or set image-size to the one that all are brought to.",
-                told=f"{where.row} is {_size(image.size)} pixels but {first[0].row} {_size(first[1])}: resize them, or "
-                "set image-size",
+                public("image-sizes", row=where.row, split=where.split, size=image.size, first=first[1]),
             )
     width, height = first[1] if first else (0, 0)
     if image_size:
@@ -88,13 +87,14 @@ def in_bytes(inputs: np.ndarray, scale: float) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Where:
-    """The words that name an image: of its row alone, and with the table's and the image's own names."""
+    """An image's place, and the data set's and the image's own names."""
 
-    row: str
+    row: int
+    split: str
     names: str
 
     def __str__(self) -> str:
-        return self.row + self.names
+        return f"row {self.row} of the {self.split} table{self.names}"
 
 
 def _images(source: Source) -> "Iterator[tuple[Where, Image.Image]]":
@@ -109,7 +109,7 @@ def _images(source: Source) -> "Iterator[tuple[Where, Image.Image]]":
             for item in batch.column("inputs").to_pylist():
                 content, path = (item["bytes"], item["path"]) if item else (None, None)
                 names = f" of {source.name!r}" + (f" ({path})" if path else "")
-                where = Where(f"row {row} of the {split} table", names)
+                where = Where(row, split, names)
                 try:
                     if content is None:
                         # A path without bytes is a file; read here, so that no file stays open.
@@ -124,7 +124,7 @@ def _images(source: Source) -> "Iterator[tuple[Where, Image.Image]]":
 def _unreadable(where: Where, error: Exception) -> DataError:
     return DataError(
         f"{where} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.",
-        told=f"{where.row} is no readable image",
+        public("no-image", row=where.row, split=where.split),
     )
 
 

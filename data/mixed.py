@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.data.way_shot import FEWEST_WAYS, check_draws, check_ways, draw_wanted, hand_out, refuse_too_few
 
 MIXED = "mixed"
@@ -60,8 +60,7 @@ def mixed_rows(
             f"the {MIXED} partition gives each client at least {FEWEST_WAYS} classes, but the rows of domain "
             f"{domain_names[int(classes.argmin())]!r} are of {classes.min()}: raise max-samples if it is set, or give "
             "a domain of more classes.",
-            told=f"the {MIXED} partition gives each client at least {FEWEST_WAYS} classes, but the rows of a domain "
-            f"are of {classes.min()}",
+            public("few-classes", least=FEWEST_WAYS, got=classes.min()),
         )
     check_ways(ways, int(classes.max()))
     # way_shot_rows draws from [seed, 0, 2]

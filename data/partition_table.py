@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 
 TABLE = "table"
@@ -49,7 +49,7 @@ def table_rows(
         raise DataError(
             f"the partition table {path!r} asks for {demand[:, label].sum()} rows of class {class_names[label]!r}, but "
             f"{had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that column.",
-            told=f"the partition table asks for {demand[:, label].sum()} rows of class {label}, of {had[label]}",
+            public("partition-table-rows", asked=demand[:, label].sum(), label=label, rows=had[label]),
         )
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1], way_shot [seed, 0, 2]
     rng = np.random.default_rng([seed, 0, 3])
@@ -86,31 +86,31 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
     except csv.Error as error:
         raise DataError(
             f"the partition table {path!r} is no CSV file ({error}): write it anew, one line a client.",
-            told="the partition table is no CSV file",
+            public("no-partition-table"),
         ) from None
     twice = sorted({name for name in class_names if list(class_names).count(name) > 1})
     if twice:
         raise DataError(
             f"the data set has two classes named {twice[0]!r}, which a partition table cannot tell apart: rename one.",
-            told="the data set has two classes of one name, which a partition table cannot tell apart",
+            public("class-list"),
         )
     if head[:1] != [CLIENT] or sorted(head[1:]) != sorted(class_names):
         raise DataError(
             f"the partition table {path!r} has the columns {', '.join(head) or 'of no name'}, but it needs {CLIENT!r} "
             f"and then the data set's {len(class_names)} classes by name: {', '.join(class_names)}.",
-            told=f"the partition table does not have the columns of the data set's {len(class_names)} classes",
+            public("partition-table", clients=num_clients, classes=len(class_names)),
         )
     if len(rows) != num_clients:
         raise DataError(
             f"the partition table {path!r} has {len(rows)} rows, but it needs one for each of the run's {num_clients} "
             "clients: set clients to its number of rows.",
-            told=f"the partition table has {len(rows)} rows, not one for each of {num_clients} clients",
+            public("partition-table", clients=num_clients, classes=len(class_names)),
         )
     if [row[0].strip() for row in rows] != [str(number) for number in range(num_clients)]:
         raise DataError(
             f"the first column of the partition table {path!r} does not number the clients from 0 to "
             f"{num_clients - 1} in that order: mend it.",
-            told="the partition table does not number the clients from 0 in order",
+            public("partition-table", clients=num_clients, classes=len(class_names)),
         )
     counts = np.zeros((num_clients, len(class_names)), dtype=np.int64)
     for number, row in enumerate(rows):
@@ -118,7 +118,7 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
             raise DataError(
                 f"the row of client {number} in the partition table {path!r} does not hold a whole number for each of "
                 f"{len(head)} columns: correct it.",
-                told=f"the row of client {number} in the partition table does not hold whole numbers",
+                public("partition-table", clients=num_clients, classes=len(class_names)),
             )
         counts[number, [class_names.index(name) for name in head[1:]]] = [int(cell) for cell in row[1:]]
     totals = counts.sum(axis=1)
@@ -127,7 +127,7 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
         raise DataError(
             f"the partition table {path!r} gives client {none} no row: give each client one, or take its row out and "
             "number the others anew.",
-            told=f"the partition table gives client {none} no row",
+            public("partition-table", clients=num_clients, classes=len(class_names)),
         )
     return counts
 
@@ -143,5 +143,5 @@ def _read(path: str) -> str:
         raise DataError(
             f"the partition table {path!r} cannot be read ({reason}): set partition-table to a CSV file that every "
             "client and the server can open.",
-            told="the partition table cannot be read here",
+            public("no-partition-table"),
         ) from None

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_path
 from protosphere.data.assignment import DataSpec, assignment, open_data
 from protosphere.data.client_data import Encode, Rows, rows_of
@@ -74,19 +74,19 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
             f"{source} holds {_form(shared)}, but this client's data {_form(data)}: point "
             "shared-test-path at a test set of this client's form, or leave it out, and rows are set aside. Images of "
             "another size become alike with image-size.",
-            told=f"the shared test set holds {_form(shared)}, but its data {_form(data)}",
+            public("shared-form"),
         )
     if shared.columns != data.columns:
         raise DataError(
             f"{source} has other columns, or other values in them, than this client's table: put the same columns.json "
             "beside both.",
-            told="the shared test set has other columns than its data",
+            public("shared-form"),
         )
     if shared.class_names != data.class_names:
         raise DataError(
             f"{source} has the classes {', '.join(shared.class_names)}, but this client's data "
             f"{', '.join(data.class_names)}: give both the same classes.txt.",
-            told="the shared test set has other classes than its data",
+            public("shared-form"),
         )
     row_assignment = assignment(where.spec, data, where.cache_dir, own=data_path is not None)
     train = row_assignment.train[0 if data_path is not None else partition]
@@ -97,7 +97,7 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
             f"row {rows[copies[0]]} first; take them out of one of the two, or the ensemble would be scored on what it "
             "was trained with.",
             # which rows they are would say of somebody whether a site has him
-            told="the shared test set holds copies of its training rows",
+            public("shared-copies"),
         )
 
 
@@ -117,7 +117,7 @@ def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
     if not is_path(where.path):
         raise DataError(
             f"shared-test-path is {where.path!r}, but a path must start with /, ./, ../ or ~.",
-            told="its shared-test-path is no path",
+            public("no-path", setting="shared-test-path"),
         )
     # that code gives other rows
     spec = replace(where.spec, code=None)
@@ -125,9 +125,7 @@ def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
     try:
         data = open_data(spec, where.cache_dir, where.path)
     except DataError as error:
-        raise DataError(
-            f"shared-test-path: {error}", told=error.told and f"of the shared test set, {error.told}"
-        ) from error
+        raise DataError(f"shared-test-path: {error}", public("shared", error=error)) from error
     total = len(data.labels)
     return data, np.arange(data.train_rows if data.train_rows < total else 0, total)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 from protosphere.data.text_files import batches, column_types, json_rows
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _json_column(path: Path, name: str, values: list[Any]) -> pyarrow.Array:
             raise DataError(
                 f"row {row} of {str(path)!r} has {kind} in column {name!r}{comparison}: write it alike in all rows, "
                 "as numbers or as strings.",
-                told=f"row {row} of a table of its data has {kind}{comparison}",
+                public("other-kind", row=row),
             )
         first = first or kind
     if first != _KINDS[float]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, Public, public
 from protosphere.core.files import replacing
 from protosphere.data.arrays import Arrays
 from protosphere.data.cell_values import MISSING, as_numbers, as_words, is_number
@@ -111,7 +111,7 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
             name,
             f"has no label column; its columns are {', '.join(types)}: name the one with the classes "
             f"{LABEL_COLUMNS[0]}, or set label-column",
-            "has no label column of a usual name",
+            public("no-usual-column", column="label"),
         )
     other_columns = [label, *filter(None, (columns.group, columns.partition))]
     schema = read_schema(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None
@@ -164,7 +164,7 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
             _refuse(
                 name,
                 f"has no column {column.name!r} in its {split} table, which {SCHEMA} names: add it",
-                "lacks a column that its columns.json names",
+                public("columns-json"),
             )
         cells = table.column(column.name)
         part, wrong = features_of(column, cells)
@@ -182,7 +182,7 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
                 name,
                 f"has {what} in row {row} of its {split} table in the column {column.name!r}, which {SCHEMA}, or the "
                 f"rows that the columns were made of, do not have; {remedy}",
-                f"has in row {row} of its {split} table what its columns.json does not allow",
+                public("not-in-columns-json", row=row, split=split),
             )
         parts.append(part)
     return np.concatenate(parts, axis=1)
@@ -273,7 +273,7 @@ def read_schema(path: Path) -> tuple[Column, ...]:
             str(path),
             'does not name columns as {"columns": [{"name": ..., "kind": "number" or "category", "values": [...], '
             '"missing": true or false}, ...]}, each once: have `protosphere data --export-columns FILE` write it',
-            "has a columns.json that names no columns",
+            public("columns-json"),
         )
     return schema
 
@@ -299,7 +299,7 @@ def _infer_columns(name: str, tables: Mapping[str, pyarrow.Table], column_names:
             name,
             f"has the column {index!r} without a name of its own, the numbers of rows as pandas writes them: write "
             f"the table with index=False, or name the columns to use in {SCHEMA}",
-            "has a column without a name",
+            public("no-feature"),
         )
     # of all splits: one may have whole numbers where another has fractions
     every = _join(name, [table.select(column_names) for table in tables.values()])
@@ -316,7 +316,7 @@ def _column(name: str, column: str, cells: Any) -> Column:
             name,
             f"has {cells.type} in the column {column!r}, but features are numbers and strings: write it as one of "
             f"them, or name the columns to use in {SCHEMA}",
-            "has a column that holds neither numbers nor strings",
+            public("column-type", column="feature"),
         )
     values, missing = as_numbers(cells)
     if not np.isinf(values).any() or not strings:
@@ -335,7 +335,7 @@ def _column(name: str, column: str, cells: Any) -> Column:
             name,
             f"has {len(distinct)} different values in the column {column!r} of {len(texts)} rows, too many for a "
             f"category: {likely}name the columns to use in {SCHEMA}",
-            "has a column of too many values for a category",
+            public("no-feature"),
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 
@@ -358,7 +358,7 @@ def _table(folder: Folder, paths: tuple[Path, ...], column_names: Sequence[str])
                 folder.name,
                 f"has no column {lacking!r} in {path.name}; its columns are {', '.join(types)}: give all tables the "
                 f"columns of the first, or of {SCHEMA}",
-                "lacks a column in one of its files",
+                public("columns-differ"),
             )
         parts.append(read_columns(path, column_names))
     return _join(folder.name, parts)
@@ -370,8 +370,8 @@ def _join(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
     try:
         return pyarrow.concat_tables(parts, promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        _refuse(name, f"has files of different columns ({error}): write them alike", "has files that differ")
+        _refuse(name, f"has files of different columns ({error}): write them alike", public("columns-differ"))
 
 
-def _refuse(name: str, sentence: str, told: str) -> NoReturn:
-    raise DataError(f"{name!r} {sentence}.", told=f"its table {told}")
+def _refuse(name: str, sentence: str, told: Public) -> NoReturn:
+    raise DataError(f"{name!r} {sentence}.", told)

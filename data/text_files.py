@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 
 if TYPE_CHECKING:
     import pyarrow
@@ -43,7 +43,7 @@ def column_types(path: Path) -> dict[str, pyarrow.DataType]:
             twice = next(name for name in names if names.count(name) > 1)
             raise DataError(
                 f"{str(path)!r} names the column {twice!r} twice: name each column once.",
-                told="a table of its data names a column twice",
+                public("column-twice"),
             )
         return {name: pyarrow.string() for name in names}
     types: dict[str, pyarrow.DataType | None] = {}
@@ -105,27 +105,21 @@ def _broken_csv(path: Path, error: Exception) -> DataError:
         return DataError(
             f"row {row - 2} of {str(path)!r} has another number of fields ({got}) than the header ({expected}): "
             'mend the row; a field with commas, quotes or line breaks stands in double quotes, a quote in it as "".',
-            told=f"row {row - 2} of a table of its data has another number of fields than the header",
+            public("other-fields", row=row - 2),
         )
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in reason:
         match = re.search(r"Row #(\d+)", reason)
-        where = f"row {int(match[1]) - 2}" if match else "the header"
-        return DataError(
-            f"{where} of {str(path)!r} is not UTF-8: save the file in UTF-8.",
-            told=f"{where} of a table of its data is not UTF-8",
-        )
+        return _not_utf8(path, int(match[1]) - 2 if match else None)
     if "Empty CSV file" in reason:
-        return DataError(
-            f"{str(path)!r} is empty: write a header and rows, or remove it.", told="a table of its data is empty"
-        )
+        return DataError(f"{str(path)!r} is empty: write a header and rows, or remove it.", public("unreadable"))
     if "straddling" in reason:
         return DataError(
             f"{str(path)!r} has a row of more than {_BLOCK_BYTES} bytes: look for a quote without its end.",
-            told=f"a table of its data has a row of more than {_BLOCK_BYTES} bytes",
+            public("too-large", most=_BLOCK_BYTES),
         )
     return DataError(
         f"{str(path)!r} cannot be read as CSV ({type(error).__name__}): write it anew.",
-        told="a table of its data cannot be read as CSV",
+        public("unreadable"),
     )
 
 
@@ -134,37 +128,42 @@ def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     with path.open("rb") as stream:
         if stream.read(100).decode("utf-8-sig", "replace").lstrip().startswith("["):
             stream.seek(0)
-            rows = _parse(path, "the file", stream.read())
+            rows = _parse(path, None, stream.read())
             yield from ((row, _as_row(path, row, value)) for row, value in enumerate(rows))
             return
         stream.seek(0)
         row = 0
         for line in stream:
             if line.strip():
-                yield row, _as_row(path, row, _parse(path, f"row {row}", line))
+                yield row, _as_row(path, row, _parse(path, row, line))
                 row += 1
 
 
-def _parse(path: Path, what: str, content: bytes) -> Any:
+def _parse(path: Path, row: int | None, content: bytes) -> Any:
     try:
         return json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
-        raise DataError(
-            f"{what} of {str(path)!r} is not UTF-8: save the file in UTF-8.",
-            told=f"{what} of a table of its data is not UTF-8",
-        ) from None
+        raise _not_utf8(path, row) from None
     except (ValueError, RecursionError):
-        raise DataError(
-            f"{what} of {str(path)!r} is not JSON: write one object a line, or one array of objects.",
-            told=f"{what} of a table of its data is not JSON",
-        ) from None
+        sentence = f"{str(path)!r} is not JSON: write one object a line, or one array of objects."
+        if row is None:
+            raise DataError(sentence, public("unreadable")) from None
+        raise DataError(f"row {row} of {sentence}", public("not-json", row=row)) from None
+
+
+def _not_utf8(path: Path, row: int | None) -> DataError:
+    """Of a row, or of what stands before the first."""
+    sentence = f"{str(path)!r} is not UTF-8: save the file in UTF-8."
+    if row is None:
+        return DataError(sentence, public("unreadable"))
+    return DataError(f"row {row} of {sentence}", public("not-utf8", row=row))
 
 
 def _as_row(path: Path, row: int, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(
             f'row {row} of {str(path)!r} is no object: write rows as {{"text": …, "label": …}}.',
-            told=f"row {row} of a table of its data is no object",
+            public("not-json", row=row),
         )
     return value
 
@@ -178,23 +177,23 @@ def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) 
         raise DataError(
             f"row {row} of {str(path)!r} has a {type(value).__name__} in column {field.name!r}: write strings or whole "
             "numbers.",
-            told=f"row {row} of a table of its data holds neither a string nor a whole number",
+            public("other-kind", row=row),
         )
     if type(value) is not kind:
         raise DataError(
             f"row {row} of {str(path)!r} has {_WORDS[type(value)]} in column "
             f"{field.name!r}, where other rows have {_WORDS[kind]}: write the column alike in all rows.",
-            told=f"row {row} of a table of its data has {_WORDS[type(value)]} where other rows have {_WORDS[kind]}",
+            public("other-kind", row=row),
         )
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise DataError(
             f"row {row} of {str(path)!r} has {value} in column {field.name!r}: write it as a string.",
-            told=f"row {row} of a table of its data has a number that is too large",
+            public("other-kind", row=row),
         )
     # half of a pair of escapes is a Python string, but no UTF-8
     if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "ignore").decode() != value:
         raise DataError(
             f"row {row} of {str(path)!r} has half of a \\u pair in column {field.name!r}: mend the row.",
-            told=f"row {row} of a table of its data has half of a \\u pair",
+            public("not-utf8", row=row),
         )
     return value

@@ -4,7 +4,7 @@ import hashlib
 from dataclasses import dataclass
 
 from protosphere.core import plugins
-from protosphere.core.errors import DataError, ModelError
+from protosphere.core.errors import DataError, ModelError, public
 
 
 @dataclass(frozen=True)
@@ -65,5 +65,5 @@ def _make_error(name: str, error: Exception) -> DataError:
     return DataError(
         f"{name!r} cannot be used ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}): it must be a "
         "callable of yours that can be imported here and gives what docs/data.md says.",
-        told="its own code for data failed",
+        public("user-code"),
     )

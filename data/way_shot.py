@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 
 WAY_SHOT = "way-shot"
 FEWEST_WAYS = 2  # of one class alone every answer is right
@@ -168,5 +168,5 @@ def refuse_too_few(
     remedy = f"lower the number of {lower}, raise max-samples if it is set, or take another seed"
     raise DataError(
         f"{cells[worst]} has {had[worst]} {rows}, but {want}{also}: {remedy}.",
-        told=f"a class has {had[worst]} {rows}, but {want}{also}: {remedy}",
+        public("few-rows", rows=had[worst], clients=clients, partition=partition, wanted=total),
     )

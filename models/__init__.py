@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from protosphere.core import plugins
-from protosphere.core.errors import ModelError, words_of
+from protosphere.core.errors import ModelError, public, words_of
 from protosphere.models.small import FLAT, SMALL
 from protosphere.models.split import SplitModel, check_activation, keep_layout, probe, split
 from protosphere.models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
@@ -35,7 +35,6 @@ __all__ = [
 ]
 
 USUAL = "model"  # what a file's callable is called, where nothing else is said
-IMPORT = "its model cannot be imported, or not be called"
 FAMILIES: dict[str, tuple[str, ...]] = {
     "tiny": ("tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"),
     "papers-protonorm": ("resnet8", "efficientnet_b0", "shufflenet_v2_x1_0", "mobilenet_v2"),
@@ -124,7 +123,7 @@ def build(
                 kind = type(network).__name__
                 raise ModelError(
                     f"it gives a {kind}; let it return a SplitModel or another torch module.",
-                    told="it is no torch module",
+                    public("no-module"),
                 )
             if not isinstance(network, SplitModel):
                 network = split(network, input_shape, feature_dim, num_classes, feature_activation)
@@ -135,10 +134,9 @@ def build(
         except Exception as error:
             problem = words_of(error)
             reason = f"{problem}." if isinstance(error, ModelError) else f"{problem}; {_remedy(name)}"
-            detail = f": {error.told}" if isinstance(error, ModelError) and error.told else ""
             raise ModelError(
                 f"model {name!r} does not fit inputs of shape {input_shape}: {reason}",
-                told=f"its model does not fit inputs of shape {input_shape}{detail}",
+                public("misfit", shape=input_shape, error=error),
             ) from error
     network.feature_activation = feature_activation
     network.input_shape = input_shape
@@ -157,7 +155,7 @@ def _check_name(name: str) -> None:
     if name in FAMILIES:
         raise ModelError(
             f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.",
-            told="its model is a family, of which one client's is one",
+            public("model-name"),
         )
     if reads_text(name):
         encoder_name(name)
@@ -166,7 +164,7 @@ def _check_name(name: str) -> None:
         if not plugins.is_plugin(name):
             raise ModelError(
                 f"model {name!r} is not of the form package.module:callable, ./file.py or ./file.py:callable.",
-                told="its model is not of the form package.module:callable or ./file.py:callable",
+                public("model-name"),
             )
         return
     from protosphere.models.vision import classifier_names
@@ -177,7 +175,7 @@ def _check_name(name: str) -> None:
             f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
             f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder>, package.module:callable and "
             "./file.py:callable.",
-            told="its model is unknown",
+            public("model-name"),
         )
 
 
@@ -190,7 +188,7 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
             f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
             f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat rows (features,); tensors of another number of axes, one "
             "that you write, or a perceptron.",
-            told=f"its inputs have shape {input_shape}; images need at least {SMALLEST_SIDE}x{SMALLEST_SIDE} pixels",
+            public("small-inputs", shape=input_shape, least=SMALLEST_SIDE),
         )
 
 
@@ -212,10 +210,11 @@ def _user_callable(name: str) -> Callable[..., object]:
     try:
         plugin = plugins.load(name, USUAL)
     except ModelError as error:
-        raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}", told=IMPORT) from error
+        raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}", public("model-not-loaded")) from error
     if not callable(plugin):
         raise ModelError(
-            f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}", told=IMPORT
+            f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}",
+            public("model-not-loaded"),
         )
     make: Callable[..., object] = plugin
     return make
@@ -228,14 +227,14 @@ def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: 
         raise ModelError(
             f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}; give "
             "the extractor's last layer the feature_dim outputs that the callable is told, or change feature-dim.",
-            told=f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}",
+            public("width", output="features", shape=width, wanted=(1, feature_dim)),
         )
     width = probe(model, input_shape)
     if width != (1, num_classes):
         raise ModelError(
             f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}; "
             "give the classifier the num_classes outputs that the callable is told.",
-            told=f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}",
+            public("width", output="logits", shape=width, wanted=(1, num_classes)),
         )
 
 

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from protosphere.core import plugins
-from protosphere.core.errors import ModelError, words_of
+from protosphere.core.errors import ModelError, public, words_of
 from protosphere.models.handcrafted import handcrafted
 from protosphere.models.hub_vision import HubVision
 from protosphere.models.seeded import drawn
@@ -64,7 +64,7 @@ class Encoder:
             raise ModelError(
                 f"the encoder {name!r} gives an output of shape {shape} for one input; let it give (n, width) or (n, "
                 "channels, height, width).",
-                told=f"the encoder gives an output of shape {shape} for one input",
+                public("output", shape=shape),
             )
         width = shape[1]
         if getattr(network, "ordered", False) is True:
@@ -72,7 +72,7 @@ class Encoder:
                 raise ModelError(
                     f"the encoder {name!r} gives {width} features of such inputs, fewer than `feature-dim` {dim}; "
                     "lower that, or name another encoder.",
-                    told=f"the encoder gives {width} features, fewer than `feature-dim`",
+                    public("encoder-width", width=width),
                 )
             self.mixing = torch.eye(dim, width)
         else:
@@ -85,7 +85,7 @@ class Encoder:
             raise ModelError(
                 f"the encoder {name!r} does not give the same for a row twice, so a row would not be bounded by "
                 "itself; take out what it counts, keeps or draws.",
-                told="the encoder does not give the same for a row twice",
+                public("encoder-varies"),
             )
 
     @torch.no_grad()
@@ -149,7 +149,7 @@ def check_encoder(name: str) -> None:
     raise ModelError(
         f"the encoder {name!r} is none: give {HANDCRAFTED}, {RANDOM}, hf:<hub id or path>, <torchvision name>@<file of "
         "weights>, package.module:callable or a file.",
-        told="the encoder's name is none",
+        public("encoder-name"),
     )
 
 
@@ -181,7 +181,7 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
         if not isinstance(network, nn.Module):
             raise ModelError(
                 f"the encoder {name!r} is a {type(network).__name__}; let it be a torch module.",
-                told="the encoder is no torch module",
+                public("no-module"),
             )
         return Encoder(name, network, input_shape, dim)
     except ModelError:
@@ -190,7 +190,7 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
         problem = words_of(error)
         raise ModelError(
             f"the encoder {name!r} does not fit inputs of shape {input_shape}: {problem}; give another encoder.",
-            told=f"the encoder does not fit inputs of shape {input_shape}",
+            public("encoder-inputs", shape=input_shape),
         ) from error
 
 
@@ -208,7 +208,7 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
         if not callable(plugin):
             raise ModelError(
                 f"the encoder {name!r} is of type {type(plugin).__name__}, which cannot be called; give a callable.",
-                told="the encoder cannot be called",
+                public("not-loaded"),
             )
         make: Callable[..., object] = plugin
         # a copy: the callable may give the same network again, to a model that trains it on private rows
@@ -253,13 +253,13 @@ class Vision(nn.Module):
             raise ModelError(
                 f"the encoder {name!r} names no network of torchvision before its {AT}; give one, as in "
                 f"resnet18{AT}/weights.pth.",
-                told="the encoder names no network of torchvision",
+                public("encoder-name"),
             )
         if len(input_shape) != 3 or input_shape[0] not in (1, 3):
             raise ModelError(
                 f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
                 "another encoder.",
-                told=f"the encoder takes images of 1 or 3 channels, but inputs have the shape {input_shape}",
+                public("encoder-inputs", shape=input_shape),
             )
         grown = max(1.0, SMALLEST / min(input_shape[1:]))
         self.size = [round(side * grown) for side in input_shape[1:]]
@@ -294,13 +294,13 @@ def _load(network: nn.Module, path: str, name: str) -> None:
         raise ModelError(
             f"the weights of the encoder {name!r} cannot be read ({' '.join(str(error).split())[:200]}); give a file "
             "of its state_dict.",
-            told="the encoder's weights cannot be read",
+            public("part-not-loaded", part="encoder's weights"),
         ) from error
     if missing:
         raise ModelError(
             f"the weights of the encoder {name!r} lack {len(missing)} of its tensors, {missing[0]} among them; give "
             "those of this network.",
-            told=f"the encoder's weights lack {len(missing)} tensors",
+            public("weights-lacking", tensors=len(missing)),
         )
 
 
@@ -313,7 +313,7 @@ def _centre(network: nn.Module, width: int, name: str) -> Tensor:
         raise ModelError(
             f"the encoder {name!r} has a `centre` of shape {tuple(centre.shape)}; it must be {width} finite numbers, "
             "as many as its features have.",
-            told=f"the encoder's `centre` is not {width} finite numbers",
+            public("encoder-centre", width=width),
         )
     return centre
 

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from protosphere.core.errors import ModelError
+from protosphere.core.errors import ModelError, public
 
 Backbone = Callable[[tuple[int, ...]], nn.Module]
 
@@ -122,7 +122,7 @@ def image_channels(input_shape: tuple[int, ...]) -> int:
         raise ModelError(
             f"it takes images (channels, height, width), but this data has flat rows of shape {input_shape}; "
             f"use one of {', '.join(FLAT)}.",
-            told="it takes images, but the data are flat rows",
+            public("inputs", content="flat rows", wanted="images"),
         )
     return input_shape[0]
 

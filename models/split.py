@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from protosphere.core.errors import ModelError
+from protosphere.core.errors import ModelError, public
 
 log = logging.getLogger("protosphere")
 ACTIVATIONS = ("linear", "relu")
@@ -80,7 +80,7 @@ def split(
         raise ModelError(
             f"it gives an output of shape {shape} for one input; let it give (n, width) or "
             "(n, channels, height, width).",
-            told=f"it gives an output of shape {shape} for one input",
+            public("output", shape=shape),
         )
     if shape[1] == num_classes:
         log.warning(
@@ -143,7 +143,7 @@ def probe(
     if not isinstance(output, Tensor):
         raise ModelError(
             f"it gives a {type(output).__name__}; let it return one tensor, the features alone.",
-            told="it gives something else than one tensor",
+            public("no-module"),
         )
     return tuple(output.shape)
 

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from protosphere.core import plugins
-from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown, without_gone
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, Options
 from protosphere.strategies.release import RULE, check_public_encoder, refuse_unreleasable, under_release
@@ -111,12 +111,12 @@ def load_method(name: str) -> Method:
         try:
             plugin = plugins.load(name, "METHOD")
         except ModelError as error:
-            raise SettingError(f"setting `strategy`: {error}", told=error.told) from None
+            raise SettingError(f"setting `strategy`: {error}", public("strategy", error=error)) from None
         if not isinstance(plugin, Method):
             raise SettingError(
                 f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and no Method; "
                 "docs/adding-a-method.md shows one.",
-                told="the setting `strategy` names no method",
+                public("not-loaded"),
             )
         return plugin
     if name not in METHODS:

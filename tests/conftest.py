@@ -11,6 +11,7 @@ import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
+from protosphere.core import errors
 from protosphere.launch import grid as local_grid
 from protosphere.record.folder import RunFolder
 from protosphere.server_app import app
@@ -18,6 +19,9 @@ from protosphere.server_app.rounds import PrototypeStrategy
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
 QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"}
+
+# what the table of problems does not allow for fails here
+errors.strict = True
 
 
 @pytest.fixture(scope="session", autouse=True)

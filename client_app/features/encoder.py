@@ -10,7 +10,7 @@ from torch import Tensor
 
 from protosphere.client_app.site import NodeConfig, text
 from protosphere.core.devices import exact_on
-from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import shown
 from protosphere.data.client_data import ClientData, Rows, TokenTransform
 from protosphere.models.encoder import Encoder, has_place, public_encoder
@@ -126,7 +126,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulat
             raise SettingError(
                 f"setting `privacy-encoder` is {shown(name)}, which takes no token ids, and this client's rows are "
                 "texts; give an encoder of texts, as hf:<hub id or path>.",
-                told="setting `privacy-encoder` names one that takes no token ids, and its rows are texts",
+                public("encoder-texts"),
             )
     return Encoded(encoder, data, name, run.private)
 
@@ -141,4 +141,4 @@ def loaded(name: str, shape: tuple[int, ...], dim: int) -> Encoder:
     try:
         return public_encoder(name, shape, dim)
     except ModelError as error:
-        raise ModelError(f"setting `privacy-encoder`: {error}", f"setting `privacy-encoder`: {error.told}") from error
+        raise ModelError(f"setting `privacy-encoder`: {error}", public("privacy-encoder", error=error)) from error

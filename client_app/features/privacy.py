@@ -19,7 +19,7 @@ from protosphere.client_app.message_log import append
 from protosphere.client_app.site import NodeConfig, text
 from protosphere.client_app.store import Store
 from protosphere.client_app.train import Outcome
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import SettingError, public
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
 from protosphere.data.assignment import DataSpec
@@ -59,7 +59,7 @@ def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
         raise SettingError(
             f'this SuperNode\'s --node-config has privacy={requirement!r}, but it can be "{REQUIRED}" alone; '
             "correct it.",
-            told=f'its node config\'s privacy is not "{REQUIRED}"',
+            public("node-config", name="privacy"),
         )
     if requirement and settings.privacy == "none":
         raise SettingError.public('it requires privacy; start the run with `privacy = "release"`.')
@@ -298,6 +298,6 @@ def _read_limit(node: NodeConfig) -> Limit | None:
             raise SettingError(
                 f"this SuperNode's --node-config has {name}={value!r}, but a limit is an ε above 0 and a δ between 0 "
                 "and 1; give it both.",
-                told=f"its node config's {name} is no limit",
+                public("node-config", name=name),
             )
     return Limit(*map(float, values))

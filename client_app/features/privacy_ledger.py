@@ -29,7 +29,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from protosphere.core.checksums import read_sealed, sealed
-from protosphere.core.errors import ToldError
+from protosphere.core.errors import ToldError, public
 from protosphere.core.files import LARGEST_RECORD, read_whole, replacing, sync
 from protosphere.core.tensor_files import NAME, read_tensors, write_tensors
 from protosphere.prototypes.accounting import epsilon_of
@@ -342,7 +342,7 @@ class Ledger:
             f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder "
             f"back from a copy, or mend the line, in which what was spent must stay, and take {self._head.name} and "
             f"`{BEFORE}` of each line away.",
-            told="its privacy ledger cannot be read, so it releases nothing",
+            public("storage", storage="privacy ledger"),
         )
 
     def _make_unwritable_error(self, error: Exception) -> LedgerError:
@@ -350,7 +350,7 @@ class Ledger:
         return LedgerError(
             f"the privacy ledger in {self.folder} cannot be written ({reason}), so nothing is released; free space "
             "there, or set PROTOSPHERE_HOME to a folder of yours and take the ledger with you.",
-            told="its privacy ledger cannot be written, so it releases nothing",
+            public("storage", storage="privacy ledger"),
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 
 LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it is read
 LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text
@@ -80,13 +80,13 @@ def refuse_irregular(path: Path, most: int = LARGEST) -> None:
     if kind := _kind(status):
         raise DataError(
             f"{str(path)!r} is, or leads to, {kind} and no file with an end; take it away, or put a file there.",
-            told="something among its data is no regular file",
+            public("irregular-file"),
         )
     if status.st_size > most:
         raise DataError(
             f"{str(path)!r} has {status.st_size} bytes, and of such a file at most {most} are read; part it, or take "
             "it away if it is no part of the data.",
-            told=f"a file of its data has more than {most} bytes",
+            public("too-large", most=most),
         )
 
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, public
 
 EVERY = "*"
 
@@ -25,7 +25,7 @@ def listed(dataset: str) -> tuple[str, ...]:
     if len(items) > 1 and "" in items:
         raise DataError(
             f"dataset is {dataset!r}, a list with an empty item: take out the comma that is too many.",
-            told="the setting dataset lists an empty item",
+            public("dataset-setting"),
         )
     return items
 

@@ -16,11 +16,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from protosphere.core.errors import ModelError, words_of
+from protosphere.core.errors import ModelError, public, words_of
 from protosphere.core.home import home
 
 RAN = "own-code"  # a folder of the home: an empty file for each content that was run, by its digest
-MISSING = "a file that it names is not to be had here, or cannot be loaded"
 
 
 def is_file(name: str) -> bool:
@@ -97,7 +96,7 @@ def load(name: str, usual: str) -> object:
             how = f"{how} (line {lines[-1]})"
         elif is_file(name) and isinstance(error, AttributeError):
             how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({problem})"
-        raise ModelError(f"{name!r} {how}.", told=MISSING) from error
+        raise ModelError(f"{name!r} {how}.", public("not-loaded")) from error
 
 
 def ran_here(name: str) -> bool:
@@ -205,7 +204,7 @@ def _content(path: Path) -> bytes:
     except OSError as error:
         raise ModelError(
             f"the file {str(path)!r} cannot be read ({error.strerror or error}): give the path of a Python file.",
-            told=MISSING,
+            public("not-loaded"),
         ) from None
 
 

@@ -2,8 +2,10 @@
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
+from string import Formatter
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +15,9 @@ from protosphere.client_app import client as client_module
 from protosphere.client_app import public_errors as told_module
 from protosphere.client_app.app import app
 from protosphere.client_app.public_errors import KINDS, simulated, told
-from protosphere.core.errors import DataError, ModelError, ToldError
+from protosphere.core import errors as errors_module
+from protosphere.core.errors import DataError, public
+from protosphere.core.problems import PROBLEMS
 from protosphere.launch.grid import LocalGrid
 from protosphere.strategies import known_settings
 from protosphere.wire.codec import Codec
@@ -75,23 +79,25 @@ def ask(tmp_path, monkeypatch):
 # --- no message quotes a site ----------------------------------------------------------------------------------
 
 
+class Noted(dict):
+    """The table, and which of its problems were met."""
+
+    def __init__(self, table):
+        super().__init__(table)
+        self.met = set()
+
+    def __getitem__(self, code):
+        self.met.add(code)
+        return super().__getitem__(code)
+
+
 @pytest.fixture(scope="module")
 def raised():
-    """Where an error with two texts was made, by file and line, in all tests of this module."""
-    found = set()
+    """Which problems were met in all tests of this module."""
     with pytest.MonkeyPatch.context() as patch:
-        for kind in (ToldError, ModelError):
-            patch.setattr(kind, "__init__", noting(kind.__init__, found))
-        yield found
-
-
-def noting(init, found):
-    def noted(self, *texts, **more):
-        caller = sys._getframe(1)
-        found.add((caller.f_code.co_filename, caller.f_lineno))
-        init(self, *texts, **more)
-
-    return noted
+        noted = Noted(PROBLEMS)
+        patch.setattr(errors_module, "PROBLEMS", noted)
+        yield noted.met
 
 
 @pytest.mark.parametrize("case", BROKEN_SITES, ids=lambda case: case.told)
@@ -116,38 +122,23 @@ def test_what_is_well_tells_nothing_either(ask, case):
 
 # --- nor can any error to come -----------------------------------------------------------------------------------
 
-FLOORS = ("data", "models", "client_app", "protosphere/core")
-NAMES = {"ToldError", "DataError", "ModelError", "SettingError", "StoreError", "DivergenceError", "LedgerError"}
+FLOORS = ("data", "models", "client_app", "strategies", "protosphere/core")
 NOT_HERE = {
-    "client_app/client.py:_measure_late": "a model that is spoilt, but not for the rows that were looked at",
-    "client_app/store.py:_names": "a folder of another user's; test_store.py has it",
-    "client_app/store.py:load_held": "what was sent once and is lost; test_protosphere.py has it",
-    "client_app/features/encoder.py:encoded_of": "of the run's encoder; test_private.py has it",
+    "diverged-before": "a model that is spoilt, but not for the rows that were looked at",
+    "encoder-texts": "of the run's encoder; features/test_privacy.py has it",
+    "many-classes": "a site's data have a list of classes",
+    "no-feature": "a site's table of numbers has a columns.json",
+    "strategy": "of a file that the site itself names; test_adding_a_method.py has it",
+    "no-transformers": "transformers is installed here",
+    "state-sent-before": "what was sent once and is lost from the disk",
     **dict.fromkeys(
-        (
-            "client_app/features/privacy_ledger.py:_make_unreadable_error",
-            "client_app/features/privacy_ledger.py:_make_unwritable_error",
-        ),
-        "test_ledger.py has all of them",
-    ),
-    **dict.fromkeys(
-        (f"models/encoder.py:{name}" for name in ("__init__", "_centre", "_load", "_maker", "check_encoder")),
+        ("encoder-centre", "encoder-inputs", "encoder-name", "encoder-varies", "encoder-width"),
         "of the run's encoder; tests/models/test_encoder.py has them",
     ),
-    "models/encoder.py:public_encoder": "the same",
-    **dict.fromkeys((f"models/hub_vision.py:{name}" for name in ("__init__", "_size")), "the same"),
-    "data/decoded_cache.py:_read": "damaged pages of numbers; tests/core/test_files.py has them",
-    "data/columns.py:refuse_many": "a site's tables have a list of classes",
-    "data/decoded_cache.py:decode": "of an entry of the cache that a simulation on the site's own machine has made",
-    "data/custom_partition.py:_make_error": "real sites deal nothing",
-    "data/decoded_cache.py:kept": "a disk that loses what was written",
-    "data/partition_table.py:_counts": "of a run's own partition table, which no site with data of its own reads",
-    "data/partition_table.py:_read": "the same",
-    "data/partition_table.py:table_rows": "the same",
-    "data/text_files.py:_broken_csv": "whatever else Arrow may say of a CSV file",
-    "protosphere/core/plugins.py:_content": "of a file that the site itself names; test_adding_a_method.py has it",
-    "models/text.py:text_backbone": "the data floor refuses images before",
-    "models/text.py:loading": "transformers is installed here",
+    **dict.fromkeys(
+        ("no-partition-table", "partition-table", "partition-table-rows"),
+        "of a run's own partition table, which no site with data of its own reads",
+    ),
 }
 # What stands in sentences that are told whole: settings of the run, numbers, and names that this program gives.
 SETTINGS_AND_NUMBERS = {
@@ -171,36 +162,68 @@ SETTINGS_AND_NUMBERS = {
 }
 
 
-def errors():
-    """(path, function, call, what may be told of it) of every error with two texts that these floors make."""
+def calls(name):
+    """(where, call) of every call of `name` on these floors."""
     for path in sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py")):
-        for function in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]:
-            for call in [node for node in ast.walk(function) if isinstance(node, ast.Call)]:
-                made, _, how = ast.unparse(call.func).partition(".")
-                if made in NAMES and how in ("", "public"):
-                    told = call.args[:1] if how else call.args[1:] + [word.value for word in call.keywords]
-                    yield path, function.name, call, how, told
+        for call in [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]:
+            if re.search(rf"(^|\.){name}$", ast.unparse(call.func)):
+                yield f"{path.relative_to(ROOT)}:{call.lineno}", call
 
 
-def test_every_error_of_which_something_is_told_was_among_the_broken_sites(raised):
+def test_every_problem_was_among_the_broken_sites(raised):
     if not raised:
         pytest.skip("no broken site was asked in this process: run the whole file in one")
-    unseen = [
-        f"{path.relative_to(ROOT)}:{function}"
-        for path, function, call, how, told in errors()
-        if told and not how
-        if not any(file == str(path) and call.lineno <= line <= call.end_lineno for file, line in raised)
-    ]
-    assert sorted(set(unseen)) == sorted(NOT_HERE)
+    assert sorted(set(PROBLEMS) - raised - set(NOT_HERE)) == []
+    assert sorted(set(NOT_HERE) & raised) == []
+
+
+def test_the_table_has_what_is_raised_with_all_its_numbers_and_nothing_else():
+    fields = {code: {name for _, name, _, _ in Formatter().parse(text) if name} for code, text in PROBLEMS.items()}
+    used = {}
+    for where, call in calls("public"):
+        if isinstance(call.func, ast.Name):
+            code = ast.literal_eval(call.args[0])
+            used[code] = {keyword.arg for keyword in call.keywords}
+            assert used[code] == fields.get(code), where
+    assert used == fields
+
+
+def test_errors_have_no_public_words_of_their_own():
+    assert {where.partition(":")[0] for where, _ in calls("Public")} == {"protosphere/core/errors.py"}
+    kinds = "(Data|Divergence|Ledger|Model|Setting|Store|Told)Error"
+    made = [(where, ast.unparse(call.args[1])) for where, call in calls(kinds) if len(call.args) > 1]
+    assert len(made) > 100
+    assert [(where, words) for where, words in made if words != "told" and not words.startswith("public(")] == []
+
+
+@pytest.mark.parametrize("code", PROBLEMS)
+def test_a_sentence_takes_numbers_and_words_of_the_program_alone(monkeypatch, code):
+    names = {name for _, name, _, _ in Formatter().parse(PROBLEMS[code]) if name}
+    assert public(code, **dict.fromkeys(names, 7)).count("7") >= len(names)
+    for value in ("canary", ["canary"], {"canary": 1}, ("canary",), b"canary"):
+        for name in names:
+            monkeypatch.setattr(errors_module, "strict", True)
+            with pytest.raises(AssertionError, match="canary"):
+                public(code, **dict.fromkeys(names, 7) | {name: value})
+            monkeypatch.setattr(errors_module, "strict", False)
+            assert public(code, **dict.fromkeys(names, 7) | {name: value}) == ""
+
+
+def test_what_is_told_of_an_error_is_told_of_what_it_leads_to():
+    for behind, words in (
+        (DataError("canary."), ""),
+        (OSError("canary"), ""),
+        (DataError("canary.", public("no-rows")), ": its data have no rows to train on"),
+    ):
+        assert public("domain", error=behind) == f"one of its domains cannot be used{words}"
+    assert public("misfit", shape=(1, 8, 8), error=OSError("canary")) == "its model does not fit inputs of shape 1×8×8"
 
 
 def test_what_is_told_whole_quotes_settings_and_numbers_alone():
     found = [
-        (f"{path.relative_to(ROOT)}:{call.lineno}", ast.unparse(field.value))
-        for path, _, call, how, told in errors()
-        for text in told
-        if how
-        for field in ast.walk(text)
+        (where, ast.unparse(field.value))
+        for where, call in calls(r"\w+Error\.public")
+        for field in ast.walk(call.args[0])
         if isinstance(field, ast.FormattedValue)
     ]
     assert len(found) > 50

@@ -109,7 +109,7 @@ def test_what_is_no_data_set_is_refused_by_its_place(held, words, tmp_path):
     with pytest.raises(DataError, match=words) as caught:
         decoded(str(path), tmp_path / "cache")
     # and tells nothing of the file
-    assert caught.value.told.startswith("its arrays")
+    assert caught.value.told
     assert "rows.npz" not in caught.value.told
 
 

@@ -179,7 +179,7 @@ CSV_ERRORS = [
     ("text,label\nsecret,x,y\n", "row 0 of '{root}/train.csv' has another number of fields (3) than the header (2)"),
     ('text,label\n"secret\nb,x\n', "another number of fields (1) than the header (2)"),
     ("text,label\na,x\nsecret\xff,x\n", "row 1 of '{root}/train.csv' is not UTF-8"),
-    ("t\xffxt,label\na,x\n", "the header of '{root}/train.csv' is not UTF-8"),
+    ("t\xffxt,label\na,x\n", "'{root}/train.csv' is not UTF-8"),
     ("", "'{root}/train.csv' is empty"),
     ("text,label\n", "data set {root!r} has no rows"),
     ("text,text\na,x\n", "names the column 'text' twice"),
@@ -221,7 +221,7 @@ def test_the_row_of_a_broken_line_is_counted_over_blocks(tmp_path, monkeypatch):
         (b'{"text": "a", "label": 1}\n{"text": "secret', "row 1 of .* is not JSON"),
         (b'{"text": "a", "label": 1}\n["secret"]', "row 1 of .* is no object"),
         (b'[{"text": "a"}, 3]', "row 1 of .* is no object"),
-        (b'[{"text": "secret"', "the file of .* is not JSON"),
+        (b'[{"text": "secret"', ".* is not JSON"),
         (b"", "has no text column; it has no columns"),
     ],
 )
