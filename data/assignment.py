@@ -281,8 +281,7 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
         if units.of_row is None:
             raise
         raise DataError(
-            f"{str(error).rstrip('.')}; rows that share a group count as one here.",
-            public("groups", error=error),
+            f"{str(error).rstrip('.')}; rows that share a group count as one here.", public("groups", error=error)
         ) from error
 
 

@@ -70,18 +70,17 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
     image = None if columns.text or texts_only else _image_column(free)
     strings = [column for column in TEXT_COLUMNS if column in free and (texts_only or _is_string(free[column]))]
     text = columns.text or next(iter(strings), "")
-    if texts_only and not text:
-        raise DataError(
-            f"{name!r} has no text column; {has}: name it {TEXT_COLUMNS[0]} or set text-column; a site's "
-            "table of numbers needs a columns.json beside it.",
-            public("no-usual-column", column="text"),
-        )
     if not image and not text:
+        kind, remedy = "text", f"name it {TEXT_COLUMNS[0]} or set text-column"
+        if not texts_only:
+            kind = "image"
+            remedy = (
+                f"name one {IMAGE_COLUMNS[0]} with encoded images as struct{{bytes, path}}, or set text-column to the "
+                "one with texts"
+            )
         raise DataError(
-            f"{name!r} has no image column; {has}: name one {IMAGE_COLUMNS[0]} with encoded images as "
-            "struct{bytes, path}, or set text-column to the one with texts; a site's table of numbers needs a "
-            "columns.json beside it.",
-            public("no-usual-column", column="image"),
+            f"{name!r} has no {kind} column; {has}: {remedy}; a site's table of numbers needs a columns.json.",
+            public("no-usual-column", column=kind),
         )
     inputs = image or text
     label = columns.label or next((column for column in LABEL_COLUMNS if column in free and column != inputs), "")
@@ -113,8 +112,7 @@ def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> N
     if len(set(chosen)) < len(chosen):
         settings = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
         raise DataError(
-            f"{settings} name one column of {name!r} twice: name a column for each.",
-            public("column-twice"),
+            f"{settings} name one column of {name!r} twice: name a column for each.", public("column-twice")
         )
 
 

@@ -203,12 +203,7 @@ def _make_unfit_error(domain: str, content: str) -> DataError:
 
 
 def _combine(
-    recipe: Recipe,
-    domains: Sequence[Domain],
-    classes: str,
-    common: tuple[str, ...],
-    partial: Path,
-    cache_dir: Path,
+    recipe: Recipe, domains: Sequence[Domain], classes: str, common: tuple[str, ...], partial: Path, cache_dir: Path
 ) -> None:
     """Write the domains as one data set to the folder `partial`."""
     begin = time.perf_counter()
@@ -249,8 +244,7 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
         raise _make_unfit_error(domain.name, "texts" if isinstance(part.inputs, Texts) else "a table of numbers")
     if not part.train_rows:
         raise DataError(
-            f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.",
-            public("no-rows"),
+            f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.", public("no-rows")
         )
     return part
 

@@ -138,14 +138,12 @@ def listed_classes(root: Path) -> tuple[str, ...]:
         listed = tuple(names.read_text("utf-8").split("\n")) if names.is_file() else ()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
-            f"{names} cannot be read ({error}); it names a class a line, in UTF-8.",
-            public("class-list"),
+            f"{names} cannot be read ({error}); it names a class a line, in UTF-8.", public("class-list")
         ) from None
     class_names = tuple(line.strip() for line in listed if line.strip())
     if len(set(class_names)) < len(class_names):
         raise DataError(
-            f"{str(names)!r} names a class twice: give each class one line, in label order.",
-            public("class-list"),
+            f"{str(names)!r} names a class twice: give each class one line, in label order.", public("class-list")
         )
     return class_names
 
@@ -164,8 +162,7 @@ def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) 
     if not train:
         names = ", ".join(path.name for path in tables)
         raise DataError(
-            f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.",
-            public("no-rows"),
+            f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.", public("no-rows")
         )
     first = train[0]
     other = next(

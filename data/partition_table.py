@@ -95,41 +95,35 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
             public("class-list"),
         )
     if head[:1] != [CLIENT] or sorted(head[1:]) != sorted(class_names):
-        raise DataError(
-            f"the partition table {path!r} has the columns {', '.join(head) or 'of no name'}, but it needs {CLIENT!r} "
-            f"and then the data set's {len(class_names)} classes by name: {', '.join(class_names)}.",
-            public("partition-table", clients=num_clients, classes=len(class_names)),
+        wrong = (
+            f"has the columns {', '.join(head) or 'of no name'}, but it needs {CLIENT!r} and then the data set's "
+            f"{len(class_names)} classes by name: {', '.join(class_names)}"
         )
-    if len(rows) != num_clients:
-        raise DataError(
-            f"the partition table {path!r} has {len(rows)} rows, but it needs one for each of the run's {num_clients} "
-            "clients: set clients to its number of rows.",
-            public("partition-table", clients=num_clients, classes=len(class_names)),
+    elif len(rows) != num_clients:
+        wrong = (
+            f"has {len(rows)} rows, but it needs one for each of the run's {num_clients} clients: set clients to its "
+            "number of rows"
         )
-    if [row[0].strip() for row in rows] != [str(number) for number in range(num_clients)]:
-        raise DataError(
-            f"the first column of the partition table {path!r} does not number the clients from 0 to "
-            f"{num_clients - 1} in that order: mend it.",
-            public("partition-table", clients=num_clients, classes=len(class_names)),
-        )
-    counts = np.zeros((num_clients, len(class_names)), dtype=np.int64)
-    for number, row in enumerate(rows):
-        if len(row) != len(head) or not all(cell.strip().isdecimal() and len(cell.strip()) < 10 for cell in row):
-            raise DataError(
-                f"the row of client {number} in the partition table {path!r} does not hold a whole number for each of "
-                f"{len(head)} columns: correct it.",
-                public("partition-table", clients=num_clients, classes=len(class_names)),
-            )
-        counts[number, [class_names.index(name) for name in head[1:]]] = [int(cell) for cell in row[1:]]
-    totals = counts.sum(axis=1)
-    if not totals.all():
-        none = int(totals.argmin())
-        raise DataError(
-            f"the partition table {path!r} gives client {none} no row: give each client one, or take its row out and "
-            "number the others anew.",
-            public("partition-table", clients=num_clients, classes=len(class_names)),
-        )
-    return counts
+    elif [row[0].strip() for row in rows] != [str(number) for number in range(num_clients)]:
+        wrong = f"does not number the clients from 0 to {num_clients - 1} in that order in its first column: mend it"
+    else:
+        counts = np.zeros((num_clients, len(class_names)), dtype=np.int64)
+        places = [class_names.index(name) for name in head[1:]]
+        wrong = ""
+        for number, row in enumerate(rows):
+            if len(row) != len(head) or not all(cell.strip().isdecimal() and len(cell.strip()) < 10 for cell in row):
+                wrong = f"does not hold a whole number for each of {len(head)} columns for client {number}: correct it"
+                break
+            counts[number, places] = [int(cell) for cell in row[1:]]
+            if not counts[number].any():
+                wrong = f"gives client {number} no row: give it one, or take it out and number the others anew"
+                break
+        if not wrong:
+            return counts
+    raise DataError(
+        f"the partition table {path!r} {wrong}.",
+        public("partition-table", clients=num_clients, classes=len(class_names)),
+    )
 
 
 def _read(path: str) -> str:

@@ -69,25 +69,21 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
     shared, rows = _open(where)
     data = open_data(where.spec, where.cache_dir, data_path)
     source = f"the shared test set {where.path!r}" if where.path else "the shared test set"
+    wrong = ""
     if _form(shared) != _form(data):
-        raise DataError(
-            f"{source} holds {_form(shared)}, but this client's data {_form(data)}: point "
-            "shared-test-path at a test set of this client's form, or leave it out, and rows are set aside. Images of "
-            "another size become alike with image-size.",
-            public("shared-form"),
+        wrong = (
+            f"holds {_form(shared)}, but this client's data {_form(data)}: point shared-test-path at a test set of "
+            "this client's form, or leave it out, and rows are set aside; images become alike in size with image-size"
         )
-    if shared.columns != data.columns:
-        raise DataError(
-            f"{source} has other columns, or other values in them, than this client's table: put the same columns.json "
-            "beside both.",
-            public("shared-form"),
+    elif shared.columns != data.columns:
+        wrong = "has other columns, or other values in them, than this client's table: put one columns.json beside both"
+    elif shared.class_names != data.class_names:
+        wrong = (
+            f"has the classes {', '.join(shared.class_names)}, but this client's data {', '.join(data.class_names)}: "
+            "give both the same classes.txt"
         )
-    if shared.class_names != data.class_names:
-        raise DataError(
-            f"{source} has the classes {', '.join(shared.class_names)}, but this client's data "
-            f"{', '.join(data.class_names)}: give both the same classes.txt.",
-            public("shared-form"),
-        )
+    if wrong:
+        raise DataError(f"{source} {wrong}.", public("shared-form"))
     row_assignment = assignment(where.spec, data, where.cache_dir, own=data_path is not None)
     train = row_assignment.train[0 if data_path is not None else partition]
     copies = np.flatnonzero(np.isin(content_hashes(shared.inputs, rows), content_hashes(data.inputs, train)))

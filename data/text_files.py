@@ -42,8 +42,7 @@ def column_types(path: Path) -> dict[str, pyarrow.DataType]:
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise DataError(
-                f"{str(path)!r} names the column {twice!r} twice: name each column once.",
-                public("column-twice"),
+                f"{str(path)!r} names the column {twice!r} twice: name each column once.", public("column-twice")
             )
         return {name: pyarrow.string() for name in names}
     types: dict[str, pyarrow.DataType | None] = {}
@@ -118,8 +117,7 @@ def _broken_csv(path: Path, error: Exception) -> DataError:
             public("too-large", most=_BLOCK_BYTES),
         )
     return DataError(
-        f"{str(path)!r} cannot be read as CSV ({type(error).__name__}): write it anew.",
-        public("unreadable"),
+        f"{str(path)!r} cannot be read as CSV ({type(error).__name__}): write it anew.", public("unreadable")
     )
 
 
@@ -173,23 +171,16 @@ def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) 
     kind = int if str(field.type) == "int64" else str
     if value is None:
         return None
+    column = f"in column {field.name!r}"
+    wrong = ""
     if type(value) not in _WORDS:
-        raise DataError(
-            f"row {row} of {str(path)!r} has a {type(value).__name__} in column {field.name!r}: write strings or whole "
-            "numbers.",
-            public("other-kind", row=row),
-        )
-    if type(value) is not kind:
-        raise DataError(
-            f"row {row} of {str(path)!r} has {_WORDS[type(value)]} in column "
-            f"{field.name!r}, where other rows have {_WORDS[kind]}: write the column alike in all rows.",
-            public("other-kind", row=row),
-        )
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise DataError(
-            f"row {row} of {str(path)!r} has {value} in column {field.name!r}: write it as a string.",
-            public("other-kind", row=row),
-        )
+        wrong = f"a {type(value).__name__} {column}: write strings or whole numbers"
+    elif type(value) is not kind:
+        wrong = f"{_WORDS[type(value)]} {column}, where other rows have {_WORDS[kind]}: write it alike in all rows"
+    elif isinstance(value, int) and not -(2**63) <= value < 2**63:
+        wrong = f"{value} {column}: write it as a string"
+    if wrong:
+        raise DataError(f"row {row} of {str(path)!r} has {wrong}.", public("other-kind", row=row))
     # half of a pair of escapes is a Python string, but no UTF-8
     if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "ignore").decode() != value:
         raise DataError(

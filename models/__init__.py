@@ -122,8 +122,7 @@ def build(
             if not isinstance(network, nn.Module):
                 kind = type(network).__name__
                 raise ModelError(
-                    f"it gives a {kind}; let it return a SplitModel or another torch module.",
-                    public("no-module"),
+                    f"it gives a {kind}; let it return a SplitModel or another torch module.", public("no-module")
                 )
             if not isinstance(network, SplitModel):
                 network = split(network, input_shape, feature_dim, num_classes, feature_activation)
@@ -154,8 +153,7 @@ def _check_name(name: str) -> None:
         return
     if name in FAMILIES:
         raise ModelError(
-            f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.",
-            public("model-name"),
+            f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.", public("model-name")
         )
     if reads_text(name):
         encoder_name(name)

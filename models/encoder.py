@@ -180,8 +180,7 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
         network = drawn(_seed(public_name(name), 0), make)
         if not isinstance(network, nn.Module):
             raise ModelError(
-                f"the encoder {name!r} is a {type(network).__name__}; let it be a torch module.",
-                public("no-module"),
+                f"the encoder {name!r} is a {type(network).__name__}; let it be a torch module.", public("no-module")
             )
         return Encoder(name, network, input_shape, dim)
     except ModelError:

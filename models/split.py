@@ -142,8 +142,7 @@ def probe(
         module.train(training)
     if not isinstance(output, Tensor):
         raise ModelError(
-            f"it gives a {type(output).__name__}; let it return one tensor, the features alone.",
-            public("no-module"),
+            f"it gives a {type(output).__name__}; let it return one tensor, the features alone.", public("no-module")
         )
     return tuple(output.shape)
 

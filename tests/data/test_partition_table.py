@@ -51,9 +51,9 @@ BAD = {
     HEAD + "1,1,1,1\n0,1,1,1\n": r"does not number the clients from 0 to 1 in that order",
     HEAD + "0," + "1" * 200_000: r"is no CSV file \(field larger than",
     HEAD + '0,1,"1"1,1\n': r"is no CSV file",
-    HEAD + "0,1,1,1\n1,1,x,1\n": r"the row of client 1 in the partition table .* does not hold a whole",
-    HEAD + "0,1,1,1\n1,1,-1,1\n": r"the row of client 1 in",
-    HEAD + "0,1,1,1\n1,1,1\n": r"the row of client 1 in",
+    HEAD + "0,1,1,1\n1,1,x,1\n": r"does not hold a whole number for each of 4 columns for client 1",
+    HEAD + "0,1,1,1\n1,1,-1,1\n": r"columns for client 1",
+    HEAD + "0,1,1,1\n1,1,1\n": r"columns for client 1",
     HEAD + "0,1,1,1\n1,0,0,0\n": r"gives client 1 no row",
     HEAD + "0,1,1,1\n1,1,20,1\n": r"asks for 21 rows of class 'dog', but 20 are there",
 }
