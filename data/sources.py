@@ -30,7 +30,7 @@ from protosphere.data.columns import (
 from protosphere.data.folders import TEST_SPLITS, Folder, read_folder
 from protosphere.data.independent_rows import usable
 from protosphere.data.spiral import NUM_CLASSES, spiral
-from protosphere.data.text_files import batches, column_types
+from protosphere.data.table_files import batches, column_types
 
 if TYPE_CHECKING:
     import datasets
@@ -195,7 +195,7 @@ def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset
 
 
 def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[str, datasets.Dataset]:
-    """The columns that matter, strictly read (text_files.py), as tables in memory maps of `cache_dir`."""
+    """The columns that matter, strictly read (table_files.py), as tables in memory maps of `cache_dir`."""
     import datasets
     import pyarrow
 

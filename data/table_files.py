@@ -1,20 +1,197 @@
-"""The files of a table of numbers and categories: CSV, whose cells are all strings, JSON lines and parquet."""
+"""The files of tables, parquet, CSV and JSON. The last two are read strictly: a value stays as it is, a broken row is an
+error.
+
+`datasets` reads both through pandas' and Arrow's guesses: rows that are short lose columns silently, rows that are long
+shift them, the JSON string "00012" becomes 12 beside a number, and "2020-01-01" a time. Here nothing is guessed, and a
+file is read in pieces.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from protosphere.core.errors import DataError, public
-from protosphere.data.text_files import batches, column_types, json_rows
 
 if TYPE_CHECKING:
     import pyarrow
 
+_BATCH = 1000
+# no row may be longer
+_BLOCK_BYTES = 2**24
+_WORDS = {str: "text", int: "a whole number"}
 # what a JSON value is, as one column may mix it
 _KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number"}
 _INT64 = 2**63
+
+
+def column_types(path: Path) -> dict[str, pyarrow.DataType]:
+    """The columns of a file, in its order, and what each holds: string or, in JSON, int64 by its first value.
+
+    Raises:
+        DataError: the file cannot be read, or names a column twice.
+    """
+    import pyarrow
+
+    if path.suffix == ".csv":
+        try:
+            with _csv(path) as reader:
+                names = reader.schema.names
+        except (pyarrow.ArrowInvalid, UnicodeDecodeError) as error:
+            raise _broken_csv(path, error) from error
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(
+                f"{str(path)!r} names the column {twice!r} twice: name each column once.", public("column-twice")
+            )
+        return {name: pyarrow.string() for name in names}
+    types: dict[str, pyarrow.DataType | None] = {}
+    for _, row in json_rows(path):
+        for key, value in row.items():
+            if types.get(key) is not None:
+                continue
+            if value is None:
+                types[key] = None
+            else:
+                types[key] = pyarrow.int64() if type(value) is int else pyarrow.string()
+    return {name: pyarrow.string() if kind is None else kind for name, kind in types.items()}
+
+
+def batches(path: Path, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+    """The columns of `schema` of a CSV or JSON file, piece by piece. A key that a JSON row lacks is a missing value.
+
+    Raises:
+        DataError: the file cannot be read, a CSV row has more or fewer fields than the header, text is not UTF-8,
+            a JSON value has another type than its column.
+    """
+    import pyarrow
+
+    if path.suffix != ".csv":
+        rows = json_rows(path)
+        while some := list(islice(rows, _BATCH)):
+            arrays = [pyarrow.array([_value(path, *row, field) for row in some], field.type) for field in schema]
+            yield pyarrow.record_batch(arrays, schema=schema)
+        return
+    try:
+        with _csv(path, schema) as reader:
+            for batch in reader:
+                yield batch.select(schema.names)
+    except pyarrow.ArrowInvalid as error:
+        raise _broken_csv(path, error) from error
+
+
+def _csv(path: Path, schema: pyarrow.Schema | None = None) -> Any:
+    from pyarrow import csv
+
+    convert = csv.ConvertOptions(strings_can_be_null=False)
+    if schema is not None:
+        convert.column_types, convert.include_columns = schema, schema.names
+    return csv.open_csv(
+        path,
+        # with threads an error does not tell the row
+        read_options=csv.ReadOptions(use_threads=False, block_size=_BLOCK_BYTES),
+        parse_options=csv.ParseOptions(newlines_in_values=True),
+        convert_options=convert,
+    )
+
+
+def _broken_csv(path: Path, error: Exception) -> DataError:
+    """What Arrow says, without the content of the row: notes do not belong in a log."""
+    reason = str(error)
+    ragged = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", reason)
+    if ragged:
+        row, expected, got = map(int, ragged.groups())
+        return DataError(
+            f"row {row - 2} of {str(path)!r} has another number of fields ({got}) than the header ({expected}): "
+            'mend the row; a field with commas, quotes or line breaks stands in double quotes, a quote in it as "".',
+            public("other-fields", row=row - 2),
+        )
+    if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in reason:
+        match = re.search(r"Row #(\d+)", reason)
+        return _not_utf8(path, int(match[1]) - 2 if match else None)
+    if "Empty CSV file" in reason:
+        return DataError(f"{str(path)!r} is empty: write a header and rows, or remove it.", public("unreadable"))
+    if "straddling" in reason:
+        return DataError(
+            f"{str(path)!r} has a row of more than {_BLOCK_BYTES} bytes: look for a quote without its end.",
+            public("too-large", most=_BLOCK_BYTES),
+        )
+    return DataError(
+        f"{str(path)!r} cannot be read as CSV ({type(error).__name__}): write it anew.", public("unreadable")
+    )
+
+
+def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Number and content of every row: of a line each, or of one array, which is read as a whole."""
+    with path.open("rb") as stream:
+        if stream.read(100).decode("utf-8-sig", "replace").lstrip().startswith("["):
+            stream.seek(0)
+            rows = _parse(path, None, stream.read())
+            yield from ((row, _as_row(path, row, value)) for row, value in enumerate(rows))
+            return
+        stream.seek(0)
+        row = 0
+        for line in stream:
+            if line.strip():
+                yield row, _as_row(path, row, _parse(path, row, line))
+                row += 1
+
+
+def _parse(path: Path, row: int | None, content: bytes) -> Any:
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise _not_utf8(path, row) from None
+    except (ValueError, RecursionError):
+        sentence = f"{str(path)!r} is not JSON: write one object a line, or one array of objects."
+        if row is None:
+            raise DataError(sentence, public("unreadable")) from None
+        raise DataError(f"row {row} of {sentence}", public("not-json", row=row)) from None
+
+
+def _not_utf8(path: Path, row: int | None) -> DataError:
+    """Of a row, or of what stands before the first."""
+    sentence = f"{str(path)!r} is not UTF-8: save the file in UTF-8."
+    if row is None:
+        return DataError(sentence, public("unreadable"))
+    return DataError(f"row {row} of {sentence}", public("not-utf8", row=row))
+
+
+def _as_row(path: Path, row: int, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise DataError(
+            f'row {row} of {str(path)!r} is no object: write rows as {{"text": …, "label": …}}.',
+            public("not-json", row=row),
+        )
+    return value
+
+
+def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) -> str | int | None:
+    value = content.get(field.name)
+    kind = int if str(field.type) == "int64" else str
+    if value is None:
+        return None
+    column = f"in column {field.name!r}"
+    wrong = ""
+    if type(value) not in _WORDS:
+        wrong = f"a {type(value).__name__} {column}: write strings or whole numbers"
+    elif type(value) is not kind:
+        wrong = f"{_WORDS[type(value)]} {column}, where other rows have {_WORDS[kind]}: write it alike in all rows"
+    elif isinstance(value, int) and not -_INT64 <= value < _INT64:
+        wrong = f"{value} {column}: write it as a string"
+    if wrong:
+        raise DataError(f"row {row} of {str(path)!r} has {wrong}.", public("other-kind", row=row))
+    # half of a pair of escapes is a Python string, but no UTF-8
+    if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "ignore").decode() != value:
+        raise DataError(
+            f"row {row} of {str(path)!r} has half of a \\u pair in column {field.name!r}: mend the row.",
+            public("not-utf8", row=row),
+        )
+    return value
 
 
 def types_of(path: Path) -> dict[str, Any]:

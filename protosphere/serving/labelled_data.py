@@ -17,7 +17,7 @@ from protosphere.core.settings import shown
 from protosphere.core.text import class_words
 from protosphere.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
 from protosphere.data.folders import IMAGE_SUFFIXES, is_visible
-from protosphere.data.text_files import json_rows
+from protosphere.data.table_files import json_rows
 from protosphere.serving.predict import Answer, Trained, answers_of, refuse_unfit
 
 TABLES = (".csv", ".parquet", ".jsonl")

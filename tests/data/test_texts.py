@@ -18,7 +18,7 @@ from protosphere.core.errors import DataError
 from protosphere.data.columns import MOST_NAMES, Columns
 from protosphere.data.decoded_cache import decoded
 from protosphere.data.sources import load_source, locate
-from protosphere.data.text_files import column_types
+from protosphere.data.table_files import column_types
 from protosphere.data.texts import Texts
 from tests.data.draws import refusal
 
@@ -197,7 +197,7 @@ def test_csv_that_cannot_be_used(tmp_path, content, words):
 
 
 def test_the_row_of_a_broken_line_is_counted_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("protosphere.data.text_files._BLOCK_BYTES", 64)
+    monkeypatch.setattr("protosphere.data.table_files._BLOCK_BYTES", 64)
     (tmp_path / "set").mkdir()
     for rows, words in (
         ('"a\nb",x\n' * 50 + "secret\n", "row 50 of"),
