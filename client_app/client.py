@@ -254,7 +254,8 @@ class Client:
         waited = preparation.seconds_waited(outcome)
         stamp = self._store(instruction.run).save(instruction.round, state)
         state.encoded = None if self.encoded is None else self.encoded.training
-        upload = checked_payload(self.objective.upload(state, instruction.round), self.objective.upload)
+        parts = self.objective.upload(state, instruction.round)
+        upload = checked_payload(parts, self.objective.upload, self.run.exchange.up)
         self._keep(instruction.run, stamp, state)
         figures = outcome
         if upload is not None and list(upload) == [PrototypeSet.kind]:

@@ -183,14 +183,19 @@ def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> Re
         return encode_instruction(instruction, codec, specs)
 
 
-def aggregated(half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+def aggregated(
+    half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int, specs: Sequence[Spec]
+) -> Outcome:
     """What a method makes of a round's uploads.
+
+    Args:
+        specs: of the parts that go down.
 
     Raises:
         RunError: of `encoded`, where the method itself needs what it sends as it arrives.
     """
     with _convert_codec_errors(server_round):
-        return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate)
+        return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate, specs)
 
 
 @contextmanager

@@ -212,7 +212,7 @@ class PrototypeStrategy(Strategy):
             log.info("resuming after round %d", self.state.last_round)
         else:
             self.half.constants = self.state.constants = self.half.derive_constants()
-            beginning = checked_outcome(self.half.begin(), self.half.begin)
+            beginning = checked_outcome(self.half.begin(), self.half.begin, self.run.exchange.down)
             self.state.method, self.state.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())
 
@@ -346,7 +346,7 @@ class PrototypeStrategy(Strategy):
             believed, warnings = self.believed.uploads(uploads)
             if waiting:
                 believed = Waiting(self._scratch, waiting, self.believed.upload)
-            outcome = aggregated(self.half, believed, self.state.method, server_round)
+            outcome = aggregated(self.half, believed, self.state.method, server_round, self.run.exchange.down)
             norm = self.half.feature_norm(uploads)
         aggregation = Aggregation(server_round, replies, uploads, self.state.downloads, outcome, norm)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)

@@ -3,7 +3,7 @@
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,6 +15,7 @@ from protosphere.core import plugins
 from protosphere.prototypes.part import Part
 from protosphere.strategies.contract import Loss, Method, Objective, Outcome, Phase
 from protosphere.wire.payloads import KINDS
+from protosphere.wire.specs import Spec
 
 FAILED = 101  # beyond Flower's own error codes: what a client answers whose method fails
 # of the machine and the moment, and no fault of the method's
@@ -133,11 +134,14 @@ def checked_phases(phases: object, objective: Objective) -> list[Phase]:
     return list(phases)
 
 
-def checked_payload(payload: Any, of: Callable[..., object]) -> Any:
+def checked_payload(payload: Any, of: Callable[..., object], specs: Sequence[Spec]) -> Any:
     """What a half gives to be sent.
 
+    Args:
+        specs: of the parts that the method's exchange names for that way.
+
     Raises:
-        MethodError: it is neither None nor a dict from names to parts.
+        MethodError: it is neither None nor a dict from names to parts, or one of them is not of `specs`.
     """
     if payload is None:
         return None
@@ -151,11 +155,17 @@ def checked_payload(payload: Any, of: Callable[..., object]) -> Any:
         if not isinstance(name, str) or not isinstance(part, Part):
             kinds = ", ".join(kind.__name__ for kind in KINDS.values())
             _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, where {kinds} may be")
+        if (name, part.kind) not in [(spec.name, spec.kind) for spec in specs]:
+            agreed = ", ".join(f"{spec.name!r} ({KINDS[spec.kind].__name__})" for spec in specs) or "none"
+            _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, but its `exchange` names {agreed}")
     return payload
 
 
-def checked_outcome(outcome: object, of: Callable[..., object]) -> Outcome:
+def checked_outcome(outcome: object, of: Callable[..., object], specs: Sequence[Spec]) -> Outcome:
     """What `ServerHalf.aggregate` or `begin` has returned.
+
+    Args:
+        specs: of the parts that go down.
 
     Raises:
         MethodError: it is no outcome, or its state or downloads are none.
@@ -169,7 +179,7 @@ def checked_outcome(outcome: object, of: Callable[..., object]) -> Outcome:
     if not isinstance(outcome.downloads, Mapping):
         _refuse(of, f"has {_describe(outcome.downloads)} as `downloads`, where a dict from clients to payloads is due")
     for payload in outcome.downloads.values():
-        checked_payload(payload, of)
+        checked_payload(payload, of, specs)
     return outcome
 
 

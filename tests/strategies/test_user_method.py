@@ -64,6 +64,17 @@ WRONG = {
     "downloads": ("to_everyone(prototypes))", "{-1: 3})", "a int to be sent"),
     "a lone part": ("to_everyone(prototypes))", "{-1: prototypes})", 'a dict of parts is due: {"prototypes": ...}'),
     "a part": ("to_everyone(prototypes))", '{-1: {"prototypes": 3}})', "a int as the part 'prototypes'"),
+    "another part": (
+        "to_everyone(prototypes))",
+        '{-1: {"means": prototypes}})',
+        r"as the part 'means' to be sent, but its `exchange` names 'prototypes' \(PrototypeSet\)",
+    ),
+    "a part of another kind": (
+        "        return Outcome(as_state(prototypes), to_everyone(prototypes))",
+        "        from protosphere.prototypes.weights import Weights\n"
+        '        return Outcome({}, {-1: {"prototypes": Weights({"a": prototypes.vectors})}})',
+        r"a Weights as the part 'prototypes' to be sent, but its `exchange` names 'prototypes' \(PrototypeSet\)",
+    ),
 }
 
 
