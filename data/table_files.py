@@ -1,5 +1,5 @@
-"""The files of tables, parquet, CSV and JSON. The last two are read strictly: a value stays as it is, a broken row is an
-error.
+"""The files of tables: parquet, CSV and JSON. CSV and JSON are read strictly: a value stays as it is, a broken row is
+an error.
 
 `datasets` reads both through pandas' and Arrow's guesses: rows that are short lose columns silently, rows that are long
 shift them, the JSON string "00012" becomes 12 beside a number, and "2020-01-01" a time. Here nothing is guessed, and a

@@ -64,7 +64,7 @@ WRONG = {
     "downloads": ("to_everyone(prototypes))", "{-1: 3})", "a int to be sent"),
     "a lone part": ("to_everyone(prototypes))", "{-1: prototypes})", 'a dict of parts is due: {"prototypes": ...}'),
     "a part": ("to_everyone(prototypes))", '{-1: {"prototypes": 3}})', "a int as the part 'prototypes'"),
-    "another part": (
+    "a part of another name": (
         "to_everyone(prototypes))",
         '{-1: {"means": prototypes}})',
         r"as the part 'means' to be sent, but its `exchange` names 'prototypes' \(PrototypeSet\)",
