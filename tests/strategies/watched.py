@@ -98,8 +98,8 @@ def watched(settings, seen, grid=LocalGrid):
             goes = self.half.downloads_due(server_round, trains)
             downloads = self.state.downloads
             key = self.half.address(partition, downloads, self.state.method, server_round)
-            (once,) = (feature for feature in self.features if isinstance(feature, DownloadOnce))
-            has = run.exchange.once and once.received.get(partition) == once.made > 0
+            kept = [feature for feature in self.features if isinstance(feature, DownloadOnce)]
+            has = any(once.received.get(partition) == once.made > 0 for once in kept)
             seen.sent[partition, server_round, trains] = downloads.get(key) if goes and not has else None
         return whole_messages(self, partitions, kind, server_round, due)
 
