@@ -1,5 +1,6 @@
 """What many tests need: a PROTOSPHERE_HOME of their own, and a short quiet run over the in-process grid."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -28,6 +29,14 @@ errors.strict = True
 def one_thread():
     """Torch's thread count changes sums, and cores are shared with other work."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_sync():
+    """No test cuts the power, and waiting for the disk took most of a small run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
 
 
 @pytest.fixture(scope="session")
