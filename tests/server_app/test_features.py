@@ -1,12 +1,14 @@
 """Features hang on the rounds: each can be taken out of the registry, and the rounds name none of them."""
 
 import ast
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
 
 from protosphere.client_app.features import FEATURES as CLIENT_FEATURES
 from protosphere.server_app.features import FEATURES
+from protosphere.strategies import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "client_selection", "roster", "app")
@@ -31,34 +33,60 @@ ONCE = {"rounds": 2, "strategy": "protosphere"}
 LEAVES = {"ensemble": "ensemble", "confusion": "confusion"}  # what stands in a line because of the feature
 
 
-def lines_without_time(lines):
-    return [{name: value for name, value in line.items() if name not in ("time", "bytes")} for line in lines]
+WHOLE = {}  # lines of the runs with all their features, by their settings
 
 
-@pytest.mark.parametrize("settings", [ALL, PRIVATE, ONCE], ids=["all", "private", "once"])
-@pytest.mark.parametrize("name", FEATURES)
-def test_a_feature_that_is_taken_out_takes_nothing_else_with_it(run, metrics, monkeypatch, name, settings):
-    whole = lines_without_time(metrics(run(settings)))
+@pytest.fixture
+def lines_of(run, metrics):
+    def read(settings):
+        lines = metrics(run(settings))
+        return [{name: value for name, value in line.items() if name not in ("time", "bytes")} for line in lines]
+
+    return read
+
+
+@pytest.fixture
+def whole(lines_of):
+    def once(settings):
+        key = str(settings)
+        if key not in WHOLE:
+            WHOLE[key] = lines_of(settings)
+        return deepcopy(WHOLE[key])
+
+    return once
+
+
+PAIRS = [
+    pytest.param(name, settings, id=f"{name}-{settings['strategy']}-{settings.get('privacy', 'none')}")
+    for name in FEATURES
+    for settings in (ALL, PRIVATE, ONCE)
+    if FEATURES[name].applies(read_settings(settings))
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), PAIRS)
+def test_a_feature_that_is_taken_out_takes_nothing_else_with_it(lines_of, whole, monkeypatch, name, settings):
+    before = whole(settings)
     monkeypatch.delitem(FEATURES, name)
-    lines = lines_without_time(metrics(run(settings)))
+    lines = lines_of(settings)
     assert [line["round"] for line in lines] == [1, 2, 3]
     if settings is PRIVATE:
         # noise is the operating system's: no two runs are alike, and clients refuse a message without the means
         assert name == "privacy" or not any(line["problems"] for line in lines)
         return
-    for line in whole:
+    for line in before:
         line.pop(LEAVES.get(name, ""), None)
-    assert lines == whole
+    assert lines == before
 
 
 @pytest.mark.parametrize("name", CLIENT_FEATURES)
-def test_a_clients_feature_that_is_taken_out_takes_nothing_else_with_it(run, metrics, monkeypatch, name):
-    whole = lines_without_time(metrics(run(ALL)))
+def test_a_clients_feature_that_is_taken_out_takes_nothing_else_with_it(lines_of, whole, monkeypatch, name):
+    before = whole(ALL)
     monkeypatch.delitem(CLIENT_FEATURES, name)
-    lines = lines_without_time(metrics(run(ALL)))
-    for line in whole:
+    lines = lines_of(ALL)
+    for line in before:
         line.pop(LEAVES[name], None)
-    assert lines == whole
+    assert lines == before
 
 
 @pytest.mark.parametrize(
@@ -75,5 +103,5 @@ def test_the_core_does_not_name_it(room, files, name):
         assert not [used for used in names if any(word in used.lower() for word in WORDS[name])], (file, name)
 
 
-def test_every_feature_has_words_here():
-    assert WORDS.keys() == FEATURES.keys()
+def test_every_feature_has_words_here_and_is_taken_out():
+    assert WORDS.keys() == FEATURES.keys() == {pair.values[0] for pair in PAIRS}

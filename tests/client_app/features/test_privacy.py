@@ -145,15 +145,15 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_what_goes_wrong_with_rows_changes_no_byte(monkeypatch, tmp_path, fault):
+def test_what_goes_wrong_with_rows_changes_no_byte(monkeypatch, tmp_path):
     monkeypatch.setattr(Ledger, "release", constant)
     sites = [site(tmp_path / name, *FULL) for name in ("one", "other")]
     whole = run(sites, {"strategy": "protonorm"})[1]
-    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "again"))
-    owner, name, error = FAULTS[fault]
-    monkeypatch.setattr(owner, name, raising(error))
-    assert run(sites, {"strategy": "protonorm"})[1] == whole
+    for number, (fault, (owner, name, error)) in enumerate(FAULTS.items()):
+        with monkeypatch.context() as patch:
+            patch.setenv("PROTOSPHERE_HOME", str(tmp_path / f"again-{number}"))
+            patch.setattr(owner, name, raising(error))
+            assert run(sites, {"strategy": "protonorm"})[1] == whole, fault
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in [*RELEASES, *QUIET]])
