@@ -32,17 +32,20 @@ from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, w
 OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 SERVER = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
 COUNTED = {"disclose-class-counts": True}
+FEW = {"fedgen": {"fedgen.server-steps": 5}, "fedpa": {"fedpa.server-steps": 5}}  # each step is alike
 ROWS: dict[str, dict[str, Any]] = {name: dict(ASKED[name]) for name in METHODS}
 ROWS["gfpl"] |= OFTEN
+ROWS["fedgen"] |= FEW["fedgen"]
+ROWS["fedpa"] |= FEW["fedpa"]
 ROWS["fedtgp"] |= SERVER
 ROWS["tinyproto-ft"] |= SERVER
 ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "weighted"} | COUNTED
 ROWS["gfpl by samples"] = {"strategy": "gfpl", "gfpl.weighting": "samples"} | OFTEN | COUNTED
 ROWS["gfpl without its exchange"] = {"strategy": "gfpl", "gfpl.pseudo-features": 0, "gfpl.dual-classifier": False}
 ROWS["fednh by samples"] = {"strategy": "fednh", "fednh.weighting": "samples"} | COUNTED
-ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "models": "perceptron"}
-ROWS["fedgen by samples"] = {"strategy": "fedgen", "fedgen.weighting": "samples"} | COUNTED
-ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | COUNTED
+ROWS["fedgen of all weights"] = {"strategy": "fedgen", "fedgen.share": "all", "models": "perceptron"} | FEW["fedgen"]
+ROWS["fedgen by samples"] = {"strategy": "fedgen", "fedgen.weighting": "samples"} | FEW["fedgen"] | COUNTED
+ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | FEW["fedpa"] | COUNTED
 ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
 ROWS["protosphere"] |= {"protosphere.exchanges": 1}
 ROWS["fedcgs by means alone"] = ROWS["fedcgs"] | {"fedcgs.covariance": "identity"}
@@ -157,7 +160,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
     # beside weights prototypes go by a name of their own
     crossed = {name.removeprefix("prototypes.") for name in seen.arrays["up"]}
     told = {"confusion"} if read_settings(ROWS[row]).confusion else set()
-    assert seen.records["down"] == told | {"instruction", *(["payload"] if exchange.down else [])}
+    assert seen.records["down"] == {"instruction", *(["payload"] if exchange.down else [])}
     payload = {"payload"} if exchange.up else set()
     assert seen.records["up"] == told | payload | {"identity", "report", "training", "evaluation"}
     by_words = {
@@ -251,7 +254,8 @@ def left_by(folder):
     return {name: (tensor.dtype, tuple(tensor.shape), tensor.numpy().tobytes()) for name, tensor in found.items()}
 
 
-@every_row
+# who is weighed by class counts keeps nothing else
+@pytest.mark.parametrize("row", [row for row in ROWS if row in METHODS or not COUNTED.items() <= ROWS[row].items()])
 def test_cut_in_a_round_and_resumed_by_other_workers_is_as_never_cut_to_the_bit(row):
     """The clients of the last round have trained when the server ends; each worker finds what another has left."""
     seen, settings, folders = whole(row), WHOLE | of_one(row) | ROWS[row], []
@@ -293,6 +297,29 @@ def test_who_is_evaluated_rarely_trains_sends_and_scores_the_same(row, monkeypat
         if line["round"] <= ROUNDS:
             assert line["training"]["loss"] == other["training"]["loss"]
     assert "prototype_norm" not in rare.lines()[0]["training"]
+
+
+DEAF = [name for name in METHODS if "client-weights" not in settings_read(ROWS[name])]
+
+
+@pytest.mark.parametrize("row", [name for name in DEAF if not name.startswith("tinyproto")])
+def test_who_does_not_read_the_weights_of_clients_is_the_same_by_any(row):
+    """Of clients with different numbers of samples."""
+    seen = whole(row)
+    assert len({client["rows"][0] for client in RunFolder(seen.folder).roster()}) > 1
+    alike = without_time(start(WHOLE | of_one(row) | ROWS[row] | {"client-weights": "equal"}))
+    assert [what_it_comes_to(line) for line in alike] == [what_it_comes_to(line) for line in seen.lines()]
+
+
+def test_who_reads_the_weights_of_clients_is_another_by_others():
+    alike = without_time(start(WHOLE | of_one("fedavg") | ROWS["fedavg"] | {"client-weights": "equal"}))
+    assert [what_it_comes_to(line) for line in alike] != [what_it_comes_to(line) for line in whole("fedavg").lines()]
+    assert {"local", "frame", "fedproto", "fesem", "fednh", "fml", "gfpl"} < set(DEAF)
+    assert not {"fedper", "ditto", "fedfa", "fedgen", "fedcgs", "protosphere"} & set(DEAF)
+
+
+def what_it_comes_to(line):
+    return line.get("training", {}).get("loss"), line["evaluation"]["rules"]
 
 
 # --- lies, one kind a round ------------------------------------------------------------------------------------
@@ -352,7 +379,16 @@ class Lying(LocalGrid):
         return replies
 
 
-@every_method
+def by_what_is_checked():
+    """The first method of each way in which uploads are checked: the same parts, asked of the same functions."""
+    first = {}
+    for name in METHODS:
+        exchange, server = read_settings(ROWS[name]).exchange, METHOD_OF[name].server
+        first.setdefault((exchange.up, exchange.counts, exchange.either, server.impossible, server.awaited), name)
+    return list(first.values())
+
+
+@pytest.mark.parametrize("name", by_what_is_checked())
 def test_a_lie_costs_its_round_s_upload_and_nothing_else(name):
     seen = watched({"rounds": len(LIES) + 1} | ROWS[name], Seen(), Lying)
     exchange = read_settings(ROWS[name]).exchange

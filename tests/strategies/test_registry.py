@@ -11,11 +11,10 @@ import pytest
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import ELSEWHERE, RECEIVED, RULES, Settings, shown
-from protosphere.strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign, settings_read
+from protosphere.strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
 from protosphere.strategies.contract import Objective, ServerHalf
 from protosphere.strategies.fedproto import FedProtoSettings
 from protosphere.wire.specs import KINDS
-from tests.strategies.kin import SMALL
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -386,16 +385,17 @@ def test_an_int_for_a_float_is_the_same_default():
 
 @pytest.mark.parametrize("strategy", METHODS)
 def test_a_setting_of_another_method_is_refused_unless_it_is_the_default(strategy):
+    defaults = everything(strategy=strategy)
     for name in OWN:
-        default = known_settings()[name]
-        config = everything(strategy=strategy) | {name: another(default)}
+        default = defaults[name]
+        config = defaults | {name: another(default)}
         if name.rpartition(".")[0] in load_method(strategy).settings:
             refuse_foreign(config)
             continue
         text = refused(refuse_foreign, config)
         assert f"`{name}` is {shown(another(default))}, but `{strategy}` does not read it" in text
         assert f"its default is {shown(default)}" in text
-    refuse_foreign(everything(strategy=strategy))
+    refuse_foreign(defaults)
 
 
 @pytest.mark.parametrize(
@@ -422,32 +422,3 @@ def test_all_that_others_call_settings_are_none_of_ours_and_lead_to_some():
     known = known_settings()
     assert set(ELSEWHERE.values()) <= known.keys()
     assert not ELSEWHERE.keys() & known.keys()
-
-
-# --- what a method reads ----------------------------------------------------------------------------------------
-
-
-def in_weights(run, metrics, strategy):
-    """What a run comes to by either of `client-weights`, where clients have different numbers of samples."""
-    for weights in ("samples", "equal"):
-        settings = (
-            SMALL | ASKED[strategy] | {"partition": "dirichlet", "alpha": 0.3, "min-samples": 4, "feature-dim": 12}
-        )
-        lines = metrics(run(settings | {"client-weights": weights}))
-        yield [(line.get("training", {}).get("loss"), line["evaluation"]["rules"]) for line in lines]
-
-
-DEAF = [name for name in METHODS if "client-weights" not in settings_read(ASKED[name])]
-
-
-@pytest.mark.parametrize("strategy", [name for name in DEAF if not name.startswith("tinyproto")])
-def test_who_does_not_read_the_weights_of_clients_is_the_same_by_any(run, metrics, strategy):
-    by_samples, alike = in_weights(run, metrics, strategy)
-    assert by_samples == alike
-
-
-def test_who_reads_the_weights_of_clients_is_another_by_others(run, metrics):
-    by_samples, alike = in_weights(run, metrics, "fedavg")
-    assert by_samples != alike
-    assert {"local", "frame", "fedproto", "fesem", "fednh", "fml", "gfpl"} < set(DEAF)
-    assert not {"fedper", "ditto", "fedfa", "fedgen", "fedcgs", "protosphere"} & set(DEAF)
