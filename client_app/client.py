@@ -37,7 +37,7 @@ from protosphere.strategies.contract import ClientState
 from protosphere.strategies.user_method import checked_payload
 from protosphere.wire.codec import codec_of
 from protosphere.wire.parts import Limits, as_sent
-from protosphere.wire.payloads import Identity, Instruction, Payload, Report, prototypes_of
+from protosphere.wire.payloads import Identity, Instruction, Payload, Report, class_vectors
 from protosphere.wire.weights import layout_lines
 
 _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
@@ -258,9 +258,11 @@ class Client:
         upload = checked_payload(parts, self.objective.upload, self.run.exchange.up)
         self._keep(instruction.run, stamp, state)
         figures = outcome
-        if upload is not None and list(upload) == [PrototypeSet.kind]:
-            # of scaled prototypes the norm without the scale would give the scale away
-            figures = replace(figures, prototype_norm=mean_norm(prototypes_of(as_sent(upload, self.run.exchange.up))))
+        if upload is not None and not self.run.exchange.weights:
+            sent_vectors = class_vectors(as_sent(upload, self.run.exchange.up))
+            if isinstance(sent_vectors, PrototypeSet):
+                # of scaled prototypes the norm without the scale would give the scale away
+                figures = replace(figures, prototype_norm=mean_norm(sent_vectors))
         seconds = time.perf_counter() - preparation.began - waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
 

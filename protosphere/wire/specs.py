@@ -5,15 +5,13 @@ from typing import Literal
 
 from protosphere.wire.transforms import Transform
 
-KINDS = ("prototypes", "mixtures", "weights")
-
 
 @dataclass(frozen=True)
 class Spec:
     """One part of a message.
 
     Attributes:
-        kind: one of KINDS.
+        kind: "prototypes", "mixtures" or "weights".
         name: its name on the wire; "": that of its kind.
         classwise: of prototypes, whether a row has K values (outputs) instead of d (features).
         counts: whether class counts go with it.

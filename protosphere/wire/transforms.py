@@ -33,7 +33,7 @@ class Transform:
     """One step on the way across. As it stands: nothing happens.
 
     Attributes:
-        kind: of the parts that it is for, one of specs.KINDS.
+        kind: of the parts that it is for, as `Spec.kind`.
     """
 
     kind: ClassVar[str] = ""

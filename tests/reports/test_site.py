@@ -33,9 +33,9 @@ def site(home, monkeypatch):
         replies = []
         for number, kind in ((1, MessageType.TRAIN), (2, MessageType.TRAIN), (3, MessageType.EVALUATE)):
             trained = 0 if number == 1 else number - 1
-            records = encode_instruction(
-                Instruction("a-run", number, True, None, trained, confusion=number == 3), Codec(10, 8)
-            )
+            asks = ("confusion",) if number == 3 else ()
+            instruction = Instruction("a-run", number, True, None, trained, asks=asks)
+            records = encode_instruction(instruction, Codec(10, 8))
             message = Message(records, 77, kind)
             replies.append(
                 (records, app(message, Context(1, 77, node, RecordDict(), QUICK | (settings or {}))).content)

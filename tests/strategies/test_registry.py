@@ -14,7 +14,7 @@ from protosphere.core.settings import ELSEWHERE, RECEIVED, RULES, Settings, show
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings, refuse_foreign
 from protosphere.strategies.contract import Objective, ServerHalf
 from protosphere.strategies.fedproto import FedProtoSettings
-from protosphere.wire.specs import KINDS
+from protosphere.wire.payloads import KINDS
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
