@@ -22,7 +22,7 @@ from torch import nn
 
 from benchmarks.common import described_parser, table_head, table_row, where
 from protosphere.client_app.cohort import Cohorts
-from protosphere.client_app.state import lay_out, new_state
+from protosphere.client_app.store import lay_out, new_state
 from protosphere.client_app.train import Job, measured
 from protosphere.core.seeds import limited_threads
 from protosphere.data.client_data import ClientData, InputTransform, Rows

@@ -49,14 +49,14 @@ from benchmarks.common import (
     where,
 )
 from protosphere.client_app.client import Client
-from protosphere.client_app.state import new_state
+from protosphere.client_app.store import new_state
 from protosphere.client_app.train import batches
 from protosphere.core.seeds import generator, limited_threads
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.flower_run import launch
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.launch.run_config import plan
-from protosphere.models.optim import EagerSGD
+from protosphere.models.optimiser import EagerSGD
 from protosphere.prototypes.losses import prototype_pull
 from protosphere.record.folder import RunFolder
 

@@ -10,8 +10,8 @@ from flwr.clientapp import ClientApp
 
 from protosphere.client_app.client import Client, Preparation
 from protosphere.client_app.message_log import note
-from protosphere.client_app.public_errors import KINDS, OPEN, USER_ERRORS, over_ray, simulated, told, withheld
-from protosphere.client_app.run import run_of
+from protosphere.client_app.public_errors import KINDS, OPEN, USER_ERRORS, told, withheld
+from protosphere.client_app.site import over_ray, run_of, simulated
 from protosphere.client_app.train import Job, Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.home import OTHER_HOME, OtherHomeError, home, refuse_other, stores

@@ -14,11 +14,19 @@ from protosphere.client_app.evaluate import DivergenceError, evaluate, measure
 from protosphere.client_app.feature import Arrival, features_of
 from protosphere.client_app.features.encoder import encoded_of
 from protosphere.client_app.features.privacy import guard_of, private_spec, refuse_unprotected
-from protosphere.client_app.public_errors import over_ray, simulated, told
-from protosphere.client_app.run import run_of, told_in_full
-from protosphere.client_app.site import device_for, refuse_code, specs, text, whole_number
-from protosphere.client_app.state import describe, lay_out, new_state, size_of
-from protosphere.client_app.store import Stamp, Store
+from protosphere.client_app.public_errors import told
+from protosphere.client_app.site import (
+    device_for,
+    over_ray,
+    refuse_code,
+    run_of,
+    simulated,
+    specs,
+    text,
+    told_in_full,
+    whole_number,
+)
+from protosphere.client_app.store import Stamp, Store, describe, lay_out, new_state, size_of
 from protosphere.client_app.train import Job, Outcome, mean_norm
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError, public
@@ -35,8 +43,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout
 from protosphere.strategies.contract import ClientState
 from protosphere.strategies.user_method import checked_payload
-from protosphere.wire.codec import codec_of
-from protosphere.wire.parts import Limits, as_sent
+from protosphere.wire.codec import Limits, as_sent, codec_of
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report, class_vectors
 from protosphere.wire.weights import layout_lines
 

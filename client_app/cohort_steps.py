@@ -25,8 +25,7 @@ from protosphere.client_app.tensor_trees import filled, structure, tensors_in
 from protosphere.client_app.train import Job, batches, optimiser_of, stop_if_not_finite, stop_if_spoilt
 from protosphere.core.devices import exact
 from protosphere.core.seeds import generator
-from protosphere.models.optim import EagerSGD, project
-from protosphere.models.optimiser_state import optimiser_tensors
+from protosphere.models.optimiser import EagerSGD, optimiser_tensors, project
 from protosphere.strategies.contract import Batch, ClientState, Objective, Phase
 from protosphere.strategies.user_method import checked_loss
 

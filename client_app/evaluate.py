@@ -13,8 +13,7 @@ from protosphere.core.devices import exact
 from protosphere.core.errors import ToldError
 from protosphere.core.settings import RECEIVED
 from protosphere.data.client_data import ClientData, Rows, Transform
-from protosphere.prototypes.discriminant import discriminant_scores, pooled_covariance
-from protosphere.prototypes.nearest import nearest_scores
+from protosphere.prototypes.prediction import discriminant_scores, nearest_scores, pooled_covariance
 from protosphere.prototypes.prototype_set import class_means
 from protosphere.record.figures import MAJORITY
 from protosphere.strategies.contract import ClientState, Objective

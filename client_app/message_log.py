@@ -16,8 +16,8 @@ from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
 
-from protosphere.client_app.public_errors import simulated
-from protosphere.core.checksums import sealed
+from protosphere.client_app.site import simulated
+from protosphere.core.files import sealed
 from protosphere.wire.payloads import Report
 from protosphere.wire.sizes import record_bytes
 

@@ -2,12 +2,11 @@
 a site's errors stay in its own log but for words that quote nothing of its data."""
 
 import logging
-import sys
 import traceback
 
 from protosphere.client_app.evaluate import DivergenceError
 from protosphere.client_app.features.privacy_ledger import LedgerError
-from protosphere.client_app.site import NodeConfig, has_own
+from protosphere.client_app.site import NodeConfig, has_own, simulated
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import DataError, ModelError, SettingError, UnsizedError
 from protosphere.strategies.user_method import MethodError
@@ -31,25 +30,6 @@ USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
 OPEN = (MessageError, CodecError)
 # Of these no row decides whether they are raised, nor on their words.
 PUBLIC = (SettingError, ModelError, LedgerError, UnsizedError)
-_here = False
-
-
-def simulate() -> None:
-    """This process, and no site's, has the clients: for who runs them without Ray."""
-    global _here
-    _here = True
-
-
-def simulated() -> bool:
-    """Whether this process is a simulation's. Ray is only asked, never imported: a deployment starts a process a
-    message."""
-    ray = sys.modules.get("ray")
-    return _here or (ray is not None and bool(ray.is_initialized()))
-
-
-def over_ray() -> bool:
-    """Whether Ray has the simulation's clients, each of which it may take to another machine."""
-    return not _here and simulated()
 
 
 def told(error: Exception, node: NodeConfig) -> str:

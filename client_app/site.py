@@ -1,14 +1,19 @@
-"""What a site says of itself in its SuperNode's node config, and what the run may not decide in its place."""
+"""The run and the site of a message: the run's settings as a client reads them, what the site says of itself in its
+SuperNode's node config, and what the run may not decide in its place."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
+from flwr.app import Context
 
 from protosphere.core import plugins
 from protosphere.core.devices import device_of
-from protosphere.core.errors import SettingError, public
+from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import Settings, device_name, shown
 from protosphere.data.assignment import DataSpec
 from protosphere.data.columns import Columns
@@ -16,9 +21,29 @@ from protosphere.data.from_settings import data_spec, shared_test_spec
 from protosphere.data.shared_test_set import SharedTestSpec
 from protosphere.data.user_code import own_code
 from protosphere.models import told_name
+from protosphere.strategies import Run, read_settings, unpacked
 
 NodeConfig = Mapping[str, Any]
+_here = False
 COLUMNS = ("text-column", "label-column", "group-column")
+
+
+def simulate() -> None:
+    """This process, and no site's, has the clients: for who runs them without Ray."""
+    global _here
+    _here = True
+
+
+def simulated() -> bool:
+    """Whether this process is a simulation's. Ray is only asked, never imported: a deployment starts a process a
+    message."""
+    ray = sys.modules.get("ray")
+    return _here or (ray is not None and bool(ray.is_initialized()))
+
+
+def over_ray() -> bool:
+    """Whether Ray has the simulation's clients, each of which it may take to another machine."""
+    return not _here and simulated()
 
 
 def text(node: NodeConfig, name: str) -> str:
@@ -147,3 +172,43 @@ def _find_device(name: Any, where: str) -> torch.device:
     except ValueError as error:
         raise SettingError(f"{where} {name!r}; it {error}.") from None
     return device_of(name, where)
+
+
+def run_of(context: Context) -> Run:
+    """The run that a context belongs to.
+
+    Raises:
+        SettingError: its settings cannot be used.
+    """
+    with told_in_full():
+        # what is packed counts as what is not: it, too, may name a file
+        config = unpacked(context.run_config)
+    strategy, strategy_file = str(config.get("strategy", "")), text(context.node_config, "strategy-file")
+    if plugins.is_file(strategy) and not simulated():
+        if not strategy_file:
+            raise SettingError.public(
+                "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
+                "FILE, the same as the server's."
+            )
+        # the run's path is one of the server's machine; what it holds by which name is the run's to say
+        attribute = plugins.parted(strategy)[1]
+        config["strategy"] = f"{strategy_file}:{attribute}" if attribute else strategy_file
+        # a file of the site's: what it says when it fails is not told
+        return _read_settings(tuple(sorted(config.items())))
+    with told_in_full():
+        return _read_settings(tuple(sorted(config.items())))
+
+
+@lru_cache(maxsize=8)
+def _read_settings(items: tuple[tuple[str, Any], ...]) -> Run:
+    return read_settings(dict(items))
+
+
+@contextmanager
+def told_in_full() -> Iterator[None]:
+    """Inside, only the run's settings and the number of classes decide what goes wrong: the server knows both."""
+    try:
+        yield
+    except (SettingError, ModelError) as error:
+        error.told = str(error).rstrip(".")
+        raise

@@ -16,8 +16,7 @@ from protosphere.core.seeds import generator
 from protosphere.core.settings import Settings
 from protosphere.data.augment import Augment, augmented
 from protosphere.data.client_data import ClientData
-from protosphere.models.optim import EagerSGD
-from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
+from protosphere.models.optimiser import EagerSGD, optimiser_tensors, restore_optimiser
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState, Loss, Objective, Phase
 from protosphere.strategies.user_method import checked_loss, checked_phases

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from protosphere.core.checksums import KIND, opened, sealed
 from protosphere.core.errors import DataError, UnsizedError, public
+from protosphere.core.files import KIND, opened, sealed
 from protosphere.data.arrays import Arrays, read_arrays
 from protosphere.data.columns import USUAL, Columns, column_values
 from protosphere.data.custom_dataset import read_code

@@ -15,7 +15,7 @@ from protosphere.clients import Array, Client
 from protosphere.core.errors import SettingError
 from protosphere.core.home import stores
 from protosphere.core.settings import shown
-from protosphere.record import history
+from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.record.locations import find_run, results_root
 from protosphere.reports import canvas
@@ -189,7 +189,7 @@ class Run:
 
     def _earlier(self, round: int, newest: int) -> "Prototypes":
         """The global prototypes of a round before the newest."""
-        earlier = history.kept(self.folder)
+        earlier = snapshots.kept(self.folder)
         if round not in earlier:
             numbers = ", ".join(map(str, sorted({*earlier, newest})))
             raise SettingError(

@@ -13,15 +13,13 @@ from flwr.serverapp import Grid
 
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
-from protosphere.record.round import Bytes, Reply, RunError
-from protosphere.record.uploads import Scratch
+from protosphere.record.round import Bytes, Reply, RunError, Scratch
 from protosphere.server_app.feature import Feature
 from protosphere.strategies.contract import Outcome, ServerHalf, State
 from protosphere.strategies.user_method import FAILED, checked_outcome
 from protosphere.wire.checks import CodecError
-from protosphere.wire.codec import Codec
+from protosphere.wire.codec import Codec, Limits, decode_payload, payload_bytes
 from protosphere.wire.messages import MessageError, decode_report, encode_instruction
-from protosphere.wire.parts import Limits, decode_payload, payload_bytes
 from protosphere.wire.payloads import Identity, Instruction, Payload, class_vectors
 from protosphere.wire.replies import in_turn, is_simulated, pulled
 from protosphere.wire.sizes import measured, together

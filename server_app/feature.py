@@ -12,8 +12,7 @@ from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply
-from protosphere.record.uploads import Scratch
+from protosphere.record.round import Reply, Scratch
 from protosphere.strategies import Run
 from protosphere.strategies.contract import Outcome, ServerHalf
 from protosphere.wire.checks import RecordType

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from protosphere.core.errors import SettingError
-from protosphere.prototypes.part import ClassVectors
+from protosphere.prototypes.prototype_set import ClassVectors
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply, RunError
 from protosphere.strategies import Run

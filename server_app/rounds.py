@@ -34,9 +34,8 @@ from protosphere.record.metrics_lines import (
     times,
     training_line,
 )
-from protosphere.record.round import Bytes, Reply, RunError
-from protosphere.record.snapshot import separation_of, snapshot
-from protosphere.record.uploads import Scratch, Waiting
+from protosphere.record.round import Bytes, Reply, RunError, Scratch, Waiting
+from protosphere.record.snapshots import separation_of, snapshot
 from protosphere.server_app.agreement import Terms
 from protosphere.server_app.checkpoint import RoundState, pack, unpack
 from protosphere.server_app.client_selection import sampled
@@ -66,9 +65,8 @@ from protosphere.strategies.contract import ServerHalf, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.strategies.weights import OtherWeightsError
 from protosphere.wire.claims import Believed
-from protosphere.wire.codec import Codec
+from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.messages import encode_question
-from protosphere.wire.parts import Limits
 from protosphere.wire.payloads import Instruction, Payload
 from protosphere.wire.replies import over_ray
 

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 
 from protosphere.core.settings import RECEIVED
 from protosphere.models.companion import Mixture
-from protosphere.models.optim import EagerSGD
+from protosphere.models.optimiser import EagerSGD
 from protosphere.models.split import SplitModel
 from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import COMPANION, SHARED_RULES, AveragedCompanions, SharedObjective, companion

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from protosphere.core.errors import SettingError
-from protosphere.prototypes.discriminant import linear_discriminant
+from protosphere.prototypes.prediction import linear_discriminant
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import refuse_other_layouts

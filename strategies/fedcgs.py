@@ -3,7 +3,7 @@
     client   z^ = u / ||u||, u the encoder's features; once, in the first round, it sends of its training rows
              s_ij / n_ij (the class means) and n_ij, and M_i / n_i,  M_i = sum of z^ z^^T
     server   mu_j = sum_i s_ij / sum_i n_ij,  Sigma of sum_i M_i and the class sums
-    (protosphere/prototypes/discriminant.py)
+    (protosphere/prototypes/prediction.py)
              w_j = Sigma^-1 mu_j,  b_j = log(n_j / n) - mu_j^T w_j / 2
     predict  `encoder`: argmax_j z^ w_j + b_j, over the classes of all clients
 
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from protosphere.core.errors import SettingError
 from protosphere.prototypes.aggregation import aggregate
-from protosphere.prototypes.discriminant import SHRINKAGE, covariance_of_sums
+from protosphere.prototypes.prediction import SHRINKAGE, covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import HALF, B, Shape, class_sums, second_moment
 from protosphere.prototypes.weights import Layout, Weights

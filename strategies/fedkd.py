@@ -49,8 +49,8 @@ from protosphere.strategies.contract import (
 )
 from protosphere.strategies.weights import COMPANION, load
 from protosphere.wire.checks import MessageError
+from protosphere.wire.codec import as_arrived
 from protosphere.wire.low_rank import LowRank, factored
-from protosphere.wire.parts import as_arrived
 from protosphere.wire.payloads import Payload, weights_of
 from protosphere.wire.weights import check_tensors
 

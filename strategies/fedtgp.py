@@ -18,7 +18,7 @@ from torch import Tensor
 
 from protosphere.core.seeds import derive, generator
 from protosphere.core.settings import AtLeastOne, NotNegative, Positive, Share
-from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
+from protosphere.models.optimiser import optimiser_tensors, restore_optimiser
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes, adaptive_margin, collapsed_loss, train_prototypes

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy, log_softmax, mse_loss, softmax
 
 from protosphere.core.settings import RECEIVED, NotNegative, Positive
 from protosphere.models.generator import ClassTurns, FeatureGenerator, FeatureTransformation
-from protosphere.models.optim import EagerSGD
+from protosphere.models.optimiser import EagerSGD
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import kernel_mmd

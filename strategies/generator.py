@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from protosphere.core.seeds import generator as stream
 from protosphere.models.generator import Generator
-from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
+from protosphere.models.optimiser import optimiser_tensors, restore_optimiser
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import Weights, taken

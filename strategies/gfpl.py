@@ -32,7 +32,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.seeds import derive
 from protosphere.core.settings import AtLeastOne, Count, NotNegative, Positive, Share
 from protosphere.models.heads import DualClassifierModel
-from protosphere.models.optim import EagerSGD
+from protosphere.models.optimiser import EagerSGD
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.etf import simplex_etf
 from protosphere.prototypes.fusion import fuse
@@ -59,7 +59,7 @@ from protosphere.strategies.contract import (
     method_settings,
 )
 from protosphere.wire.payloads import Payload, part_of
-from protosphere.wire.transforms import RoundedShares
+from protosphere.wire.specs import RoundedShares
 
 RETRAIN = "retrain"
 # Weights are shares of n_ij rows, which are not to leave: as coarse as this, n of them are 1/16 wrong together at most.

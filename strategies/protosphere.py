@@ -31,7 +31,7 @@ from torch.nn.functional import log_softmax
 
 from protosphere.core.devices import exact
 from protosphere.core.settings import RULES, AtLeastOne, Count, Positive, Settings
-from protosphere.prototypes.discriminant import covariance_of_sums
+from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import (

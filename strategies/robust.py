@@ -12,7 +12,7 @@ from torch import Tensor
 
 from protosphere.prototypes.aggregation import geometric_median, trimmed_mean, values_cut
 from protosphere.prototypes.weights import STATISTICS
-from protosphere.record.uploads import Waiting
+from protosphere.record.round import Waiting
 from protosphere.wire.payloads import Payload, weights_of
 
 

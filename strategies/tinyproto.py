@@ -50,7 +50,7 @@ from protosphere.strategies.contract import (
 )
 from protosphere.strategies.fedtgp import FedTGP, FedTGPSettings
 from protosphere.wire.payloads import Identity, Payload, prototypes_of
-from protosphere.wire.transforms import SignificantBits
+from protosphere.wire.specs import SignificantBits
 
 WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from protosphere.core import plugins
-from protosphere.prototypes.part import Part
+from protosphere.prototypes.prototype_set import Part
 from protosphere.strategies.contract import Loss, Method, Objective, Outcome, Phase
 from protosphere.wire.payloads import KINDS
 from protosphere.wire.specs import Spec

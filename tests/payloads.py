@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from protosphere.prototypes.part import Part
+from protosphere.prototypes.prototype_set import Part
 
 
 def payload(part):

@@ -28,10 +28,18 @@ from filelock import FileLock
 from safetensors import SafetensorError
 from torch import Tensor
 
-from protosphere.core.checksums import read_sealed, sealed
 from protosphere.core.errors import ToldError, public
-from protosphere.core.files import LARGEST_RECORD, read_whole, replacing, sync
-from protosphere.core.tensor_files import NAME, read_tensors, write_tensors
+from protosphere.core.files import (
+    LARGEST_RECORD,
+    NAME,
+    read_sealed,
+    read_tensors,
+    read_whole,
+    replacing,
+    sealed,
+    sync,
+    write_tensors,
+)
 from protosphere.prototypes.accounting import epsilon_of
 from protosphere.prototypes.discrete_gaussian import draw
 from protosphere.prototypes.release import Shape, noisy

@@ -77,7 +77,7 @@ def _write_site_page(folder: Path, target: Path) -> None:
 
 def _print_site_figures(folder: Path) -> None:
     """A line a round: test accuracy by rule, what the client trained on, and what went wrong."""
-    from protosphere.core.checksums import read_sealed_lines
+    from protosphere.core.files import read_sealed_lines
 
     file = folder / "figures.jsonl"
     if (folder / "client.json").is_file() and not file.exists():

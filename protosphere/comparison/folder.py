@@ -15,9 +15,8 @@ from filelock import FileLock, Timeout
 
 from protosphere.comparison.plan import Comparison, checked
 from protosphere.comparison.trials import PLACES, Cell
-from protosphere.core.checksums import DamagedError, read_sealed, sealed
 from protosphere.core.errors import SettingError
-from protosphere.core.files import LARGEST_RECORD, read_whole, replacing
+from protosphere.core.files import LARGEST_RECORD, DamagedError, read_sealed, read_whole, replacing, sealed
 from protosphere.core.home import discard_stores
 from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown, without_gone
 from protosphere.core.text import own_version

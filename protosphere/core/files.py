@@ -1,10 +1,23 @@
-"""The one atomic write: what is half-written is never seen under its name. And what is no file that could be read."""
+"""Files that survive: the one atomic write, JSON and tensors held against a digest.
 
+What is half-written is never seen under its name, and a flipped bit or a lost block is an error and no other figure:
+safetensors itself has no digest."""
+
+import hashlib
+import json
+import logging
 import os
+import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.numpy import save as bytes_of_arrays
+from safetensors.torch import load, save
+from torch import Tensor
 
 from protosphere.core.errors import DataError, public
 
@@ -95,3 +108,200 @@ def _kind(status: os.stat_result) -> str:
     if stat.S_ISREG(status.st_mode):
         return ""
     return "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"
+
+
+log = logging.getLogger("protosphere")
+
+DIGEST = "digest"
+KIND = "sha256:"
+CHANGED = (
+    "is not as it was written: a damaged disk or a cut copy does that, and an editor; bring it back from a copy, or, "
+    f"where you changed it yourself, take its `{DIGEST}` out"
+)
+CUT = "was cut, or is zeros at its end: a damaged disk or a cut copy does that; bring it back from a copy"
+
+
+# the first file without a digest, of tensors or of JSON, that this process has read: a run has many, and one line says
+# it of all
+_undigested: list[Path] = []
+
+
+class DamagedError(OSError):
+    """A file that is not as it was written; the message is a part of a sentence."""
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """An object with its digest, to be written as JSON."""
+    return {**content, DIGEST: _of(json.loads(json.dumps(content)))}
+
+
+def read_sealed(path: Path) -> Any:
+    """What a file of JSON holds, `opened`.
+
+    Raises:
+        DamagedError: it is not what was written.
+        OSError, ValueError: it cannot be read.
+    """
+    return opened(json.loads(read_whole(path, LARGEST_RECORD)), path)
+
+
+def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") -> list[Any]:
+    """The lines of a file of JSON, each `opened`.
+
+    Args:
+        last: what the last one may be: `whole` where all of it was written; `cut`, the beginning of a line, which a
+            crash leaves, and which is left out; `any`, also what a damaged disk leaves, left out likewise.
+
+    Raises:
+        DamagedError: a line is not what was written, or the last one is not what it may be.
+        OSError, ValueError: it cannot be read.
+    """
+    # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
+    *lines, tail = read_whole(path, LARGEST_RECORD).decode("utf-8").split("\n")
+    if _is_whole(tail):
+        lines.append(tail)
+    elif tail and (last == "whole" or (last == "cut" and not _is_cut_short(tail))):
+        raise DamagedError(CUT)
+    return [opened(json.loads(line), path) for line in lines]
+
+
+def _is_whole(text: str) -> bool:
+    """Whether nothing but its end is missing to a line."""
+    try:
+        return json.JSONDecoder().raw_decode(text)[1] == len(text)
+    except ValueError:
+        return False
+
+
+def _is_cut_short(text: str) -> bool:
+    """Whether it is the beginning of a line: without zeros, which a lost page leaves, and with nothing in the place of
+    the line's end."""
+    try:
+        json.JSONDecoder().raw_decode(text)
+    except ValueError:
+        return "\0" not in text
+    return False
+
+
+def opened(content: Any, path: Path, notice: bool = True) -> Any:
+    """What was sealed, without its digest, or each entry of a list; what has none comes with a notice, once a process.
+
+    Args:
+        path: where it was read, for the notice.
+        notice: whether there is to be one.
+
+    Raises:
+        DamagedError: it is not what was written.
+    """
+    if isinstance(content, list):
+        return [opened(entry, path, notice) for entry in content]
+    if not isinstance(content, dict):
+        return content
+    if DIGEST not in content:
+        # one whose name is damaged is none that is missing
+        if any(isinstance(value, str) and value.startswith(KIND) for value in content.values()):
+            raise DamagedError(CHANGED)
+        if notice:
+            tell_of_no_digest(path)
+        return content
+    bare = {name: value for name, value in content.items() if name != DIGEST}
+    if content[DIGEST] != _of(bare):
+        raise DamagedError(CHANGED)
+    return bare
+
+
+def tell_of_no_digest(path: Path) -> None:
+    """The one notice, by the first file of a process, whatever its kind."""
+    if not _undigested:
+        log.warning(
+            "%s has no digest: an earlier version wrote it, so that damage would not be noticed; of further such files "
+            "nothing is said",
+            path,
+        )
+        _undigested.append(path)
+
+
+def _of(content: Mapping[str, Any]) -> str:
+    return KIND + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+FORM, FORM_NUMBER = "protosphere", "1"  # in every file that has a digest, but for those of the first version with one
+NAME = "file"  # the name without its ending under which a file was written
+PLACE = "0" * 64
+SIZE = 8  # bytes at the front, which hold the length of the header
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write tensors and words beside them as one safetensors file.
+
+    Args:
+        metadata: the words. With NAME the file is refused under any other name than this.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written.
+    """
+    content = _bytes_of(tensors, {**(metadata or {}), FORM: FORM_NUMBER, DIGEST: PLACE})
+    header = SIZE + int.from_bytes(content[:SIZE], "little")
+    front, body = _order_header(content[SIZE:header]), memoryview(content)[header:]
+    hasher = hashlib.sha256(front)
+    hasher.update(body)
+    with open(path, "wb") as file:
+        # the header is small, and alone holds the place
+        file.write(front.replace(_entry(PLACE), _entry(hasher.hexdigest()), 1))
+        file.write(body)
+
+
+def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Tensors and words of a file that `write_tensors` has made, or another writer of safetensors, with a notice.
+
+    Raises:
+        DamagedError: its bytes are not those that were written, or it has another file's name.
+        OSError, SafetensorError: it cannot be read.
+    """
+    content = read_whole(path, LARGEST)
+    tensors = load(content)
+    header = SIZE + int.from_bytes(content[:SIZE], "little")
+    metadata: dict[str, str] = json.loads(content[SIZE:header]).get("__metadata__", {})
+    digest, form = metadata.pop(DIGEST, None), metadata.pop(FORM, None)
+    if digest is None and (form or any(re.fullmatch("[0-9a-f]{64}", value) for value in metadata.values())):
+        raise DamagedError("its digest is gone, or has lost its name")
+    if digest is None:
+        tell_of_no_digest(path)
+    elif digest != _digest(content, header, digest):
+        raise DamagedError("its bytes are not those that were written")
+    name = metadata.pop(NAME, path.stem)
+    if name != path.stem:
+        raise DamagedError(f"it is what was written as {name}{path.suffix}")
+    return {name: tensor.to(device) for name, tensor in tensors.items()}, metadata
+
+
+def _order_header(header: bytes) -> bytes:
+    """The front of a file with its words in order: safetensors writes them in another order each time, and the same
+    run is the same to the bit."""
+    content = json.loads(header)
+    content["__metadata__"] = dict(sorted(content["__metadata__"].items()))
+    text = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % SIZE)
+    return len(text).to_bytes(SIZE, "little") + text
+
+
+def _digest(content: bytes, header: int, digest: str) -> str:
+    # without a copy of what may be a large model
+    hasher = hashlib.sha256(content[:header].replace(_entry(digest), _entry(PLACE), 1))
+    hasher.update(memoryview(content)[header:])
+    return hasher.hexdigest()
+
+
+def _entry(digest: str) -> bytes:
+    return f'"{DIGEST}":"{digest}"'.encode()
+
+
+def _bytes_of(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> bytes:
+    cpu_tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    try:
+        arrays = {name: tensor.numpy() for name, tensor in cpu_tensors.items()}
+    except TypeError:
+        # NumPy has no bfloat16; copies, since tensors that share memory are refused
+        return save({name: tensor.clone() for name, tensor in cpu_tensors.items()}, metadata)
+    # the same file, without checks of torch's tensors that take longer than all the rest
+    return bytes_of_arrays(arrays, metadata)

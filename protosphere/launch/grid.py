@@ -24,7 +24,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from protosphere.client_app.app import app as client_app
-from protosphere.client_app.public_errors import simulate
+from protosphere.client_app.site import simulate
 from protosphere.server_app.app import run, said
 from protosphere.server_app.rounds import OnRound
 from protosphere.strategies import known_settings

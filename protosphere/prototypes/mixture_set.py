@@ -8,8 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.part import ClassVectors
-from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 
 # Weights may come through a 16-bit number format, which moves their sum by up to 5e-4.
 WEIGHT_SUM_TOLERANCE = 1e-3

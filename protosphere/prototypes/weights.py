@@ -7,7 +7,7 @@ from typing import ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.part import Part
+from protosphere.prototypes.prototype_set import Part
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascending
 # running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them

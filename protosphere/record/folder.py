@@ -16,14 +16,22 @@ from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from protosphere.core import plugins
-from protosphere.core.checksums import DamagedError, read_sealed, read_sealed_lines, sealed
 from protosphere.core.errors import SettingError
-from protosphere.core.files import LARGEST_RECORD, read_whole, replacing
+from protosphere.core.files import (
+    LARGEST_RECORD,
+    DamagedError,
+    read_sealed,
+    read_sealed_lines,
+    read_tensors,
+    read_whole,
+    replacing,
+    sealed,
+    write_tensors,
+)
 from protosphere.core.home import MARK, mark, stores
 from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
-from protosphere.core.tensor_files import read_tensors, write_tensors
 from protosphere.data.domains import short_name
-from protosphere.record import client_tables, history, provenance
+from protosphere.record import client_tables, provenance, snapshots
 from protosphere.record.locations import find_run, own_folder, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
@@ -359,7 +367,7 @@ class RunFolder:
         """The newest round's prototypes, global and local, for the report; and what there is to say of them."""
         self._save("prototypes.safetensors", tensors, {name: str(value) for name, value in about.items()})
         with _writing_to(self.path):
-            history.keep(self.path, about["round"], dict(tensors))
+            snapshots.keep(self.path, about["round"], dict(tensors))
 
     def prototypes(self) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """Inverse of `save_prototypes`; both empty where there are none.

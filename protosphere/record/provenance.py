@@ -19,8 +19,7 @@ from typing import Any
 
 import torch
 
-from protosphere.core.checksums import read_sealed, sealed
-from protosphere.core.files import replacing
+from protosphere.core.files import read_sealed, replacing, sealed
 from protosphere.core.text import own_version
 
 FILE = "origin.json"

@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from protosphere.core.checksums import DamagedError, read_sealed
 from protosphere.core.errors import SettingError
+from protosphere.core.files import DamagedError, read_sealed
 from protosphere.core.settings import Settings, check, shown, without_gone
 from protosphere.record.client_tables import FromTable
 from protosphere.record.figures import MAJORITY

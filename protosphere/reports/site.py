@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from protosphere.core.checksums import DamagedError, read_sealed, read_sealed_lines
 from protosphere.core.errors import SettingError
+from protosphere.core.files import DamagedError, read_sealed, read_sealed_lines
 from protosphere.core.settings import shown
 from protosphere.core.text import class_words, one_line
 from protosphere.record.metrics_lines import readable_size

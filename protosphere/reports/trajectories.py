@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 
 from protosphere.core.text import cut_apart, one_line
-from protosphere.record.history import kept
+from protosphere.record.snapshots import kept
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, MARKERS
 from protosphere.reports.maps import MOST_IN_LEGEND, MOST_NAMED, in_plane

@@ -82,7 +82,7 @@ class Program(nn.Module):
 
 
 class Nearest(nn.Module):
-    """As `protosphere.prototypes.nearest.nearest_scores`."""
+    """As `protosphere.prototypes.prediction.nearest_scores`."""
 
     vectors: Tensor
     present: Tensor
@@ -98,7 +98,7 @@ class Nearest(nn.Module):
 
 
 class Discriminant(nn.Module):
-    """As `protosphere.prototypes.discriminant.discriminant_scores`, its covariance inverted once."""
+    """As `protosphere.prototypes.prediction.discriminant_scores`, its covariance inverted once."""
 
     whitening: Tensor
     centres: Tensor

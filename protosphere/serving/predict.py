@@ -14,8 +14,7 @@ from PIL import Image
 from torch import Tensor, softmax
 
 from protosphere.client_app.evaluate import ROWS_AT_ONCE, features_of, received_scores, rule_scores
-from protosphere.client_app.state import FORMAT, lay_out, new_state
-from protosphere.client_app.store import Store, StoreError
+from protosphere.client_app.store import FORMAT, Store, StoreError, lay_out, new_state
 from protosphere.core.devices import device_of, exact_on
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular

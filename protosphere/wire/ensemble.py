@@ -7,7 +7,7 @@ from torch import Tensor
 
 from protosphere.data.shared_test_set import SharedLabels
 from protosphere.wire.checks import MessageError
-from protosphere.wire.parts import read_array
+from protosphere.wire.codec import read_array
 
 SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.wire.checks import MessageError
-from protosphere.wire.transforms import Fields, Transform
+from protosphere.wire.specs import Fields, Transform
 
 RANKS = "ranks"
 LEFT, RIGHT = "/left", "/right"  # after a tensor's name: its A and B

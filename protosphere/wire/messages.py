@@ -35,8 +35,7 @@ from protosphere.wire.checks import (
     config_values,
     plain,
 )
-from protosphere.wire.codec import Codec
-from protosphere.wire.parts import Limits, decode_payload, encode_payload
+from protosphere.wire.codec import Codec, Limits, decode_payload, encode_payload
 from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import read_layouts

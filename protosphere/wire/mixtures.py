@@ -7,7 +7,7 @@ import torch
 
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.wire.checks import MessageError, check_norms
-from protosphere.wire.transforms import Fields
+from protosphere.wire.specs import Fields
 
 MIXTURE_VALUES = ("means", "variances", "weights")
 POSITIVE = {"variances": "a variance", "weights": "a weight"}

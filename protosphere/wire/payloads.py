@@ -13,8 +13,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.prototypes.part import ClassVectors, Part
-from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.prototype_set import ClassVectors, Part, PrototypeSet
 from protosphere.prototypes.weights import Weights
 
 Answer = ArrayRecord | MetricRecord  # of a client to what a feature asked

@@ -1,9 +1,193 @@
-"""What a method says of its messages, as one value: which parts go up and come down, and what they tell beside."""
+"""What a method says of its messages, and what happens to the values of their parts on the way across.
 
+An `Exchange` says which parts go up and come down. A part's values go through a list of transforms, a sender's and a
+receiver's half each:
+
+    a method's own   significant bits (TinyProto), rounded shares (GFPL): named by the specs of its `Exchange`
+    the run's        class masks (`sparsity-dim`), then the number format (`wire-dtype`)
+
+The sender goes through the list from its start, the receiver from its end; `Codec.transforms` puts it together, and the
+codec's fingerprint names all of it. A method that needs another one writes it here and names it in its spec."""
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import lru_cache
+from typing import ClassVar, Literal
 
-from protosphere.wire.transforms import Transform
+import numpy as np
+import torch
+from torch import Tensor
+
+from protosphere.prototypes.masks import class_masks, compress, expand
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.quantisation import QuantisationError, dequantise, quantise, to_significant_bits
+from protosphere.wire.checks import CodecError, MessageError
+
+# NumPy has no bfloat16: its bits travel as whole numbers
+STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
+# A part's tensors by field (of weights: by name), on the CPU; `labels` of class vectors are always among them.
+Fields = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Transform:
+    """One step on the way across. As it stands: nothing happens.
+
+    Attributes:
+        kind: of the parts that it is for, as `Spec.kind`.
+    """
+
+    kind: ClassVar[str] = ""
+
+    @property
+    def words(self) -> str:
+        """What both ends must agree on, as a word of the codec's fingerprint."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what both ends must agree on")
+
+    def send(self, fields: Fields) -> Fields:
+        """The sender's half.
+
+        Raises:
+            CodecError: a value that it cannot write.
+        """
+        return fields
+
+    def receive(self, fields: Fields) -> Fields:
+        """The receiver's half.
+
+        Raises:
+            MessageError: a value that no sender writes.
+        """
+        return fields
+
+
+@dataclass(frozen=True)
+class SignificantBits(Transform):
+    """Vectors rounded to so many significant binary digits, so that the last digits tell nothing."""
+
+    kind = "prototypes"
+    bits: int
+
+    @property
+    def words(self) -> str:
+        return f"{self.bits}bits"
+
+    def send(self, fields: Fields) -> Fields:
+        return fields | {"vectors": to_significant_bits(fields["vectors"], self.bits)}
+
+
+@dataclass(frozen=True)
+class RoundedShares(Transform):
+    """Weights of a mixture's components in whole shares of 1/steps, so that they tell no number of rows."""
+
+    kind = "mixtures"
+    steps: int
+
+    @property
+    def words(self) -> str:
+        return f"shares/{self.steps}"
+
+    def send(self, fields: Fields) -> Fields:
+        return fields | {"weights": MixtureSet(**fields).with_rounded_weights(self.steps).weights}
+
+
+@dataclass(frozen=True)
+class Masks(Transform):
+    """Class masks (TinyProto): s of a vector's d values cross; on the other side the others are zero (Definition 1)."""
+
+    kind = "prototypes"
+    num_classes: int
+    dim: int
+    ones: int
+    seed: int
+
+    @property
+    def words(self) -> str:
+        return f"seed={self.seed} masks={_compute_digest(self)}"
+
+    @property
+    def rows(self) -> Tensor:
+        """(K, d) bool."""
+        return _derive_masks(self)
+
+    def send(self, fields: Fields) -> Fields:
+        values = compress(fields["vectors"], self.rows[fields["labels"]])
+        # no rows of masks say no width
+        return fields | {"vectors": values.reshape(len(fields["labels"]), self.ones)}
+
+    def receive(self, fields: Fields) -> Fields:
+        return fields | {"vectors": expand(fields["vectors"], self.rows[fields["labels"]])}
+
+
+@dataclass(frozen=True)
+class NumberFormat(Transform):
+    """Vectors (k, w) in one of `protosphere.prototypes.quantisation.FORMATS`, with the scales (k,) of int8 beside."""
+
+    kind = "prototypes"
+    wire_dtype: str
+
+    @property
+    def words(self) -> str:
+        return f"format={self.wire_dtype}"
+
+    def send(self, fields: Fields) -> Fields:
+        try:
+            values, scales = quantise(fields["vectors"], self.wire_dtype)
+        except QuantisationError as error:
+            whose = "" if error.row is None else f" (class {int(fields['labels'][error.row])})"
+            raise CodecError(f"a prototype cannot be sent{whose}: {error}") from None
+        return fields | {"vectors": values} | ({} if scales is None else {"scales": scales})
+
+    def receive(self, fields: Fields) -> Fields:
+        try:
+            vectors = dequantise(fields["vectors"], fields.get("scales"), self.wire_dtype)
+        except QuantisationError as error:
+            raise MessageError(str(error)) from None
+        return {name: tensor for name, tensor in fields.items() if name != "scales"} | {"vectors": vectors}
+
+
+@dataclass(frozen=True)
+class MixtureFormat(Transform):
+    """Mixtures as float32, whatever `wire-dtype`; a variance or weight too small for it becomes its smallest."""
+
+    kind = "mixtures"
+
+    @property
+    def words(self) -> str:
+        return "format=float32"
+
+    def send(self, fields: Fields) -> Fields:
+        smallest = torch.finfo(torch.float32).tiny
+        values = {name: fields[name].float() for name in ("means", "variances", "weights")}
+        return fields | values | {name: values[name].clamp(min=smallest) for name in ("variances", "weights")}
+
+
+def sent(fields: Mapping[str, Tensor], transforms: Iterable[Transform]) -> Fields:
+    """The sender's halves, from the first to the last."""
+    through = dict(fields)
+    for transform in transforms:
+        through = transform.send(through)
+    return through
+
+
+def received(fields: Mapping[str, Tensor], transforms: Sequence[Transform]) -> Fields:
+    """The receiver's halves, from the last to the first."""
+    through = dict(fields)
+    for transform in reversed(transforms):
+        through = transform.receive(through)
+    return through
+
+
+# a process meets one codec, or the few of a test
+@lru_cache(maxsize=8)
+def _derive_masks(masks: Masks) -> Tensor:
+    return class_masks(masks.num_classes, masks.dim, masks.ones, masks.seed)
+
+
+@lru_cache(maxsize=8)
+def _compute_digest(masks: Masks) -> str:
+    return hashlib.blake2b(masks.rows.to(torch.uint8).numpy().tobytes(), digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch import Tensor
 from protosphere.prototypes.quantisation import QuantisationError, dequantise, quantise
 from protosphere.prototypes.weights import STATISTICS, VARIANCE, Layout
 from protosphere.wire.checks import CodecError, MessageError, check_texts
-from protosphere.wire.transforms import STORED, Fields, Transform
+from protosphere.wire.specs import STORED, Fields, Transform
 
 MOST_LINES = 4096
 MOST_VALUES = 2**28

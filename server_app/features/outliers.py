@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from protosphere.core.seeds import limited_threads
-from protosphere.prototypes.part import ClassVectors
-from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply
 from protosphere.server_app.feature import Aggregation, Feature, Federation

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from protosphere.prototypes.weights import STATISTICS, Length, Weights
-from protosphere.record.round import Reply
-from protosphere.record.uploads import Scratch, Waiting
+from protosphere.record.round import Reply, Scratch, Waiting
 from protosphere.wire.payloads import Payload, weights_of
 from protosphere.wire.specs import Exchange
 

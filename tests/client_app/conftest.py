@@ -9,7 +9,6 @@ from flwr.app import Context, RecordDict
 from torch import nn
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import public_errors
 from protosphere.data.client_data import ClientData, InputTransform, Rows, Unheld
 from protosphere.models.split import SplitModel
 from protosphere.strategies import read_settings
@@ -64,7 +63,7 @@ def parts():
 def forget(monkeypatch):
     """No state in memory from other tests; and this process is a simulation's, as the in-process grid says."""
     client_module._states.clear()
-    monkeypatch.setattr(public_errors, "_here", True)
+    monkeypatch.setattr("protosphere.client_app.site._here", True)
 
 
 @pytest.fixture

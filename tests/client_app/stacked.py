@@ -6,7 +6,7 @@ from torchvision.ops import StochasticDepth
 
 from protosphere.client_app.cohort import Cohorts
 from protosphere.client_app.evaluate import DivergenceError
-from protosphere.client_app.state import lay_out, new_state
+from protosphere.client_app.store import lay_out, new_state
 from protosphere.client_app.train import Job
 from protosphere.core.seeds import seed_process
 from protosphere.data.client_data import ClientData, InputTransform, Rows

@@ -8,13 +8,11 @@ import torch
 from safetensors.torch import load_file
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import public_errors
 from protosphere.client_app import train as trainer
-from protosphere.client_app.state import size_of
-from protosphere.client_app.store import StoreError
+from protosphere.client_app.store import StoreError, size_of
 from protosphere.client_app.train import DivergenceError
 from protosphere.core.errors import SettingError
-from protosphere.core.tensor_files import read_tensors, write_tensors
+from protosphere.core.files import read_tensors, write_tensors
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import open_trained
 from protosphere.wire.payloads import Instruction
@@ -247,7 +245,7 @@ def test_no_text_model_stands_beside_one_of_numbers_and_none_of_another_tokenize
 
 
 def test_a_run_makes_no_site_load_a_file_as_its_companion(client, monkeypatch):
-    monkeypatch.setattr(public_errors, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     settings = {"strategy": "fml", "models": "/canary/net.py"}
     with pytest.raises(SettingError, match="the run's companion is a file") as refused:
         client(0, settings, model="tiny_perceptron")

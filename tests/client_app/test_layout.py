@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from protosphere.client_app.state import new_state
+from protosphere.client_app.store import new_state
 from protosphere.models import build
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import Batch

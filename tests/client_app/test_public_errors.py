@@ -12,9 +12,9 @@ import pytest
 from flwr.app import Context, Message, MessageType, RecordDict
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import public_errors as told_module
 from protosphere.client_app.app import app
-from protosphere.client_app.public_errors import KINDS, simulated, told
+from protosphere.client_app.public_errors import KINDS, told
+from protosphere.client_app.site import simulated
 from protosphere.core import errors as errors_module
 from protosphere.core.errors import DataError, public
 from protosphere.core.problems import PROBLEMS
@@ -53,7 +53,7 @@ def ask(tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("protosphere.data.table_files._BLOCK_BYTES", 4096)
-    monkeypatch.setattr(told_module, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     monkeypatch.syspath_prepend(str(root))
 
     def start(case, **more):
@@ -232,14 +232,14 @@ def test_what_is_told_whole_quotes_settings_and_numbers_alone():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_an_error_that_nobody_has_thought_about_its_kind_is_told(monkeypatch, kind, caplog):
-    monkeypatch.setattr(told_module, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     assert told(kind("canary"), {}) == f"{KINDS[kind]}; the log of its site says more"
     assert told(type("New", (kind,), {})("canary"), {}) == f"{KINDS[kind]}; the log of its site says more"
     assert [record.getMessage() for record in caplog.records] == ["canary"] * 2
 
 
 def test_of_a_defect_its_type_is_told(monkeypatch, caplog, capsys):
-    monkeypatch.setattr(told_module, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     words = told(OSError(13, "Permission denied", "/canary"), {})
     assert words == "an error of the program (PermissionError); the log of its site says more"
     assert "/canary" in caplog.text
@@ -255,7 +255,7 @@ OWN = ({"data-path": "/a"}, {"shared-test-path": "/a"}, {"label-column": "a"}, {
 def test_a_simulation_reads_whole_sentences_but_never_of_a_site_s_own_files(monkeypatch, node):
     error = DataError("canary.", "told")
     told_words = "told; the log of its site says more"
-    monkeypatch.setattr(told_module, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
     assert (simulated(), told(error, node)) == (False, told_words)
     monkeypatch.delitem(sys.modules, "ray")
@@ -269,7 +269,7 @@ def test_a_simulation_reads_whole_sentences_but_never_of_a_site_s_own_files(monk
 
 
 def test_the_same_broken_folder_is_the_users_own_in_a_simulation_and_a_site_s_with_a_data_path(ask, monkeypatch):
-    monkeypatch.setattr(told_module, "_here", True)
+    monkeypatch.setattr("protosphere.client_app.site._here", True)
     site = Case("its data are a table without a classes.txt", own(TEXTS[0], classes=""))
     assert all(site.told in words_of(reply) and b"canary" not in whole(reply) for reply in ask(site))
     replies = ask(Case("", named(TEXTS[0]), HERE))

@@ -7,7 +7,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 
 from protosphere.client_app import app as app_module
 from protosphere.client_app import client as client_module
-from protosphere.client_app import public_errors
+from protosphere.client_app.site import over_ray
 from protosphere.client_app.store import Store, StoreError
 from protosphere.core.errors import SettingError
 from protosphere.core.home import OTHER_HOME, mark
@@ -131,6 +131,6 @@ def test_over_ray_an_empty_query_asks_for_no_home(answer):
 def test_ray_has_the_clients_unless_this_process_itself_has(monkeypatch, here, initialised, over):
     """A comparison's task runs in a worker of Ray's, with the clients in its own process."""
     ray = pytest.importorskip("ray")
-    monkeypatch.setattr(public_errors, "_here", here)
+    monkeypatch.setattr("protosphere.client_app.site._here", here)
     monkeypatch.setattr(ray, "is_initialized", lambda: initialised)
-    assert public_errors.over_ray() is over
+    assert over_ray() is over

@@ -4,7 +4,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from protosphere.client_app import public_errors
 from protosphere.core.errors import DataError, SettingError
 from protosphere.models import told_name
 from tests.client_app.broken_sites import images_of
@@ -58,14 +57,14 @@ def test_columns_of_no_table_are_refused(client):
 def test_labels_never_become_the_names_of_classes(client, scans, monkeypatch):
     bare = scans(classes="", name="bare")
     for simulation in (True, False):
-        monkeypatch.setattr(public_errors, "_here", simulation)
+        monkeypatch.setattr("protosphere.client_app.site._here", simulation)
         with pytest.raises(DataError, match=r"bare' holds a table, but no classes.txt: list the classes there"):
             client(**PINS, data_path=bare)
     # the run's own data in a simulation; the same elsewhere is whatever lies there, also where it was decoded before
     own = {"dataset": bare, "label-column": "born", "partition": "iid", "min-samples": 1}
-    monkeypatch.setattr(public_errors, "_here", True)
+    monkeypatch.setattr("protosphere.client_app.site._here", True)
     assert client(0, own).data.class_names == tuple(map(str, range(24)))
-    monkeypatch.setattr(public_errors, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     with pytest.raises(DataError, match=r"bare' holds a table, but no classes.txt"):
         client(0, own)
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from protosphere.core import checksums as module
-from protosphere.core.checksums import DamagedError, opened, sealed
+from protosphere.core import files as module
 from protosphere.core.errors import SettingError
-from protosphere.core.tensor_files import read_tensors
+from protosphere.core.files import DamagedError, opened, read_tensors, sealed
 from protosphere.record.folder import RunFolder
 from protosphere.reports.results import read_results
 from protosphere.strategies import known_settings

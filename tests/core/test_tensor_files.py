@@ -8,10 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from protosphere.core import checksums
-from protosphere.core.checksums import DamagedError
-from protosphere.core.files import replacing
-from protosphere.core.tensor_files import FORM, FORM_NUMBER, NAME, read_tensors, write_tensors
+from protosphere.core.files import FORM, FORM_NUMBER, NAME, DamagedError, read_tensors, replacing, write_tensors
 
 TENSORS = {
     "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
@@ -70,7 +67,7 @@ def test_a_lost_tail_is_noticed_whether_it_is_short_or_zero(tmp_path, kept):
 
 
 def test_files_of_earlier_versions_are_read_with_one_notice(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(checksums, "_undigested", [])
+    monkeypatch.setattr("protosphere.core.files._undigested", [])
     path = tmp_path / "a.safetensors"
     for each in (path, tmp_path / "b.safetensors"):
         save_file({"labels": TENSORS["labels"]}, each, metadata=WORDS)

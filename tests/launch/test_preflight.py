@@ -28,7 +28,7 @@ def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
     settings = {"dataset": "spiral", "spiral-points": 40, "models": "tiny_perceptron", "min-samples": 2, "seed": 8}
     check(read_settings(settings), 3)
     # a simulation's clients: a site's own would want its classes listed
-    monkeypatch.setattr("protosphere.client_app.public_errors._here", True)
+    monkeypatch.setattr("protosphere.client_app.site._here", True)
     # were anything of the specification another, there would be something to work out
     for name in ("protosphere.data.decoded_cache._decode", "protosphere.data.assignment._assign"):
         monkeypatch.setattr(name, lambda *_: pytest.fail("not in the cache"))

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from protosphere.models.optim import EagerSGD
-from protosphere.models.optimiser_state import optimiser_tensors, restore_optimiser
+from protosphere.models.optimiser import EagerSGD, optimiser_tensors, restore_optimiser
 
 
 def trained(kind, steps=5, **options):

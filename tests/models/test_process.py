@@ -17,7 +17,7 @@ NAMES = ["resnet8", "tiny_cnn", "perceptron"]
 UNWANTED = ["transformers", "torchvision", "torch._dynamo"]
 SCRIPT = f"""
 import hashlib, json, sys, torch; from protosphere import models
-from protosphere.models.optim import EagerSGD
+from protosphere.models.optimiser import EagerSGD
 from protosphere.models.small import SMALL
 from protosphere.models.text import Tokens
 digests = []

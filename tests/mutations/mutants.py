@@ -57,7 +57,7 @@ MUTANTS = {
         P + "test_losses.py",
     ),
     "the farthest prototype wins": Mutant(
-        "protosphere/prototypes/nearest.py",
+        "protosphere/prototypes/prediction.py",
         "torch.where(present, -distances, -torch.inf)",
         "torch.where(present, distances, -torch.inf)",
         P + "test_discriminant.py tests/client_app/test_evaluate.py",
@@ -203,7 +203,7 @@ MUTANTS = {
     ),
     # --- wire and safety
     "a mask that lets all through": Mutant(
-        W + "transforms.py",
+        W + "specs.py",
         'expand(fields["vectors"], self.rows[fields["labels"]])',
         'expand(fields["vectors"], self.rows[fields["labels"] * 0])',
         "tests/wire/test_codec.py",
@@ -221,7 +221,7 @@ MUTANTS = {
         "tests/wire/test_uploads.py",
     ),
     "labels in any order": Mutant(
-        W + "parts.py",
+        W + "codec.py",
         "if (steps < 0).any() or (most == 1 and (steps == 0).any()):",
         "if False:",
         "tests/wire/test_uploads.py",
@@ -370,7 +370,7 @@ MUTANTS = {
         C + "train.py", "sums.get(name, 0.0) + part.detach()", "sums.get(name, 0.0) + part.item()", ON + "cuda-local"
     ),
     "targets that stay on the host": Mutant(
-        C + "state.py", "targets.to(device=device)", "targets", ON + "cuda-fedproto"
+        C + "store.py", "targets.to(device=device)", "targets", ON + "cuda-fedproto"
     ),
     "noise that stays on the host": Mutant(
         "models/generator.py",
@@ -383,19 +383,19 @@ MUTANTS = {
     ),
     # --- statistics in a public encoder's space
     "classes' distances in a covariance within them": Mutant(
-        "protosphere/prototypes/discriminant.py",
+        "protosphere/prototypes/prediction.py",
         "(moment.double() - of_the_means)",
         "(moment.double() + 0 * of_the_means)",
         S + "test_fedcgs.py -k scikit",
     ),
     "a total covariance that is one within classes": Mutant(
-        "protosphere/prototypes/discriminant.py",
+        "protosphere/prototypes/prediction.py",
         "    if around_the_mean:\n",
         "    if False:\n",
         S + "test_fedcgs.py -k total",
     ),
     "priors forgotten in a discriminant": Mutant(
-        "protosphere/prototypes/discriminant.py",
+        "protosphere/prototypes/prediction.py",
         "return weight, priors - (",
         "return weight, 0 * priors - (",
         S + "test_fedcgs.py",

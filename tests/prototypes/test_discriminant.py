@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from protosphere.prototypes.discriminant import discriminant_scores, pooled_covariance
+from protosphere.prototypes.prediction import discriminant_scores, pooled_covariance
 from protosphere.prototypes.prototype_set import PrototypeSet, class_means
 
 

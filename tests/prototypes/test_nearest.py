@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from protosphere.prototypes.nearest import nearest_scores
+from protosphere.prototypes.prediction import nearest_scores
 
 
 def test_equals_a_double_loop_and_skips_absent_classes():

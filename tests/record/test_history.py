@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from protosphere.core.errors import SettingError
-from protosphere.record.history import FOLDER, MOST_ROUNDS, MOST_VALUES, keep, kept, step_of
+from protosphere.record.snapshots import FOLDER, MOST_HISTORY_VALUES, MOST_ROUNDS, keep, kept, step_of
 
 
 def of_round(number, k=3, d=4):
@@ -38,7 +38,7 @@ def test_rounds_that_are_run_again_are_of_the_new_run(tmp_path):
     [
         {},
         {"global/labels": torch.arange(1), "global/vectors": torch.full((1, 2), 1e6)},
-        {"global/labels": torch.arange(1), "global/vectors": torch.zeros(1, MOST_VALUES + 1)},
+        {"global/labels": torch.arange(1), "global/vectors": torch.zeros(1, MOST_HISTORY_VALUES + 1)},
     ],
     ids=["none", "beyond float16", "large"],
 )

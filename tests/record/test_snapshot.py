@@ -5,8 +5,8 @@ import torch
 
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.record import snapshot as snapshot_module
-from protosphere.record.snapshot import separation_of, snapshot
+from protosphere.record import snapshots as snapshot_module
+from protosphere.record.snapshots import separation_of, snapshot
 from protosphere.strategies.contract import EVERYONE
 from tests.payloads import payload
 

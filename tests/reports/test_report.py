@@ -14,7 +14,7 @@ from torch.nn.functional import cosine_similarity
 
 from protosphere.record.figures import MEANS
 from protosphere.record.folder import RunFolder
-from protosphere.record.history import keep
+from protosphere.record.snapshots import keep
 from protosphere.reports import report as report_module
 from protosphere.reports.csv_files import as_csv
 from protosphere.reports.report import write_report

@@ -8,7 +8,6 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app as command
-from protosphere.client_app import public_errors
 from protosphere.client_app.app import app
 from protosphere.launch.grid import LocalGrid
 from protosphere.strategies import known_settings
@@ -28,7 +27,7 @@ def site(home, monkeypatch):
 
     def start(settings=None, **node):
         LocalGrid({}, [])
-        monkeypatch.setattr(public_errors, "_here", False)
+        monkeypatch.setattr("protosphere.client_app.site._here", False)
         node = {"partition-id": 1, "num-partitions": 4} | node
         replies = []
         for number, kind in ((1, MessageType.TRAIN), (2, MessageType.TRAIN), (3, MessageType.EVALUATE)):

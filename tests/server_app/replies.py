@@ -7,8 +7,7 @@ import torch
 
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire import messages
-from protosphere.wire.codec import Codec
-from protosphere.wire.parts import Limits
+from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.payloads import Evaluation, Report, TrainingFigures
 from tests.payloads import payload
 

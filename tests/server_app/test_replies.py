@@ -10,8 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 
 from protosphere.server_app.exchange import LONGEST_PROBLEM, ReplyContext, exchange
 from protosphere.wire import messages
-from protosphere.wire.codec import Codec
-from protosphere.wire.parts import Limits
+from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.payloads import Evaluation
 from tests.payloads import lone, payload
 from tests.server_app.replies import (

@@ -17,9 +17,8 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app import exchange as exchange_module
 from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import known_settings, read_settings
-from protosphere.wire.codec import Codec, codec_of
+from protosphere.wire.codec import Codec, Limits, codec_of
 from protosphere.wire.messages import decode_instruction, encode_identity, encode_report
-from protosphere.wire.parts import Limits
 from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 from protosphere.wire.specs import Spec
 from tests.payloads import payload

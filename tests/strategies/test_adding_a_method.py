@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from protosphere.cli.main import app
 from protosphere.client_app import public_errors
 from protosphere.client_app.client import Client
-from protosphere.client_app.run import run_of
+from protosphere.client_app.site import run_of
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.launch.cohort_grid import CohortGrid
@@ -184,7 +184,7 @@ def site(strategy: str, **node: str) -> Context:
 def test_a_site_runs_its_own_file_by_the_run_s_name_and_tells_nothing_of_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(public_errors, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     (project / "two.py").write_text(
         printed("adding-a-method.md") + "\n\nOTHER = Method(server=ServerHalf, objective=Objective)\n"
     )
@@ -201,7 +201,7 @@ def test_a_site_runs_its_own_file_by_the_run_s_name_and_tells_nothing_of_it(
 
 
 def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(public_errors, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     (project / "dropped.py").write_text("raise AssertionError('it ran')\n")
     context = site("local")
     context.run_config["models"] = str(project / "dropped.py")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, normalize
 
-from protosphere.client_app.state import lay_out
+from protosphere.client_app.store import lay_out
 from protosphere.core.errors import SettingError
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet

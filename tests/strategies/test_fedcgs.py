@@ -10,7 +10,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
 from protosphere.core.errors import SettingError
-from protosphere.prototypes.discriminant import covariance_of_sums, linear_discriminant
+from protosphere.prototypes.prediction import covariance_of_sums, linear_discriminant
 from protosphere.prototypes.release import B, contributions
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings

@@ -13,9 +13,8 @@ from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState
 from protosphere.strategies.fedkd import CHANGE, WHOLE, FedKD, FedKDObjective, base_of, moved
-from protosphere.wire.codec import Codec
+from protosphere.wire.codec import Codec, as_arrived
 from protosphere.wire.low_rank import factored
-from protosphere.wire.parts import as_arrived
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts

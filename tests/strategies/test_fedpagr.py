@@ -13,7 +13,7 @@ from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
-from protosphere.wire.parts import Limits, decode_payload, encode_payload
+from protosphere.wire.codec import Limits, decode_payload, encode_payload
 from tests.payloads import lone, payload, payloads
 
 K, D = 5, 8

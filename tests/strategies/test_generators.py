@@ -17,8 +17,7 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import diversity
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.record.round import RunError
-from protosphere.record.uploads import Scratch, Waiting
+from protosphere.record.round import RunError, Scratch, Waiting
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
 from protosphere.strategies.weights import shared_seed

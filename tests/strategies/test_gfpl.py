@@ -14,7 +14,7 @@ from protosphere.prototypes.mixture import sample
 from protosphere.strategies import gfpl, read_settings
 from protosphere.strategies.contract import Batch, ClientState, Phase
 from protosphere.strategies.gfpl import GFPLObjective, GFPLSettings
-from protosphere.wire.parts import as_sent
+from protosphere.wire.codec import as_sent
 from protosphere.wire.payloads import Instruction
 from tests.payloads import lone, payload
 from tests.strategies.sets import mixtures, same

@@ -10,7 +10,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import tinyproto
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.tinyproto import mean_class_count
-from protosphere.wire.parts import Limits, as_sent, decode_payload, encode_payload
+from protosphere.wire.codec import Limits, as_sent, decode_payload, encode_payload
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload, payloads
 from tests.strategies.sets import same_state

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from flwr.app import Message, MessageType
 
-from protosphere.client_app import public_errors
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.round import Reply, RunError
@@ -120,7 +119,7 @@ def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
     settings = known_settings() | QUICK | {"strategy": "/server/wrong.py"}
     node = {"partition-id": 0, "num-partitions": 2, "strategy-file": str(project / "wrong.py")}
     grid = LocalGrid(settings, [node])
-    monkeypatch.setattr(public_errors, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     run = read_settings(settings | {"strategy": node["strategy-file"]})
     codec = codec_of(run.settings, 10, run.settings.feature_dim, run.exchange)
     asked = encode_instruction(Instruction("a-run", 1, False, token="secret"), codec)

@@ -14,14 +14,13 @@ from protosphere.core.errors import SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import STATISTICS, flat, unflat
-from protosphere.record import uploads as waiting
+from protosphere.record import round as waiting
 from protosphere.record.folder import RunFolder
-from protosphere.record.uploads import Scratch, Waiting
+from protosphere.record.round import Scratch, Waiting
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.contract import ClientState
 from protosphere.wire.checks import MessageError
-from protosphere.wire.codec import Codec
-from protosphere.wire.parts import Limits, decode_payload, encode_payload
+from protosphere.wire.codec import Codec, Limits, decode_payload, encode_payload
 from protosphere.wire.payloads import Identity, to_tensors
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import layout_lines, read_layouts

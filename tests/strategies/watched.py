@@ -11,7 +11,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import read_settings
-from protosphere.wire.parts import as_sent
+from protosphere.wire.codec import as_sent
 from tests.device import PLACE
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral

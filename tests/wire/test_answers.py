@@ -10,9 +10,8 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from protosphere.data.shared_test_set import SharedLabels
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire import messages
-from protosphere.wire.codec import Codec
+from protosphere.wire.codec import Codec, payload_bytes
 from protosphere.wire.ensemble import decode_answers, encode_answers
-from protosphere.wire.parts import payload_bytes
 from protosphere.wire.payloads import Evaluation, Report
 from protosphere.wire.sizes import wire_bytes
 from tests.payloads import payload

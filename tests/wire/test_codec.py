@@ -10,10 +10,8 @@ from protosphere.core.settings import Settings, check
 from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.checks import CodecError
-from protosphere.wire.codec import Codec, codec_of
-from protosphere.wire.parts import Limits, decode_payload, encode_payload
-from protosphere.wire.specs import Exchange, Spec
-from protosphere.wire.transforms import SignificantBits
+from protosphere.wire.codec import Codec, Limits, codec_of, decode_payload, encode_payload
+from protosphere.wire.specs import Exchange, SignificantBits, Spec
 from tests.payloads import lone, payload
 
 K = 8

@@ -7,10 +7,9 @@ from flwr.app import Array, ArrayRecord
 
 from protosphere.prototypes.weights import Weights
 from protosphere.wire.checks import MessageError
-from protosphere.wire.codec import Codec
+from protosphere.wire.codec import Codec, Limits, as_arrived, decode_payload, encode_payload, payload_bytes
 from protosphere.wire.low_rank import LowRank, factored, products
 from protosphere.wire.messages import decode_instruction, encode_instruction
-from protosphere.wire.parts import Limits, as_arrived, decode_payload, encode_payload, payload_bytes
 from protosphere.wire.payloads import Instruction
 from protosphere.wire.specs import Exchange, Spec
 

@@ -11,9 +11,8 @@ from flwr.app import Array, ArrayRecord
 from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.mixture import fit_class_mixtures
 from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.wire.codec import Codec
+from protosphere.wire.codec import Codec, Limits, decode_payload, encode_payload, payload_bytes
 from protosphere.wire.messages import decode_instruction, encode_instruction, encode_report
-from protosphere.wire.parts import Limits, decode_payload, encode_payload, payload_bytes
 from protosphere.wire.payloads import Instruction, Report, from_tensors, to_tensors
 from protosphere.wire.specs import Spec
 from tests.payloads import lone, payload

@@ -10,10 +10,17 @@ from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.quantisation import to_significant_bits
 from protosphere.wire.checks import MessageError
-from protosphere.wire.codec import Codec
-from protosphere.wire.parts import Limits, as_sent, decode_payload, encode_payload
-from protosphere.wire.specs import PROTOTYPES, Exchange, Spec
-from protosphere.wire.transforms import Masks, NumberFormat, RoundedShares, SignificantBits, Transform
+from protosphere.wire.codec import Codec, Limits, as_sent, decode_payload, encode_payload
+from protosphere.wire.specs import (
+    PROTOTYPES,
+    Exchange,
+    Masks,
+    NumberFormat,
+    RoundedShares,
+    SignificantBits,
+    Spec,
+    Transform,
+)
 from tests.payloads import lone, payload
 
 K, D = 4, 6

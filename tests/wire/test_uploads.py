@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from protosphere.wire.codec import Codec
+from protosphere.wire.codec import STORED, Codec, Limits, decode_payload, payload_bytes
 from protosphere.wire.messages import MessageError
-from protosphere.wire.parts import STORED, Limits, decode_payload, payload_bytes
 from protosphere.wire.specs import Spec
 from tests.payloads import lone
 

@@ -11,7 +11,6 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import public_errors
 from protosphere.client_app import train as trainer
 from protosphere.client_app.features import privacy
 from protosphere.client_app.features.privacy_ledger import Ledger
@@ -303,7 +302,7 @@ def test_a_run_is_refused_before_anything_is_released(tmp_path, less, more, sett
 
 
 def test_a_site_without_a_limit_releases_nothing_of_what_a_run_deals_either(monkeypatch, tmp_path):
-    monkeypatch.setattr(public_errors, "_here", False)
+    monkeypatch.setattr("protosphere.client_app.site._here", False)
     put(tmp_path / "scans", *FULL, CLASSES)
     dealt = {"strategy": "fedproto", "dataset": str(tmp_path / "scans"), "min-samples": 1}
     with pytest.raises(SettingError, match="states no limit"):

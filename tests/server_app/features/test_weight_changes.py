@@ -8,9 +8,8 @@ from flwr.app import Array
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.weights import Weights
-from protosphere.record import uploads as waiting
-from protosphere.record.round import Reply
-from protosphere.record.uploads import Scratch
+from protosphere.record import round as waiting
+from protosphere.record.round import Reply, Scratch
 from protosphere.server_app.features import weight_changes as changes_module
 from protosphere.server_app.features.weight_changes import Changes
 from protosphere.strategies.contract import Exchange, Spec

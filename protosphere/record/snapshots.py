@@ -1,15 +1,21 @@
-"""What a run keeps of its prototypes for the report: how far apart the global ones lie, and a round's vectors."""
+"""Prototypes kept for the report: how far apart the global ones lie, a round's vectors, and the global ones by round.
+
+Over rounds: a file a round in `prototypes/` of the run's folder, float16, at most MOST_ROUNDS of them: every round at
+first, then every second, every fourth, so that they stay even."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from protosphere.prototypes.part import ClassVectors
-from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.core.files import NAME, read_tensors, replacing, write_tensors
+from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.prototypes.separation import separation
+from protosphere.record.locations import own_folder
 from protosphere.wire.payloads import EVERYONE, Payload, class_vectors
 
 MOST_VALUES = 2**22  # of all clients' vectors together, 17 MB; the global ones and a row's two numbers come to that
@@ -64,3 +70,57 @@ def snapshot(
 def _common(downloads: Mapping[int, Payload]) -> ClassVectors | None:
     """What all clients get alike."""
     return class_vectors(downloads[EVERYONE]) if set(downloads) == {EVERYONE} else None
+
+
+FOLDER = "prototypes"
+MOST_ROUNDS = 50
+MOST_HISTORY_VALUES = 2**18  # of a round: 0.5 MB
+
+
+def step_of(newest: int) -> int:
+    """Of which rounds those up to `newest` are kept: the multiples of this power of two."""
+    step = 1
+    while newest // step > MOST_ROUNDS:
+        step *= 2
+    return step
+
+
+def keep(folder: Path, round_number: int, tensors: dict[str, Tensor]) -> None:
+    """Keep the global prototypes of a round's snapshot, where there are any that float16 can hold.
+
+    Those of later rounds, which a resumed run does again, go, and those that are one too many.
+
+    Raises:
+        OSError, SafetensorError: they cannot be written. SettingError: their folder is a link.
+    """
+    place, step = own_folder(folder, FOLDER), step_of(round_number)
+    for old in place.glob("round-*.safetensors"):
+        number = _round(old)
+        if number > round_number or number % step:
+            old.unlink(missing_ok=True)
+    if round_number % step or "global/labels" not in tensors:
+        return
+    vectors = tensors["global/vectors"].detach().cpu().to(torch.float16)
+    if vectors.numel() > MOST_HISTORY_VALUES or not bool(vectors.isfinite().all()):
+        return
+    place.mkdir(exist_ok=True)
+    path = place / f"round-{round_number:06d}.safetensors"
+    with replacing(path) as temporary:
+        write_tensors(temporary, {"labels": tensors["global/labels"], "vectors": vectors}, {NAME: path.stem})
+
+
+def kept(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
+    """Round -> labels (k,), vectors (k, d) float64, by ascending round; a file that cannot be read is none."""
+    prototypes_by_round = {}
+    for path in sorted((folder / FOLDER).glob("round-*.safetensors")):
+        try:
+            tensors, _ = read_tensors(path)
+            prototypes_by_round[_round(path)] = tensors["labels"], tensors["vectors"].double()
+        except (OSError, SafetensorError, KeyError):
+            continue
+    return prototypes_by_round
+
+
+def _round(path: Path) -> int:
+    digits = path.stem.removeprefix("round-")
+    return int(digits) if digits.isdecimal() else 0

@@ -1,10 +1,10 @@
-"""Torch's SGD, to the bit, without loading `torch.compile`, and without what a step costs beside the update.
+"""Torch's SGD, to the bit, without loading `torch.compile`, and without what a step costs beside the update; and an
+optimiser's state as named tensors and back.
 
 Torch imports its compiler (900 modules, some two seconds) as soon as an optimiser is made, only to keep the compiler
-away from it. A deployment starts a process a message, so every client would pay that in every round.
-"""
+away from it. A deployment starts a process a message, so every client would pay that in every round."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from inspect import unwrap
 from typing import Any
 
@@ -91,3 +91,26 @@ def project(tensors: Iterable[Tensor], bounds: tuple[float, float] | None) -> No
         return
     for tensor in tensors:
         tensor.clamp_(*bounds)
+
+
+def optimiser_tensors(optimiser: torch.optim.Optimizer, prefix: str) -> dict[str, Tensor]:
+    """`prefix/<parameter's place>/<name>` -> tensor."""
+    return {
+        f"{prefix}/{index}/{key}": value
+        for index, values in optimiser.state_dict()["state"].items()
+        for key, value in values.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def restore_optimiser(optimiser: torch.optim.Optimizer, tensors: Mapping[str, Tensor], prefix: str) -> None:
+    """Put back what `optimiser_tensors` gave; names of another prefix are passed over."""
+    state_by_index: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        whose, _, tail = name.partition("/")
+        if whose == prefix:
+            index, _, key = tail.partition("/")
+            # the optimiser takes tensors over and writes into them
+            state_by_index.setdefault(int(index), {})[key] = tensor.clone()
+    if state_by_index:
+        optimiser.load_state_dict(optimiser.state_dict() | {"state": state_by_index})

@@ -1,7 +1,5 @@
-"""Linear discriminant analysis around prototypes: the nearest one in the metric of the client's own features.
-
-The papers' rule (nearest prototype) is its special case of a spherical covariance and equal classes.
-"""
+"""Rules of prediction by prototypes: the nearest one, and linear discriminant analysis, which is the nearest one in the
+metric of the client's own features. The first is the second with a spherical covariance and equal classes."""
 
 from __future__ import annotations
 
@@ -9,6 +7,19 @@ import torch
 from torch import Tensor
 
 from protosphere.prototypes.prototype_set import PrototypeSet
+
+
+def nearest_scores(z: Tensor, vectors: Tensor, present: Tensor) -> Tensor:
+    """Minus the Euclidean distance of each feature to each prototype, so that argmax is Eq. 6 of ProtoNorm.
+
+    z: (n, d). vectors: (K, d). present: (K,) bool; an absent class scores -inf. Returns (n, K), of z's
+    dtype, at least float32.
+    """
+    dtype = torch.promote_types(z.dtype, torch.float32)
+    # Distances through a matrix product cancel when prototypes lie close together and far from the origin.
+    distances = torch.cdist(z.to(dtype), vectors.to(dtype), compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.where(present, -distances, -torch.inf)
+
 
 SHRINKAGE = 0.1
 SMALLEST = 1e-6  # of an eigenvalue of sums that were float32, in units of their mean
