@@ -21,7 +21,7 @@ from protosphere.client_app.site import (
     refuse_code,
     run_of,
     simulated,
-    specs,
+    site_spec,
     text,
     told_in_full,
     whole_number,
@@ -101,11 +101,13 @@ class Client:
                 '"float32".'
             )
         self.own_data = text(node, "data-path") or None
-        spec, self.shared = specs(node, self.settings, self.partitions, simulated())
+        spec = site_spec(node, self.settings, self.partitions)
         if self.run.private:
             spec = private_spec(self.settings, node, spec, bool(self.own_data), simulated())
         is_dealt = simulated() or not any(map(is_path, listed(spec.dataset)))
         self.has_dealt_rows = is_dealt and not self.own_data
+        for feature in features_of(self):
+            feature.refuse()
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         load = partial(client_data, spec, self.partition, cache, self.device, self.own_data)

@@ -91,9 +91,9 @@ def evaluate(
     if last and data.unheld is not None:
         splits.append(data.unheld.read())
     # of small clients all rows at once, for a pass costs more than they do
-    in_one_pass = sum(map(len, splits)) <= _count_rows_at_once(data.test, data.transform) and _is_row_by_row(
-        state.module
-    )
+    in_one_pass = sum(len(split.labels) for split in splits) <= _count_rows_at_once(
+        data.test, data.transform
+    ) and _is_row_by_row(state.module)
     arguments = objective, state, data.transform, arrived, further_scores
     passes = [splits] if in_one_pass else [[rows] for rows in splits]
     answers = [labels_by_rule for group in passes for labels_by_rule in _predict_labels(*arguments, group)]
@@ -106,7 +106,7 @@ def evaluate(
     # one transfer for all rules: a wait per rule would stall the device
     right_counts = iter(torch.stack(right).tolist() if right else [])
     counts_by_split = [next(right_counts) if labels_by_rule else [0] * len(rules) for labels_by_rule in answers]
-    numbers = [len(split) for split in splits]
+    numbers = [len(split.labels) for split in splits]
     correct = {rule: _add_unheld([counts[index] for counts in counts_by_split]) for index, rule in enumerate(rules)}
     if observe is not None:
         observe(answers[0])
@@ -129,7 +129,7 @@ def features_of(objective: Objective, state: ClientState, rows: Rows, transform:
     state.module.eval()
     chunks = []
     some = _count_rows_at_once(rows, transform)
-    for start in range(0, len(rows), some):
+    for start in range(0, len(rows.labels), some):
         inputs = transform(rows.inputs[start : start + some])
         with autocast(objective, inputs.device):
             chunks.append(objective.features(state, inputs).float())
@@ -159,7 +159,7 @@ def _predict_labels(
     splits: Sequence[Rows],
 ) -> list[dict[str, Tensor]]:
     """For each split rule -> (n,), where there is float64, by one pass over all; nothing for one without rows."""
-    sizes = [len(rows) for rows in splits]
+    sizes = [len(rows.labels) for rows in splits]
     if not any(sizes):
         return [{} for _ in splits]
     all_rows = splits[0]

@@ -45,6 +45,13 @@ class Feature:
     def __init__(self, client: "Client"):
         self.client = client
 
+    def refuse(self) -> None:
+        """Refuse, before its data are loaded, a client whose node config does not suit the feature.
+
+        Raises:
+            SettingError: it does not.
+        """
+
     def discloses(self) -> Sequence[str]:
         """What it tells of the client, in words for the roster.
 

@@ -17,8 +17,7 @@ from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import Settings, device_name, shown
 from protosphere.data.assignment import DataSpec
 from protosphere.data.columns import Columns
-from protosphere.data.from_settings import data_spec, shared_test_spec
-from protosphere.data.shared_test_set import SharedTestSpec
+from protosphere.data.from_settings import data_spec
 from protosphere.data.user_code import own_code
 from protosphere.models import told_name
 from protosphere.strategies import Run, read_settings, unpacked
@@ -60,28 +59,20 @@ def has_own(node: NodeConfig) -> bool:
     )
 
 
-def specs(node: NodeConfig, settings: Settings, clients: int, simulated: bool) -> tuple[DataSpec, SharedTestSpec]:
-    """Where a client's rows and the ensemble's shared test set come from.
+def site_spec(node: NodeConfig, settings: Settings, clients: int) -> DataSpec:
+    """Where a client's rows come from.
 
     A site's own tables must have a classes.txt, and outside a simulation whatever a path of the run leads to.
 
     Raises:
         SettingError: the node config and the run's settings do not go together.
     """
-    columns = _read_columns(node, settings)
-    code = not text(node, "data-path")
-    spec = replace(data_spec(settings, clients, code), listed="" if simulated else "all")
-    if columns is not None and text(node, "data-path"):
-        spec = replace(spec, columns=columns, listed="tables", code=own_code(text(node, "data-path"), "dataset"))
-    shared_test_path = text(node, "shared-test-path")
-    if shared_test_path and settings.ensemble_every and not settings.shared_test_path:
-        raise SettingError(
-            f"the node config has shared-test-path={shared_test_path!r}, but the run's setting of that name is "
-            "empty: set it to where the server has the same test set.",
-            public("node-shared"),
-        )
-    shared = shared_test_spec(settings, clients, shared_test_path, code)
-    return spec, replace(shared, spec=spec, columns=columns if shared_test_path else None)
+    columns = read_columns(node, settings)
+    has_own_data = bool(text(node, "data-path"))
+    spec = replace(data_spec(settings, clients, code=not has_own_data), listed="" if simulated() else "all")
+    if columns is None or not has_own_data:
+        return spec
+    return replace(spec, columns=columns, listed="tables", code=own_code(text(node, "data-path"), "dataset"))
 
 
 def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
@@ -103,7 +94,7 @@ def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
         )
 
 
-def _read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
+def read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
     """What a site calls the columns of its own tables, "" for the usual names; None where it has no tables of its own.
 
     Whoever starts a run names columns of the run's data set. Those of a site's own tables they must not name: the

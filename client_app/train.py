@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 from protosphere.client_app.evaluate import DivergenceError, autocast, measure, refuse_spoilt
 from protosphere.core.devices import exact, exact_on
 from protosphere.core.errors import public
+from protosphere.core.plugins import is_plugin
 from protosphere.core.seeds import generator
 from protosphere.core.settings import Settings
 from protosphere.data.augment import Augment, augmented
@@ -69,20 +70,24 @@ def train(
     num_steps = 0
     phases: list[Phase] = []
     augment = objective.settings.augment
+    own_method = is_plugin(objective.settings.strategy)
     met = _Met(objective, data) if objective.settings.prototypes_from == "training" else None
     ready = _transform_rows(data) if augment == "none" else None
     for phase in checked_phases(objective.phases(state, round_number), objective):
         phases.append(phase)
         optimiser = optimiser_of(objective, state, phase)
         labels = data.train.labels if phase.rows is None else phase.rows[1]
+        precision = autocast(objective, labels.device)
         for epoch in range(phase.epochs):
             state.module.train()
             order = generator(*stream, phase.name, epoch)
             draws = generator(*stream, phase.name, epoch, "augment") if augment != "none" else None
             for index in batches(len(labels), objective.settings.batch_size, order, labels.device):
                 batch = _make_batch(data, ready, phase, index, augment, draws)
-                with autocast(objective, labels.device):
-                    loss = checked_loss(objective.loss(state, batch, phase, round_number), objective, phase, len(index))
+                with precision:
+                    loss = objective.loss(state, batch, phase, round_number)
+                if own_method:
+                    checked_loss(loss, objective, phase, len(index))
                 if ratio is None and phase.rows is None:
                     ratio = _gradient_ratio(loss)
                 if met is not None and phase.rows is None:

@@ -4,6 +4,7 @@ imported only when asked for, since a deployment starts a process a message."""
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from importlib import import_module
 from typing import Any
 
@@ -66,7 +67,7 @@ class Run:
     method: Method
     options: Options
 
-    @property
+    @cached_property
     def exchange(self) -> Exchange:
         """The parts of the method's messages."""
         exchange = self.method.exchange(self.options)
@@ -83,7 +84,7 @@ class Run:
         hidden = self.private or self.exchange.hides_counts
         return self.settings.confusion == "always" or (self.settings.confusion == "auto" and not hidden)
 
-    @property
+    @cached_property
     def rules(self) -> tuple[str, ...]:
         """All rules that its clients report."""
         rules = (*self.method.rules, RULE) if self.private and self.exchange.down else self.method.rules

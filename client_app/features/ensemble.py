@@ -10,9 +10,11 @@ from torch import Tensor
 from protosphere.client_app.evaluate import features_of
 from protosphere.client_app.feature import Arrival, Feature
 from protosphere.client_app.public_errors import USER_ERRORS, told
-from protosphere.core.errors import SettingError
+from protosphere.client_app.site import read_columns, site_spec, text
+from protosphere.core.errors import SettingError, public
 from protosphere.data.client_data import Rows, Transform
-from protosphere.data.shared_test_set import refuse_unfit, shared_rows
+from protosphere.data.from_settings import shared_test_spec
+from protosphere.data.shared_test_set import SharedTestSpec, refuse_unfit, shared_rows
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.wire.ensemble import encode_answers
 from protosphere.wire.payloads import Report
@@ -24,12 +26,28 @@ class Ensemble(Feature):
     name = "ensemble"
     needs_features = True
 
+    def refuse(self) -> None:
+        client, path = self.client, text(self.client.node, "shared-test-path")
+        if path and client.settings.ensemble_every and not client.settings.shared_test_path:
+            raise SettingError(
+                f"the node config has shared-test-path={path!r}, but the run's setting of that name is empty: set it "
+                "to where the server has the same test set.",
+                public("node-shared"),
+            )
+
     def discloses(self) -> Sequence[str]:
         client = self.client
         if not client.settings.ensemble_every:
             return ()
-        refuse_unfit(client.shared, client.partition, client.own_data)
+        refuse_unfit(self.shared_test_spec(), client.partition, client.own_data)
         return ["its class probabilities for every row of the shared test set"]
+
+    def shared_test_spec(self) -> SharedTestSpec:
+        """Where the shared test set lies for this client."""
+        client, path = self.client, text(self.client.node, "shared-test-path")
+        spec = site_spec(client.node, client.settings, client.partitions)
+        shared = shared_test_spec(client.settings, client.partitions, path, code=not client.own_data)
+        return replace(shared, spec=spec, columns=read_columns(client.node, client.settings) if path else None)
 
     def answer(self, arrival: Arrival, report: Report) -> Report:
         try:
@@ -45,7 +63,7 @@ class Ensemble(Feature):
             raise SettingError.public(
                 "the server asks for the ensemble's answers, but this run's `ensemble-every` is 0."
             )
-        rows, fingerprint = shared_rows(client.shared, client.device, client.tokens)
+        rows, fingerprint = shared_rows(self.shared_test_spec(), client.device, client.tokens)
         probabilities = predict(client.objective, state, rows, client.data.transform)
         return None if probabilities is None else encode_answers(probabilities, fingerprint)
 

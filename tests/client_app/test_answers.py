@@ -10,7 +10,7 @@ from PIL import Image
 from torch.nn.functional import normalize
 
 from protosphere.client_app.features import ensemble as ensemble_module
-from protosphere.client_app.features.ensemble import predict
+from protosphere.client_app.features.ensemble import Ensemble, predict
 from protosphere.client_app.public_errors import USER_ERRORS
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import DataSpec
@@ -113,7 +113,7 @@ def test_it_is_of_the_model_and_the_targets_of_the_evaluation(client, strategy, 
     first, second = targets(tuple(range(10))), targets((0, 3, 7))
     client(0, settings).train(ask(1, first, ensemble=False))
     made = client(0, settings)
-    rows, fingerprint = shared_rows(made.shared, CPU)
+    rows, fingerprint = shared_rows(Ensemble(made).shared_test_spec(), CPU)
     alone = made.evaluate(ask(2, second))
     made.data = replace(made.data, test=rows)
     report = made.train(ask(2, second))

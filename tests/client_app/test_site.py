@@ -4,6 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from protosphere.client_app.features.ensemble import Ensemble
 from protosphere.core.errors import DataError, SettingError
 from protosphere.models import told_name
 from tests.client_app.broken_sites import images_of
@@ -79,7 +80,8 @@ def test_the_columns_of_a_shared_test_set_elsewhere_are_the_site_s_too(client, s
     }
     shared |= {"label-column": "diagnosis", "group-column": "patient", "min-samples": 1}
     made = client(0, shared, **here)
-    assert (made.shared.columns.label, made.shared.columns.group) == ("diagnosis", "patient")
+    columns = Ensemble(made).shared_test_spec().columns
+    assert (columns.label, columns.group) == ("diagnosis", "patient")
     with pytest.raises(SettingError, match="`label-column`"):
         client(0, shared | {"label-column": "born"}, **here)
     bare = scans(classes="", name="unlisted")

@@ -13,9 +13,9 @@ from protosphere.strategies import read_settings
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "client_selection", "roster", "app")
 CLIENT_CORES = {
-    "client_app": ("app", "client", "cohort", "evaluate", "run", "state", "store", "train"),
-    "protosphere/wire": ("messages", "payloads", "parts", "checks"),
-    "protosphere/record": ("round", "uploads", "folder"),
+    "client_app": ("app", "client", "cohort", "evaluate", "site", "store", "train"),
+    "protosphere/wire": ("messages", "payloads", "codec", "specs", "checks"),
+    "protosphere/record": ("round", "snapshots", "folder"),
 }
 # of each feature, words by which code would name it
 WORDS = {

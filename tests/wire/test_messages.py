@@ -10,8 +10,8 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.wire import messages
 from protosphere.wire import codec as arrays
+from protosphere.wire import messages
 from protosphere.wire.codec import Codec, Limits, decode_payload
 from protosphere.wire.messages import decode_identity, decode_instruction, decode_question, encode_question
 from protosphere.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
