@@ -12,12 +12,12 @@ from flwr.serverapp import Grid, ServerApp
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import refuse_relative_paths
 from protosphere.core.startup import end_at_once
-from protosphere.record.live_metrics import live, refuse_missing
 from protosphere.record.round import RunError
 from protosphere.record.status import status
 from protosphere.reports.report import leave_report
+from protosphere.server_app.opening import open_folder
 from protosphere.server_app.roster import RosterError
-from protosphere.server_app.rounds import OnRound, PrototypeStrategy, open_folder
+from protosphere.server_app.rounds import OnRound, PrototypeStrategy
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.user_method import failing_as
 
@@ -105,14 +105,13 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
     refuse_foreign(context.run_config)
     run = read_settings(context.run_config)
     refuse_relative_paths(run.settings)
-    refuse_missing(run.settings)
     folder = open_folder(run, context.run_config)
     with folder.held():
         log.info("results: %s", folder.path)
         opened(folder.path)
         try:
             blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
-            with live(run.settings, folder), status(run.settings, run.inference, folder, context.run_id), blamed:
+            with status(run.settings, run.inference, folder, context.run_id), blamed:
                 PrototypeStrategy(run, folder, on_round).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()

@@ -5,12 +5,14 @@ feature by name. As it stands, a feature does nothing.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
 from torch import Tensor
 
+from protosphere.core.settings import Settings
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply, Scratch
 from protosphere.strategies import Run
@@ -44,7 +46,7 @@ class Aggregation:
 
     Attributes:
         uploads: partition -> upload, of those that are held in memory.
-        targets: the downloads of the round before, towards which the clients have trained.
+        targets: the downloads of the round before, towards which the clients have trained. downloads: of the next one.
         norm: the mean norm of the prototypes; None where the method does not tell.
     """
 
@@ -52,6 +54,7 @@ class Aggregation:
     replies: Sequence[Reply]
     uploads: Mapping[int, Payload]
     targets: Mapping[int, Payload]
+    downloads: Mapping[int, Payload]
     outcome: Outcome
     norm: float | None
 
@@ -85,6 +88,14 @@ class Feature:
 
     # --- the start ---
 
+    @staticmethod
+    def refuse(settings: Settings) -> None:
+        """Before the run has a folder.
+
+        Raises:
+            SettingError: the feature cannot work on this machine.
+        """
+
     def start(self, federation: Federation) -> None:
         """The clients are known.
 
@@ -99,6 +110,10 @@ class Feature:
     def opening(self) -> Sequence[str]:
         """What to say before round 1."""
         return ()
+
+    def during(self) -> AbstractContextManager[None]:
+        """Entered when the clients are known, left when the run has ended, whichever way."""
+        return nullcontext()
 
     # --- a round, in this order ---
 
@@ -140,6 +155,9 @@ class Feature:
     def figures(self, of_round: int, replies: Sequence[Reply]) -> Mapping[str, Any]:
         """What stands in the round's line, of the models that `of_round` left."""
         return {}
+
+    def leave(self) -> None:
+        """The round's line is written, its checkpoint is not: what it leaves in the folder."""
 
     def after_round(self, line: Mapping[str, Any]) -> None:
         """The round is finished, and its checkpoint is written."""

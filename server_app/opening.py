@@ -1,11 +1,18 @@
-"""What is said before round 1: the task, what crosses, the clients, what the server learns of them."""
+"""How a run opens: its folder, the clients whose claims are believed, and what is said of them before round 1."""
 
 from collections import Counter
 from collections.abc import Mapping
 
+from protosphere.core.settings import Scalar, Settings
 from protosphere.core.text import LONGEST_NAME, class_words, one_class, one_line, quoted
+from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND, companions
-from protosphere.strategies import Run
+from protosphere.server_app.features import FEATURES
+from protosphere.server_app.roster import Roster
+from protosphere.strategies import Run, as_of_today, known_settings, unpacked
+from protosphere.strategies.contract import ServerHalf
+from protosphere.strategies.weights import OtherWeightsError
+from protosphere.wire.claims import Believed
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 
@@ -13,6 +20,38 @@ MOST_CLIENTS = 50  # that have a line of their own
 MOST_ALONE = 5  # items that few clients name
 LONGEST_MODEL = 60  # characters of the name that a client gives its model
 LONGEST_ITEM = 100  # characters of what a client says that it discloses, where few others do
+
+
+def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
+    """A new folder for a run, or the one that it is to go on in.
+
+    Raises:
+        SettingError: it cannot be made, holds a run of other settings, or a feature of the run cannot work here.
+    """
+    for feature in FEATURES.values():
+        if feature.applies(run):
+            feature.refuse(run.settings)
+    settings_by_name = known_settings(run.settings.strategy) | unpacked(run_config)
+    if run.settings.resume:
+        return RunFolder.resume(run.settings, settings_by_name, as_of_today)
+    return RunFolder.create(run.settings, settings_by_name)
+
+
+def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> Believed:
+    """The roster's clients, as far as their claims are believed; those whose weights do not fit are left out.
+
+    Raises:
+        RosterError: too few are left.
+    """
+    while True:
+        assert roster.codec is not None
+        believed = Believed(roster.identities, settings.max_weight_ratio, settings.client_weights)
+        try:
+            half.meet(roster.codec, believed.identities)
+        except OtherWeightsError as error:
+            roster.leave_out(error.clients)
+        else:
+            return believed
 
 
 def _shorten_model_name(identity: Identity) -> str:

@@ -133,6 +133,19 @@ class Roster:
         refuse_few_left(agreement, self.settings)
         self._take(agreement)
 
+    def leave_out_new(self, started: Sequence[Mapping[str, Any]]) -> None:
+        """Leave out who took no part when the run was started.
+
+        Args:
+            started: the roster that the run's folder has.
+
+        Raises:
+            RosterError: too few are left.
+        """
+        partitions = {client["partition"] for client in started}
+        new = sorted(self.identities.keys() - partitions)
+        self.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
+
     def refresh(self, grid: Grid) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
         self._ask(grid)

@@ -10,7 +10,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -35,7 +35,7 @@ from protosphere.record.metrics_lines import (
     training_line,
 )
 from protosphere.record.round import Bytes, Reply, RunError, Scratch, Waiting
-from protosphere.record.snapshots import separation_of, snapshot
+from protosphere.record.snapshots import separation_of
 from protosphere.server_app.agreement import Terms
 from protosphere.server_app.checkpoint import RoundState, pack, unpack
 from protosphere.server_app.client_selection import sampled
@@ -58,13 +58,11 @@ from protosphere.server_app.guards import (
     refuse_other_rounds,
     warn_of_problems,
 )
-from protosphere.server_app.opening import opening_lines
+from protosphere.server_app.opening import believed_clients, open_folder, opening_lines
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes, refuse_too_few
-from protosphere.strategies import Run, as_of_today, known_settings, read_settings, unpacked
-from protosphere.strategies.contract import ServerHalf, to_everyone
+from protosphere.strategies import Run, read_settings
+from protosphere.strategies.contract import Outcome, ServerHalf
 from protosphere.strategies.user_method import checked_outcome, failing_as
-from protosphere.strategies.weights import OtherWeightsError
-from protosphere.wire.claims import Believed
 from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.messages import encode_question
 from protosphere.wire.payloads import Instruction, Payload
@@ -105,8 +103,7 @@ class PrototypeStrategy(Strategy):
         self._units: Mapping[int, float] = {}  # of the norms of uploads
         self._silent_partitions: set[int] = set()  # at the last evaluation
         self._sent_bytes: dict[int, Bytes] = {}
-        self._aggregation: Aggregation | None = None  # of the round
-        self._figures: dict[str, Any] = {}  # of that
+        self._figures: dict[str, Any] = {}  # of the round's aggregation
         self._round_seconds: list[float] = []
 
     # --- the run ------------------------------------------------------------------------------------------
@@ -149,15 +146,18 @@ class PrototypeStrategy(Strategy):
             self._meet()
         self.folder.set_end(rounds, self.settings)
         self.summary()
-        # all of it: the first small sum after a change of the number costs tens of milliseconds
-        with limited_threads(1):
+        with ExitStack() as stack:
+            for feature in self.features:
+                stack.enter_context(feature.during())
+            # all of it: the first small sum after a change of the number costs tens of milliseconds
+            stack.enter_context(limited_threads(1))
             while self.state.last_round < rounds and not self.stop_reason:
                 number = self.state.last_round + 1
                 with self._blame_method(f"round {number}"):
                     line = self._round(grid, number, rounds, result)
                 self._after_round(line)
             self._final_evaluation(grid, rounds, result)
-        self._leave_summary(rounds)
+            self._leave_summary(rounds)
         return result
 
     def _restore(self, rounds: int) -> None:
@@ -176,17 +176,8 @@ class PrototypeStrategy(Strategy):
         assert self.roster.codec is not None
         self.codec = self.roster.codec
         if self.settings.resume:
-            first_partitions = {client["partition"] for client in self.folder.roster()}
-            new_partitions = sorted(self.roster.identities.keys() - first_partitions)
-            self.roster.leave_out(dict.fromkeys(new_partitions, "it took no part when the run was started."))
-        while True:
-            identities, settings = self.roster.identities, self.settings
-            self.believed = Believed(identities, settings.max_weight_ratio, settings.client_weights)
-            try:
-                self.half.meet(self.codec, self.believed.identities)
-                break
-            except OtherWeightsError as error:
-                self.roster.leave_out(error.clients)
+            self.roster.leave_out_new(self.folder.roster())
+        self.believed = believed_clients(self.roster, self.half, self.settings)
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
         federation = Federation(
@@ -289,7 +280,7 @@ class PrototypeStrategy(Strategy):
             # a round that failed over a full disk is not the clients' failure, and must not count
             self.folder.refuse_full_disk()
         server_began = time.monotonic()
-        self._figures, self._aggregation = {}, None
+        self._figures = {}
         metrics = self._aggregate(server_round, [reply for reply in replies if reply.trains])
         if metrics:
             result.train_metrics_clientapp[server_round] = metrics
@@ -304,7 +295,8 @@ class PrototypeStrategy(Strategy):
         line["time"] = {"server": time.monotonic() - server_began}
         self._close(line, replies, server_round - 1, rounds, began, result)
         self.state.last_round = server_round
-        self._leave_snapshot()
+        for feature in self.features:
+            feature.leave()
         self.folder.save_checkpoint(*pack(self.state, self.features))
         refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
         return line
@@ -346,25 +338,39 @@ class PrototypeStrategy(Strategy):
                 believed = Waiting(self._scratch, waiting, self.believed.upload)
             outcome = aggregated(self.half, believed, self.state.method, server_round, self.run.exchange.down)
             norm = self.half.feature_norm(uploads)
-        aggregation = Aggregation(server_round, replies, uploads, self.state.downloads, outcome, norm)
+        earlier = self.state.downloads if outcome.keeps else {}
+        downloads = {**earlier, **outcome.downloads}
+        aggregation = Aggregation(
+            round=server_round,
+            replies=replies,
+            uploads=uploads,
+            targets=self.state.downloads,
+            downloads=downloads,
+            outcome=outcome,
+            norm=norm,
+        )
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
         _warn(server_round, (*warnings, *outcome.warnings))
         for feature in self.features:
             _warn(server_round, feature.aggregated(aggregation))
-        earlier = self.state.downloads if outcome.keeps else {}
-        self.state.method, self.state.downloads = outcome.state, {**earlier, **outcome.downloads}
-        separation = {}
-        if self.run.exchange.pointwise:
-            separation = separation_of(outcome.downloads, self.half.scales[0])
-        self._figures = {
-            name: None if isinstance(figure, float) and not math.isfinite(figure) else figure  # JSON has no infinity
-            for name, figure in {**outcome.figures, "prototype_norm": norm, **separation}.items()
-        }
-        self._aggregation = aggregation
+        self.state.method, self.state.downloads = outcome.state, downloads
+        self._figures = self._list_figures(outcome, norm)
         numbers: dict[str, Any] = {
             name: figure for name, figure in self._figures.items() if isinstance(figure, int | float)
         }
         return MetricRecord(numbers)
+
+    def _list_figures(self, outcome: Outcome, norm: float | None) -> dict[str, Any]:
+        """The server's figures of a round."""
+        separation = {}
+        if self.run.exchange.pointwise:
+            separation = separation_of(outcome.downloads, self.half.scales[0])
+        all_figures = {**outcome.figures, "prototype_norm": norm, **separation}
+        # JSON has no infinity
+        return {
+            name: None if isinstance(figure, float) and not math.isfinite(figure) else figure
+            for name, figure in all_figures.items()
+        }
 
     def _close(
         self,
@@ -385,19 +391,6 @@ class PrototypeStrategy(Strategy):
         self.folder.append(line)
         self._round_seconds.append(line["time"]["round"])
         log.info(console_line(line, rounds, self.run.inference, self._round_seconds))
-
-    def _leave_snapshot(self) -> None:
-        """Write, for the report, the prototypes that came and went in this round."""
-        aggregation = self._aggregation
-        if aggregation is None or not self.run.exchange.pointwise:
-            return
-        # of this round alone: what is shown is named after it
-        has_downloads = bool(aggregation.outcome.downloads)
-        prototypes = self.half.global_prototypes(self.state.method) if has_downloads else None
-        downloads = self.state.downloads if prototypes is None else to_everyone(prototypes)
-        if aggregation.uploads or prototypes is not None:
-            tensors, counts = snapshot(aggregation.uploads, downloads, *self.half.scales)
-            self.folder.save_prototypes(tensors, {"round": aggregation.round, **counts})
 
     # --- messages and replies -----------------------------------------------------------------------------
 
@@ -519,15 +512,3 @@ def strategy(run_config: Mapping[str, Scalar], folder: RunFolder | None = None) 
     """
     run = read_settings(run_config)
     return PrototypeStrategy(run, folder or open_folder(run, run_config))
-
-
-def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
-    """A new folder for a run, or the one that it is to go on in.
-
-    Raises:
-        SettingError: it cannot be made, or holds a run of other settings.
-    """
-    settings_by_name = known_settings(run.settings.strategy) | unpacked(run_config)
-    if run.settings.resume:
-        return RunFolder.resume(run.settings, settings_by_name, as_of_today)
-    return RunFolder.create(run.settings, settings_by_name)

@@ -110,13 +110,15 @@ def live(settings: Settings, folder: RunFolder) -> Iterator[None]:
     """
     refuse_missing(settings)
     feeds = [_Feed(name, settings, folder) for name in wanted(settings)]
-    folder.listeners.extend(feed.hear for feed in feeds)
+    listeners = [feed.hear for feed in feeds]
+    folder.listeners.extend(listeners)
     completed = False
     try:
         yield
         completed = True
     finally:
-        folder.listeners.clear()
+        for listener in listeners:
+            folder.listeners.remove(listener)
         for feed in feeds:
             feed.finish(completed)
 

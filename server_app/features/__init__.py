@@ -5,8 +5,10 @@ from protosphere.server_app.features.collapse import Collapse
 from protosphere.server_app.features.confusion import Confusion
 from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.server_app.features.ensemble import Ensemble
+from protosphere.server_app.features.live_figures import LiveFigures
 from protosphere.server_app.features.outliers import OutlierCheck
 from protosphere.server_app.features.privacy import Privacy
+from protosphere.server_app.features.snapshots import Snapshots
 from protosphere.server_app.features.stopping import Stopping
 
 FEATURES: dict[str, type[Feature]] = {
@@ -17,4 +19,6 @@ FEATURES: dict[str, type[Feature]] = {
     "ensemble": Ensemble,
     "confusion": Confusion,
     "early stopping": Stopping,
+    "snapshots": Snapshots,
+    "live figures": LiveFigures,
 }

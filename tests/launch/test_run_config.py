@@ -13,7 +13,7 @@ from protosphere.core.settings import GONE
 from protosphere.launch import run_config
 from protosphere.launch.run_config import plan, preset_names, read_assignments, read_toml
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.rounds import open_folder
+from protosphere.server_app.opening import open_folder
 from protosphere.strategies import known_settings, load_method, read_settings
 from tests.pictures import paint
 

@@ -11,7 +11,7 @@ from protosphere.server_app.features import FEATURES
 from protosphere.strategies import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "client_selection", "roster", "app")
+CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "client_selection", "roster", "opening", "app")
 CLIENT_CORES = {
     "client_app": ("app", "client", "cohort", "evaluate", "site", "store", "train"),
     "protosphere/wire": ("messages", "payloads", "codec", "specs", "checks"),
@@ -26,8 +26,17 @@ WORDS = {
     "ensemble": ("ensemble", "probabilities"),
     "confusion": ("confusion",),
     "early stopping": ("stop_patience", "stopping"),
+    "snapshots": ("snapshot",),
+    "live figures": ("live", "sink", "tensorboard", "wandb", "mlflow"),
 }
-ALL = {"rounds": 2, "strategy": "fedproto", "ensemble-every": 1, "confusion": "always", "stop-patience": 5}
+ALL = {
+    "rounds": 2,
+    "strategy": "fedproto",
+    "ensemble-every": 1,
+    "confusion": "always",
+    "stop-patience": 5,
+    "tensorboard": True,
+}
 PRIVATE = {"rounds": 2, "strategy": "fedproto", "privacy": "release", "privacy-encoder": "handcrafted"}
 ONCE = {"rounds": 2, "strategy": "protosphere"}
 LEAVES = {"ensemble": "ensemble", "confusion": "confusion"}  # what stands in a line because of the feature

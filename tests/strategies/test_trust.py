@@ -20,7 +20,7 @@ from protosphere.data.user_code import own_code
 from protosphere.launch.grid import run_in_process
 from protosphere.launch.run_config import plan
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.rounds import open_folder
+from protosphere.server_app.opening import open_folder
 from protosphere.serving.predict import open_trained
 from protosphere.strategies import as_of_today, known_settings, read_settings
 from protosphere.strategies.trust import named, untrusted
