@@ -178,8 +178,9 @@ def _open_message(message: Message, context: Context) -> tuple[Client, Instructi
 
 
 def _encode_reply(message: Message, context: Context, client: Client, report: Report, seconds: float) -> Message:
-    open_about_it = client.guard is None or client.guard.measured
-    report = replace(report, seconds=seconds if open_about_it else 0.0)
+    if any(feature.hides_errors for feature in client.features):
+        seconds = 0.0
+    report = replace(report, seconds=seconds)
     try:
         records = encode_report(report, client.codec, client.run.exchange.up)
     except CodecError as error:

@@ -11,9 +11,7 @@ import torch
 from flwr.app import Context
 
 from protosphere.client_app.evaluate import DivergenceError, evaluate, measure
-from protosphere.client_app.feature import Arrival, features_of
-from protosphere.client_app.features.encoder import encoded_of
-from protosphere.client_app.features.privacy import guard_of, private_spec, refuse_unprotected
+from protosphere.client_app.feature import Arrival, Feature, features_of
 from protosphere.client_app.public_errors import told
 from protosphere.client_app.site import (
     device_for,
@@ -61,7 +59,7 @@ class Preparation:
     Attributes:
         instruction: with the download that it trains towards. report: the evaluation's, to which training adds.
         began, ready: when the work on its training began, and when all was done but the training itself.
-        means: of a run under `privacy`, what came down beside the download.
+        kept: what a feature around it keeps until its end.
     """
 
     job: Job
@@ -69,7 +67,7 @@ class Preparation:
     report: Report
     began: float
     ready: float
-    means: PrototypeSet | None = None
+    kept: Any = None
 
     def seconds_waited(self, outcome: Outcome) -> float:
         """Of a step in common a client has its share alone: the rest of the time is others'."""
@@ -89,7 +87,9 @@ class Client:
         self.settings = self.run.settings
         self.partition = whole_number(node, "partition-id")
         self.partitions = whole_number(node, "num-partitions")
-        refuse_unprotected(self.settings, node)
+        self.features = features_of(self)
+        for feature in self.features:
+            feature.refuse()
         with told_in_full():
             self.model = text(node, "model") or model_for(self.settings.models, self.partition)
         if not simulated():
@@ -102,12 +102,10 @@ class Client:
             )
         self.own_data = text(node, "data-path") or None
         spec = site_spec(node, self.settings, self.partitions)
-        if self.run.private:
-            spec = private_spec(self.settings, node, spec, bool(self.own_data), simulated())
+        for feature in self.features:
+            spec = feature.spec(spec)
         is_dealt = simulated() or not any(map(is_path, listed(spec.dataset)))
         self.has_dealt_rows = is_dealt and not self.own_data
-        for feature in features_of(self):
-            feature.refuse()
         self.tokens = Tokens(self.model, self.settings.max_tokens) if reads_text(self.model) else None
         cache = home() / "cache"
         load = partial(client_data, spec, self.partition, cache, self.device, self.own_data)
@@ -119,17 +117,16 @@ class Client:
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
             self._refuse_companion(self.objective.companion)
-        folder, site = (lambda run: self._store(run).folder), (bool(self.own_data), simulated())
-        self.encoded = encoded_of(self.run, node, self.data, load, simulated())
-        self.codec = replace(self.codec, encoder=self.encoded.encoder.fingerprint if self.encoded else "")
-        self.guard = guard_of(self.run, node, self.partition, self.objective, self.data, self.encoded, folder, *site)
+        for feature in self.features:
+            feature.start(load)
+            self.codec = feature.codec(self.codec)
 
     def for_message(self) -> "Client":
         """The same client for one message: what a method keeps in its objective is gone after it, whether or not this
         process lives on."""
         client = copy(self)
         client.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
-        client.guard = None if self.guard is None else replace(self.guard, objective=client.objective)
+        client.features = [feature.for_message(client) for feature in self.features]
         return client
 
     def _refuse_companion(self, name: str) -> None:
@@ -161,7 +158,7 @@ class Client:
         ]
         masked = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
         discloses += self.run.exchange.said(masked)
-        for feature in features_of(self):
+        for feature in self.features:
             discloses += feature.discloses()
         if self.domain:
             discloses.append("its domain")
@@ -189,7 +186,9 @@ class Client:
             ),
             companion=f"{told_name(companion)} ({companion_parameters:,} parameters)" if companion else "",
         )
-        return identity if self.guard is None else self.guard.withheld(identity)
+        for feature in self.features:
+            identity = feature.identity(identity)
+        return identity
 
     def limits(self) -> Limits:
         """What a download must keep to."""
@@ -208,11 +207,17 @@ class Client:
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
-        return self._evaluate(instruction) if self.guard is None else self.guard.evaluate(self._evaluate, instruction)
+        step = self._evaluate
+        for feature in self._wrapping_features():
+            step = partial(feature.evaluate, step)
+        return step(instruction)
 
     def prepare(self, instruction: Instruction) -> Preparation | Report:
         """Evaluate (when asked), and make ready for training; a report where that already has failed."""
-        return self._prepare(instruction) if self.guard is None else self.guard.prepare(self._prepare, instruction)
+        step = self._prepare
+        for feature in self._wrapping_features():
+            step = partial(feature.prepare, step)
+        return step(instruction)
 
     def finish(self, preparation: Preparation, outcome: Outcome) -> Report:
         """Save what training left, and upload.
@@ -220,9 +225,13 @@ class Client:
         Args:
             outcome: the figures of the training, or the error with which it ended.
         """
-        if self.guard is None:
-            return self._finish(preparation, outcome)
-        return self.guard.finish(self._finish, preparation, outcome)
+        step = self._finish
+        for feature in self._wrapping_features():
+            step = partial(feature.finish, step)
+        return step(preparation, outcome)
+
+    def _wrapping_features(self) -> list[Feature]:
+        return [feature for feature in self.features if feature.wraps]
 
     def train(self, instruction: Instruction) -> Report:
         """All three: prepare, train, finish."""
@@ -261,8 +270,9 @@ class Client:
         if isinstance(outcome, Exception):
             raise outcome
         waited = preparation.seconds_waited(outcome)
-        stamp = self._store(instruction.run).save(instruction.round, state)
-        state.encoded = None if self.encoded is None else self.encoded.training
+        stamp = self.store(instruction.run).save(instruction.round, state)
+        for feature in self.features:
+            feature.before_upload(state)
         parts = self.objective.upload(state, instruction.round)
         upload = checked_payload(parts, self.objective.upload, self.run.exchange.up)
         self._keep(instruction.run, stamp, state)
@@ -284,7 +294,7 @@ class Client:
         """With what came before, of a method whose server sends it once."""
         if instruction.payload is not None or not instruction.made:
             return instruction
-        return replace(instruction, payload=self._store(instruction.run).load_held(instruction.made))
+        return replace(instruction, payload=self.store(instruction.run).load_held(instruction.made))
 
     def _choose_download(self, instruction: Instruction) -> Payload | None:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
@@ -303,7 +313,7 @@ class Client:
         Raises:
             SettingError: when it left none.
         """
-        store = self._store(run)
+        store = self.store(run)
         stamp = store.newest()
         if stamp is None:
             raise SettingError(f"client {self.partition} left no state in {store.folder}.")
@@ -315,7 +325,7 @@ class Client:
     def _evaluate_arrival(self, state: ClientState, instruction: Instruction) -> Report:
         """Lay the targets out; evaluate, where that is due, and answer what features ask."""
         state.constants = dict(instruction.constants)
-        features = features_of(self, instruction.asks)
+        features = [feature for feature in self.features if feature.name in instruction.asks]
         if instruction.evaluate or any(feature.needs_features for feature in features):
             self._measure_late(state)
         self._lay_out(state, instruction)
@@ -323,12 +333,11 @@ class Client:
         arrived_state = (
             self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         )
-        encoder_scores = None
-        if self.encoded is not None:
-            encoder_scores = partial(self.encoded.scores, self.objective, state, instruction.payload)
         evaluation, predictions = None, dict[str, torch.Tensor]()
         if instruction.evaluate:
-            arguments = (self.objective, state, self.data, last, arrived_state, encoder_scores)
+            scores_of_features = [feature.scores(state, instruction.payload) for feature in self.features]
+            further_scores = [scores for scores in scores_of_features if scores is not None]
+            arguments = (self.objective, state, self.data, last, arrived_state, further_scores)
             evaluation = evaluate(*arguments, predictions.update)
         judged_state = arrived_state if arrived_state is not None and self.run.inference == RECEIVED else state
         arrival = Arrival(judged_state, predictions)
@@ -359,7 +368,7 @@ class Client:
         """
         if over_ray():
             refuse_other(instruction.run, instruction.token)
-        store = self._store(instruction.run)
+        store = self.store(instruction.run)
         store.admit(instruction.token)
         stamp = store.newest_before(instruction.round, instruction.trained, going_back=trains)
         cached = _states.pop((instruction.run, self.partition, self.device), None)
@@ -376,12 +385,12 @@ class Client:
         return state, store.save(0, state)
 
     def _keep(self, run: str, stamp: Stamp, state: ClientState) -> None:
-        state.features = state.received = state.encoded = None
-        state.module.zero_grad(set_to_none=True)
+        state.forget()
         _states[run, self.partition, self.device] = stamp, state
         _states.shrink(self.settings.state_memory << 20, least=1)
 
-    def _store(self, run: str) -> Store:
+    def store(self, run: str) -> Store:
+        """What it keeps of a run."""
         return Store(stores(run) / str(self.partition))
 
     def _name_model(self) -> str:
@@ -394,7 +403,9 @@ class Client:
 
     def _describe(self) -> dict[str, Any]:
         description = describe(self.run, self.partition, self.model, self.data.class_names, self.data.transform)
-        return description if self.encoded is None else description | self.encoded.description
+        for feature in self.features:
+            description |= feature.description()
+        return description
 
 
 def _count_parameters(module: torch.nn.Module) -> int:

@@ -75,7 +75,7 @@ def evaluate(
     data: ClientData,
     last: bool = False,
     arrived: ClientState | None = None,
-    further_scores: Beside | None = None,
+    further_scores: Sequence[Beside] = (),
     observe: Callable[[Mapping[str, Tensor]], object] | None = None,
 ) -> Evaluation:
     """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
@@ -83,7 +83,7 @@ def evaluate(
 
     Args:
         arrived: the client with what has just come, which the rule `received` judges; None without that rule.
-        further_scores: gives scores by further rules, of rows and their features.
+        further_scores: each gives scores by further rules, of rows and their features.
         observe: given the labels that each rule predicts for the test rows.
     """
     began = time.perf_counter()
@@ -91,9 +91,8 @@ def evaluate(
     if last and data.unheld is not None:
         splits.append(data.unheld.read())
     # of small clients all rows at once, for a pass costs more than they do
-    in_one_pass = sum(len(split.labels) for split in splits) <= _count_rows_at_once(
-        data.test, data.transform
-    ) and _is_row_by_row(state.module)
+    total = sum(len(split.labels) for split in splits)
+    in_one_pass = total <= _count_rows_at_once(data.test, data.transform) and _is_row_by_row(state.module)
     arguments = objective, state, data.transform, arrived, further_scores
     passes = [splits] if in_one_pass else [[rows] for rows in splits]
     answers = [labels_by_rule for group in passes for labels_by_rule in _predict_labels(*arguments, group)]
@@ -155,7 +154,7 @@ def _predict_labels(
     state: ClientState,
     transform: Transform,
     arrived: ClientState | None,
-    further_scores: Beside | None,
+    further_scores: Sequence[Beside],
     splits: Sequence[Rows],
 ) -> list[dict[str, Tensor]]:
     """For each split rule -> (n,), where there is float64, by one pass over all; nothing for one without rows."""
@@ -177,9 +176,9 @@ def _predict_labels(
     answers_by_split = [
         {rule: part[index] for rule, part in parts.items()} if size else {} for index, size in enumerate(sizes)
     ]
-    if further_scores is not None:
+    for scores_of in further_scores:
         for rows, split_features, answers in zip(splits, z.split(sizes), answers_by_split, strict=True):
-            scores_by_rule = further_scores(rows, split_features) if len(rows) else {}
+            scores_by_rule = scores_of(rows, split_features) if len(rows) else {}
             answers |= {rule: exact(scores).argmax(dim=1) for rule, scores in scores_by_rule.items()}
     return answers_by_split
 

@@ -240,17 +240,17 @@ class Store:
             )
         return payload
 
-    def save_encoder_means(self, means: PrototypeSet) -> None:
-        """Keep what the rule `encoder` judges by in a run under `privacy`."""
-        self._write(self.folder / "encoder-means.safetensors", means.fields())
+    def save_prototypes(self, name: str, prototypes: PrototypeSet) -> None:
+        """Keep prototypes under a name of their own, beside the state."""
+        self._write(self.folder / f"{name}.safetensors", prototypes.fields())
 
-    def load_encoder_means(self) -> PrototypeSet | None:
-        """What `save_encoder_means` kept; None where none ever came.
+    def load_prototypes(self, name: str) -> PrototypeSet | None:
+        """What `save_prototypes` kept; None where none ever came.
 
         Raises:
             StoreError: the file is damaged.
         """
-        path = self.folder / "encoder-means.safetensors"
+        path = self.folder / f"{name}.safetensors"
         if not path.exists():
             return None
         try:

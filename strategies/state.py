@@ -41,6 +41,11 @@ class ClientState:
     kept: dict[str, Tensor] = field(default_factory=dict)
     optimiser: dict[str, Tensor] = field(default_factory=dict)
 
+    def forget(self) -> None:
+        """Let go what is of one message alone."""
+        self.features = self.received = self.encoded = None
+        self.module.zero_grad(set_to_none=True)
+
 
 @dataclass(frozen=True)
 class Batch:

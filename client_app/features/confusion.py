@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -11,20 +10,17 @@ from protosphere.client_app.feature import Arrival, Feature
 from protosphere.wire.confusion import RECORD, encode_counts, width
 from protosphere.wire.payloads import Report
 
-if TYPE_CHECKING:
-    from protosphere.client_app.client import Client
-
 
 class Confusion(Feature):
     """Tells the counts where the server asks, and the client's class counts are no secret of a site."""
 
     name = RECORD
 
-    def __init__(self, client: "Client"):
-        super().__init__(client)
-        # of a site's own rows class counts are its own
-        may_tell = client.settings.confusion == "always" or client.has_dealt_rows
-        self.tells = client.run.confusion and may_tell
+    @property
+    def tells(self) -> bool:
+        """Whether it may: of a site's own samples class counts are its own."""
+        may_tell = self.client.settings.confusion == "always" or self.client.has_dealt_rows
+        return self.client.run.confusion and may_tell
 
     def discloses(self) -> Sequence[str]:
         if not self.tells:

@@ -1,14 +1,15 @@
 """A client's rows as a public encoder sees them: for releases, and for methods in a space that clients share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
-from protosphere.client_app.site import NodeConfig, text
+from protosphere.client_app.feature import Feature, LoadData, Scores
+from protosphere.client_app.site import NodeConfig, simulated, text
 from protosphere.core.devices import exact_on
 from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import shown
@@ -19,11 +20,11 @@ from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
+from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Evaluation, Payload
 
 ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # in client.json
-Load = Callable[[Tokens], ClientData]
 
 _directions: WeakKeyDictionary[Rows, tuple[str, Tensor]] = WeakKeyDictionary()
 
@@ -95,7 +96,35 @@ class Encoded:
         return entry[1]
 
 
-def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: Load, simulated: bool) -> Encoded | None:
+class EncoderSpace(Feature):
+    """Reads the client's samples through the run's encoder, where it names one.
+
+    Attributes:
+        encoded: the samples and the encoder; None where nothing is read through one.
+    """
+
+    encoded: Encoded | None = None
+
+    def start(self, load: LoadData) -> None:
+        client = self.client
+        self.encoded = encoded_of(client.run, client.node, client.data, load, simulated())
+
+    def codec(self, codec: Codec) -> Codec:
+        return codec if self.encoded is None else replace(codec, encoder=self.encoded.encoder.fingerprint)
+
+    def description(self) -> Mapping[str, object]:
+        return {} if self.encoded is None else self.encoded.description
+
+    def scores(self, state: ClientState, received: Payload | None) -> Scores | None:
+        if self.encoded is None:
+            return None
+        return partial(self.encoded.scores, self.client.objective, state, received)
+
+    def before_upload(self, state: ClientState) -> None:
+        state.encoded = None if self.encoded is None else self.encoded.training
+
+
+def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, simulated: bool) -> Encoded | None:
     """A client's rows through the run's encoder, or the site's own file of it; None where nothing is read through one.
 
     Args:

@@ -6,29 +6,25 @@ function of public facts and of the release. So whatever happens to a row, the b
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from protosphere.client_app.features.encoder import Encoded
+from protosphere.client_app.feature import Feature, LoadData
+from protosphere.client_app.features.encoder import Encoded, EncoderSpace
 from protosphere.client_app.features.privacy_ledger import Asked, Ledger, Limit
 from protosphere.client_app.message_log import append
-from protosphere.client_app.site import NodeConfig, text
-from protosphere.client_app.store import Store
+from protosphere.client_app.site import NodeConfig, simulated, text
 from protosphere.client_app.train import Outcome
 from protosphere.core.errors import SettingError, public
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
 from protosphere.data.assignment import DataSpec
-from protosphere.data.client_data import ClientData
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished
-from protosphere.strategies import Run
-from protosphere.strategies.contract import Objective
 from protosphere.strategies.release import encoder_scores, parted
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
@@ -41,6 +37,7 @@ T = TypeVar("T")
 ENTRY = "privacy"  # of a node config
 REQUIRED = "required"
 FIGURES = "figures.jsonl"
+MEANS = "encoder-means"  # in the client's store
 
 
 def site_ledger(node: NodeConfig | None = None) -> Ledger:
@@ -96,38 +93,70 @@ def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_d
     return replace(spec, secret=site_ledger().site_key().hex(), listed="all")
 
 
-@dataclass(frozen=True, eq=False)
-class Guard:
-    """Between a client and whoever reads its messages.
+class Privacy(Feature):
+    """Between a client of a run under `privacy` and whoever reads its messages; elsewhere it does nothing.
 
     Attributes:
-        data: the client's.
-        encoded: the same rows as the encoder sees them; None where the method sends nothing.
-        ledger: of a run, by its name.
+        limit: of what the site's node config lets a run spend.
     """
 
-    run: Run
-    partition: int
-    objective: Objective
-    data: ClientData
-    encoded: Encoded | None
-    ledger: Callable[[str], Ledger]
-    store: Callable[[str], Path]
-    site: bool
+    limit: Limit | None = None
 
     @property
-    def measured(self) -> bool:
-        """Whether figures leave in the clear, outside the guarantee: of public data in a simulation."""
-        return self.run.settings.privacy_measure
+    def wraps(self) -> bool:  # type: ignore[override]
+        return self.client.run.private
 
-    def withheld(self, identity: Identity) -> Identity:
+    @property
+    def hides_errors(self) -> bool:  # type: ignore[override]
+        return self.client.run.private and not self.is_measured
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether figures leave in the clear, outside the guarantee: of public data in a simulation."""
+        return self.client.settings.privacy_measure
+
+    @property
+    def encoded(self) -> Encoded | None:
+        """The samples as the encoder sees them; None where the method sends nothing."""
+        spaces = [feature for feature in self.client.features if isinstance(feature, EncoderSpace)]
+        return spaces[0].encoded if spaces else None
+
+    @property
+    def is_site(self) -> bool:
+        """Whether what the run deals may be somebody's own: it may lie on this machine."""
+        return bool(self.client.own_data) or not simulated()
+
+    def ledger(self, run_name: str) -> Ledger:
+        """Of a site its own, of a simulated client one a run."""
+        folder = home() if self.is_site else self.client.store(run_name).folder
+        return Ledger(folder / "privacy", self.limit)
+
+    def refuse(self) -> None:
+        refuse_unprotected(self.client.settings, self.client.node)
+
+    def spec(self, spec: DataSpec) -> DataSpec:
+        client = self.client
+        if not client.run.private:
+            return spec
+        return private_spec(client.settings, client.node, spec, bool(client.own_data), simulated())
+
+    def start(self, load: LoadData) -> None:
+        if not self.client.run.private:
+            return
+        self.limit = _read_limit(self.client.node)
+        if self.encoded is not None and self.is_site and self.limit is None:
+            raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
+
+    def identity(self, identity: Identity) -> Identity:
         """What may be told of a client before training.
 
         Raises:
             LedgerError: the site's ledger would refuse the release.
         """
-        settings = self.run.settings
-        if self.site and self.encoded is not None:
+        settings = self.client.settings
+        if not self.client.run.private:
+            return identity
+        if self.is_site and self.encoded is not None:
             self.ledger("").refuse(self._make_request(""))
         promise = (
             f"one noisy release of its training rows, the same in every round (ε = {settings.privacy_epsilon:g}, δ = "
@@ -137,7 +166,7 @@ class Guard:
         disclosures = [
             "its model's name and size",
             *([promise] if self.encoded else []),
-            *([measured] if self.measured else []),
+            *([measured] if self.is_measured else []),
             *(["its domain"] if identity.domain else []),
         ]
         all_classes = tuple(range(len(identity.class_names)))
@@ -151,7 +180,7 @@ class Guard:
         preparation = self._try_step(instruction, lambda: inner(replace(instruction, payload=plain)))
         if preparation is None or isinstance(preparation, Report):
             return self._make_reply(instruction, preparation, means, self._release_payload(instruction))
-        return replace(preparation, means=means)
+        return replace(preparation, kept=means)
 
     def finish(
         self,
@@ -162,7 +191,7 @@ class Guard:
         """The rest of it, of which the release leaves."""
         instruction = preparation.instruction
         report = self._try_step(instruction, lambda: inner(preparation, outcome))
-        return self._make_reply(instruction, report, preparation.means, self._release_payload(instruction))
+        return self._make_reply(instruction, report, preparation.kept, self._release_payload(instruction))
 
     def evaluate(self, inner: Callable[[Instruction], Report], instruction: Instruction) -> Report:
         """An evaluation, of which nothing leaves."""
@@ -183,16 +212,16 @@ class Guard:
     def _make_reply(
         self, instruction: Instruction, report: Report | None, means: PrototypeSet | None, payload: Payload | None
     ) -> Report:
-        constant = Report(self.partition, instruction.round, payload=payload)
+        constant = Report(self.client.partition, instruction.round, payload=payload)
         try:
             if report is not None and means is not None:
-                Store(self.store(instruction.run)).save_encoder_means(means)
+                self.client.store(instruction.run).save_prototypes(MEANS, means)
                 report = self._add_encoder_rule(report, means)
             if report is not None:
                 self._note(instruction, report)
         except Exception as error:
             self._note_error(instruction, error)
-        if not self.measured or report is None:
+        if not self.is_measured or report is None:
             return constant
         return replace(constant, evaluation=report.evaluation, training=report.training, problem=report.problem)
 
@@ -203,18 +232,19 @@ class Guard:
             return None
         request = self._make_request(instruction.run)
         release = self.ledger(instruction.run).release(request, self._compute_sums)
-        scale = self.run.settings.privacy_scale
-        return self.objective.released(*finished(release, request.variance, request.shape, scale), instruction.round)
+        scale = self.client.settings.privacy_scale
+        release_parts = finished(release, request.variance, request.shape, scale)
+        return self.client.objective.released(*release_parts, instruction.round)
 
     def _make_request(self, run: str) -> Asked:
-        settings = self.run.settings
+        settings = self.client.settings
         assert self.encoded is not None
         encoder = self.encoded.encoder
-        moments = any(spec.kind == "mixtures" for spec in self.run.exchange.up)
-        shape = Shape(self.data.num_classes, settings.feature_dim, moments)
+        moments = any(spec.kind == "mixtures" for spec in self.client.run.exchange.up)
+        shape = Shape(self.client.data.num_classes, settings.feature_dim, moments)
         facts = {
-            "partition": self.partition,
-            "classes": list(self.data.class_names),
+            "partition": self.client.partition,
+            "classes": list(self.client.data.class_names),
             "encoder": encoder.fingerprint,
             "input": self.encoded.data.transform.to_dict(),
             "split": [settings.split, settings.test_share, settings.validation_share],
@@ -224,7 +254,7 @@ class Guard:
 
     def _compute_sums(self) -> Tensor:
         assert self.encoded is not None
-        groups = self.encoded.data.groups if self.run.settings.privacy_unit == "group" else None
+        groups = self.encoded.data.groups if self.client.settings.privacy_unit == "group" else None
         return class_sums(*self.encoded.training(), self._make_request("").shape, groups)
 
     # --- what stays here --------------------------------------------------------------------------------------
@@ -233,7 +263,7 @@ class Guard:
         """The evaluation with the rule `encoder`, which knows classes that the client lacks."""
         if report.evaluation is None or not len(means) or self.encoded is None:
             return report
-        scores = partial(encoder_scores, means=means.to("cpu"), num_classes=self.data.num_classes)
+        scores = partial(encoder_scores, means=means.to("cpu"), num_classes=self.client.data.num_classes)
         return replace(report, evaluation=self.encoded.judged(report.evaluation, scores))
 
     def _note(self, instruction: Instruction, report: Report) -> None:
@@ -251,40 +281,7 @@ class Guard:
         self._append(instruction.run, {"round": instruction.round, "problem": f"{type(error).__name__}: {error}"})
 
     def _append(self, run: str, line: dict[str, Any]) -> None:
-        append(self.store(run), FIGURES, line, "figures")
-
-
-def guard_of(
-    run: Run,
-    node: NodeConfig,
-    partition: int,
-    objective: Objective,
-    data: ClientData,
-    encoded: Encoded | None,
-    store: Callable[[str], Path],
-    has_own_data: bool,
-    simulated: bool,
-) -> Guard | None:
-    """The guard of a client; None in a run without privacy.
-
-    Args:
-        encoded: the rows as the encoder sees them. store: the client's folder in a run of that name.
-
-    Raises:
-        SettingError: the site states no limit.
-    """
-    if not run.private:
-        return None
-    site = has_own_data or not simulated
-    limit = _read_limit(node)
-    if encoded is not None and site and limit is None:
-        # what a run deals may lie on this machine, and be the site's
-        raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
-
-    def ledger(run_name: str) -> Ledger:
-        return Ledger(home() / "privacy" if site else store(run_name) / "privacy", limit)
-
-    return Guard(run, partition, objective, data, encoded, ledger, store, site)
+        append(self.client.store(run).folder, FIGURES, line, "figures")
 
 
 def _read_limit(node: NodeConfig) -> Limit | None:

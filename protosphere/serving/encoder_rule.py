@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from protosphere.client_app.features.encoder import ENCODER, loaded
+from protosphere.client_app.features.privacy import MEANS
 from protosphere.client_app.store import Store
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.models.encoder import Encoder
@@ -72,7 +73,7 @@ def judge_of(
     if not run.encodes:
         return None
     if run.private:
-        means = store.load_encoder_means()
+        means = store.load_prototypes(MEANS)
         if means is None or not len(means):
             return None
         scores: Callable[[Tensor], Tensor | None] = partial(

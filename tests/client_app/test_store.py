@@ -238,7 +238,7 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monke
     [
         ("client.json", Store.description),
         ("received.safetensors", Store.load_received),
-        ("encoder-means.safetensors", Store.load_encoder_means),
+        ("encoder-means.safetensors", lambda store: store.load_prototypes("encoder-means")),
         ("round-000001.safetensors", lambda store: value_in(store, store.newest())),
     ],
 )

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from protosphere.client_app.features import FEATURES as CLIENT_FEATURES
+from protosphere.core.errors import SettingError
 from protosphere.server_app.features import FEATURES
+from protosphere.server_app.roster import RosterError
 from protosphere.strategies import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,9 +21,10 @@ CLIENT_CORES = {
 }
 # of each feature, words by which code would name it
 WORDS = {
+    "encoder": ("encoder", "encoded"),
     "collapse": ("collapse", "first_norm"),
     "outliers": ("outlier", "norm_ratio"),
-    "privacy": ("privacy_scale", "encoder_means"),
+    "privacy": ("privacy_scale", "encoder_means", "guard", "ledger", "unprotected", "release"),
     "download-once": ("downloadonce", "download_once", "holding"),
     "ensemble": ("ensemble", "probabilities"),
     "confusion": ("confusion",),
@@ -88,7 +91,7 @@ def test_a_feature_that_is_taken_out_takes_nothing_else_with_it(lines_of, whole,
     assert lines == before
 
 
-@pytest.mark.parametrize("name", CLIENT_FEATURES)
+@pytest.mark.parametrize("name", ["ensemble", "confusion"])
 def test_a_clients_feature_that_is_taken_out_takes_nothing_else_with_it(lines_of, whole, monkeypatch, name):
     before = whole(ALL)
     monkeypatch.delitem(CLIENT_FEATURES, name)
@@ -98,10 +101,32 @@ def test_a_clients_feature_that_is_taken_out_takes_nothing_else_with_it(lines_of
     assert lines == before
 
 
+@pytest.mark.parametrize("name", ["encoder", "privacy"])
+def test_a_clients_feature_that_a_run_does_not_use_can_be_taken_out(lines_of, whole, monkeypatch, name):
+    before = whole(ALL)
+    monkeypatch.delitem(CLIENT_FEATURES, name)
+    assert lines_of(ALL) == before
+
+
+@pytest.mark.parametrize("settings", [ONCE, PRIVATE])
+def test_without_the_encoder_a_method_that_needs_it_trains_and_sends_nothing(lines_of, monkeypatch, settings):
+    monkeypatch.delitem(CLIENT_FEATURES, "encoder")
+    lines = lines_of(settings)
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    assert not any("encoder" in line["evaluation"]["rules"] for line in lines if "evaluation" in line)
+
+
+def test_clients_without_privacy_are_refused_before_round_1(run, monkeypatch):
+    monkeypatch.delitem(CLIENT_FEATURES, "privacy")
+    with pytest.raises((RosterError, SettingError)):
+        run(PRIVATE)
+
+
 @pytest.mark.parametrize(
     ("room", "files", "name"),
     [("server_app", CORE, name) for name in FEATURES]
-    + [(room, files, name) for room, files in CLIENT_CORES.items() for name in CLIENT_FEATURES],
+    + [("client_app", CLIENT_CORES["client_app"], name) for name in CLIENT_FEATURES]
+    + [(room, files, name) for room, files in CLIENT_CORES.items() for name in ("ensemble", "confusion")],
 )
 def test_the_core_does_not_name_it(room, files, name):
     for file in files:
@@ -113,4 +138,5 @@ def test_the_core_does_not_name_it(room, files, name):
 
 
 def test_every_feature_has_words_here_and_is_taken_out():
-    assert WORDS.keys() == FEATURES.keys() == {pair.values[0] for pair in PAIRS}
+    assert WORDS.keys() == FEATURES.keys() | CLIENT_FEATURES.keys()
+    assert FEATURES.keys() == {pair.values[0] for pair in PAIRS}

@@ -12,6 +12,7 @@ from flwr.app import ArrayRecord, Context, RecordDict
 
 from protosphere.client_app import client as client_module
 from protosphere.client_app import train as trainer
+from protosphere.client_app.features import encoder as encoder_module
 from protosphere.client_app.features import privacy
 from protosphere.client_app.features.privacy_ledger import Ledger
 from protosphere.client_app.store import Store, StoreError
@@ -140,7 +141,7 @@ FAULTS = {
     "the state is lost": (Store, "newest_before", StoreError("round 2")),
     "evaluation fails": (client_module, "evaluate", ValueError("row 3")),
     "features are not finite": (client_module, "measure", trainer.DivergenceError("row 3")),
-    "the disk is full": (privacy.Guard, "_note", OSError(28, "full")),
+    "the disk is full": (privacy.Privacy, "_note", OSError(28, "full")),
 }
 
 
@@ -194,9 +195,9 @@ def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monke
     assert epsilon_of(line["rho"], line["delta"]) <= 3
     # what it is made of, apart from the noise of 1 in one value
     client = one_client(sites[0], {"strategy": "fedproto"})
-    train, encoder = client.data.train, client.guard.encoded.encoder
+    train, encoder = client.data.train, privacy_of(client).encoded.encoder
     expected = class_sums(encoder(client.data.transform(train.inputs)), train.labels, Shape(2, 6))
-    found = ledger.release(client.guard._make_request(""), pytest.fail)
+    found = ledger.release(privacy_of(client)._make_request(""), pytest.fail)
     assert int((found - expected).abs().sum()) <= 1
     assert 0 < len(train) < 18
 
@@ -207,7 +208,7 @@ def test_a_group_counts_once_however_many_rows_it_has(tmp_path):
     rows = table({"image": images, "label": [row % 2 for row in range(120)], "patient": patients})
     node = site(tmp_path / "one", ("train.parquet", rows)) | {"group-column": "patient"}
     client = one_client(node, {"strategy": "fedproto", "privacy-unit": "group"})
-    train, guard = client.data.train, client.guard
+    train, guard = client.data.train, privacy_of(client)
     counts = guard._compute_sums()[:, -1] / HALF
     # a patient of three rows has two of one class and one of the other
     assert float(counts.sum()) == pytest.approx(len(train) / 3, rel=1e-3)
@@ -226,13 +227,17 @@ def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
     node = site(tmp_path / "site", ("train.csv", f"text,label\n{lines}"))
     text = {"models": f"hf:{tmp_path}/private?trainable=1", "privacy-encoder": f"hf:{tmp_path}/public"}
     client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
-    assert client.guard.encoded.data.transform.tokenizer == str(tmp_path / "public")
+    assert privacy_of(client).encoded.data.transform.tokenizer == str(tmp_path / "public")
     # nothing is spent on rows that the encoder cannot read
     with pytest.raises(SettingError, match="takes no token ids"):
         one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text, **PRIVATE})
-    sums = client.guard._compute_sums()
+    sums = privacy_of(client)._compute_sums()
     assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
     assert bool((sums[:, :-1] != 0).any())
+
+
+def privacy_of(client):
+    return next(feature for feature in client.features if isinstance(feature, privacy.Privacy))
 
 
 def one_client(node, settings, partition=0, clients=2):
@@ -308,7 +313,7 @@ def test_a_site_without_a_limit_releases_nothing_of_what_a_run_deals_either(monk
     with pytest.raises(SettingError, match="states no limit"):
         one_client({"privacy": "required"}, dealt)
     client = one_client({"privacy": "required"} | SITE, dealt)
-    assert client.guard.ledger("").limit.epsilon == 5
+    assert privacy_of(client).ledger("").limit.epsilon == 5
 
 
 def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
@@ -332,7 +337,7 @@ def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_pa
 
 
 def test_other_weights_of_the_encoder_are_found_before_round_1(monkeypatch, tmp_path):
-    whole = client_module.encoded_of
+    whole = encoder_module.encoded_of
 
     def other(*args):
         found = whole(*args)
@@ -340,7 +345,7 @@ def test_other_weights_of_the_encoder_are_found_before_round_1(monkeypatch, tmp_
         marked.fingerprint = f"{args[1]['partition-id']}"
         return replace(found, encoder=marked)
 
-    monkeypatch.setattr(client_module, "encoded_of", other)
+    monkeypatch.setattr(encoder_module, "encoded_of", other)
     sites = [site(tmp_path / str(number), *FULL) for number in range(2)]
     with pytest.raises(RosterError, match="fingerprints"):
         run(sites, {"strategy": "fedproto"})
@@ -372,5 +377,5 @@ def test_an_encoder_gets_rows_that_nothing_of_the_rows_has_scaled(tmp_path):
     given, settings = site(tmp_path / "site", *FULL), SMALL | {"strategy": RELEASES[0], "privacy-epsilon": 3.0}
     plain, scaled = (one_client(given, settings | more) for more in ({}, {"normalise": True}))
     assert scaled.data.transform != plain.data.transform
-    assert scaled.guard.encoded.data.transform == plain.guard.encoded.data.transform
-    assert all(map(torch.equal, scaled.encoded.training(), plain.encoded.training()))
+    assert privacy_of(scaled).encoded.data.transform == privacy_of(plain).encoded.data.transform
+    assert all(map(torch.equal, privacy_of(scaled).encoded.training(), privacy_of(plain).encoded.training()))
