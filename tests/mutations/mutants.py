@@ -488,14 +488,14 @@ MUTANTS = {
     ),
     "figures of training under privacy": Mutant(
         C + "features/privacy.py",
-        "if not self.measured or report is None:",
+        "if not self.is_measured or report is None:",
         "if report is None:",
         "tests/client_app/features/test_privacy.py -k same_bytes",
     ),
     "seconds under privacy": Mutant(
-        C + "app.py",
-        "seconds if open_about_it else 0.0",
-        "seconds",
+        C + "features/privacy.py",
+        "return self.client.run.private and not self.is_measured",
+        "return False",
         "tests/client_app/features/test_privacy.py -k same_bytes",
     ),
     "rows in the identity under privacy": Mutant(
