@@ -40,6 +40,7 @@ from protosphere.models.text import Tokens
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout
 from protosphere.strategies.contract import ClientState
+from protosphere.strategies.state import own_round
 from protosphere.strategies.user_method import checked_payload
 from protosphere.wire.codec import Limits, as_sent, codec_of
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report, class_vectors
@@ -273,7 +274,7 @@ class Client:
         stamp = self.store(instruction.run).save(instruction.round, state)
         for feature in self.features:
             feature.before_upload(state)
-        parts = self.objective.upload(state, instruction.round)
+        parts = self.objective.upload(state, own_round(state.constants, instruction.round))
         upload = checked_payload(parts, self.objective.upload, self.run.exchange.up)
         self._keep(instruction.run, stamp, state)
         figures = outcome

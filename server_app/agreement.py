@@ -59,12 +59,15 @@ class Agreement:
     codec: Codec | None = None
 
 
-def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None) -> Agreement:
+def agree(
+    answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Terms | None = None, *, enough: bool = True
+) -> Agreement:
     """Split those who answered into who fits and who is left out.
 
     Args:
         answers: node and identity, in the order in which they came: of two alike for one partition the first stays.
         terms: without them nothing is asked of the method's messages.
+        enough: whether to refuse too few who fit.
 
     Raises:
         RosterError: two sides are equally large, which names both; or too few are left, which names the others, and
@@ -119,13 +122,27 @@ def agree(answers: Iterable[tuple[int, Identity]], settings: Settings, terms: Te
             continue
         identities[identity.partition], nodes[identity.partition] = identity, node
     agreement = Agreement(number, identities, nodes, split.left_out, codec)
-    refuse_few_left(agreement, settings)
+    if enough:
+        refuse_few_left(agreement, settings)
     return agreement
 
 
+def misfit(members: Mapping[int, Identity], newcomer: Identity, settings: Settings, terms: Terms | None) -> str:
+    """Why a client that comes later does not fit in with those who are there; "" where it does."""
+    node_of_newcomer = -1
+    answers = [*members.items(), (node_of_newcomer, newcomer)]
+    if newcomer.partition in members:
+        answers = [answer for answer in answers if answer[0] != newcomer.partition]
+    try:
+        left_out = agree(answers, settings, terms, enough=False).left_out
+    except RosterError as error:
+        return str(error)
+    return left_out.get(node_of_newcomer, (0, ""))[1]
+
+
 def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
-    """Stop where fewer are left than make the run that was asked for: two (one of a run of one), half of its clients,
-    and as many as a round needs.
+    """Stop where fewer are left than make the run that was asked for: `min-clients`, else two (one of a run of one) and
+    half of its clients; and as many as a round needs.
 
     Raises:
         RosterError: names who is left out and why, and the partitions for which nobody answers.
@@ -133,7 +150,8 @@ def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
     if agreement.identities and not any(identity.trains for identity in agreement.identities.values()):
         reasons = f" {all_left_out(agreement.left_out)}" if agreement.left_out else ""
         raise RosterError(f"no client has a single training row; check `dataset`, `partition` and the shares.{reasons}")
-    needed = max(min(2, agreement.number), (agreement.number + 1) // 2, settings.min_replies, 1)
+    fewest = settings.min_clients or max(min(2, agreement.number), (agreement.number + 1) // 2)
+    needed = max(fewest, settings.min_replies, 1)
     # who is there, but has no rows to train on, is counted where it is known who trains in a round
     if len(agreement.identities) >= needed or not agreement.left_out:
         return

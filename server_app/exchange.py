@@ -48,6 +48,7 @@ class ReplyContext:
         contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
         features: what may be answered beside.
         scratch: where uploads wait until the round has closed; None where they are held in memory.
+        specs_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
     """
 
     round_number: int
@@ -58,6 +59,7 @@ class ReplyContext:
     contradiction: Callable[[int, Payload], str] = lambda partition, payload: ""
     features: Sequence[Feature] = ()
     scratch: Scratch | None = None
+    specs_of_newcomers: Mapping[int, tuple[Spec, ...]] = field(default_factory=dict)
 
 
 def exchange(
@@ -252,7 +254,8 @@ def _decode_reply(message: Message, partition: int, trains: bool, context: Reply
     answer_types = {feature.name: feature.record_type for feature in context.features if feature.name}
     size = size_of(records, tuple(answer_types))
     unit, identity = context.units.get(partition, 1.0), context.identities.get(partition)
-    limits = replace(context.limits, max_norm=context.limits.max_norm * unit)
+    specs = context.specs_of_newcomers.get(partition, context.limits.specs)
+    limits = replace(context.limits, max_norm=context.limits.max_norm * unit, specs=specs)
     if identity is not None:
         limits = replace(limits, layouts=partial(read_layouts, identity.layouts))
     try:

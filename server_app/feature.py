@@ -15,9 +15,11 @@ from torch import Tensor
 from protosphere.core.settings import Settings
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply, Scratch
+from protosphere.server_app.roster import Roster
 from protosphere.strategies import Run
 from protosphere.strategies.contract import Outcome, ServerHalf
 from protosphere.wire.checks import RecordType
+from protosphere.wire.claims import Believed
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity, Instruction, Payload
 
@@ -29,13 +31,15 @@ class Federation:
     Attributes:
         identities: partition -> who the client said it is. partitions: how many there are, of those left out, too.
         units: partition -> what the norms of its upload are measured in.
+        believed: the clients with as many samples as they are believed to have.
         half: the method's server half. scratch: where uploads of weights wait until the round has closed.
     """
 
     identities: Mapping[int, Identity]
     partitions: int
     codec: Codec
-    units: Mapping[int, float]
+    units: dict[int, float]
+    believed: Believed
     half: ServerHalf
     scratch: Scratch
 
@@ -88,6 +92,13 @@ class Feature:
 
     # --- the start ---
 
+    def gathered(self, roster: Roster, last_round: int) -> None:
+        """Whoever is there has answered; nothing is made of the clients yet.
+
+        Args:
+            last_round: of a resumed run the last that is finished, else 0.
+        """
+
     @staticmethod
     def refuse(settings: Settings) -> None:
         """Before the run has a folder.
@@ -116,6 +127,9 @@ class Feature:
         return nullcontext()
 
     # --- a round, in this order ---
+
+    def before_round(self, number: int) -> None:
+        """The roster is up to date; nothing is sent yet."""
 
     def last_evaluation(self, number: int) -> None:
         """The messages that follow are those of the evaluation that ends the run."""

@@ -24,6 +24,7 @@ from protosphere.server_app.agreement import (
     Terms,
     agree,
     all_left_out,
+    misfit,
     nobody_for,
     refuse_few_left,
 )
@@ -46,7 +47,12 @@ class Roster:
 
     Attributes:
         identities: partition -> who it said it is.
-        nodes: partition -> node id to send to; nobody else is sent anything.
+            Those who have left stay in it: what they have sent counts on.
+        nodes: partition -> node id to send to, of the members; nobody else is sent anything.
+        absent: partition -> node and identity of those who have answered and are no members.
+        joined, left: partition -> the round at whose start a client came, or went for good; nothing of one that is
+            there from the start, or stays.
+        listed_nodes: those that Flower had when the roster was refreshed last.
         question: what goes with the query who a node is.
         codec: how all clients write; known when they are gathered, where the run's terms are.
 
@@ -61,6 +67,11 @@ class Roster:
         self.terms = terms
         self.identities: dict[int, Identity] = {}
         self.nodes: dict[int, int] = {}
+        self.absent: dict[int, tuple[int, Identity]] = {}
+        self.joined: dict[int, int] = {}
+        self.left: dict[int, int] = {}
+        self.listed_nodes: frozenset[int] = frozenset()
+        self._earlier_entries: list[dict[str, Any]] = []
         self.question = RecordDict()
         # at the start: node -> who it said it is, in the order of answers; the nodes that answered for a partition; how
         # many say how many clients there are; and node -> why its answer tells nothing
@@ -96,7 +107,7 @@ class Roster:
             arrived = self._pull_answers(grid)
             for node, identity in arrived:
                 self._note_answer(grid, node, identity)
-            if self._is_complete(grid) and not self._is_waiting():
+            if self._is_complete(grid) and not self._is_waiting() and self._enough_fit():
                 break
             late = time.monotonic() > deadline
             if late and not (in_turn(grid) and self._is_waiting()):
@@ -109,7 +120,7 @@ class Roster:
             # of a problem it was said when it came
             if not self._identities_by_node[node].problem:
                 _warn(partition, node, why)
-        if nobody := nobody_for(agreement):
+        if not self.is_open and (nobody := nobody_for(agreement)):
             log.warning("warning: %s", nobody)
         self._take(agreement)
 
@@ -146,12 +157,95 @@ class Roster:
         new = sorted(self.identities.keys() - partitions)
         self.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
 
+    @property
+    def is_open(self) -> bool:
+        """Whether clients may come and go while the run goes on."""
+        return self.settings.takes_newcomers
+
+    def members(self) -> dict[int, Identity]:
+        """Partition -> identity of those who take part now."""
+        return {partition: identity for partition, identity in self.identities.items() if partition in self.nodes}
+
+    def misfit(self, newcomer: Identity) -> str:
+        """Why a client that comes later does not fit in with the members; "" where it does."""
+        earlier = self.identities.get(newcomer.partition)
+        if newcomer.problem:
+            problem = newcomer.problem.removeprefix(f"client {newcomer.partition}: ")
+            return f"it says: {quoted(problem, LONGEST_PROBLEM)}"
+        if earlier is not None and earlier != newcomer:
+            return "it is another client than the one of its partition before; start a new run with it."
+        return misfit(self.members(), newcomer, self.settings, self.terms)
+
+    def set_aside(self, partition: int) -> None:
+        """Whoever has answered for a partition is no member yet."""
+        self.absent[partition] = self.nodes.pop(partition), self.identities.pop(partition)
+
+    def join(self, partition: int, server_round: int) -> None:
+        """Whoever is absent becomes a member at the start of a round."""
+        node, identity = self.absent.pop(partition)
+        if partition not in self.identities:
+            self.joined[partition] = server_round
+        self.left.pop(partition, None)
+        self._enter(node, identity)
+
+    def leave(self, partition: int, server_round: int) -> None:
+        """A member leaves at the start of a round. It may come back."""
+        node = self.nodes.pop(partition)
+        self.left[partition] = server_round
+        self.absent[partition] = node, self.identities[partition]
+
+    def forget(self, partition: int, server_round: int) -> None:
+        """A member whose node has gone for good leaves; one that answers for it later comes back."""
+        node = self.nodes.pop(partition)
+        self.left[partition] = server_round
+        self._times_to_ask.pop(node, None)
+
+    def resume(self, entries: Sequence[dict[str, Any]], last_round: int) -> None:
+        """Members are those who were when a run was cut; whoever else has answered may come in its next round.
+
+        Args:
+            entries: of the run's folder, as `as_json` gave them.
+        """
+        self._earlier_entries = [entry for entry in entries if entry.get("joined", 0) <= last_round]
+        earlier = {entry["partition"]: entry for entry in self._earlier_entries}
+        for partition in sorted(self.identities):
+            if partition not in earlier:
+                self.set_aside(partition)
+                continue
+            if joined := earlier[partition].get("joined", 0):
+                self.joined[partition] = joined
+            if 0 < earlier[partition].get("left", 0) <= last_round:
+                self.leave(partition, earlier[partition]["left"])
+        # whoever came later is met later
+        order = sorted(self.identities, key=lambda partition: (self.joined.get(partition, 0), partition))
+        self.identities = {partition: self.identities[partition] for partition in order}
+
+    def refuse_changes(self, entries: Sequence[dict[str, Any]]) -> None:
+        """Stop a resumed run whose clients are not those it was started with.
+
+        Args:
+            entries: of the run's folder, as `as_json` gave them.
+
+        Raises:
+            RosterError: of `refuse_changes`.
+        """
+        old, new = list(entries), self.as_json()
+        if self.is_open:
+            # who has not come back yet is compared when it does
+            old = [entry for entry in old if entry["partition"] in self.identities]
+            new = [entry for entry in new if entry["partition"] in self.identities]
+        refuse_changes(old, new, self.left_out)
+
     def refresh(self, grid: Grid) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
         self._ask(grid)
+        self.listed_nodes = frozenset(grid.get_node_ids())
         while True:
             arrived = self._pull_answers(grid)
             for node, identity in arrived:
+                if self.is_open and identity.partition not in self.nodes:
+                    self.absent[identity.partition] = node, identity
+                    continue
                 old_identity = self.identities.get(identity.partition)
                 if identity != old_identity:
                     difference = "was another client at the start" if old_identity else "is none of this run's"
@@ -187,9 +281,16 @@ class Roster:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The roster for the run's folder, without node ids: those differ from run to run."""
-        clients = [asdict(identity) for _, identity in sorted(self.identities.items())]
-        # of layouts a digest: they run to thousands of lines
-        return [client | {"layouts": _digest(client["layouts"])} for client in clients]
+        entries = {entry["partition"]: entry for entry in self._earlier_entries}
+        for partition, identity in self.identities.items():
+            client = asdict(identity)
+            # of layouts a digest: they run to thousands of lines
+            entries[partition] = client | {"layouts": _digest(client["layouts"])}
+            if partition in self.joined:
+                entries[partition]["joined"] = self.joined[partition]
+            if partition in self.left:
+                entries[partition]["left"] = self.left[partition]
+        return [entry for _, entry in sorted(entries.items())]
 
     def _note_answer(self, grid: Grid, node: int, identity: Identity) -> None:
         """Note who a node says it is. Of a partition's nodes those that have left since are forgotten."""
@@ -223,6 +324,8 @@ class Roster:
         """Whether nobody else is to come: somebody answered for each partition, or in a simulation, whose nodes are all
         there from the start, as many nodes as there are clients."""
         expected = self._count_expected()
+        if self.settings.min_clients and not is_simulated(grid):
+            return len(self._list_usable()) >= self.settings.min_clients
         if (
             expected
             and len(self._nodes_by_partition) >= expected
@@ -238,7 +341,7 @@ class Roster:
 
     def _refuse_missing(self) -> None:
         """At the deadline: fewer nodes have answered than the run has clients."""
-        expected = self._count_expected()
+        expected = self.settings.min_clients or self._count_expected()
         answered = len(self._identities_by_node) + len(self._problems_by_node)
         # where the number itself is in dispute, that is what is wrong
         if answered >= expected > 0 or (self._identities_by_node and not expected):
@@ -257,9 +360,23 @@ class Roster:
             + "".join(problems[:20])
         )
 
+    def _list_usable(self) -> set[int]:
+        """The partitions for which somebody has answered that can take part."""
+        return {identity.partition for identity in self._identities_by_node.values() if not identity.problem}
+
+    def _enough_fit(self) -> bool:
+        """Of a run that starts when `min-clients` fit: whether they do."""
+        if not self.settings.min_clients:
+            return True
+        try:
+            agreement = agree(self._identities_by_node.items(), self.settings, self.terms, enough=False)
+        except RosterError:
+            return False
+        return len(agreement.identities) >= self.settings.min_clients
+
     def _take(self, agreement: Agreement) -> None:
         self._agreement = agreement
-        self.identities, self.nodes = dict(agreement.identities), dict(agreement.nodes)
+        self.identities, self.nodes = dict(sorted(agreement.identities.items())), dict(agreement.nodes)
 
     def _enter(self, node: int, identity: Identity) -> None:
         self.identities[identity.partition] = identity
@@ -376,7 +493,7 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_ou
     for old_client, new_client in zip(old, json.loads(json.dumps(new)), strict=True):
         for name, value in new_client.items():
             # what it discloses follows from the settings, and is told in more words by every version
-            if name == "discloses":
+            if name in ("discloses", "joined", "left"):
                 continue
             # what clients had no word for when the run was begun is empty
             if old_client.get(name, type(value)()) != value:

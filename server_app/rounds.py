@@ -59,7 +59,7 @@ from protosphere.server_app.guards import (
     warn_of_problems,
 )
 from protosphere.server_app.opening import believed_clients, open_folder, opening_lines
-from protosphere.server_app.roster import Roster, RosterError, refuse_changes, refuse_too_few
+from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
 from protosphere.strategies import Run, read_settings
 from protosphere.strategies.contract import Outcome, ServerHalf
 from protosphere.strategies.user_method import checked_outcome, failing_as
@@ -100,7 +100,7 @@ class PrototypeStrategy(Strategy):
         self._on_round = on_round
         self._last_number = run.settings.rounds + 1  # of the evaluation that ends the run
         self._scratch = Scratch(folder.path)
-        self._units: Mapping[int, float] = {}  # of the norms of uploads
+        self._units: dict[int, float] = {}  # of the norms of uploads
         self._silent_partitions: set[int] = set()  # at the last evaluation
         self._sent_bytes: dict[int, Bytes] = {}
         self._figures: dict[str, Any] = {}  # of the round's aggregation
@@ -175,8 +175,10 @@ class PrototypeStrategy(Strategy):
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
         assert self.roster.codec is not None
         self.codec = self.roster.codec
-        if self.settings.resume:
+        if self.settings.resume and not self.roster.is_open:
             self.roster.leave_out_new(self.folder.roster())
+        for feature in self.features:
+            feature.gathered(self.roster, self.state.last_round)
         self.believed = believed_clients(self.roster, self.half, self.settings)
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
         self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
@@ -185,13 +187,14 @@ class PrototypeStrategy(Strategy):
             partitions=self.roster.number,
             codec=self.codec,
             units=self._units,
+            believed=self.believed,
             half=self.half,
             scratch=self._scratch,
         )
         for feature in self.features:
             feature.start(federation)
         if self.settings.resume:
-            refuse_changes(self.folder.roster(), self.roster.as_json(), self.roster.left_out)
+            self.roster.refuse_changes(self.folder.roster())
             self.folder.truncate(self.state.last_round)
             lines = self.folder.lines()
             for feature in self.features:
@@ -266,6 +269,8 @@ class PrototypeStrategy(Strategy):
         began = time.monotonic()
         self._scratch.clear()
         self.roster.refresh(grid)
+        for feature in self.features:
+            feature.before_round(server_round)
         messages = [
             *self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid),
             *self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid),
@@ -405,13 +410,14 @@ class PrototypeStrategy(Strategy):
         for partition in partitions:
             key = self.half.address(partition, downloads, self.state.method, number)
             trained = self.state.trained.get(partition, 0)
-            constants = self.half.constants
             instruction = Instruction(
-                self.folder.name, number, evaluate, downloads.get(key), trained, constants, token=self.token
+                self.folder.name, number, evaluate, downloads.get(key), trained, self.half.constants, token=self.token
             )
             for feature in self.features:
                 instruction = feature.instruct(partition, instruction)
-            content = (key, instruction.payload is None, instruction.trained, instruction.made, instruction.asks)
+            constants = tuple(instruction.constants.items())
+            same = (instruction.evaluate, instruction.trained, instruction.made, instruction.asks, constants)
+            content = (key, instruction.payload is None, *same)
             if content not in encoded_messages:
                 records = encoded(instruction, self.codec, self.run.exchange.down)
                 size = size_of(records, feature_names, "" if trains or evaluate else asking_feature)
@@ -427,16 +433,24 @@ class PrototypeStrategy(Strategy):
 
     def _context(self, number: int) -> ReplyContext:
         """What the replies of a round are held against."""
-        specs = self.half.awaited(self.run.exchange.up, self.state.method, number)
+        up = self.run.exchange.up
+        specs = self.half.awaited(up, self.state.method, number)
+        specs_of_newcomers = {}
+        if self.run.method.counts_own_rounds:
+            specs_of_newcomers = {
+                partition: self.half.awaited(up, self.state.method, number - joined + 1)
+                for partition, joined in self.roster.joined.items()
+            }
         return ReplyContext(
-            number,
-            Limits(self.codec, self.settings.max_prototype_norm, specs),
-            self.roster.identities,
-            self._units,
-            {*self.run.rules, figures.MAJORITY},
-            self.half.impossible,
-            self.features,
-            self._scratch if self.run.exchange.waits else None,
+            round_number=number,
+            limits=Limits(self.codec, self.settings.max_prototype_norm, specs),
+            identities=self.roster.identities,
+            units=self._units,
+            rules={*self.run.rules, figures.MAJORITY},
+            contradiction=self.half.impossible,
+            features=self.features,
+            scratch=self._scratch if self.run.exchange.waits else None,
+            specs_of_newcomers=specs_of_newcomers,
         )
 
     def _read(self, replies: Iterable[Message], number: int, trains: bool) -> list[Reply]:
@@ -474,7 +488,7 @@ class PrototypeStrategy(Strategy):
 
     def sample(self, server_round: int) -> list[int]:
         """Partition ids that train in this round."""
-        return sampled(self.settings, self.roster.identities, server_round)
+        return sampled(self.settings, self.roster.members(), server_round)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

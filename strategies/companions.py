@@ -70,9 +70,7 @@ class MeanOfCompanions(AveragedWeights):
     def check(self, num_classes: int, dim: int) -> None:
         """All clients have to have built the same companion."""
         super().check(num_classes, dim)
-        other = next(
-            (partition for partition in self.identities if self.group(partition) != min(self.identities)), None
-        )
+        other = next((p for p in self.identities if self.group(p) != self.group(next(iter(self.identities)))), None)
         if other is not None:
             raise SettingError(
                 f"setting `{self.settings.strategy}.companion`: client {other} has built another companion than the "

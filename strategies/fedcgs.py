@@ -24,6 +24,7 @@ private models to the means, is not built: their features lie in other spaces.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -182,16 +183,28 @@ class FedCGS(ServerHalf):
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
         if self.options[FedCGSSettings].covariance == "identity":
-            means = aggregate(list(prototype_sets(uploads).values()), "weighted")
-            return Outcome({}, to_everyone(means.without_counts()))
+            return self._aggregate_means(uploads, state)
+        pooled = Pooled.of(state, self.dim)
+        fresh = [partition for partition in uploads if partition not in pooled.heard]
+        if not fresh:
+            return Outcome(state, {}, keeps=True)
         usual, outliers = usual_samples(self.identities), self.options[FedCGSSettings].outliers
-        pooled = Pooled.of({}, self.dim)
-        pooled.hear([*uploads], lambda partition: self._read_statistics(uploads[partition], usual), usual, outliers)
-        sums, counts, _ = pooled.sums(self.num_classes)
-        present = counts > 0
-        means = PrototypeSet(present.nonzero().flatten(), (sums[present] / counts[present].unsqueeze(1)).float())
+        pooled.hear(fresh, lambda partition: self._read_statistics(uploads[partition], usual), usual, outliers)
+        _, counts, _ = pooled.sums(self.num_classes)
         downloads = pooled.downloads(self.num_classes, self._build_discriminant)
-        return Outcome(as_state(means), downloads, {"rows": int(counts.sum())}, pooled.warnings(self.settings.strategy))
+        figures, warnings = {"rows": int(counts.sum())}, pooled.warnings(self.settings.strategy)
+        return Outcome(pooled.as_state(self.num_classes), downloads, figures, warnings)
+
+    def _aggregate_means(self, uploads: Mapping[int, Payload], state: State) -> Outcome:
+        """mu_j alone, of everybody who was heard so far."""
+        earlier = [PrototypeSet(state["labels"], state["vectors"], state["counts"])] if state else []
+        sets = [*earlier, *prototype_sets(uploads).values()]
+        means = aggregate(sets, "weighted")
+        counts = torch.zeros(self.num_classes, dtype=torch.int64)
+        for prototypes in sets:
+            assert prototypes.counts is not None
+            counts[prototypes.labels] += prototypes.counts
+        return Outcome({**as_state(means), "counts": counts[means.labels]}, to_everyone(means))
 
     def _read_statistics(self, upload: Payload, usual: float) -> Statistics:
         """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T, as if of HEAVIEST medians of rows at most."""
@@ -210,7 +223,11 @@ class FedCGS(ServerHalf):
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:
         """mu_j, which go down as part of the discriminant."""
-        return remembered(state) if state else None
+        if "sums" not in state:
+            return remembered(state) if state else None
+        present = state["weights"] > 0
+        means = state["sums"][present] / state["weights"][present].unsqueeze(1)
+        return PrototypeSet(present.nonzero().flatten(), means.float())
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
@@ -249,4 +266,5 @@ METHOD = Method(
     inference=RULE,
     rules=("local-prototypes", "classifier", "discriminant", RULE),
     releases=_refuse_covariance,
+    counts_own_rounds=True,
 )

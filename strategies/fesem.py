@@ -25,7 +25,7 @@ from protosphere.strategies.contract import Method, Outcome, State, method_setti
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 from protosphere.wire.payloads import Payload, weights_of
 
-CENTRES, JOINED = "centres", "joined"  # of the state: (C, n) float64, and each client's centre or -1, (M,)
+CENTRES, JOINED = "centres", "joined"  # of the state: (C, n) float64, and by partition its centre or -1
 
 
 @method_settings
@@ -72,8 +72,8 @@ class FeSEM(AveragedWeights):
         """Its centre; that of the most clients for one never heard of."""
         if not state:
             return 0
-        joined = state[JOINED]
-        centre = int(joined[self._find_index(partition)])
+        joined = self._read_joined(state)
+        centre = int(joined[partition])
         return centre if centre >= 0 else int(joined[joined >= 0].mode().values)
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
@@ -81,7 +81,7 @@ class FeSEM(AveragedWeights):
         layouts = self.layouts(min(self.identities))
         centres = self._choose_centres(uploads, state, server_round)
         is_parameter = _mark_parameters(layouts)
-        joined = state[JOINED].clone() if state else torch.full((len(self.identities),), -1)
+        joined = self._read_joined(state)
         if state and len(centres) != len(state[CENTRES]):
             # who is not heard of now was of the one centre that there was
             joined[joined >= 0] = (centres - state[CENTRES])[:, is_parameter].norm(dim=1).argmin()
@@ -89,7 +89,7 @@ class FeSEM(AveragedWeights):
         for partition, upload in uploads.items():
             values = _flatten(upload)
             nearest = int((centres - values)[:, is_parameter].norm(dim=1).argmin())
-            joined[self._find_index(partition)] = nearest
+            joined[partition] = nearest
             sums[nearest] += values
             members[nearest] += 1
         means = sums / members.clamp(min=1).unsqueeze(1)
@@ -117,8 +117,16 @@ class FeSEM(AveragedWeights):
         _, indices = kmeans_plusplus(parameters, clusters, random_state=seed)
         return rows[torch.from_numpy(indices).long()]
 
-    def _find_index(self, partition: int) -> int:
-        return sorted(self.identities).index(partition)
+    def _read_joined(self, state: State) -> Tensor:
+        """By partition the centre that it joined last, -1 where it was never heard of."""
+        joined = torch.full((max(identity.partitions for identity in self.identities.values()),), -1)
+        if not state:
+            return joined
+        if len(state[JOINED]) == len(joined):
+            return state[JOINED].clone()
+        # a version that kept those alone who take part
+        joined[sorted(self.identities)] = state[JOINED]
+        return joined
 
 
 def _flatten(upload: Payload) -> Tensor:

@@ -282,4 +282,5 @@ METHOD = Method(
     exchange=_choose_exchange,
     inference=POOL,
     rules=(*RULES, RULE, POOL),
+    counts_own_rounds=True,
 )

@@ -10,6 +10,15 @@ from torch import Tensor, nn
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.payloads import Payload
 
+# A constant of the messages to a client that has joined later, of a method that counts own rounds.
+ROUND_OF_JOINING = "round-of-joining"
+
+
+def own_round(constants: Mapping[str, float], round_number: int) -> int:
+    """The number of a round as a client counts that joined in the round which its constants name; of one that was there
+    from the start the same."""
+    return round_number - int(constants.get(ROUND_OF_JOINING, 1)) + 1
+
 
 @dataclass
 class ClientState:

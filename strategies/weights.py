@@ -243,10 +243,11 @@ class AveragedWeights(ServerHalf):
         return frozenset() if self.weighting == "samples" else super().unread
 
     def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
-        """Form the groups: of one layout, and for a part of the extractor of one model name."""
+        """Form the groups: of one layout, and for a part of the extractor of one model name. Each is called after the
+        first of its clients that was met, so that it keeps its name when others join."""
         group_by_key: dict[tuple[str, tuple[str, ...]], int] = {}
         groups: dict[int, int] = {}
-        for partition, identity in sorted(identities.items()):
+        for partition, identity in identities.items():
             is_of_one_model = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
             key = (identity.model if is_of_one_model else "", identity.layouts)
             groups[partition] = group_by_key.setdefault(key, partition)
@@ -296,7 +297,7 @@ class AveragedWeights(ServerHalf):
         )
 
     def group(self, partition: int) -> int:
-        """Clients of one layout, by the lowest partition among them."""
+        """Clients of one layout, by the first of them that was met: from the start on the lowest partition."""
         return self._groups[partition]
 
     def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:

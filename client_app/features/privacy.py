@@ -26,6 +26,7 @@ from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished
 from protosphere.strategies.release import encoder_scores, parted
+from protosphere.strategies.state import own_round
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
 if TYPE_CHECKING:
@@ -234,7 +235,8 @@ class Privacy(Feature):
         release = self.ledger(instruction.run).release(request, self._compute_sums)
         scale = self.client.settings.privacy_scale
         release_parts = finished(release, request.variance, request.shape, scale)
-        return self.client.objective.released(*release_parts, instruction.round)
+        round_number = own_round(instruction.constants, instruction.round)
+        return self.client.objective.released(*release_parts, round_number)
 
     def _make_request(self, run: str) -> Asked:
         settings = self.client.settings

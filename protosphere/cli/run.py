@@ -74,6 +74,9 @@ def run(
     results: Annotated[
         str, option("The folder that gets the run's folder (default: results in PROTOSPHERE_HOME).", "DIR")
     ] = "",
+    membership: Annotated[
+        str, option("In a simulation: a CSV of who joins or leaves when (round,client,change).", "FILE")
+    ] = "",
     trust: Trust = False,
     outcome: Annotated[
         Path | None,
@@ -91,6 +94,8 @@ def run(
     if trust and not resume:
         end("--trust goes with --resume: what you name yourself is run anyhow.")
     _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
+    if membership:
+        settings = [*(settings or []), f"membership={json.dumps(membership)}"]
     in_process = not flower and not superlink
     _refuse_idle_engine(in_process, workers, engine, cohort_size)
     if outcome is not None:

@@ -108,6 +108,9 @@ class Settings(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     clients: Count = 0
+    min_clients: Count = 0
+    forget_after: Count = 0
+    membership: str = ""
     partition: Annotated[str, AfterValidator(_partition)] = "dirichlet"
     partition_table: str = ""
     partition_column: str = ""
@@ -189,6 +192,11 @@ class Settings(BaseModel):
     wandb: bool = False
     mlflow: Annotated[bool | str, BeforeValidator(_tracking)] = False
 
+    @property
+    def takes_newcomers(self) -> bool:
+        """Whether clients may come and go while the run goes on."""
+        return bool(self.min_clients or self.membership)
+
     @model_validator(mode="after")
     def _agree(self) -> "Settings":
         if self.test_share + self.validation_share >= 1:
@@ -210,6 +218,18 @@ class Settings(BaseModel):
             raise ValueError(
                 f'`partition` is "{self.partition}" and `partition-column` {shown(self.partition_column)}; '
                 '"column" deals by the column that `partition-column` names, and nothing else reads one'
+            )
+        if 0 < self.clients < self.min_clients:
+            raise ValueError(f"`min-clients` {self.min_clients} must not exceed `clients` {self.clients}")
+        if self.forget_after and not self.min_clients:
+            raise ValueError(
+                f"`forget-after` is {self.forget_after}, but `min-clients` is 0: the clients of the start stay to the "
+                "end; set `min-clients`, too"
+            )
+        if self.membership and self.min_clients:
+            raise ValueError(
+                f"`membership` {shown(self.membership)} says who is there in a simulation, and `min-clients` "
+                f"{self.min_clients} waits for whoever comes; take one of the two out"
             )
         if 0 < self.clients < self.min_replies:
             raise ValueError(f"`min-replies` {self.min_replies} must not exceed `clients` {self.clients}")
@@ -420,6 +440,7 @@ def refuse_relative_paths(settings: Settings) -> None:
         ("privacy-encoder", _encoder_place(settings.privacy_encoder)),
         ("shared-test-path", settings.shared_test_path),
         ("partition-table", settings.partition_table),
+        ("membership", settings.membership),
         ("results-dir", settings.results_dir),
     ]
     for name, value in candidates:

@@ -37,12 +37,16 @@ class Believed:
     """
 
     def __init__(self, identities: Mapping[int, Identity], ratio: float, client_weights: ClientWeights):
+        self._ratio, self._equal = ratio, client_weights == "equal"
+        self.update(identities)
+
+    def update(self, identities: Mapping[int, Identity]) -> None:
+        """The clients are these now."""
         claims = {p: identity.rows[0] for p, identity in identities.items() if identity.rows and identity.rows[0] > 0}
-        self._claims, self._ratio = claims, ratio
-        self._shares = over_claimed(claims, ratio)
-        if client_weights == "equal":
+        self._claims = claims
+        self._shares = over_claimed(claims, self._ratio)
+        if self._equal:
             self._shares = {partition: median(claims.values()) / claim for partition, claim in claims.items()}
-        self._equal = client_weights == "equal"
         self.identities = {
             partition: self._scale_identity(partition, identities[partition]) for partition in identities
         }

@@ -6,12 +6,14 @@ from protosphere.server_app.features.confusion import Confusion
 from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.server_app.features.ensemble import Ensemble
 from protosphere.server_app.features.live_figures import LiveFigures
+from protosphere.server_app.features.membership import Membership
 from protosphere.server_app.features.outliers import OutlierCheck
 from protosphere.server_app.features.privacy import Privacy
 from protosphere.server_app.features.snapshots import Snapshots
 from protosphere.server_app.features.stopping import Stopping
 
 FEATURES: dict[str, type[Feature]] = {
+    "membership": Membership,
     "collapse": Collapse,
     "outliers": OutlierCheck,
     "privacy": Privacy,

@@ -35,7 +35,7 @@ AT_LEAST_ONE = (
 )
 COUNTS = (
     *("clients", "ways-spread", "shots", "shots-spread", "max-samples", "ensemble-every", "min-replies"),
-    *("state-memory", "stop-patience"),
+    *("state-memory", "stop-patience", "min-clients", "forget-after"),
 )
 POSITIVE = (
     *("alpha", "learning-rate", "start-timeout", "query-timeout", "round-timeout", "privacy-epsilon", "privacy-scale"),
@@ -82,11 +82,11 @@ CHOICES = {
 }
 # checked elsewhere, or anything
 COLUMNS = {"text-column", "label-column", "group-column", "partition-column"}
-PATHS = {"privacy-encoder", "results-dir", "resume", "shared-test-path", "partition-table"}
+PATHS = {"privacy-encoder", "results-dir", "resume", "shared-test-path", "partition-table", "membership"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
 FLAGS = {"normalise", "shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
 # of a setting that means nothing alone
-NEEDS = {"privacy-measure": {"privacy": "release"}}
+NEEDS = {"privacy-measure": {"privacy": "release"}, "forget-after": {"min-clients": 1}}
 EITHER = {"mlflow"}  # a flag or a place
 
 
@@ -296,6 +296,7 @@ def test_a_value_is_shown_on_one_short_line(value, expected):
         *(("results-dir", path, path) for path in ("here", "~nobody-of-that-name/x")),
         *(("shared-test-path", path, path) for path in ("./here", "../up", "~nobody-of-that-name/x")),
         ("partition-table", "t.csv", "t.csv"),
+        ("membership", "m.csv", "m.csv"),
         ("models", "tiny, hf:./encoder", "./encoder"),
     ],
 )

@@ -21,6 +21,7 @@ CLIENT_CORES = {
 }
 # of each feature, words by which code would name it
 WORDS = {
+    "membership": ("membership",),
     "encoder": ("encoder", "encoded"),
     "collapse": ("collapse", "first_norm"),
     "outliers": ("outlier", "norm_ratio"),
@@ -42,6 +43,7 @@ ALL = {
 }
 PRIVATE = {"rounds": 2, "strategy": "fedproto", "privacy": "release", "privacy-encoder": "handcrafted"}
 ONCE = {"rounds": 2, "strategy": "protosphere"}
+OPEN = {"rounds": 2, "strategy": "fedproto", "min-clients": 4}
 LEAVES = {"ensemble": "ensemble", "confusion": "confusion"}  # what stands in a line because of the feature
 
 
@@ -71,7 +73,7 @@ def whole(lines_of):
 PAIRS = [
     pytest.param(name, settings, id=f"{name}-{settings['strategy']}-{settings.get('privacy', 'none')}")
     for name in FEATURES
-    for settings in (ALL, PRIVATE, ONCE)
+    for settings in (ALL, PRIVATE, ONCE, OPEN)
     if FEATURES[name].applies(read_settings(settings))
 ]
 

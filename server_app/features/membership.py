@@ -1,0 +1,217 @@
+"""Clients that join and leave while a run goes on.
+
+Over a network whoever answers, fits in and has a partition of its own joins at the start of the next round, and whose
+node has been gone for `forget-after` rounds leaves. In a simulation, whose clients are all there, a file says who joins
+and leaves when: a row a change, `round,client,change`.
+"""
+
+import csv
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings, shown
+from protosphere.core.text import LONGEST_NAME, one_line
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.feature import Feature
+from protosphere.server_app.roster import Roster, RosterError
+from protosphere.strategies import Run
+from protosphere.strategies.state import ROUND_OF_JOINING
+from protosphere.strategies.weights import OtherWeightsError
+from protosphere.wire.payloads import Identity, Instruction
+
+log = logging.getLogger("protosphere")
+
+HEADER = ["round", "client", "change"]
+CHANGES = ("joins", "leaves")
+
+
+@dataclass(frozen=True)
+class Change:
+    """At the start of `round` the client of this partition joins or leaves."""
+
+    round: int
+    partition: int
+    change: Literal["joins", "leaves"]
+
+
+class Membership(Feature):
+    """Of one run: makes members of who has come, and lets go who has gone."""
+
+    stored_as = "membership"
+
+    def __init__(self, run: Run, folder: RunFolder):
+        super().__init__(run, folder)
+        self._changes = read_changes(self.settings.membership) if self.settings.membership else []
+        self._roster: Roster
+        self._rounds_gone: dict[int, int] = {}  # partition -> for how many rounds in a row its node has been gone
+
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.settings.takes_newcomers
+
+    @staticmethod
+    def refuse(settings: Settings) -> None:
+        if settings.membership:
+            read_changes(settings.membership)
+
+    def gathered(self, roster: Roster, last_round: int) -> None:
+        """Who joins later is no member yet.
+
+        Raises:
+            SettingError: the file names a client that the run does not have, or lets one join that is there.
+            RosterError: nobody is there from the start.
+        """
+        self._roster = roster
+        self._refuse_unfit(roster)
+        if self.settings.resume:
+            roster.resume(self.folder.roster(), last_round)
+        else:
+            for partition in _list_newcomers(self._changes):
+                # of one that was left out nothing is known
+                if partition in roster.nodes:
+                    roster.set_aside(partition)
+        if not roster.nodes:
+            raise RosterError("no client is there from the start; let one of them join before round 1.")
+
+    def before_round(self, number: int) -> None:
+        """Who joins, then who leaves; the run's roster has both, with the round."""
+        before = {*self._roster.nodes}
+        if self.settings.membership:
+            due = [change for change in self._changes if change.round == number]
+            joining = [change.partition for change in due if change.change == "joins"]
+            leaving = [change.partition for change in due if change.change == "leaves"]
+        else:
+            joining, leaving = sorted(self._roster.absent), self._list_gone()
+        for partition in joining:
+            if partition in self._roster.absent:
+                self._admit(partition, number)
+        for partition in leaving:
+            if partition in self._roster.nodes:
+                self._let_go(partition, number)
+        if {*self._roster.nodes} != before:
+            self.folder.write_roster(self._roster.as_json())
+
+    def instruct(self, partition: int, instruction: Instruction) -> Instruction:
+        """To one that has just joined: its model is of no earlier round, so it has nothing to evaluate."""
+        joined = self._roster.joined.get(partition, 0)
+        if joined == instruction.round:
+            instruction = replace(instruction, evaluate=False)
+        if joined and self.run.method.counts_own_rounds:
+            return replace(instruction, constants={**instruction.constants, ROUND_OF_JOINING: float(joined)})
+        return instruction
+
+    def _admit(self, partition: int, number: int) -> None:
+        identity = self._roster.absent[partition][1]
+        reason = self._roster.misfit(identity) or self._find_misfit_of_weights(partition, identity)
+        if reason:
+            del self._roster.absent[partition]
+            log.warning("warning: round %d: client %d is not taken in: %s", number, partition, reason)
+            return
+        is_back = partition in self._roster.identities
+        self._roster.join(partition, number)
+        federation = self.federation
+        federation.believed.update(self._roster.identities)
+        federation.half.meet(federation.codec, federation.believed.identities)
+        federation.units.update({p: federation.half.unit(p) for p in self._roster.identities})
+        verb = "is back" if is_back else "joins"
+        log.info("client %d (%s) %s in round %d", partition, one_line(identity.model, LONGEST_NAME), verb, number)
+
+    def _find_misfit_of_weights(self, partition: int, identity: Identity) -> str:
+        """Why a method that averages weights cannot take a client in; "" where it can."""
+        federation, known = self.federation, self._roster.identities
+        try:
+            federation.believed.update({**known, partition: identity})
+            federation.half.meet(federation.codec, federation.believed.identities)
+        except OtherWeightsError as error:
+            return error.clients.get(partition) or "its weights do not fit with those of the others."
+        except SettingError as error:
+            return str(error)
+        finally:
+            federation.believed.update(known)
+            federation.half.meet(federation.codec, federation.believed.identities)
+        return ""
+
+    def _let_go(self, partition: int, number: int) -> None:
+        if self.settings.membership:
+            self._roster.leave(partition, number)
+        else:
+            self._roster.forget(partition, number)
+            self._rounds_gone.pop(partition, None)
+        log.info("client %d leaves in round %d; %d are left", partition, number, len(self._roster.nodes))
+
+    def _list_gone(self) -> list[int]:
+        """The members whose nodes have been gone for long enough."""
+        listed = self._roster.listed_nodes
+        for partition, node in self._roster.nodes.items():
+            self._rounds_gone[partition] = 0 if node in listed else self._rounds_gone.get(partition, 0) + 1
+        most = self.settings.forget_after
+        return sorted(p for p, rounds in self._rounds_gone.items() if most and rounds >= most)
+
+    def _refuse_unfit(self, roster: Roster) -> None:
+        """Refuse changes of clients that there are not, or that change nothing."""
+        path = self.settings.membership
+        is_there = dict.fromkeys(range(roster.number), True) | dict.fromkeys(_list_newcomers(self._changes), False)
+        for change in self._changes:
+            if change.partition >= roster.number:
+                raise SettingError(
+                    f"setting `membership`: {path} names client {change.partition}, but the run's are 0 to "
+                    f"{roster.number - 1}; correct the file, or set `clients`."
+                )
+            if is_there[change.partition] == (change.change == "joins"):
+                state = "there already" if change.change == "joins" else "not there"
+                raise SettingError(
+                    f"setting `membership`: by {path} client {change.partition} {change.change} in round "
+                    f"{change.round}, but it is {state}; correct the file."
+                )
+            is_there[change.partition] = change.change == "joins"
+
+    def state(self) -> Any:
+        return {"gone": {str(p): rounds for p, rounds in sorted(self._rounds_gone.items()) if rounds}}
+
+    def load(self, stored: Any, tensors: Any) -> None:
+        gone = (stored or {}).get("gone", {})
+        self._rounds_gone = {int(partition): rounds for partition, rounds in gone.items()}
+
+
+def read_changes(path: str) -> list[Change]:
+    """The changes that a file lists, by ascending round.
+
+    Raises:
+        SettingError: it cannot be read; names the line.
+    """
+    try:
+        with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SettingError(f"setting `membership` is {shown(path)}, which cannot be read ({reason}).") from None
+    if not rows or [cell.strip() for cell in rows[0]] != HEADER:
+        raise SettingError(
+            f"setting `membership`: the first line of {path} must be {','.join(HEADER)}; then a line a change, as "
+            "3,4,joins."
+        )
+    changes = [_read_change(path, line, row) for line, row in enumerate(rows[1:], 2)]
+    return sorted(changes, key=lambda change: (change.round, change.partition))
+
+
+def _read_change(path: str, line: int, row: Sequence[str]) -> Change:
+    cells = [cell.strip() for cell in row]
+    is_whole = len(cells) == 3 and all(cell.isascii() and cell.isdecimal() for cell in cells[:2])
+    if not is_whole or int(cells[0]) < 1 or cells[2] not in CHANGES:
+        raise SettingError(
+            f"setting `membership`: line {line} of {path} is {shown(','.join(cells))}, but it must be a round from 1 "
+            'on, a client from 0 on, and "joins" or "leaves".'
+        )
+    return Change(int(cells[0]), int(cells[1]), cast(Literal["joins", "leaves"], cells[2]))
+
+
+def _list_newcomers(changes: Sequence[Change]) -> list[int]:
+    """The clients whose first change is to join."""
+    first_changes: dict[int, Change] = {}
+    for change in changes:
+        first_changes.setdefault(change.partition, change)
+    return sorted(p for p, change in first_changes.items() if change.change == "joins")

@@ -1,0 +1,281 @@
+"""Clients that join and leave while a run goes on."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from protosphere.core.errors import SettingError
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.features.membership import Change, read_changes
+from protosphere.server_app.roster import RosterError
+from protosphere.strategies import METHODS
+from tests.strategies.needs import ASKED
+
+# The lowest partition comes late, so that who names a group after it would rename it.
+CHANGES = ["3,0,joins", "3,2,leaves", "5,2,joins"]
+MEMBERS = {1: {"1", "2", "3"}, 2: {"1", "2", "3"}, 3: {"0", "1", "3"}, 4: {"0", "1", "3"}, 5: {"0", "1", "2", "3"}}
+
+
+@pytest.fixture
+def changes(tmp_path):
+    """changes(lines): the path of a file of them."""
+
+    def write(lines=tuple(CHANGES)):
+        path = tmp_path / "membership.csv"
+        path.write_text("\n".join(["round,client,change", *lines]) + "\n")
+        return str(path)
+
+    return write
+
+
+def of(method, changes):
+    return ASKED[method] | {"rounds": 5, "models": "tiny_perceptron", "membership": changes()}
+
+
+def trained(line):
+    return {partition for partition, client in line["clients"].items() if "training" in client}
+
+
+# --- in a simulation, by a file ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_goes_on_with_who_is_there_and_resumes_to_the_bit(run, metrics, cut, changes, method):
+    settings = of(method, changes)
+    lines = metrics(run(settings))
+    assert {line["round"]: trained(line) for line in lines[:-1]} == MEMBERS
+    assert not any(line["problems"] for line in lines), [line["problems"] for line in lines]
+    cut(settings, "_aggregate", lambda strategy, number, replies: number == 4)
+    resumed = run(settings | {"resume": "latest"})
+    assert metrics(resumed) == lines
+
+
+def test_the_roster_has_who_came_and_went_and_the_terminal_names_them(run, changes):
+    folder = run(of("fedproto", changes))
+    entries = {entry["partition"]: entry for entry in RunFolder(folder).roster()}
+    assert [(p, entry.get("joined"), entry.get("left")) for p, entry in sorted(entries.items())] == [
+        (0, 3, None),
+        (1, None, None),
+        (2, None, None),  # it is back
+        (3, None, None),
+    ]
+    said = "\n".join(run.said)
+    for sentence in ("client 0 (tiny_perceptron) joins in round 3", "client 2 leaves in round 3; 3 are left"):
+        assert sentence in said
+    assert "client 2 (tiny_perceptron) is back in round 5" in said
+
+
+def test_a_newcomers_untrained_model_counts_in_no_round_before_it_came(run, metrics, changes):
+    lines = {line["round"]: line for line in metrics(run(of("fedproto", changes)))}
+    evaluated = {p for p, client in lines[3]["clients"].items() if "evaluation" in client}
+    assert (lines[3]["evaluation"]["of_round"], evaluated) == (2, {"1", "3"})
+
+
+def test_of_a_method_that_sends_once_a_newcomer_is_heard_when_it_comes(run, metrics, changes):
+    lines = {line["round"]: line for line in metrics(run(of("protosphere", changes)))}
+    heard = {number: line["server"].get("heard") for number, line in lines.items() if "server" in line}
+    assert (heard[1], heard[3]) == (3, 4)
+    # the others send no second time
+    sent = {number: line["bytes"]["payload_up"] for number, line in lines.items()}
+    assert 0 < sent[3] < sent[1] / 2
+    assert sent[2] == sent[4] == 0
+    # and what is made of all is what is made where all are there from the start
+    late = RunFolder(run(of("protosphere", changes))).load_checkpoint()[0]
+    always = RunFolder(run(ASKED["protosphere"] | {"rounds": 5, "models": "tiny_perceptron"})).load_checkpoint()[0]
+    assert late["state/sums"].shape == always["state/sums"].shape
+    assert float((late["state/sums"] - always["state/sums"]).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("covariance", ["pooled", "identity"])
+def test_fedcgs_adds_a_newcomer_to_the_sums_of_the_others(run, changes, covariance):
+    # how much of a scatter counts is judged beside who has been heard by then
+    settings = of("fedcgs", changes) | {"fedcgs.covariance": covariance, "fedcgs.outliers": "keep"}
+    late = RunFolder(run(settings)).load_checkpoint()[0]
+    always = RunFolder(run({name: value for name, value in settings.items() if name != "membership"}))
+    tensors = always.load_checkpoint()[0]
+    names = [name for name in tensors if name.startswith("download/-1/")]
+    assert names
+    for name in names:
+        assert late[name].shape == tensors[name].shape
+        assert float((late[name] - tensors[name]).abs().max()) < 1e-3 * float(tensors[name].abs().max())
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["2,7,joins"], "names client 7, but the run's are 0 to 3"),
+        (["2,1,leaves", "3,1,leaves"], "client 1 leaves in round 3, but it is not there"),
+        (["2,1,joins", "3,1,joins"], "client 1 joins in round 3, but it is there already"),
+        (["2,1,join"], 'line 2 of .* is "2,1,join"'),
+        (["0,1,joins"], "line 2"),
+        (["2,1"], "line 2"),
+        (["two,1,joins"], "line 2"),
+    ],
+)
+def test_a_file_that_makes_no_sense_is_refused(run, home, changes, lines, words):
+    with pytest.raises(SettingError, match=words):
+        run({"membership": changes(lines)})
+    assert not [*home.rglob("metrics.jsonl")]
+
+
+def test_a_file_must_be_there_and_have_a_header(tmp_path):
+    with pytest.raises(SettingError, match="cannot be read"):
+        read_changes(str(tmp_path / "none.csv"))
+    path = tmp_path / "bare.csv"
+    path.write_text("3,4,joins\n")
+    with pytest.raises(SettingError, match="the first line"):
+        read_changes(str(path))
+    path.write_text("\ufeffround, client, change\r\n3,4,joins\r\n\r\n1,0,leaves\r\n", encoding="utf-8")
+    assert read_changes(str(path)) == [Change(1, 0, "leaves"), Change(3, 4, "joins")]
+
+
+def test_somebody_has_to_be_there_from_the_start(run, changes):
+    with pytest.raises(RosterError, match="no client is there"):
+        run({"membership": changes([f"2,{partition},joins" for partition in range(4)])})
+
+
+# --- over a network, by who answers -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def network(federation):
+    """network(late={partition: round}, gone={partition: round}): clients whose nodes are listed only between these
+    rounds; `.grid.round` is the round that runs."""
+
+    def make(late=(), gone=(), **arguments):
+        made = federation(**arguments)
+        grid, late, gone = made.grid, dict(late), dict(gone)
+        grid.round = 1
+        tamper = made.tamper
+
+        def watch(partition, number, kind, report):
+            grid.round = number + 1
+            return tamper(partition, number, kind, report)
+
+        def listed():
+            there = [p for p in grid.nodes if late.get(p, 0) <= grid.round < gone.get(p, 99)]
+            return [grid.nodes[p] for p in there]
+
+        made.tamper, grid.get_node_ids = watch, listed
+        return made
+
+    return make
+
+
+def rounds_of(made, partition):
+    return [number for p, number, kind, _ in made.asked if p == partition and kind == "train"]
+
+
+def test_a_run_starts_with_enough_and_takes_who_comes(network, say):
+    made = network(late={3: 3})
+    made.start({"min-clients": 3, "rounds": 4})
+    assert rounds_of(made, 3) == [3, 4]
+    assert rounds_of(made, 0) == [1, 2, 3, 4]
+    assert "client 3 (scripted) joins in round 3" in say()
+    roster = made.strategy.folder.roster()
+    assert [entry.get("joined") for entry in roster] == [None, None, None, 3]
+
+
+def test_too_few_end_the_start_in_a_sentence(network):
+    with pytest.raises(RosterError, match="2 of 3 clients answered"):
+        network(late={2: 2, 3: 2}).start({"min-clients": 3})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"feature_dim": 99}, "features of width 99"),
+        ({"class_names": tuple("wxyz")}, "another class list"),
+        ({"partitions": 9}, "one of 9, but the run has 4"),
+        ({"problem": "client 3: no data"}, "it says: \"no data\""),
+        ({"codec": "another"}, "another codec"),
+    ],
+)
+def test_a_newcomer_that_does_not_fit_stays_outside_and_the_run_goes_on(network, say, change, words):
+    made = network(late={3: 2})
+    made.identities[3] = replace(made.identities[3], **change)
+    made.start({"min-clients": 3, "rounds": 3})
+    assert rounds_of(made, 3) == []
+    (sentence,) = [line for line in say() if "client 3 is not taken in" in line]
+    assert words in sentence
+    assert made.strategy.state.last_round == 3
+
+
+def test_newcomers_cannot_outvote_who_is_there(network):
+    """Five of another class list against three."""
+    made = network(clients=8, late=dict.fromkeys(range(3, 8), 2))
+    for partition in range(3, 8):
+        made.identities[partition] = replace(made.identities[partition], class_names=tuple("wxyz"))
+    made.start({"min-clients": 3, "rounds": 3})
+    assert [rounds_of(made, partition) for partition in range(8)] == [[1, 2, 3]] * 3 + [[]] * 5
+
+
+@pytest.mark.parametrize(("forget_after", "last"), [(0, 6), (2, 4)])
+def test_whoever_is_gone_for_long_enough_is_asked_no_more(network, say, forget_after, last):
+    """Its node is missing from round 3 on."""
+    made = network(gone={3: 3})
+    made.start({"min-clients": 3, "rounds": 6, "forget-after": forget_after})
+    sent = {number for p, number, _, _ in made.asked if p == 3 and number <= 6}
+    assert max(sent) == (6 if not forget_after else 3)
+    left = [entry.get("left") for entry in made.strategy.folder.roster()]
+    assert left == [None, None, None, last if forget_after else None]
+    assert any("client 3 leaves in round 4; 3 are left" in line for line in say()) == bool(forget_after)
+
+
+def test_whoever_was_forgotten_comes_back_as_the_same_client_alone(network, say):
+    made = network(gone={3: 2})
+    listed, grid = made.grid.get_node_ids, made.grid
+    # a new node for its partition, from round 5 on
+    grid.get_node_ids = lambda: [*listed(), *([grid.nodes[3]] if grid.round >= 5 else [])]
+    made.start({"min-clients": 3, "rounds": 6, "forget-after": 1})
+    assert rounds_of(made, 3) == [1, 5, 6]
+    assert "client 3 (scripted) is back in round 5" in say()
+
+
+def test_a_run_without_min_clients_takes_nobody_later(network, say):
+    made = network(clients=3)
+    grid = made.grid
+    made.identities[3] = replace(made.identities[0], partition=3)
+    listed = grid.get_node_ids
+    grid.nodes[3] = 42
+    made.rows[3], made.held[3] = made.rows[0], made.held[0]
+    grid.get_node_ids = lambda: [node for node in listed() if node != 42 or grid.round > 1]
+    made.start({"rounds": 3, "clients": 3})
+    assert rounds_of(made, 3) == []
+    assert any("is none of this run's" in line for line in say())
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"min-clients": 5, "clients": 4}, "`min-clients` 5 must not exceed `clients` 4"),
+        ({"forget-after": 2}, "`forget-after` is 2, but `min-clients` is 0"),
+        ({"min-clients": 2, "membership": "/x.csv"}, "take one of the two out"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(run, settings, words):
+    with pytest.raises(SettingError, match=words):
+        run(settings)
+
+
+def test_a_resumed_run_takes_who_is_there_again(network):
+    made = network(late={3: 2})
+    with pytest.raises(KeyboardInterrupt):
+        made.start({"min-clients": 3, "rounds": 5}, on_round=_stop_after(3))
+    folder = made.strategy.folder if hasattr(made, "strategy") else None
+    assert folder is not None
+    made.asked.clear()
+    made.grid.round = 4
+    resumed = made.start({"min-clients": 3, "rounds": 5, "resume": str(folder.path)})
+    assert rounds_of(made, 3) == [4, 5]
+    assert [entry.get("joined") for entry in resumed.folder.roster()] == [None, None, None, 2]
+    assert json.loads((folder.path / "summary.json").read_text())
+
+
+def _stop_after(number):
+    def on_round(line):
+        if line["round"] == number:
+            raise KeyboardInterrupt
+
+    return on_round
