@@ -188,7 +188,7 @@ def test_too_few_end_the_start_in_a_sentence(network):
         ({"feature_dim": 99}, "features of width 99"),
         ({"class_names": tuple("wxyz")}, "another class list"),
         ({"partitions": 9}, "one of 9, but the run has 4"),
-        ({"problem": "client 3: no data"}, "it says: \"no data\""),
+        ({"problem": "client 3: no data"}, 'it says: "no data"'),
         ({"codec": "another"}, "another codec"),
     ],
 )
