@@ -91,7 +91,7 @@ class Run:
     @property
     def status(self) -> dict[str, Any]:
         """How far it is: `state` (`starting`, `running`, `completed`, `failed`, `stopped`), `round` of `rounds`, the
-        newest `headline`, `seconds`, `problem`.
+        `latest` accuracy, `seconds`, `problem`.
 
         >>> run.status["state"]
         'completed'

@@ -88,8 +88,8 @@ class Display:
         if not self._rounds or self._rounds[-1][0] != done:
             self._rounds.append((done, now))
         text = f"round {done}/{rounds}"
-        if headline := status.get("headline"):
-            text += f", {100 * headline['accuracy']:.1f} % after {headline['of_round']}"
+        if latest := status.get("latest"):
+            text += f", {100 * latest['accuracy']:.1f} % after {latest['of_round']}"
         (first, began), (last, latest) = self._rounds[0], self._rounds[-1]
         if last > first:
             seconds_left = (rounds - last) * (latest - began) / (last - first) - (now - latest)

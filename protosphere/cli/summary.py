@@ -46,6 +46,17 @@ def _table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
+def _lacking_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Where no round has all clients: among which rounds was chosen."""
+    number = summary["rules"].get(summary["headline"]["rule"], {}).get("clients")
+    if number is None or number >= summary["clients"]:
+        return []
+    return [
+        f"no round evaluated all {summary['clients']} clients: selected and best are chosen among those that evaluated "
+        f"{number}"
+    ]
+
+
 def _lines(summary: Mapping[str, Any]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
@@ -64,6 +75,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     return [
         *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
         accuracy_line,
+        *_lacking_lines(summary),
         *([capped_words(headline["capped"])] if "capped" in headline else []),
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "

@@ -18,7 +18,7 @@ from protosphere.record.metrics_lines import up_to_date
 from protosphere.reports import csv_files
 
 # of a rule in summary.json; a round's number is no figure
-NO_FIGURES = ("selected_round",)
+NO_FIGURES = ("selected_round", "clients")
 DIGITS = 2  # of a percentage
 VALIDATION = "validation"  # column of what a sweep is decided by
 

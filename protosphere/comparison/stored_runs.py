@@ -124,7 +124,9 @@ def _run(folder: Path) -> StoredEntry:
     state = str(status.get("state") or ("completed" if summary else "cut"))
     if state in ("starting", "running") and not _is_held(folder):
         state = "cut"
-    headline = (_of_today(folder, summary).get("headline") or status.get("headline") or {}).get("accuracy")
+    headline = (_of_today(folder, summary).get("headline") or status.get("latest") or status.get("headline") or {}).get(
+        "accuracy"
+    )
     rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
     labels = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
     return StoredEntry(folder, *labels, state, rounds, headline, _size(folder), _find_last_change(folder))

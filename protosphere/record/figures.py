@@ -10,7 +10,7 @@ from protosphere.wire.payloads import Evaluation, TrainingFigures
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
 SPLITS = ("test", "validation", "all-classes")
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final")
-FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:])
+FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "clients")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
 
 
@@ -111,7 +111,9 @@ def gradient_steps(lines: Sequence[Mapping[str, Any]]) -> float | None:
 def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> dict[str, dict[str, float | int | None]]:
     """The run's figures by rule, from the lines of metrics.jsonl.
 
-    Round 0, before training, is chosen by none of them; of equal rounds the latest is.
+    Round 0, before training, is chosen by none of them; of equal rounds the latest is. `selected` and `best` are chosen
+    among the rounds in which every client was evaluated that was to be; where there is none, among those with the most:
+    else a round in which a weak client is missing would be the best.
 
     Args:
         ratio: the most that a client may weigh, in medians of the clients' numbers of test samples.
@@ -122,10 +124,11 @@ def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> di
         evaluation, TinyProto's), client-best (mean of every client's own best, weighted by its test samples as all
         other figures are) and client-best-unweighted (every client alike, ProtoNorm's), last-5 (mean of the last five
         evaluations, or of as many as there are, FedPAGR's), each None before the first evaluation of trained models;
-        final; and where clients are tested on the classes that they lack, too, all-classes (of the last evaluation).
+        final; clients, how many were evaluated in each of the rounds among which was chosen; and where clients are
+        tested on the classes that they lack, too, all-classes (of the last evaluation).
     """
     evaluated = [line for line in lines if line.get("evaluation", {}).get("rules")]
-    evaluations = [line["evaluation"] for line in evaluated]
+    evaluations = [line["evaluation"] | {"due": line.get("members")} for line in evaluated]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
     best_by_client: dict[str, dict[str, tuple[float, int]]] = {rule: {} for rule in rules}
     for line in evaluated:
@@ -218,7 +221,7 @@ def _headline(
     rounds = [(e["of_round"], e["rules"][rule]) for e in evaluations if e["rules"].get(rule, {}).get("test")]
     if not rounds:
         return dict.fromkeys(FIGURES_OF_RULE)
-    trained = [(of_round, figures) for of_round, figures in rounds if of_round > 0]
+    trained = [(e["of_round"], e["rules"][rule]) for e in _complete(evaluations, rule)]
     validated = [(of_round, figures) for of_round, figures in trained if "validation" in figures]
     # max() keeps the first of equals, and the latest is asked for
     selected_round, selected = max(
@@ -235,7 +238,23 @@ def _headline(
         "client-best-unweighted": math.fsum(a for a, _ in bests) / len(bests) if samples else None,
         "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
         "final": rounds[-1][1]["test"]["mean"],
+        "clients": min((_count_clients(splits) for _, splits in trained), default=None),
     }
     if "all-classes" in rounds[-1][1]:
         figures["all-classes"] = rounds[-1][1]["all-classes"]["mean"]
     return figures
+
+
+def _complete(evaluations: Sequence[Mapping[str, Any]], rule: str) -> list[Mapping[str, Any]]:
+    """The evaluations of trained models from which a round may be chosen: of all clients, or of the most."""
+    trained = [e for e in evaluations if e["of_round"] > 0 and e["rules"].get(rule, {}).get("test")]
+    numbers = [_count_clients(e["rules"][rule]) for e in trained]
+    # of a run whose clients come and go a line says how many there were to evaluate
+    due = [evaluation["due"] or max(numbers) for evaluation in trained]
+    complete = [e for e, number, needed in zip(trained, numbers, due, strict=True) if number >= needed]
+    return complete or [e for e, number in zip(trained, numbers, strict=True) if number == max(numbers)]
+
+
+def _count_clients(splits: Mapping[str, Any]) -> int:
+    """How many clients the test figures of a rule cover."""
+    return int(splits["test"].get("clients", 0))

@@ -15,7 +15,7 @@ def status(settings: Settings, rule: str, folder: RunFolder, flower_run: int) ->
     """Keep the folder's status.json while the run inside is on.
 
     It has `state` ("starting": no round is finished yet, "running", "completed", "failed"), `round` (the last finished
-    one), `rounds`, `folder`, `headline` (the newest mean test accuracy by the primary rule, and of which round; None
+    one), `rounds`, `folder`, `latest` (the newest mean test accuracy by the primary rule, and of which round; None
     before there is one), `seconds` since this start, `problem` (why it failed, in a sentence), and `flower_run`, the
     number that Flower knows the run by. A process that was killed leaves it as it was; `protosphere run` writes the
     state "stopped" where a signal ended the run.
@@ -26,7 +26,7 @@ def status(settings: Settings, rule: str, folder: RunFolder, flower_run: int) ->
         "round": 0,
         "rounds": settings.rounds,
         "folder": str(folder.path),
-        "headline": None,
+        "latest": None,
         "seconds": 0.0,
         "problem": "",
         "flower_run": str(flower_run),
@@ -43,7 +43,7 @@ def status(settings: Settings, rule: str, folder: RunFolder, flower_run: int) ->
         begun = True
         evaluation = line.get("evaluation", {})
         test = evaluation.get("rules", {}).get(rule, {}).get("test")
-        news = {"headline": {"accuracy": test["mean"], "of_round": evaluation["of_round"]}} if test else {}
+        news = {"latest": {"accuracy": test["mean"], "of_round": evaluation["of_round"]}} if test else {}
         # the line that ends a run is of no round
         tell(state="running", round=line["round"] - bool(line.get("final")), **news)
 

@@ -7,7 +7,7 @@ and leaves when: a row a change, `round,client,change`.
 
 import csv
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -16,6 +16,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, shown
 from protosphere.core.text import LONGEST_NAME, one_line
 from protosphere.record.folder import RunFolder
+from protosphere.record.round import Reply
 from protosphere.server_app.feature import Feature
 from protosphere.server_app.roster import Roster, RosterError
 from protosphere.strategies import Run
@@ -168,6 +169,13 @@ class Membership(Feature):
                     f"{change.round}, but it is {state}; correct the file."
                 )
             is_there[change.partition] = change.change == "joins"
+
+    def figures(self, of_round: int, replies: Sequence[Reply]) -> Mapping[str, Any]:
+        """How many clients there were to evaluate: all but those who have just come, and have samples to test."""
+        roster = self._roster
+        old_members = [p for p in roster.nodes if roster.joined.get(p, 0) <= of_round]
+        tested = [p for p in old_members if not roster.identities[p].rows or roster.identities[p].rows[2]]
+        return {"members": len(tested)}
 
     def state(self) -> Any:
         return {"gone": {str(p): rounds for p, rounds in sorted(self._rounds_gone.items()) if rounds}}

@@ -27,7 +27,7 @@ SUMMARY = {
     "rounds": 1,
     "headline": {"rule": "classifier", "figure": "final"},
     "floor": {"majority-class": 0.25},
-    "rules": {"classifier": {"final": 0.8125, "client-best-unweighted": 0.875}},
+    "rules": {"classifier": {"final": 0.8125, "client-best-unweighted": 0.875, "clients": 2}},
     "bytes": {"payload_up": 1, "payload_down": 2, "wire_up": 3, "wire_down": 4, "evaluation_wire_up": 0},
     "seconds": 1.0,
 }

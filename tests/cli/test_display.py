@@ -105,8 +105,8 @@ def test_the_bar_tells_rounds_accuracy_and_the_time_left(tmp_path, monkeypatch):
         (1, "round 1/10, 50.0 % after 0"),
         (3, "round 3/10, 50.0 % after 2, 1:10 left"),
     ):
-        headline = {"accuracy": 0.5, "of_round": done - 1} if done else None
-        (tmp_path / "status.json").write_text(json.dumps({"round": done, "rounds": 10, "headline": headline}))
+        latest = {"accuracy": 0.5, "of_round": done - 1} if done else None
+        (tmp_path / "status.json").write_text(json.dumps({"round": done, "rounds": 10, "latest": latest}))
         assert words() == wanted
         now[0] += 20 if done else 0
     now[0] += 10

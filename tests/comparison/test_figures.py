@@ -60,7 +60,7 @@ def write_run(folder, settings, accuracy, floor=0.5):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (folder / "settings.json").write_text(json.dumps(settings))
     values = {"selected": None, "selected_round": None, "best": accuracy, "client-best": 0.99, "last-5": 0.4}
-    values["client-best-unweighted"] = 0.98
+    values |= {"client-best-unweighted": 0.98, "clients": 2}
     rules = {"local-prototypes": accuracy, "classifier": accuracy / 2}
     summary = {
         "status": "completed",

@@ -164,8 +164,44 @@ def test_headlines_of_a_sequence_made_by_hand():
             "client-best-unweighted": pytest.approx((0.9 + 0.4 + 0.8) / 3),
             "last-5": pytest.approx((0.50 + 0.70 + 0.60 + 0.40 + 0.55) / 5),
             "final": 0.55,
+            "clients": 0,
         }
     }
+
+
+# test mean, validation mean, clients that were evaluated
+DROPOUT = [(0.2, 0.2, 3), (0.80, 0.80, 3), (0.99, 1.00, 2), (0.90, 0.85, 3), (0.95, 0.95, 1)]
+
+
+def lines_of(rounds, **more):
+    lines = []
+    for of_round, (test, validation, clients) in enumerate(rounds):
+        splits = {"test": {"mean": test, "clients": clients}, "validation": {"mean": validation, "clients": clients}}
+        evaluation = {"of_round": of_round, "rules": {"classifier": splits}}
+        lines.append(
+            {"evaluation": evaluation, "clients": {}} | {name: values[of_round] for name, values in more.items()}
+        )
+    return lines
+
+
+def test_no_round_that_lacks_a_client_is_chosen_where_one_has_all():
+    found = headlines(lines_of(DROPOUT))["classifier"]
+    assert (found["selected"], found["selected_round"], found["best"], found["clients"]) == (0.90, 3, 0.90, 3)
+    # the last evaluations are whatever they are
+    assert found["final"] == 0.95
+
+
+def test_where_no_round_has_all_it_is_one_of_those_with_the_most():
+    found = headlines(lines_of([(0.2, 0.2, 3), (0.9, 0.9, 1), (0.7, 0.7, 2), (0.6, 0.6, 2)]))["classifier"]
+    assert (found["selected"], found["selected_round"], found["best"], found["clients"]) == (0.7, 2, 0.7, 2)
+
+
+def test_where_clients_come_and_go_a_round_is_whole_with_those_who_are_there():
+    rounds = [(0.2, 0.2, 4), (0.6, 0.6, 4), (0.95, 0.95, 2), (0.8, 0.8, 3), (0.7, 0.7, 3)]
+    found = headlines(lines_of(rounds, members=[4, 4, 4, 3, 3]))["classifier"]
+    assert (found["selected"], found["selected_round"], found["clients"]) == (0.8, 3, 3)
+    none_is_whole = headlines(lines_of(rounds, members=[5] * 5))["classifier"]
+    assert (none_is_whole["selected_round"], none_is_whole["clients"]) == (1, 4)
 
 
 @pytest.mark.parametrize(("number", "last_five"), [(1, None), (3, 0.50), (4, 0.60), (7, 0.55)])
@@ -192,7 +228,7 @@ def test_a_rule_that_begins_later_is_measured_from_there():
     found = headlines(lines)
     assert set(found) == {"classifier", "global-prototypes"}
     figures = dict.fromkeys(("selected", "best", "client-best", "client-best-unweighted", "last-5", "final"), 0.4)
-    assert found["global-prototypes"] == figures | {"selected_round": 1}
+    assert found["global-prototypes"] == figures | {"selected_round": 1, "clients": 0}
     assert found["classifier"]["final"] == 0.2
 
 

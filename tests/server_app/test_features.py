@@ -44,7 +44,11 @@ ALL = {
 PRIVATE = {"rounds": 2, "strategy": "fedproto", "privacy": "release", "privacy-encoder": "handcrafted"}
 ONCE = {"rounds": 2, "strategy": "protosphere"}
 OPEN = {"rounds": 2, "strategy": "fedproto", "min-clients": 4}
-LEAVES = {"ensemble": "ensemble", "confusion": "confusion"}  # what stands in a line because of the feature
+LEAVES = {
+    "ensemble": "ensemble",
+    "confusion": "confusion",
+    "membership": "members",
+}  # what stands in a line because of the feature
 
 
 WHOLE = {}  # lines of the runs with all their features, by their settings
