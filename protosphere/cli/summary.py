@@ -10,7 +10,7 @@ from rich import box
 from rich.table import Table
 
 from protosphere.cli.tables import console
-from protosphere.record.metrics_lines import capped_words, readable_size
+from protosphere.record.metrics_lines import doubts, readable_size
 
 # client-best-unweighted, which few presets ask for, would make the table wider than a terminal
 FIGURES = ("selected", "best", "client-best", "last-5", "final")
@@ -46,17 +46,6 @@ def _table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _lacking_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Where no round has all clients: among which rounds was chosen."""
-    number = summary["rules"].get(summary["headline"]["rule"], {}).get("clients")
-    if number is None or number >= summary["clients"]:
-        return []
-    return [
-        f"no round evaluated all {summary['clients']} clients: selected and best are chosen among those that evaluated "
-        f"{number}"
-    ]
-
-
 def _lines(summary: Mapping[str, Any]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
@@ -75,8 +64,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     return [
         *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
         accuracy_line,
-        *_lacking_lines(summary),
-        *([capped_words(headline["capped"])] if "capped" in headline else []),
+        *doubts(summary),
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "

@@ -184,13 +184,23 @@ def _digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
-def capped_words(partitions: Sequence[int]) -> str:
-    """Whose numbers of test samples are believed in part alone, in words."""
-    names = ", ".join(map(str, partitions))
-    return (
-        f"client {names} says that it has many more test samples than the others: figures believe it up to "
-        "`max-weight-ratio` times their median"
-    )
+def doubts(summary: Mapping[str, Any]) -> list[str]:
+    """What a reader has to know beside the headline of a summary: where it is of a round that lacks clients, and whose
+    numbers of test samples are believed in part alone."""
+    headline, sentences = summary["headline"], []
+    clients = summary["rules"].get(headline["rule"], {}).get("clients")
+    if clients is not None and clients < summary["clients"]:
+        sentences.append(
+            f"no round evaluated all {summary['clients']} clients: selected and best are chosen among those that "
+            f"evaluated {clients}"
+        )
+    if "capped" in headline:
+        names = ", ".join(map(str, headline["capped"]))
+        sentences.append(
+            f"client {names} says that it has many more test samples than the others: figures believe it up to "
+            "`max-weight-ratio` times their median"
+        )
+    return sentences
 
 
 def companions(named: Iterable[str]) -> str:

@@ -19,7 +19,7 @@ from protosphere.data.domains import short_name
 from protosphere.record.figures import FIGURES
 from protosphere.record.folder import RunFolder
 from protosphere.record.locations import own_folder
-from protosphere.record.metrics_lines import capped_words, readable_size
+from protosphere.record.metrics_lines import doubts, readable_size
 from protosphere.record.provenance import origins
 from protosphere.reports import page
 from protosphere.reports.confusions import class_table, confusion_matrices
@@ -190,8 +190,7 @@ def _page(
         "Prototypes": [*_figures(results)],
     }
     parts: list[Html] = [_cards(results)]
-    if capped := summary["headline"].get("capped"):
-        parts.append(paragraph(f"{capped_words(capped)}.", class_="note"))
+    parts += [paragraph(f"{sentence}.", class_="note") for sentence in doubts(summary)]
     if results.unknown:
         parts.insert(0, paragraph(f"{_without_code(results)}.", class_="note"))
     if not results.finished:

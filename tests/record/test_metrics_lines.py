@@ -9,6 +9,7 @@ from protosphere.record.figures import MAJORITY
 from protosphere.record.metrics_lines import (
     add_evaluation,
     console_line,
+    doubts,
     final_line,
     summarise,
     times,
@@ -316,3 +317,10 @@ def test_the_summary_has_the_ensemble_where_it_was_measured():
     assert summary["ensemble"] == {"best": 0.5, "last-5": (0.5 + 0.375) / 2, "final": 0.375, "rows": 8}
     assert summary["bytes"]["ensemble_wire_up"] == 125
     assert summary["rules"].keys() == without["rules"].keys()
+
+
+def test_a_headline_of_a_round_that_lacks_clients_says_so():
+    summary = summary_of()
+    assert doubts(summary) == []
+    (sentence,) = doubts(summary | {"clients": 3})
+    assert sentence == "no round evaluated all 3 clients: selected and best are chosen among those that evaluated 1"
