@@ -1,0 +1,94 @@
+"""All that leans on Flower beyond its public modules (`flwr.app`, `flwr.serverapp`, `flwr.clientapp`): its private
+classes, its error codes, what its commands print, its ports, the paths of its HTTP API, the tables of its database.
+
+When Flower moves a minor on, this file is what to look at. It imports nothing of Flower until it is asked, so that the
+scripts of `deploy/` can read it for nothing.
+"""
+
+from importlib.metadata import version
+
+# the newest minor that was tried; pyproject.toml has the same bounds
+OLDEST, NEWEST = (1, 39), (1, 42)
+# the first whose SuperNodes speak HTTP
+FIRST_OVER_HTTP = (1, 40)
+
+
+def minor() -> tuple[int, int]:
+    """Flower's version here, as (1, 42)."""
+    first, second, *_ = version("flwr").split(".")
+    return int(first), int(second)
+
+
+def fleet_transport() -> str:
+    """What SuperNodes of the Flower that is installed speak with their SuperLink: `grpc` or `http`."""
+    return "http" if minor() >= FIRST_OVER_HTTP else "grpc"
+
+
+# --- the HTTP API of a SuperLink, from 1.40 on ------------------------------------------------------------------
+
+# what a SuperNode calls; the first two only where it brings its own key, which a SuperLink with node keys refuses
+SELF_REGISTRATION = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")
+FLEET_PATHS = (
+    "/v1/fleet/activate-node",
+    "/v1/fleet/deactivate-node",
+    "/v1/fleet/send-node-heartbeat",
+    "/v1/fleet/pull-messages",
+    "/v1/fleet/push-messages",
+    "/v1/fleet/get-run",
+    "/v1/fleet/get-fab",
+    "/v1/fleet/push-object",
+    "/v1/fleet/pull-object",
+    "/v1/fleet/confirm-message-received",
+)
+# the one whose body is a piece of a message; all others name what they mean
+PATH_OF_OBJECTS = "/v1/fleet/push-object"
+# all that a SuperNode says of itself in the head of a request; the last three are versions
+FLEET_HEADERS = (
+    "content-type",
+    "accept",
+    "flwr-public-key",
+    "flwr-signature",
+    "flwr-timestamp",
+    "flwr-package-name",
+    "flwr-package-version",
+    "flwr-component-name",
+)
+
+# --- the SuperLink's database -----------------------------------------------------------------------------------
+
+# what crosses, and what points to it, children before parents; `message` is there from 1.41 on. None outlives the
+# SuperLink, with which their runs end.
+TABLES_OF_MESSAGES = (
+    "message_res",
+    "message_ins",
+    "message",
+    "task_message",
+    "object_push_session_pending",
+    "object_push_session_roots",
+    "object_push_sessions",
+    "run_objects",
+    "object_children",
+    "objects",
+)
+# nodes and their keys, runs, what their logs say; of language models and connectors, which we have none of
+OTHER_TABLES = (
+    "alembic_version",
+    "automation",
+    "compacted_contexts",
+    "connector",
+    "connector_oauth_session",
+    "fab",
+    "federation_app",
+    "node",
+    "nonce_store",
+    "objectstore_locks",
+    "run",
+    "run_connector",
+    "run_series",
+    "series_context",
+    "series_runs",
+    "task",
+    "task_event",
+    "task_logs",
+    "task_usage",
+)
