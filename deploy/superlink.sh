@@ -75,8 +75,7 @@ command -v flower-superlink >/dev/null ||
 python=$(dirname "$(command -v flower-superlink)")/python
 [ -x "$python" ] || python=python3
 [ -z "$credentials" ] || "$python" "$root/deploy/credentials.py" check "$credentials" || exit 2
-transport=$("$python" -P -c 'from protosphere.core.flower import fleet_transport; print(fleet_transport())') ||
-    refuse "the Flower that is installed cannot be told; install Protosphere with pip"
+transport=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$transport" | tail -n 1)"
 [ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
 case $mask in
     0[0-7][0-7] | 0[0-7][0-7][0-7]) umask "$mask" ;;

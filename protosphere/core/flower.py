@@ -13,14 +13,33 @@ OLDEST, NEWEST = (1, 39), (1, 42)
 FIRST_OVER_HTTP = (1, 40)
 
 
+class UntriedFlowerError(RuntimeError):
+    """The Flower that is installed is none that was tried; the message is one sentence for a person."""
+
+
 def minor() -> tuple[int, int]:
-    """Flower's version here, as (1, 42)."""
-    first, second, *_ = version("flwr").split(".")
-    return int(first), int(second)
+    """Flower's version here, as (1, 42).
+
+    Raises:
+        UntriedFlowerError: it is older or newer than those that were tried.
+    """
+    whole = version("flwr")
+    first, second, *_ = whole.split(".")
+    found = int(first), int(second)
+    if not OLDEST <= found <= NEWEST:
+        known = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+        raise UntriedFlowerError(
+            f"Flower {whole} was not tried with this Protosphere, which knows {known}; install one of these."
+        )
+    return found
 
 
 def fleet_transport() -> str:
-    """What SuperNodes of the Flower that is installed speak with their SuperLink: `grpc` or `http`."""
+    """What SuperNodes of the Flower that is installed speak with their SuperLink: `grpc` or `http`.
+
+    Raises:
+        UntriedFlowerError: which of the two is not known.
+    """
     return "http" if minor() >= FIRST_OVER_HTTP else "grpc"
 
 
@@ -92,3 +111,10 @@ OTHER_TABLES = (
     "task_logs",
     "task_usage",
 )
+
+
+if __name__ == "__main__":
+    try:
+        print(fleet_transport())
+    except UntriedFlowerError as error:
+        raise SystemExit(str(error)) from None
