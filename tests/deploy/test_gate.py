@@ -3,6 +3,7 @@ SuperLink it stands in tests/integration/test_gate.py."""
 
 import http.client
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from deploy.gate import LARGEST_CALL, group_of
-from protosphere.core.flower import FLEET_PATHS, PATH_OF_OBJECTS, SELF_REGISTRATION
+from protosphere.core.flower import FLEET_HEADERS, FLEET_PATHS, PATH_OF_OBJECTS, SELF_REGISTRATION
 from protosphere.launch.superlink import free_port
 from tests.waiting import comes
 
@@ -418,3 +419,13 @@ def test_what_cannot_begin_ends_with_2(options, words):
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=30, env=os.environ)
     assert done.returncode == 2
     assert words in done.stderr
+
+
+def test_nginx_lets_through_what_the_gate_does():
+    text = (ROOT / "deploy" / "nginx" / "protosphere-gate.conf").read_text()
+    (names,) = re.findall(r'"~\^POST /v1/fleet/\(\?:([a-z|-]+)\)\$" 1;', text)
+    assert [f"/v1/fleet/{name}" for name in names.split("|")] == list(FLEET_PATHS)
+    passed = {name.lower() for name in re.findall(r"proxy_set_header (\S+) \$(?:http_|content_)", text)}
+    assert passed == set(FLEET_HEADERS)
+    assert "proxy_pass_request_headers off;" in text
+    assert "proxy_ssl_verify on;" in text
