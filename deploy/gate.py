@@ -42,6 +42,7 @@ REUSED = 2.0
 LOOK = 0.5
 LINGER = 2.0  # after a refusal
 QUIET = 60.0  # between two lines on the same address
+REFUSED_AT_ONCE = 64  # connections, to which a 503 is told
 REMEMBERED = 1000  # addresses, of which lines were written
 
 
@@ -104,7 +105,7 @@ class Gate:
     @property
     def full(self) -> bool:
         """Whether there are more connections than we would even refuse in words."""
-        return len(self._open) >= 2 * self.connections
+        return len(self._open) >= self.connections + REFUSED_AT_ONCE
 
     def allow(self, connection: socket.socket, seconds: float) -> None:
         """Give a connection so much time from now on, until it is cut."""
@@ -336,7 +337,13 @@ def listen(gate: Gate, server: socket.socket, context: ssl.SSLContext | None) ->
             time.sleep(LOOK)
             continue
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        threading.Thread(target=serve, args=(connection, group_of(host)), daemon=True).start()
+        try:
+            threading.Thread(target=serve, args=(connection, group_of(host)), daemon=True).start()
+        except RuntimeError as error:
+            # a container may have fewer processes and threads than we have connections
+            gate.say("the system", f"gave no thread ({error})")
+            connection.close()
+            time.sleep(LOOK)
 
 
 def group_of(host: str) -> str:

@@ -68,9 +68,11 @@ fi
 : "${fleet:=0.0.0.0:9092}"
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
+# PROTOSPHERE_BIN names the bin of another environment than .venv
+bin=${PROTOSPHERE_BIN:-$root/.venv/bin}
+[ ! -d "$bin" ] || PATH=$bin:$PATH
 command -v flower-superlink >/dev/null ||
-    refuse "there is no flower-superlink in $root/.venv/bin or on the PATH; install Protosphere with pip"
+    refuse "there is no flower-superlink in $bin or on the PATH; install Protosphere with pip"
 # where Flower is, Python is beside it
 python=$(dirname "$(command -v flower-superlink)")/python
 [ -x "$python" ] || python=python3

@@ -184,9 +184,11 @@ if [ -n "$trusted" ]; then
 fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
+# PROTOSPHERE_BIN names the bin of another environment than .venv
+bin=${PROTOSPHERE_BIN:-$root/.venv/bin}
+[ ! -d "$bin" ] || PATH=$bin:$PATH
 command -v flower-supernode >/dev/null ||
-    refuse "there is no flower-supernode in $root/.venv/bin or on the PATH; install Protosphere with pip"
+    refuse "there is no flower-supernode in $bin or on the PATH; install Protosphere with pip"
 # where Flower is, Python is beside it
 python=$(dirname "$(command -v flower-supernode)")/python
 if [ -x "$python" ]; then

@@ -1,5 +1,5 @@
-"""A whole federation on this machine: the scripts of `deploy/`, as real processes on loopback, over gRPC with TLS and
-node authentication. For the deployment demo and tests."""
+"""A whole federation on this machine: the scripts of `deploy/`, as real processes on loopback, with TLS and node
+authentication, over gRPC or HTTPS as the Flower that is installed has it. For the deployment demo and tests."""
 
 import json
 import os
@@ -63,8 +63,11 @@ class Deployment:
         self._family = Family(tell)
         self._tell = tell
         direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1,localhost")))
-        path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), os.environ.get("PATH"))))
-        overrides = {"PATH": path, "FLWR_HOME": str(self.config), "no_proxy": direct, "NO_PROXY": direct}
+        programs = str(Path(sys.executable).parent)
+        path = os.pathsep.join(filter(None, (programs, os.environ.get("PATH"))))
+        # the scripts take this environment's Flower, whatever lies in .venv
+        overrides = {"PATH": path, "PROTOSPHERE_BIN": programs}
+        overrides |= {"FLWR_HOME": str(self.config), "no_proxy": direct, "NO_PROXY": direct}
         self.environment = quiet() | overrides | dict(environment or {})
         self._superlink: Family | None = None
         self._nodes: dict[int, Family] = {}
