@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protosphere.launch.connection import FlowerError, find_executable, quiet, refusal
+from protosphere.core.flower import online_nodes, refusal, registered_node
+from protosphere.launch.connection import FlowerError, find_executable, quiet
 from protosphere.launch.processes import Family
 from protosphere.launch.superlink import free_port
 
@@ -135,8 +136,9 @@ class Deployment:
         """Let the node of that key in; its node id."""
         public = key.with_name(key.name + ".pub")
         answer = self.flwr("supernode", "register", str(public), CONNECTION, "--format", "json")
-        with suppress(ValueError, KeyError):
-            return int(json.loads(answer)["node-id"])
+        node = registered_node(answer)
+        if node is not None:
+            return node
         raise FlowerError(f"the key {public} was not registered: {refusal(answer) or answer.strip()}.")
 
     def start_node(self, partition: int) -> None:
@@ -185,9 +187,7 @@ class Deployment:
     def online(self) -> int:
         """How many SuperNodes the SuperLink hears."""
         answer = self.flwr("supernode", "list", CONNECTION, "--format", "json")
-        with suppress(ValueError, KeyError):
-            return sum(node["status"] == "online" for node in json.loads(answer)["nodes"])
-        return 0
+        return online_nodes(answer)
 
     def stop(self) -> None:
         """End the SuperNodes, then the SuperLink, and whatever came of them."""

@@ -2,14 +2,13 @@
 small client's round."""
 
 import json
-import os
 from collections.abc import Hashable, Mapping
 from typing import Any
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
-CHUNK = int(os.getenv("FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", str(5 << 20)))  # Flower cuts an array's bytes so
-NAME = "0" * 64  # as long as the hash by which Flower names an object
+from protosphere.core.flower import CHUNK, CHUNK_KIND, OBJECT_NAME, array_body, frame_bytes
+
 Measured = Mapping[str, tuple[Hashable, int]]  # what tells a record from others, and its bytes
 
 
@@ -32,7 +31,8 @@ def together(record_sizes: Measured, without: tuple[str, ...] = ()) -> int:
     """
     selected = {name: size for name, size in record_sizes.items() if name not in without}
     sizes = dict(selected.values())
-    return _measure_framed(RecordDict, len(sizes), _measure_json(dict.fromkeys(selected, NAME))) + sum(sizes.values())
+    names = _measure_json(dict.fromkeys(selected, OBJECT_NAME))
+    return _measure_framed(RecordDict, len(sizes), names) + sum(sizes.values())
 
 
 def record_bytes(record: Any) -> int:
@@ -47,29 +47,21 @@ def _measure_record(record: Any) -> tuple[Hashable, int]:
         return serialised, len(serialised)
     named = {name: _measure_array(array) for name, array in record.items()}
     sizes = dict(named.values())
-    frame_bytes = _measure_framed(ArrayRecord, len(sizes), _measure_json(dict.fromkeys(named, NAME)))
-    return tuple((name, key) for name, (key, _) in named.items()), frame_bytes + sum(sizes.values())
+    own = _measure_framed(ArrayRecord, len(sizes), _measure_json(dict.fromkeys(named, OBJECT_NAME)))
+    return tuple((name, key) for name, (key, _) in named.items()), own + sum(sizes.values())
 
 
 def _measure_array(array: Array) -> tuple[Hashable, int]:
     pieces = [array.data[start : start + CHUNK] for start in range(0, len(array.data), CHUNK)]
     indices = {piece: index for index, piece in enumerate(dict.fromkeys(pieces))}
-    metadata = {"dtype": array.dtype, "shape": array.shape, "stype": array.stype}
-    frame_bytes = _measure_framed(
-        Array, len(indices), _measure_json(metadata | {"arraychunk_ids": [indices[piece] for piece in pieces]})
-    )
-    # a chunk's type is no part of Flower's public names
-    chunks = (_measure_frame("ArrayChunk", 0, len(piece)) + len(piece) for piece in indices)
-    return (*map(str, metadata.values()), *pieces), frame_bytes + sum(chunks)
+    body = array_body(array.dtype, array.shape, array.stype, [indices[piece] for piece in pieces])
+    own = _measure_framed(Array, len(indices), _measure_json(body))
+    chunks = (frame_bytes(CHUNK_KIND, 0, len(piece)) + len(piece) for piece in indices)
+    return (array.dtype, str(array.shape), array.stype, *pieces), own + sum(chunks)
 
 
 def _measure_framed(kind: type, children: int, body: int) -> int:
-    return _measure_frame(kind.__qualname__, children, body) + body
-
-
-def _measure_frame(kind: str, children: int, body: int) -> int:
-    """Kind, the children's names with commas between, the body's length, and three marks between these and the body."""
-    return len(kind) + max(children * (len(NAME) + 1) - 1, 0) + len(str(body)) + 3
+    return frame_bytes(kind.__qualname__, children, body) + body
 
 
 def _measure_json(value: Any) -> int:
