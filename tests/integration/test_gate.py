@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ from protosphere.core.flower import FLEET_PATHS, SELF_REGISTRATION, fleet_transp
 from protosphere.launch.demo_data import write_sites
 from protosphere.launch.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.processes import Family
+from protosphere.launch.superlink import free_port
 from tests.waiting import comes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -249,6 +251,24 @@ def test_the_superlink_itself_listens_on_loopback_alone(served):
             if state == "0A" and int(local.rpartition(":")[2], 16) == served.port:
                 listening.add(local.rpartition(":")[0])
     assert listening == {"0100007F"}
+
+
+def test_a_container_s_check_asks_the_superlink_itself_and_through_the_gate(served, monkeypatch):
+    spec = spec_from_file_location("healthy", ROOT / "deploy" / "docker" / "healthy.py")
+    healthy = module_from_spec(spec)
+    spec.loader.exec_module(healthy)
+    monkeypatch.setattr(healthy, "AUTHORITY", str(served.authority))
+    monkeypatch.setattr(healthy, "CONTROL", f"https://127.0.0.1:{served.port}/health")
+    monkeypatch.setattr(healthy, "FLEET", f"https://127.0.0.1:{served.fleet}{FLEET_PATHS[0]}")
+    healthy.superlink()
+    for name, port in (("CONTROL", free_port()), ("FLEET", free_port())):
+        with monkeypatch.context() as patch:
+            patch.setattr(healthy, name, f"https://127.0.0.1:{port}/")
+            with pytest.raises(SystemExit, match=f"{port}/ does not answer"):
+                healthy.superlink()
+    monkeypatch.setattr(healthy, "FLEET", f"https://127.0.0.1:{served.fleet}/v1/control/list-runs")
+    with pytest.raises(SystemExit, match="answers with 404 instead of 401"):
+        healthy.superlink()
 
 
 def test_a_gate_that_was_killed_is_back_and_the_superlink_never_went(served):
