@@ -187,8 +187,8 @@ class Caller:
                 self._gate.allow(self._connection, IDLE)
         except ssl.SSLError as error:
             self._gate.say(self._address, f"came to no terms over TLS ({error.reason or error})")
-        except (OSError, h11.LocalProtocolError):
-            # a SuperNode that was killed, or one whose time was over
+        except (OSError, h11.LocalProtocolError, http.client.HTTPException):
+            # a SuperNode that was killed, one whose time was over, or half an answer
             pass
         finally:
             self._forget()
