@@ -7,6 +7,9 @@ RUN python3 -c 'import tomllib; file = tomllib.load(open("/pyproject.toml", "rb"
 
 FROM ${BASE_IMAGE}
 
+# which Flower: 1.42, over HTTPS, or 1.39, over gRPC; the same at all sites and at the SuperLink
+ARG FLOWER=1.42
+
 LABEL org.opencontainers.image.title="Protosphere" \
       org.opencontainers.image.licenses="Apache-2.0"
 
@@ -20,7 +23,7 @@ ENV PATH=/opt/venv/bin:$PATH \
 WORKDIR /opt/protosphere
 
 COPY --from=requirements /requirements.txt /tmp/
-COPY deploy/docker/constraints.txt /tmp/
+COPY deploy/docker/constraints-flower-${FLOWER}.txt /tmp/constraints.txt
 RUN python3 -m venv /opt/venv \
     && pip install --constraint /tmp/constraints.txt --requirement /tmp/requirements.txt
 

@@ -4,6 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 SETTINGS ?=
+# another Flower than the newest, such as 1.39, for the targets that say so
+FLOWER ?=
+OTHER := .venv-flower-$(FLOWER)
 CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py tests/prototypes/test_mixture.py \
 	tests/prototypes/test_masks.py
 
@@ -11,8 +14,8 @@ CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py 
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
-	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys"
-	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs"
+	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys; FLOWER=1.39 for gRPC"
+	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs; FLOWER=1.39, too"
 	@echo "make test    install what is needed, then run the tests; the slowest are listed at the end"
 	@echo "make integration  the same app over Flower's simulation, over a deployment and from the command line"
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
@@ -37,6 +40,15 @@ $(READY): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
+# beside .venv: another Flower with what it needs of its own, and all else from there
+$(OTHER)/.ready: $(READY)
+	$(BIN)/python -m venv $(OTHER)
+	$(BIN)/python -c 'import sysconfig as s; place = s.get_path("purelib"); \
+		own = place.replace("/$(VENV)/", "/$(OTHER)/"); \
+		open(f"{own}/rest.pth", "w").write(f"import site; site.addsitedir({place!r})\n")'
+	$(OTHER)/bin/python -m pip install --quiet 'flwr[simulation]==$(FLOWER).*'
+	@touch $@
+
 # the default; then what an exchange is worth beside none, by the classifier and by the default's pool, on one page; then the
 # same app through `flwr run`, over Flower's SuperLink and Ray
 demo: $(READY)
@@ -45,11 +57,11 @@ demo: $(READY)
 		--metric 'classifier selected,pool selected' $(if $(SETTINGS),-c '$(SETTINGS)')
 	$(BIN)/protosphere run --flower --clients 3 -c 'rounds=2'
 
-deploy-demo: $(READY)
-	$(BIN)/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')
+deploy-demo: $(if $(FLOWER),$(OTHER)/.ready,$(READY))
+	$(if $(FLOWER),$(OTHER)/bin,$(BIN))/python -m deploy.demo $(if $(SETTINGS),'$(SETTINGS)')
 
 docker-demo:
-	@PYTHON='$(PYTHON)' SETTINGS='$(SETTINGS)' deploy/docker/demo.sh
+	@PYTHON='$(PYTHON)' SETTINGS='$(SETTINGS)' FLOWER='$(FLOWER)' deploy/docker/demo.sh
 
 # a file's tests stay together: they share what takes long to make
 test: $(READY)
@@ -105,4 +117,4 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks.cohort
 
 clean:
-	rm -rf $(VENV) docs/_build docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .venv-flower-* docs/_build docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache

@@ -14,6 +14,7 @@ from protosphere.client_app.public_errors import KINDS, OPEN, USER_ERRORS, told,
 from protosphere.client_app.site import over_ray, run_of, simulated
 from protosphere.client_app.train import Job, Outcome
 from protosphere.core.errors import SettingError
+from protosphere.core.flower import APP_RAISED
 from protosphere.core.home import OTHER_HOME, OtherHomeError, home, refuse_other, stores
 from protosphere.core.seeds import limited_threads
 from protosphere.core.startup import end_at_once
@@ -25,7 +26,6 @@ from protosphere.wire.checks import CodecError
 from protosphere.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
 from protosphere.wire.payloads import Identity, Instruction, Report
 
-RAISED = 2  # Flower's code for a ClientApp that raised
 MOST_BYTES = 2**30  # of the data of the clients that a process keeps between messages
 Answer = Callable[[Message, Context], Message]
 
@@ -196,7 +196,7 @@ def _encode_reply(message: Message, context: Context, client: Client, report: Re
 def _reply_with_error(error: Exception, message: Message, context: Context) -> Message:
     """What a client answers that cannot answer as it was asked."""
     error = _blame_method(error, context)
-    code = FAILED if isinstance(error, MethodError) else RAISED
+    code = FAILED if isinstance(error, MethodError) else APP_RAISED
     return Message(Error(code, _describe_problem(error, context)), reply_to=message)
 
 

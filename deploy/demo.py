@@ -1,5 +1,6 @@
-"""`make deploy-demo`: a SuperLink and three sites as real processes on this machine, over gRPC with TLS and node
-authentication; each site has its own images and its own architecture. Five rounds, then everything is stopped."""
+"""`make deploy-demo`: a SuperLink and three sites as real processes on this machine, with TLS and node authentication,
+over gRPC (Flower 1.39) or HTTPS (1.40 and newer); each site has its own images and its own architecture. Five rounds,
+then everything is stopped."""
 
 import shlex
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from protosphere.core.flower import fleet_transport
 from protosphere.core.home import home
 from protosphere.launch.connection import FlowerError
 from protosphere.launch.demo_data import write_sites
@@ -55,7 +57,8 @@ def _guarded(folder: Path, extra: str) -> int:
             deployment = Deployment(folder, sites, tell)
             family = Family(tell)
             try:
-                _say(f"credentials, a SuperLink and {len(sites)} SuperNodes, all of it in {folder}")
+                over = {"grpc": "gRPC", "http": "HTTPS"}[fleet_transport()]
+                _say(f"credentials, a SuperLink and {len(sites)} SuperNodes over {over}, all of it in {folder}")
                 deployment.start()
                 code = _run(deployment, family, extra)
             except FlowerError as error:

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Starts the SuperLink, in the foreground, until SIGTERM: gRPC with TLS, and only nodes whose key is registered.
+# Starts the SuperLink, in the foreground, until SIGTERM: TLS, and only nodes whose key is registered. SuperNodes call by
+# gRPC (Flower 1.39) or by HTTPS (1.40 and newer); by HTTPS they come through a gate, which keeps the rest to itself.
 set -eu
 # where it is set, `cd` says where it went
 unset CDPATH
@@ -13,6 +14,10 @@ usage: deploy/superlink.sh --credentials FOLDER [option ...]
   --fleet ADDRESS       where SuperNodes call, host:port (default 0.0.0.0:9092; with --insecure 127.0.0.1:9092)
   --host ADDRESS        where `flwr run` calls (default 127.0.0.1). Whoever reaches it may start any app on all sites
   --port PORT           the same (default 8000)
+  --no-gate             no gate at --fleet: a proxy of yours stands before the SuperLink (deploy/nginx/), of Flower 1.40
+                        or newer
+  --connections N       of SuperNodes at a time, of one address a quarter of it (default 512); the gate's, as
+  --largest-body MB     is this: how large a piece of a message may be (default 32)
   --state FOLDER        database, results, checkpoints (default $PROTOSPHERE_HOME, or ~/.protosphere): this user's alone
   --umask MASK          what others may not do with files that runs write elsewhere (default 077: nothing)
 END
@@ -23,13 +28,14 @@ refuse() {
     exit 2
 }
 
-credentials='' insecure='' fleet='' host=127.0.0.1 port=8000 mask=077
+credentials='' insecure='' fleet='' host=127.0.0.1 port=8000 mask=077 gate=yes connections=512 largest=32
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
+        --no-gate) gate=''; shift; continue ;;
         -h | --help) usage; exit 0 ;;
-        --credentials | --fleet | --host | --port | --state | --umask) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
+        --credentials | --fleet | --host | --port | --state | --umask | --connections | --largest-body) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
     case $1 in
@@ -39,6 +45,8 @@ while [ $# -gt 0 ]; do
         --port) port=$2 ;;
         --state) state=$2 ;;
         --umask) mask=$2 ;;
+        --connections) connections=$2 ;;
+        --largest-body) largest=$2 ;;
     esac
     shift 2
 done
@@ -57,14 +65,19 @@ else
     # whoever reaches it may take part
     : "${fleet:=127.0.0.1:9092}"
 fi
+: "${fleet:=0.0.0.0:9092}"
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
+# PROTOSPHERE_BIN names the bin of another environment than .venv
+bin=${PROTOSPHERE_BIN:-$root/.venv/bin}
+[ ! -d "$bin" ] || PATH=$bin:$PATH
 command -v flower-superlink >/dev/null ||
-    refuse "there is no flower-superlink in $root/.venv/bin or on the PATH; install Protosphere with pip"
+    refuse "there is no flower-superlink in $bin or on the PATH; install Protosphere with pip"
 # where Flower is, Python is beside it
 python=$(dirname "$(command -v flower-superlink)")/python
-[ -z "$credentials" ] || [ ! -x "$python" ] || "$python" "$root/deploy/credentials.py" check "$credentials" || exit 2
+[ -x "$python" ] || python=python3
+[ -z "$credentials" ] || "$python" "$root/deploy/credentials.py" check "$credentials" || exit 2
+transport=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$transport" | tail -n 1)"
 [ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
 case $mask in
     0[0-7][0-7] | 0[0-7][0-7][0-7]) umask "$mask" ;;
@@ -77,7 +90,21 @@ chmod 700 "$state" || echo "deploy/superlink.sh: $state belongs to another user;
 cd "$state/empty"
 export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+set -- "$@" --host "$host" --port "$port" --database "$state/superlink.db" --disable-runtime-dependency-installation
+if [ "$transport" = grpc ]; then
+    [ -n "$gate" ] || refuse "--no-gate is for Flower 1.40 and newer; this one speaks gRPC at --fleet"
+    set -- "$@" --fleet-api-address "$fleet"
+elif [ -n "$gate" ]; then
+    # what listens everywhere is called on loopback
+    case $host in
+        0.0.0.0) inside=127.0.0.1 ;;
+        :: | '[::]') inside='[::1]' ;;
+        *:*) inside="[$host]" ;;
+        *) inside=$host ;;
+    esac
+    set -- "$@" -- "$python" "$root/deploy/gate.py" --listen "$fleet" --superlink "$inside:$port" \
+        --connections "$connections" --largest-body "$largest"
+    if [ -n "$credentials" ]; then set -- "$@" --credentials "$credentials"; else set -- "$@" --insecure; fi
+fi
 # its database is kept clear of messages, which tell of the sites' rows
-exec python3 "$root/deploy/swept.py" "$state/superlink.db" \
-    flower-superlink "$@" --host "$host" --port "$port" --fleet-api-address "${fleet:-0.0.0.0:9092}" \
-    --database "$state/superlink.db" --disable-runtime-dependency-installation
+exec "$python" "$root/deploy/swept.py" "$state/superlink.db" flower-superlink "$@"

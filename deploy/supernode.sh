@@ -8,7 +8,7 @@ usage() {
     cat <<'END'
 usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE --key FILE [option ...]
 
-  --superlink HOST:PORT  the SuperLink's fleet address
+  --superlink HOST:PORT  the SuperLink's fleet address: gRPC with Flower 1.39, HTTPS with 1.40 and newer, at both ends the same
   --partition I          which client this site is, 0 to N - 1, the same as long as a run lasts
   --of N                 how many clients there are
   --ca FILE              ca.crt of the federation
@@ -184,11 +184,16 @@ if [ -n "$trusted" ]; then
 fi
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-[ ! -d "$root/.venv/bin" ] || PATH=$root/.venv/bin:$PATH
+# PROTOSPHERE_BIN names the bin of another environment than .venv
+bin=${PROTOSPHERE_BIN:-$root/.venv/bin}
+[ ! -d "$bin" ] || PATH=$bin:$PATH
 command -v flower-supernode >/dev/null ||
-    refuse "there is no flower-supernode in $root/.venv/bin or on the PATH; install Protosphere with pip"
+    refuse "there is no flower-supernode in $bin or on the PATH; install Protosphere with pip"
 # where Flower is, Python is beside it
 python=$(dirname "$(command -v flower-supernode)")/python
+if [ -x "$python" ]; then
+    answer=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
+fi
 if [ -n "$model" ] && [ -x "$python" ]; then
     answer=$("$python" "$root/deploy/model.py" "$model" 2>&1) || refuse "--model: $(printf '%s\n' "$answer" | tail -n 1)"
 fi

@@ -1,8 +1,11 @@
-"""Runs the SuperLink and keeps its database clear of messages: `swept.py FILE COMMAND ...`. Needs nothing but Python.
+"""Runs the SuperLink and keeps its database clear of messages: `swept.py FILE COMMAND ... [-- GATE ...]`.
 
 Flower deletes a message when it has been answered, but SQLite leaves its bytes in the write-ahead log and, as it may be
 built, in the file; and those of a round that was cut stay for good. So when the SuperLink has ended, and before it
-begins, since the last one may have been killed, messages are deleted and the file is written anew.
+begins, since the last one may have been killed, messages are deleted and the file is written anew. Which tables hold
+them is Flower's affair: where there is one that nobody here has heard of, that is said, and no SuperLink starts.
+
+What stands at the SuperLink's door, where it has one, runs beside it, is started again where it ends, and ends with it.
 """
 
 import fcntl
@@ -11,30 +14,42 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 from contextlib import closing
 from pathlib import Path
 
-# Flower's tables of messages. None outlives the SuperLink, with which their runs end.
-MESSAGES = ("message_res", "message_ins", "run_objects", "object_children", "objects")
+from protosphere.core.flower import OTHER_TABLES, TABLES_OF_MESSAGES
+
 GRACE = 5  # seconds, after which the SuperLink is killed: it waits for others to hang up, service managers do not wait
+AGAIN = 1.0  # seconds, after which a gate that has ended is started again
+REFUSED = 2  # the exit code of what cannot begin, nor could if it were tried again
+
+
+class StrangeTables(Exception):  # noqa: N818
+    """A database has tables of which nobody here knows what they hold."""
 
 
 def sweep(file: Path) -> None:
     """Delete the messages in a database that no SuperLink has open, and all that was deleted before.
 
     Raises:
+        StrangeTables: it has other tables, too, which are left as they are.
         sqlite3.Error: it is no database, damaged or in use, or there is no room for a second copy of it.
     """
     address = f"{file.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=1, isolation_level=None)) as database:
         there = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        for table in MESSAGES:
+        for table in TABLES_OF_MESSAGES:
             if table in there:
                 database.execute(f"DELETE FROM {table}")
         database.execute("VACUUM")
         busy, *_ = database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
         raise sqlite3.OperationalError("another process has it open")
+    # SQLite's own have names of this form, and nobody else's may
+    strange = {name for name in there if not name.startswith("sqlite_")} - {*TABLES_OF_MESSAGES, *OTHER_TABLES}
+    if strange:
+        raise StrangeTables(", ".join(sorted(strange)))
 
 
 def hold(file: Path) -> int:
@@ -48,7 +63,44 @@ def hold(file: Path) -> int:
     return lock
 
 
-def run(command: list[str], lock: int) -> tuple[int, int]:
+class Gate:
+    """What stands at the SuperLink's door: started again whenever it ends, until it is stopped.
+
+    Attributes:
+        refused: it cannot begin, and the SuperLink was told to end.
+    """
+
+    def __init__(self, command: list[str], superlink: "subprocess.Popen[bytes]"):
+        self._command = command
+        self._superlink = superlink
+        self.refused = False
+        self._stopped = threading.Event()
+        self._process = subprocess.Popen(command)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def _watch(self) -> None:
+        while True:
+            code = self._process.wait()
+            if self._stopped.wait(AGAIN):
+                return
+            if code == REFUSED:
+                self.refused = True
+                self._superlink.terminate()
+                return
+            print(f"deploy/swept.py: the gate ended with exit code {code}; it is started again", file=sys.stderr)
+            self._process = subprocess.Popen(self._command)
+
+    def stop(self) -> None:
+        """End it."""
+        self._stopped.set()
+        self._process.terminate()
+        self._thread.join(GRACE)
+        self._process.kill()
+        self._process.wait()
+
+
+def run(command: list[str], lock: int, gate_command: list[str]) -> tuple[int, int]:
     """Run a command to its end: its exit code, and the number of the signal that asked for the end, or 0.
 
     The command holds the lock, too, so that it is held also if this process is killed and the command goes on.
@@ -76,38 +128,55 @@ def run(command: list[str], lock: int) -> tuple[int, int]:
     if asked:
         child.terminate()
         signal.alarm(GRACE)
+    gate = Gate(gate_command, child) if gate_command else None
     code = child.wait()
     signal.alarm(0)
+    if gate is not None:
+        gate.stop()
+        code = REFUSED if gate.refused else code
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     return code, asked[0] if asked else 0
 
 
-def clear(file: Path) -> None:
-    """`sweep`, where there is something to; what stands against it is said."""
+def clear(file: Path) -> bool:
+    """`sweep`, where there is something to; what stands against it is said. False where Flower has other tables than we
+    know."""
     try:
         if file.exists():
             sweep(file)
+    except StrangeTables as tables:
+        print(
+            f"deploy/swept.py: {file} has tables of which this version knows nothing ({tables}), and they may hold "
+            "messages of the sites; install the Flower that Protosphere asks for, and give it a --state of its own",
+            file=sys.stderr,
+        )
+        return False
     except sqlite3.Error as error:
         print(f"deploy/swept.py: {file} may still hold messages ({error}).", file=sys.stderr)
+    return True
 
 
-def main(file: Path, command: list[str]) -> int:
+def main(file: Path, command: list[str], gate: list[str]) -> int:
     """Clear, run, clear; the exit code."""
     try:
         lock = hold(file)
     except BlockingIOError:
         print(f"deploy/superlink.sh: another SuperLink has {file}; give each a --state of its own", file=sys.stderr)
-        return 2
-    clear(file)
-    code, asked = run(command, lock)
-    clear(file)
+        return REFUSED
+    if not clear(file):
+        return REFUSED
+    code, asked = run(command, lock, gate)
+    known = clear(file)
     if asked:
         # for whoever asked, it ended by that signal; the first process of a container does not, by the kernel's rule
         signal.signal(asked, signal.SIG_DFL)
         os.kill(os.getpid(), asked)
-    return 128 + (asked or -code) if asked or code < 0 else code
+    code = 128 + (asked or -code) if asked or code < 0 else code
+    return code if known else code or REFUSED
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))
+    words = sys.argv[2:]
+    border = words.index("--") if "--" in words else len(words)
+    sys.exit(main(Path(sys.argv[1]), words[:border], words[border + 1 :]))

@@ -11,6 +11,7 @@ from functools import partial
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from protosphere.core.flower import WORKER_DIED
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
 from protosphere.record.round import Bytes, Reply, RunError, Scratch
@@ -33,7 +34,6 @@ LONGEST_PROBLEM = 400  # characters
 LONGEST_WORDS = 350  # of these a client's own
 LONGEST_REFUSAL = 1000  # of these the words are our own worker's, and hold paths
 MEND = "Mend the method, and start a new run."
-ACTOR_DIED = 0  # Flower's code when a simulation worker is gone; elsewhere any client may send it
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ def checked_reply(
     round_number = context.round_number
     if isinstance(message, str):
         return Reply(partition, trains, problem=message)
-    if simulated and message.has_error() and message.error.code == ACTOR_DIED:
+    if simulated and message.has_error() and message.error.code == WORKER_DIED:
         # of the first round there is no checkpoint
         verb = "Resume" if round_number > 1 else "Start"
         raise RunError(

@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from protosphere.core.flower import NOT_VERIFIED
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.settings import Settings, shown
 from protosphere.core.text import class_word, one_line, quoted
@@ -37,7 +38,6 @@ log = logging.getLogger("protosphere")
 
 POLL = 0.05  # seconds between two looks at who is there
 UNSIGNED = " Its SuperNode runs signed code alone (--trusted-entities), and this run's is not signed."
-NOT_VERIFIED = 7  # Flower's code of a SuperNode that has refused the code which it was sent
 RETRY = 5.0  # seconds until a node is asked again whose process died over the question
 
 

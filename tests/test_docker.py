@@ -15,6 +15,8 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
+from protosphere.core.flower import NEWEST, OLDEST
+
 ROOT = Path(__file__).resolve().parents[1]
 DOCKER = ROOT / "deploy" / "docker"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -54,8 +56,12 @@ def script(name: str) -> ModuleType:
     return module
 
 
-def pins() -> dict[str, str]:
-    lines = [line for line in (DOCKER / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
+FLOWERS = ("1.39", "1.42")
+
+
+def pins(flower: str) -> dict[str, str]:
+    text = (DOCKER / f"constraints-flower-{flower}.txt").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     matches = [re.fullmatch(r"([A-Za-z0-9_.-]+)==(\S+)", line) for line in lines]
     assert all(matches), "every line pins one package exactly"
     return {re.sub(r"[-_.]+", "-", match[1]).lower(): match[2] for match in matches if match}
@@ -91,15 +97,31 @@ def test_no_secret_enters_the_image() -> None:
     assert copied == [
         "pyproject.toml /",
         "--from=requirements /requirements.txt /tmp/",
-        "deploy/docker/constraints.txt /tmp/",
+        "deploy/docker/constraints-flower-${FLOWER}.txt /tmp/constraints.txt",
         ". ./",
     ]
     named = [rest for word, rest in instructions() if word in ("ARG", "ENV")]
     assert not re.search(r"secret|token|password|private", " ".join(named), flags=re.IGNORECASE)
 
 
-def test_the_pins_agree_with_the_project() -> None:
-    pinned = pins()
+def test_there_are_pins_for_the_oldest_and_the_newest_flower_and_the_newest_is_the_default() -> None:
+    assert sorted(path.name for path in DOCKER.glob("constraints-*")) == [
+        f"constraints-flower-{flower}.txt" for flower in FLOWERS
+    ]
+    assert tuple(tuple(map(int, flower.split("."))) for flower in FLOWERS) == (OLDEST, NEWEST)
+    assert f"ARG FLOWER={FLOWERS[-1]}" in DOCKERFILE
+    assert SERVICES["credentials"]["build"]["args"]["FLOWER"] == "${FLOWER:-" + FLOWERS[-1] + "}"
+    for flower in FLOWERS:
+        assert pins(flower)["flwr"].startswith(f"{flower}.")
+    # what is not Flower's own is the same in both
+    older, newer = map(pins, FLOWERS)
+    differing = {name for name in older.keys() | newer.keys() if older.get(name) != newer.get(name)}
+    assert differing == {"flwr", "cryptography", "certifi", "uv"}
+
+
+@pytest.mark.parametrize("flower", FLOWERS)
+def test_the_pins_agree_with_the_project(flower: str) -> None:
+    pinned = pins(flower)
     wanted = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
     for requirement in map(Requirement, wanted):
         assert Version(pinned[requirement.name]) in requirement.specifier

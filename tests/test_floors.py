@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from protosphere.core.flower import FIRST_OVER_HTTP, NEWEST, OLDEST
 from protosphere.strategies import METHODS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,10 +33,23 @@ FLOOR = {room: height for height, rooms in enumerate(reversed(FLOORS)) for room 
 AT_THE_ROOT = {"server_app", "client_app", "strategies", "models", "data"}
 INSIDE = FLOOR.keys() - AT_THE_ROOT - {"protosphere"}
 OUTSIDE_OF_PROTOTYPES = {"torch", "numpy", "scipy", "threadpoolctl"} | sys.stdlib_module_names
-OLD_FLOWER = ("flwr.server", "flwr.client")
-PRIVATE_FLOWER = "flwr.supercore"
-KEEPER_OF_THE_PRIVATE_IMPORT = "protosphere/launch/grid.py"
-FLOWER_RANGE = "flwr[simulation]>=1.39,<1.40"
+PUBLIC_FLOWER = ("flwr.app", "flwr.serverapp", "flwr.clientapp")
+# the one file that leans on more of Flower: its private modules, and what it prints and keeps
+FLOWER = "protosphere/core/flower.py"
+PRIVATE_MODULES = {"flwr.supercore.task_identity": ("TaskIdentity",), "flwr.superlink.grid": ("InMemoryGrid",)}
+# what stands nowhere else
+PHRASES = (
+    "Successfully started run",
+    " failed with exception: ",
+    "No heartbeat",
+    "finished:completed",
+    "status-details",
+    "error-message",
+    "node-id",
+    "FLWR_PRIVATE_",
+    "/v1/fleet/",
+    "message_ins",
+)
 
 
 @dataclass(frozen=True)
@@ -127,7 +141,6 @@ def violations(root: Path) -> list[str]:
 
         for each in imports(tree, module.rpartition(".")[0]):
             target = room_of(each.module)
-            # `from flwr import server` imports the module flwr.server
             whole = [each.module, *(f"{each.module}.{name}" for name in each.names)]
             if target in FLOOR and target != room:
                 if FLOOR[target] >= FLOOR[room]:
@@ -139,10 +152,8 @@ def violations(root: Path) -> list[str]:
                 note(each.line, f"a room without the one name: {each.module}")
             elif room == "prototypes" and outside and outside not in OUTSIDE_OF_PROTOTYPES:
                 note(each.line, f"prototypes imports {outside}")
-            if any(within(module, OLD_FLOWER) for module in whole):
-                note(each.line, f"deprecated Flower: {each.module}")
-            if any(within(module, PRIVATE_FLOWER) for module in whole) and place != KEEPER_OF_THE_PRIVATE_IMPORT:
-                note(each.line, f"private Flower: {each.module}")
+            if within(each.module, "flwr") and not within(each.module, PUBLIC_FLOWER) and place != FLOWER:
+                note(each.line, f"Flower beyond its public modules: {each.module}")
         for line, use in private_uses(tree, room):
             note(line, f"private name of another room: {use}")
     return found
@@ -193,13 +204,40 @@ def test_every_room_is_there_and_shipped():
     assert all((ROOT / each).resolve() == ROOT / Path(each).name for each in typed)
 
 
-def test_the_private_import_belongs_to_this_range_of_flower():
-    # look at `flwr.supercore.task_identity` of a new Flower before this range may change
+def test_one_file_leans_on_more_of_flower_than_its_public_modules():
+    tree = ast.parse((ROOT / FLOWER).read_text())
+    used = [each for each in imports(tree, "protosphere.core") if within(each.module, "flwr")]
+    private = {each.module: each.names for each in used if not within(each.module, PUBLIC_FLOWER)}
+    assert private == PRIVATE_MODULES
+    # nothing of Flower is loaded with it
+    top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+    assert not [each.module for each in imports(top, "protosphere.core") if within(each.module, "flwr")]
+
+
+def test_the_scripts_and_benchmarks_keep_to_it_too():
+    for path in sorted((ROOT / "deploy").rglob("*.py")) + sorted((ROOT / "benchmarks").rglob("*.py")):
+        for each in imports(ast.parse(path.read_text()), path.parent.name):
+            assert not within(each.module, "flwr") or within(each.module, PUBLIC_FLOWER), f"{path}:{each.line}"
+
+
+def test_what_flower_prints_and_keeps_is_spelt_in_that_file_alone():
+    told = (ROOT / FLOWER).read_text()
+    assert [phrase for phrase in PHRASES if phrase not in told] == []
+    others = [*files(ROOT), *(ROOT / "deploy").rglob("*.py"), *(ROOT / "protosphere").rglob("*.py")]
+    for path in others:
+        if path != ROOT / FLOWER:
+            strings = [node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)]
+            spelt = [text for text in strings if isinstance(text, str) and any(each in text for each in PHRASES)]
+            assert spelt == [], path
+
+
+def test_the_range_of_flower_is_what_was_tried():
+    # look at that file beside a new Flower before this range may change
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert [name for name in project["dependencies"] if name.startswith("flwr[")] == [FLOWER_RANGE]
-    text = (ROOT / KEEPER_OF_THE_PRIVATE_IMPORT).read_text()
-    used = [each for each in imports(ast.parse(text), "protosphere.launch") if within(each.module, PRIVATE_FLOWER)]
-    assert [(each.module, each.names) for each in used] == [("flwr.supercore.task_identity", ("TaskIdentity",))]
+    (required,) = [name for name in project["dependencies"] if name.startswith("flwr[")]
+    (first, oldest), (second, newest) = OLDEST, NEWEST
+    assert required == f"flwr[simulation]>={first}.{oldest},<{second}.{newest + 1}"
+    assert oldest < FIRST_OVER_HTTP[1] <= newest
 
 
 # --- the walker itself, on houses built to fall -------------------------------------------------------------
@@ -227,10 +265,13 @@ BAD = [
         "prototypes.sphere._helper",
     ),
     ("protosphere/wire/x.py", "from protosphere.prototypes.sphere import Thing\nThing._made()", "Thing._made"),
-    ("protosphere/prototypes/x.py", "import flwr", "prototypes imports flwr"),
-    ("strategies/x.py", "from flwr.server.strategy import FedAvg", "deprecated Flower"),
-    ("client_app/x.py", "import flwr.client", "deprecated Flower"),
-    ("protosphere/core/x.py", "from flwr.supercore.task_identity import TaskIdentity", "private Flower"),
+    ("protosphere/prototypes/x.py", "from flwr.app import Message", "prototypes imports flwr"),
+    ("strategies/x.py", "from flwr.server.strategy import FedAvg", "beyond its public modules: flwr.server.strategy"),
+    ("client_app/x.py", "import flwr.client", "beyond its public modules: flwr.client"),
+    ("data/x.py", "def f():\n    from flwr import server", "beyond its public modules: flwr"),
+    ("data/x.py", "import importlib\nimportlib.import_module('flwr.common')", "beyond its public modules: flwr.common"),
+    ("protosphere/launch/x.py", "from flwr.superlink.grid import InMemoryGrid", "modules: flwr.superlink.grid"),
+    ("protosphere/core/x.py", "from flwr.supercore.task_identity import TaskIdentity", "modules: flwr.supercore"),
 ]
 
 
@@ -266,7 +307,8 @@ def test_the_walker_sees(tmp_path, place, text, said):
             "protosphere/comparison/x.py",
             "import protosphere.server_app.app\nimport protosphere.client_app.app\nfrom protosphere import data",
         ),
-        ("protosphere/launch/grid.py", "from flwr.supercore.task_identity import TaskIdentity"),
+        ("protosphere/core/flower.py", "from flwr.supercore.task_identity import TaskIdentity"),
+        ("strategies/x.py", "from flwr_datasets import partitioner\nfrom flwr.serverapp.strategy import Strategy"),
         (
             "protosphere/prototypes/x.py",
             "from __future__ import annotations\nimport math, numpy as np\nfrom scipy import linalg",

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import typer
 
+from protosphere.core.flower import CONTROL_PORT, FLEET_PORT, LOCAL_PORT, NODE_PORT, UntriedFlowerError, fleet_transport
+
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "datasets", "transformers", "safetensors", "pydantic")
-# Flower's, unless it is told others
 PORTS = {
-    9092: "a SuperLink's, for SuperNodes",
-    8000: "a SuperLink's, for `flwr run`",
-    9094: "a SuperNode's, for its own processes",
-    39091: "of the SuperLink that `flwr run` starts by itself",
+    FLEET_PORT: "a SuperLink's, for SuperNodes",
+    CONTROL_PORT: "a SuperLink's, for `flwr run`",
+    NODE_PORT: "a SuperNode's, for its own processes",
+    LOCAL_PORT: "of the SuperLink that `flwr run` starts by itself",
 }
 LEAST_DISK, LEAST_MEMORY = 10, 2  # GB
 PROBLEM = 1
@@ -52,6 +53,13 @@ def _check_machine() -> Iterator[tuple[bool, str, str]]:
         except PackageNotFoundError:
             # what a client without texts, or a machine without simulation, can do without
             yield name in ("ray", "transformers"), name, "not installed"
+    try:
+        over = {"grpc": "gRPC", "http": "HTTPS"}[fleet_transport()]
+        yield True, "Flower", f"SuperNodes and SuperLink speak {over}; all of a federation need the same"
+    except UntriedFlowerError as error:
+        yield False, "Flower", str(error)
+    except PackageNotFoundError:
+        pass
     yield from _devices()
     for name in ("flwr", "flower-superlink", "flower-supernode"):
         try:

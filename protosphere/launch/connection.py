@@ -2,22 +2,20 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 
+from protosphere.core.flower import QUIET, has_finished, has_succeeded, refusal, run_status, started_run
 from protosphere.core.settings import Scalar, nearest
 from protosphere.launch.processes import Family, import_path
 from protosphere.launch.reachability import connections, flower_home, obstacle, renewal
 
-STARTED = re.compile(r"Successfully started run (\d+)")
-QUIET = 120.0  # seconds without a line of the stream until we ask whether the run is over
+SILENCE = 120.0  # seconds without a line of the stream until we ask whether the run is over
 ANSWER_PATIENCE = 30.0  # seconds, here and below
 STATUS_PATIENCE = 30.0
 STOP_PATIENCE = 10.0
@@ -66,10 +64,9 @@ class Connection:
             )
         (self._scratch / "cwd").mkdir(exist_ok=True)
         answer = self._flwr(["ls", self._name, "--format", "json"], ANSWER_PATIENCE)
-        with suppress(ValueError, KeyError):
-            if json.loads(answer)["success"]:
-                self.notice = renewal(entries[self._name])
-                return
+        if has_succeeded(answer):
+            self.notice = renewal(entries[self._name])
+            return
         reason = obstacle(entries[self._name]) or refusal(answer) or "no answer"
         raise FlowerError(
             f"the SuperLink of the connection `{self._name}` cannot be used: {reason} (the connection stands in "
@@ -104,8 +101,8 @@ class Connection:
         for line in client.stdout:
             heard.set()
             hear(line)
-            if not self._run_id and (match := STARTED.search(line)):
-                self._run_id, self._on = match[1], True
+            if not self._run_id and (number := started_run(line)):
+                self._run_id, self._on = number, True
             if not self._run_id:
                 lines.append(line)
         client.wait()
@@ -119,14 +116,14 @@ class Connection:
         """End the stream of a run that is over. Flower waits for ever on a connection that was dropped without a word,
         as routers do with those that are silent."""
         while client.poll() is None:
-            if heard.wait(QUIET):
+            if heard.wait(SILENCE):
                 heard.clear()
                 # not one look a line
-                time.sleep(min(1.0, QUIET))
+                time.sleep(min(1.0, SILENCE))
             elif client.poll() is not None:
                 # the stream ended while we waited, and with it perhaps all that a look takes
                 return
-            elif self._run_id and self._look()[0].startswith("finished") and not heard.wait(QUIET / 10):
+            elif self._run_id and has_finished(self._look()[0]) and not heard.wait(SILENCE / 10):
                 client.terminate()
                 return
 
@@ -140,9 +137,9 @@ class Connection:
         status = "unknown"
         while time.monotonic() < deadline:
             status, details = self._look()
-            if status.startswith("finished"):
+            if has_finished(status):
                 self._on = False
-                return status, "" if details == "N/A" else details
+                return status, details
             self._refuse_ended()
             time.sleep(0.5)
         # what only we lost sight of is not ours to stop
@@ -164,19 +161,15 @@ class Connection:
         if not self._on:
             return True
         answer = self._flwr(["stop", self._run_id, self._name, "--format", "json"], patience)
-        with suppress(ValueError, KeyError):
-            self._on = not json.loads(answer)["success"]
+        self._on = not has_succeeded(answer)
         # it may have ended by itself just now
-        self._on = self._on and not self._look()[0].startswith("finished")
+        self._on = self._on and not has_finished(self._look()[0])
         return not self._on
 
     def _look(self) -> tuple[str, str]:
         """The run's status and what Flower says about it; `unknown` when nobody answers."""
         answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], STATUS_PATIENCE)
-        with suppress(ValueError, KeyError, IndexError):
-            run = json.loads(answer)["runs"][0]
-            return run["status"], run["status-details"]
-        return "unknown", ""
+        return run_status(answer)
 
     def _describe_lost(self, status: str) -> str:
         """What may be the matter when the stream has ended and the run has not, in words for a person."""
@@ -227,22 +220,10 @@ def as_toml(run_config: Mapping[str, Scalar]) -> str:
     return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in run_config.items())
 
 
-def refusal(answer: str) -> str:
-    """Why `flwr` did not do as it was told: the end of its JSON's message, or the text that it frames in a box."""
-    try:
-        lines = str(json.loads(answer)["error-message"]).strip().rpartition("\n\n")[2].split()
-    except (ValueError, KeyError, TypeError):
-        lines = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
-    return " ".join(filter(None, lines)).rstrip(".")
-
-
 def quiet() -> dict[str, str]:
     """The environment for Flower's commands: no telemetry, no question of updates, lines that are not broken."""
     return dict(os.environ) | {
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        # `flwr` frames its refusals in a box as wide as this, and breaks paths that do not fit
-        "COLUMNS": "500",
+        **QUIET,
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8",
         "PYTHONPATH": import_path(),

@@ -1,5 +1,5 @@
-"""A whole federation on this machine: the scripts of `deploy/`, as real processes on loopback, over gRPC with TLS and
-node authentication. For the deployment demo and tests."""
+"""A whole federation on this machine: the scripts of `deploy/`, as real processes on loopback, with TLS and node
+authentication, over gRPC or HTTPS as the Flower that is installed has it. For the deployment demo and tests."""
 
 import json
 import os
@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protosphere.launch.connection import FlowerError, find_executable, quiet, refusal
+from protosphere.core.flower import online_nodes, refusal, registered_node
+from protosphere.launch.connection import FlowerError, find_executable, quiet
 from protosphere.launch.processes import Family
 from protosphere.launch.superlink import free_port
 
@@ -63,8 +64,11 @@ class Deployment:
         self._family = Family(tell)
         self._tell = tell
         direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1,localhost")))
-        path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), os.environ.get("PATH"))))
-        overrides = {"PATH": path, "FLWR_HOME": str(self.config), "no_proxy": direct, "NO_PROXY": direct}
+        programs = str(Path(sys.executable).parent)
+        path = os.pathsep.join(filter(None, (programs, os.environ.get("PATH"))))
+        # the scripts take this environment's Flower, whatever lies in .venv
+        overrides = {"PATH": path, "PROTOSPHERE_BIN": programs}
+        overrides |= {"FLWR_HOME": str(self.config), "no_proxy": direct, "NO_PROXY": direct}
         self.environment = quiet() | overrides | dict(environment or {})
         self._superlink: Family | None = None
         self._nodes: dict[int, Family] = {}
@@ -132,8 +136,9 @@ class Deployment:
         """Let the node of that key in; its node id."""
         public = key.with_name(key.name + ".pub")
         answer = self.flwr("supernode", "register", str(public), CONNECTION, "--format", "json")
-        with suppress(ValueError, KeyError):
-            return int(json.loads(answer)["node-id"])
+        node = registered_node(answer)
+        if node is not None:
+            return node
         raise FlowerError(f"the key {public} was not registered: {refusal(answer) or answer.strip()}.")
 
     def start_node(self, partition: int) -> None:
@@ -182,9 +187,7 @@ class Deployment:
     def online(self) -> int:
         """How many SuperNodes the SuperLink hears."""
         answer = self.flwr("supernode", "list", CONNECTION, "--format", "json")
-        with suppress(ValueError, KeyError):
-            return sum(node["status"] == "online" for node in json.loads(answer)["nodes"])
-        return 0
+        return online_nodes(answer)
 
     def stop(self) -> None:
         """End the SuperNodes, then the SuperLink, and whatever came of them."""

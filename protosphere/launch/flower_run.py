@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protosphere.core.errors import SettingError
+from protosphere.core.flower import COMPLETED, is_silent, raised_words
 from protosphere.core.settings import Scalar
 from protosphere.launch.app_bundle import bare
 from protosphere.launch.connection import Connection, FlowerError
@@ -30,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FINISHED = re.compile(rf"{re.escape(PREFIX)}round +\d+/\d+ \| ")  # a line of `console_line`
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
-RAISED = " failed with exception: "  # Flower's words for a run whose ServerApp raised; the exception's follow
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
 LONGEST_FOLDER = 35
 NEWEST = 100  # folders of runs, among which one that has just begun is
@@ -239,13 +239,13 @@ def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) ->
     status, details = superlink.status()
     # what came to nothing takes its folder away
     folder = folder if folder and folder.is_dir() else None
-    if status == "finished:completed":
+    if status == COMPLETED:
         if folder is None or (folder / "summary.json").exists():
             return Outcome(True, folder)
         return Outcome(False, folder, f"the run ended without a summary in {folder}.")
-    if RAISED in details and listener.refused:
-        return Outcome(False, folder, details.partition(RAISED)[2])
-    if "No heartbeat" in details:
+    if raised_words(details) and listener.refused:
+        return Outcome(False, folder, raised_words(details))
+    if is_silent(details):
         simulated = isinstance(superlink, SuperLink)
         process = "simulation's" if simulated else "run's server"
         remedy = "" if simulated or not _resumable(folder, listener) else "; resume it from its last checkpoint"

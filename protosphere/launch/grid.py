@@ -16,24 +16,23 @@ from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
-from flwr.app.metadata import Metadata
+from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata, RecordDict
 from flwr.serverapp import Grid
-
-# Flower sets this identity for its own processes, and `Message` cannot be built without it: the one private import.
-from flwr.supercore.task_identity import TaskIdentity
 
 from protosphere.client_app.app import app as client_app
 from protosphere.client_app.site import simulate
+from protosphere.core.flower import (
+    APP_RAISED,
+    NODE_UNAVAILABLE,
+    SERVER_NODE,
+    WORKER_DIED,
+    take_identity,
+    with_metadata,
+)
 from protosphere.server_app.app import run, said
 from protosphere.server_app.rounds import OnRound
 from protosphere.strategies import known_settings
 
-DIED, RAISED, UNAVAILABLE = 0, 2, 5  # Flower's error codes: the worker is gone; the ClientApp raised; no such node
-SERVER = 1  # Flower's node id of the ServerApp
-
-# `Message` takes ready metadata, as a SuperLink gives it, but its published overloads leave that out
-_with_metadata: Callable[..., Message] = Message
 NodeConfig = dict[str, bool | int | float | str]
 
 
@@ -63,7 +62,7 @@ class LocalGrid(Grid):
         self._processes: list[ProcessPoolExecutor] = []
         self._thread_local = threading.local()
         self._threads = ThreadPoolExecutor(workers, initializer=self._start_process) if workers > 1 else None
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = self.run_id, SERVER, 1
+        take_identity(self.run_id, task_id=1)
         simulate()
 
     def set_run(self, run: Any) -> None:
@@ -114,14 +113,14 @@ class LocalGrid(Grid):
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         if node not in self.nodes:
-            return Message(Error(UNAVAILABLE, f"there is no node {node}"), reply_to=message)
+            return Message(Error(NODE_UNAVAILABLE, f"there is no node {node}"), reply_to=message)
         context = self._context(message)
         if self._threads is None:
             return _work(message, context)
         try:
             return self._thread_local.process.submit(_work_apart, _portable(message), context).result()
         except BrokenProcessPool as error:
-            return Message(Error(DIED, f"a worker process ended: {error}"), reply_to=message)
+            return Message(Error(WORKER_DIED, f"a worker process ended: {error}"), reply_to=message)
 
     def _context(self, message: Message) -> Context:
         node = message.metadata.dst_node_id
@@ -182,7 +181,7 @@ def run_in_process(
     grid = grid_of(config, nodes, workers)
     try:
         with said(show):
-            return run(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config), opened, on_round)
+            return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), opened, on_round)
     finally:
         grid.close()
 
@@ -193,7 +192,7 @@ def _work(message: Message, context: Context) -> Message:
         return client_app(message, context)
     except Exception as error:
         reason = "".join(traceback.format_exception(error))
-        return Message(Error(RAISED, reason), reply_to=message)
+        return Message(Error(APP_RAISED, reason), reply_to=message)
 
 
 def _begin_worker() -> None:
@@ -224,7 +223,7 @@ def _portable(message: Message) -> Message:
             arrays = {key: Array(a.dtype, tuple(a.shape), a.stype, bytes(a.data)) for key, a in record.items()}
             record = ArrayRecord(arrays)
         records[name] = record
-    return _with_metadata(content=records, metadata=message.metadata)
+    return with_metadata(content=records, metadata=message.metadata)
 
 
 def _with_id(message: Message, message_id: str) -> Message:
@@ -241,4 +240,4 @@ def _with_id(message: Message, message_id: str) -> Message:
         ttl=sent.ttl,
         message_type=sent.message_type,
     )
-    return _with_metadata(content=message.content, metadata=metadata)
+    return with_metadata(content=message.content, metadata=metadata)

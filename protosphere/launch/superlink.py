@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from protosphere.core.flower import NO_INSTALLATION
 from protosphere.core.home import home
 from protosphere.launch.connection import STOP_PATIENCE, Connection, FlowerError, find_executable, quiet
 
@@ -104,7 +105,7 @@ def _environment(scratch: Path, ray: str = "") -> dict[str, str]:
     programs = str(Path(sys.executable).parent)
     return environment | {
         "FLWR_HOME": str(scratch / "home"),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        **NO_INSTALLATION,
         "RAY_USAGE_STATS_ENABLED": "0",
         **joined,
         "PROTOSPHERE_HOME": str(home().absolute()),

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from protosphere.core.flower import is_over_ray
+
 
 def is_simulated(grid: Grid) -> bool:
     """Whether the nodes are workers of this machine, which nobody starts again when they die: the in-process grid's, or
@@ -16,10 +18,7 @@ def over_ray(grid: Grid) -> bool:
     """Whether the nodes are Ray's."""
     if getattr(grid, "simulated", False):
         return False
-    # 1.4 seconds, half of Flower's server and its database: only for who has loaded it anyway
-    from flwr.superlink.grid.inmemory_grid import InMemoryGrid
-
-    return isinstance(grid, InMemoryGrid)
+    return is_over_ray(grid)
 
 
 def in_turn(grid: Grid) -> bool:

@@ -18,6 +18,21 @@ told = {{"arguments": sys.argv[1:], "cwd": os.getcwd(), "here": os.listdir(), "e
 told["umask"] = os.umask(0)
 open(os.environ["TOLD"], "w").write(json.dumps(told))
 """
+# it stays until the gate has said what it was told
+AND_WAITS = """
+import pathlib, time
+deadline = time.monotonic() + 20
+while not pathlib.Path(os.environ["TOLD"] + ".gate").exists() and time.monotonic() < deadline:
+    time.sleep(0.05)
+"""
+OF_GATE = """
+import json, os, pathlib, sys, time
+told = pathlib.Path(os.environ["TOLD"] + ".gate")
+told.with_suffix(".half").write_text(json.dumps(sys.argv[1:]))
+told.with_suffix(".half").rename(told)
+time.sleep(60)
+"""
+GRPC, HTTP = "1.39.0", "1.42.0"
 
 
 @pytest.fixture
@@ -35,16 +50,24 @@ def script(tmp_path, monkeypatch):
     for name in ("flower-superlink", "flower-supernode"):
         (programs / name).write_text(STAND_IN)
         (programs / name).chmod(0o755)
+    (place / "gate.py").write_text(OF_GATE)
     # not a link, which would be another environment's Python
     (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (programs / "python").chmod(0o755)
     told = tmp_path / "told.json"
     environment = os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "TOLD": str(told)}
 
-    def run(name, *arguments, **changed):
+    def run(name, *arguments, flower=GRPC, **changed):
         told.unlink(missing_ok=True)
+        told.with_name("told.json.gate").unlink(missing_ok=True)
+        # what is found first is the version that is there
+        installed = tmp_path / f"flower-{flower}"
+        (installed / f"flwr-{flower}.dist-info").mkdir(parents=True, exist_ok=True)
+        (installed / f"flwr-{flower}.dist-info" / "METADATA").write_text(f"Name: flwr\nVersion: {flower}\n")
+        path = os.pathsep.join(filter(None, (str(installed), os.environ.get("PYTHONPATH"))))
         command = [str(place / name), *map(str, arguments)]
-        own = {key: value for key, value in (environment | changed).items() if value is not None}
+        own = environment | {"PYTHONPATH": path} | changed
+        own = {key: value for key, value in own.items() if value is not None}
         done = subprocess.run(command, capture_output=True, text=True, env=own, cwd=tmp_path)
         return done.returncode, done.stderr, json.loads(told.read_text()) if told.exists() else None
 
@@ -91,6 +114,64 @@ def test_the_superlink_speaks_tls_to_registered_nodes_and_keeps_its_control_port
     assert told["here"] == []
     assert told["environment"]["PROTOSPHERE_HOME"] == str(home)
     assert told["environment"]["FLWR_TELEMETRY_ENABLED"] == "0"
+
+
+def gate_of(tmp_path):
+    """What the gate was told; None where there was none."""
+    told = tmp_path / "told.json.gate"
+    return json.loads(told.read_text()) if told.exists() else None
+
+
+@pytest.fixture
+def waiting(tmp_path, script):
+    """A SuperLink that stays until its gate is there."""
+    (tmp_path / "programs" / "flower-superlink").write_text(STAND_IN + AND_WAITS)
+
+
+@pytest.mark.usefixtures("waiting")
+def test_from_1_40_on_a_gate_stands_where_sites_call_and_the_superlink_keeps_its_only_port(
+    script, certified, home, tmp_path
+):
+    credentials = certified(-1, 100)
+    code, said, told = script("superlink.sh", "--credentials", credentials, flower=HTTP)
+    assert (code, said) == (0, "")
+    arguments = told["arguments"]
+    assert after(arguments, "--host") == "127.0.0.1"
+    assert "--enable-supernode-auth" in arguments
+    assert not {"--fleet-api-address", "--", "--insecure"} & set(arguments)
+    gate = gate_of(tmp_path)
+    assert (after(gate, "--listen"), after(gate, "--superlink")) == ("0.0.0.0:9092", "127.0.0.1:8000")
+    assert after(gate, "--credentials") == str(credentials)
+    assert "--insecure" not in gate
+    own = ("--fleet", "[::]:443", "--host", "0.0.0.0", "--port", 8100, "--connections", 64, "--largest-body", 8)
+    assert script("superlink.sh", "--insecure", *own, flower=HTTP)[0] == 0
+    gate = gate_of(tmp_path)
+    assert (after(gate, "--listen"), after(gate, "--superlink")) == ("[::]:443", "127.0.0.1:8100")
+    assert (after(gate, "--connections"), after(gate, "--largest-body")) == ("64", "8")
+    assert gate[-1] == "--insecure"
+    assert script("superlink.sh", "--insecure", flower=HTTP)[0] == 0
+    # whoever reaches it may take part
+    assert after(gate_of(tmp_path), "--listen") == "127.0.0.1:9092"
+
+
+def test_a_proxy_of_ones_own_takes_the_gate_s_place_and_grpc_needs_none(script, tmp_path):
+    code, said, told = script("superlink.sh", "--insecure", "--no-gate", flower=HTTP)
+    assert (code, said, gate_of(tmp_path)) == (0, "", None)
+    assert after(told["arguments"], "--host") == "127.0.0.1"
+    code, _, told = script("superlink.sh", "--insecure", flower=GRPC)
+    assert (code, gate_of(tmp_path)) == (0, None)
+    assert "--fleet-api-address" in told["arguments"]
+    code, said, told = script("superlink.sh", "--insecure", "--no-gate", flower=GRPC)
+    assert (code, told) == (2, None)
+    assert "--no-gate is for Flower 1.40 and newer" in said
+
+
+def test_a_flower_that_was_never_tried_is_refused(script):
+    for flower in ("1.38.0", "1.43.0", "2.0.0"):
+        code, said, told = script("superlink.sh", "--insecure", flower=flower)
+        assert (code, told) == (2, None)
+        assert f"Flower {flower} was not tried with this Protosphere, which knows 1.39 to 1.42" in said
+        assert script("supernode.sh", *NODE, "--insecure", flower=flower)[0] == 2
 
 
 def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path):

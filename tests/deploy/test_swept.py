@@ -6,10 +6,12 @@ import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from deploy.swept import sweep
 from tests.waiting import comes
 
 SWEPT = Path(__file__).resolve().parents[2] / "deploy" / "swept.py"
@@ -87,7 +89,7 @@ def test_a_signal_ends_the_superlink_and_its_database_is_cleared(base, number):
 
 def test_a_superlink_that_waits_for_others_to_hang_up_is_killed(base):
     file = base.with_name("begun")
-    program = "import sys, deploy.swept as s; s.GRACE = 1; sys.exit(s.main(s.Path(sys.argv[1]), sys.argv[2:]))"
+    program = "import sys, deploy.swept as s; s.GRACE = 1; sys.exit(s.main(s.Path(sys.argv[1]), sys.argv[2:], []))"
     command = [sys.executable, "-c", program, base, sys.executable, "-c", DEAF, file]
     runner = subprocess.Popen(command, cwd=SWEPT.parents[1])
     wait_for(file)
@@ -107,6 +109,78 @@ def test_its_exit_code_is_passed_on(tmp_path, ends, code):
     done = swept(tmp_path / "none.db", sys.executable, "-c", f"import os, sys; {ends}")
     assert (done.returncode, done.stderr) == (code, "")
     assert not (tmp_path / "none.db").exists()
+
+
+LOOK_INTO = "import pathlib, sys; pathlib.Path(sys.argv[1]).write_text('ran')"
+
+
+def test_tables_that_nobody_knows_are_told_and_no_superlink_starts(base):
+    ran = base.with_name("ran")
+    with closing(sqlite3.connect(base)) as database:
+        database.execute("CREATE TABLE message_store (content BLOB)")
+    done = swept(base, sys.executable, "-c", LOOK_INTO, ran)
+    assert (done.returncode, ran.exists()) == (2, False)
+    assert f"{base} has tables of which this version knows nothing (message_store)" in done.stderr
+    # what is known is cleared all the same
+    assert WAITING not in content(base)
+
+
+def test_tables_that_the_superlink_has_made_are_told_at_its_end(tmp_path):
+    file = tmp_path / "superlink.db"
+    makes = "import sqlite3, sys; sqlite3.connect(sys.argv[1]).execute('CREATE TABLE a_new_one (content BLOB)')"
+    done = swept(file, sys.executable, "-c", makes, file)
+    assert done.returncode == 2
+    assert "knows nothing (a_new_one)" in done.stderr
+
+
+def test_every_table_of_the_flower_that_is_installed_is_known(tmp_path):
+    from flwr.server.superlink.linkstate.sql_linkstate import SqlLinkState
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.superlink.federation import NoOpFederationManager
+
+    file = tmp_path / "superlink.db"
+    store = ObjectStoreFactory(str(file)).store()
+    state = SqlLinkState(str(file), federation_manager=NoOpFederationManager(), object_store=store)
+    state.initialize()
+    with closing(sqlite3.connect(file)) as database:
+        made = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    assert made > {"objects", "message_ins", "node"}
+    sweep(file)
+
+
+def test_the_gate_is_started_again_and_ends_with_the_superlink(tmp_path):
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    command = [sys.executable, SWEPT, tmp_path / "none.db", sys.executable, "-c", WAITS, begun]
+    runner = subprocess.Popen([*command, "--", sys.executable, "-c", WAITS, gate], stderr=subprocess.PIPE, text=True)
+    superlink, first = wait_for(begun), wait_for(gate)
+    os.kill(first, signal.SIGKILL)
+    assert comes(lambda: int(gate.read_text() or first) != first)
+    second = int(gate.read_text())
+    assert Path(f"/proc/{superlink}").exists()
+    os.kill(superlink, signal.SIGKILL)
+    assert runner.wait(20) == 137
+    assert comes(lambda: not Path(f"/proc/{second}").exists())
+    assert runner.stderr.read() == "deploy/swept.py: the gate ended with exit code -9; it is started again\n"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_both(number, tmp_path):
+    begun, gate = tmp_path / "begun", tmp_path / "gate"
+    heard = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
+    command = [sys.executable, SWEPT, tmp_path / "none.db", sys.executable, "-c", WAITS, begun]
+    runner = subprocess.Popen([*command, "--", sys.executable, "-c", WAITS, gate], **heard)
+    both = wait_for(begun), wait_for(gate)
+    runner.send_signal(number)
+    assert runner.wait(20) == -number
+    assert comes(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both))
+
+
+def test_a_gate_that_cannot_begin_ends_the_superlink(tmp_path):
+    begun = tmp_path / "begun"
+    done = swept(
+        tmp_path / "none.db", sys.executable, "-c", WAITS, begun, "--", sys.executable, "-c", "raise SystemExit(2)"
+    )
+    assert done.returncode == 2
 
 
 def test_a_database_that_cannot_be_cleared_is_told_and_stops_nothing(base, tmp_path):

@@ -68,7 +68,7 @@ def test_a_stream_that_has_died_without_a_word_is_left_when_the_run_is_over(ls, 
     )
     flwr.chmod(0o755)
     monkeypatch.setattr(module, "find_executable", lambda name: str(flwr))
-    monkeypatch.setattr(module, "QUIET", 0.3)
+    monkeypatch.setattr(module, "SILENCE", 0.3)
     (tmp_path / "cwd").mkdir()
     connection = Connection(tmp_path, os.open(os.devnull, os.O_WRONLY), "clinics")
     lines = []
@@ -81,7 +81,7 @@ def test_a_stream_that_has_died_without_a_word_is_left_when_the_run_is_over(ls, 
 
 
 def test_when_the_stream_has_ended_nobody_looks_any_more(connected, monkeypatch):
-    monkeypatch.setattr(module, "QUIET", 0.3)
+    monkeypatch.setattr(module, "SILENCE", 0.3)
     before = set(threading.enumerate())
     _, told = connected(FINISHED)
     time.sleep(1.0)

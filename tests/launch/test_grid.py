@@ -7,7 +7,8 @@ import pytest
 from flwr.app import Message, MessageType, RecordDict
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.grid import RAISED, UNAVAILABLE, LocalGrid, run_in_process
+from protosphere.core.flower import APP_RAISED, NODE_UNAVAILABLE
+from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.round import RunError
 from protosphere.strategies import known_settings
 from protosphere.wire.codec import Codec
@@ -100,7 +101,7 @@ def test_a_client_that_raises_is_an_error_reply_that_ends_with_the_reason(grids,
     replies = grid.send_and_receive(instruct(node) for node in grid.get_node_ids()[:2])
     by_node = {reply.metadata.src_node_id: reply for reply in replies}
     raised, fine = (by_node[node] for node in grid.get_node_ids()[:2])
-    assert raised.error.code == RAISED
+    assert raised.error.code == APP_RAISED
     assert raised.error.reason == "client 0: ArithmeticError: the sum is wrong"
     assert decode_report(fine.content, CODEC)[0].partition == 1
 
@@ -113,7 +114,7 @@ def test_worker_processes_give_the_same_replies(grids, own, monkeypatch, tmp_pat
         partitions = {node: partition for partition, node in enumerate(grid.get_node_ids())} | {12345: "unknown"}
         replies = grid.send_and_receive(instruct(node) for node in partitions)
         answers.append({partitions[reply.metadata.src_node_id]: comparable(reply) for reply in replies})
-    assert [answers[0][partition][0] for partition in (2, "unknown")] == [RAISED, UNAVAILABLE]
+    assert [answers[0][partition][0] for partition in (2, "unknown")] == [APP_RAISED, NODE_UNAVAILABLE]
     assert answers[0] == answers[1]
     assert len(answers[0]) == 5
 

@@ -1,6 +1,5 @@
 """Flower's contract: what its users may call, and what we may call of it."""
 
-import ast
 import inspect
 import json
 import logging
@@ -169,18 +168,3 @@ def test_no_deprecated_call_of_flower(run):
     finally:
         logger.removeHandler(ear)
     assert not [line for line in heard if "deprecat" in line.lower() or "preview" in line.lower()]
-
-
-def test_only_flowers_message_api_is_imported():
-    rooms = ["protosphere", "client_app", "data", "models", "server_app", "strategies"]
-    found = set()
-    for room in rooms:
-        for path in (ROOT / room).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-                names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-                found |= {name for name in names if name.split(".")[0] == "flwr"}
-    assert {name.split(".")[1] for name in found} <= {"app", "serverapp", "clientapp", "supercore", "superlink"}
-    # the private ones: what the in-process grid needs, and by what a simulation is known
-    private = {name for name in found if name.split(".")[1] in ("supercore", "superlink")}
-    assert private == {"flwr.supercore.task_identity", "flwr.superlink.grid.inmemory_grid"}

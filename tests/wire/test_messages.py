@@ -11,11 +11,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire import codec as arrays
-from protosphere.wire import messages
+from protosphere.wire import messages, sizes
 from protosphere.wire.codec import Codec, Limits, decode_payload
 from protosphere.wire.messages import decode_identity, decode_instruction, decode_question, encode_question
 from protosphere.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
-from protosphere.wire.sizes import wire_bytes
+from protosphere.wire.sizes import record_bytes, wire_bytes
 from protosphere.wire.specs import Spec
 from tests.payloads import lone, payload
 from tests.strategies.sets import same
@@ -122,6 +122,21 @@ def test_wire_bytes_equals_another_count(records):
     assert wire_bytes(records) == independent_wire_bytes(records)
     named = {name: item for name, item in records.items() if name != "evaluation"}
     assert wire_bytes(records, without=("evaluation",)) == independent_wire_bytes(RecordDict(named))
+
+
+def test_where_flower_frames_otherwise_its_own_objects_are_counted(monkeypatch):
+    """As a new Flower might: what we know of its frames is then wrong."""
+    alike = {name: Array(np.ones(3)) for name in "ab"}
+    records = RecordDict({"payload": ArrayRecord(alike | {"c": Array(np.zeros(4))}), "figures": ConfigRecord({"a": 1})})
+    right = {name: record_bytes(record) for name, record in records.items()}
+    assert right["payload"] == independent_wire_bytes(records["payload"])
+    sizes._is_framed_as_known.cache_clear()
+    monkeypatch.setattr(sizes, "frame_bytes", lambda kind, children, body: 0)
+    assert not sizes._is_framed_as_known()
+    assert {name: record_bytes(record) for name, record in records.items()} == right
+    monkeypatch.undo()
+    sizes._is_framed_as_known.cache_clear()
+    assert sizes._is_framed_as_known()
 
 
 # --- instructions -------------------------------------------------------------------------------------------

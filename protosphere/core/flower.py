@@ -1,0 +1,258 @@
+"""All that leans on Flower beyond its public modules (`flwr.app`, `flwr.serverapp`, `flwr.clientapp`): its private
+classes, its error codes, what its commands print, its ports, the paths of its HTTP API, the tables of its database.
+
+When Flower moves a minor on, this file is what to look at. It imports nothing of Flower until it is asked, so that the
+scripts of `deploy/` can read it for nothing.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr.app import Message, Metadata, RecordDict
+    from flwr.serverapp import Grid
+
+# the newest minor that was tried; pyproject.toml has the same bounds
+OLDEST, NEWEST = (1, 39), (1, 42)
+# the first whose SuperNodes speak HTTP
+FIRST_OVER_HTTP = (1, 40)
+
+
+class UntriedFlowerError(RuntimeError):
+    """The Flower that is installed is none that was tried; the message is one sentence for a person."""
+
+
+def minor() -> tuple[int, int]:
+    """Flower's version here, as (1, 42).
+
+    Raises:
+        UntriedFlowerError: it is older or newer than those that were tried.
+    """
+    whole = version("flwr")
+    first, second, *_ = whole.split(".")
+    found = int(first), int(second)
+    if not OLDEST <= found <= NEWEST:
+        known = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+        raise UntriedFlowerError(
+            f"Flower {whole} was not tried with this Protosphere, which knows {known}; install one of these."
+        )
+    return found
+
+
+def fleet_transport() -> str:
+    """What SuperNodes of the Flower that is installed speak with their SuperLink: `grpc` or `http`.
+
+    Raises:
+        UntriedFlowerError: which of the two is not known.
+    """
+    return "http" if minor() >= FIRST_OVER_HTTP else "grpc"
+
+
+# --- the HTTP API of a SuperLink, from 1.40 on ------------------------------------------------------------------
+
+# what a SuperNode calls; the first two only where it brings its own key, which a SuperLink with node keys refuses
+SELF_REGISTRATION = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")
+FLEET_PATHS = (
+    "/v1/fleet/activate-node",
+    "/v1/fleet/deactivate-node",
+    "/v1/fleet/send-node-heartbeat",
+    "/v1/fleet/pull-messages",
+    "/v1/fleet/push-messages",
+    "/v1/fleet/get-run",
+    "/v1/fleet/get-fab",
+    "/v1/fleet/push-object",
+    "/v1/fleet/pull-object",
+    "/v1/fleet/confirm-message-received",
+)
+# the one whose body is a piece of a message; all others name what they mean
+PATH_OF_OBJECTS = "/v1/fleet/push-object"
+# all that a SuperNode says of itself in the head of a request; the last three are versions
+FLEET_HEADERS = (
+    "content-type",
+    "accept",
+    "flwr-public-key",
+    "flwr-signature",
+    "flwr-timestamp",
+    "flwr-package-name",
+    "flwr-package-version",
+    "flwr-component-name",
+)
+
+# --- the SuperLink's database -----------------------------------------------------------------------------------
+
+# what crosses, and what points to it, children before parents; `message` is there from 1.41 on. None outlives the
+# SuperLink, with which their runs end.
+TABLES_OF_MESSAGES = (
+    "message_res",
+    "message_ins",
+    "message",
+    "task_message",
+    "object_push_session_pending",
+    "object_push_session_roots",
+    "object_push_sessions",
+    "run_objects",
+    "object_children",
+    "objects",
+)
+# nodes and their keys, runs, what their logs say; of language models and connectors, which we have none of
+OTHER_TABLES = (
+    "alembic_version",
+    "automation",
+    "compacted_contexts",
+    "connector",
+    "connector_oauth_session",
+    "fab",
+    "federation_app",
+    "node",
+    "nonce_store",
+    "objectstore_locks",
+    "run",
+    "run_connector",
+    "run_series",
+    "series_context",
+    "series_runs",
+    "task",
+    "task_event",
+    "task_logs",
+    "task_usage",
+)
+
+
+# --- messages and grids -----------------------------------------------------------------------------------------
+
+# the codes of errors that come back in a reply's place: a worker of the simulation is gone; the ClientApp raised; there
+# is no such node; a SuperNode has refused the code that it was sent. A client on its own machine may send any of them.
+WORKER_DIED, APP_RAISED, NODE_UNAVAILABLE, NOT_VERIFIED = 0, 2, 5, 7
+SERVER_NODE = 1  # the node id of every ServerApp
+
+
+def take_identity(run_id: int, task_id: int) -> None:
+    """Be the ServerApp of a run: without an identity no message can be built. Flower's processes are given theirs."""
+    from flwr.supercore.task_identity import TaskIdentity
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SERVER_NODE, task_id
+
+
+def with_metadata(content: "RecordDict", metadata: "Metadata") -> "Message":
+    """A message with ready metadata, as a SuperLink gives it; `Message` takes them, but its published overloads leave
+    that out."""
+    from flwr.app import Message
+
+    build: Callable[..., Message] = Message
+    return build(content=content, metadata=metadata)
+
+
+def is_over_ray(grid: "Grid") -> bool:
+    """Whether a grid of Flower's reaches its nodes without a network, as workers of Ray's."""
+    # 1.4 seconds, half of Flower's server and its database: only for who has loaded it anyway
+    from flwr.superlink.grid import InMemoryGrid
+
+    return isinstance(grid, InMemoryGrid)
+
+
+# --- the bytes of a message -------------------------------------------------------------------------------------
+
+# A record crosses as a tree of objects, each serialised by itself: its kind, the names of its children with commas
+# between, the length of its body, and the body. tests/wire/test_messages.py counts Flower's own objects beside these.
+CHUNK = int(os.getenv("FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", str(5 << 20)))  # an array's bytes are cut so
+OBJECT_NAME = "0" * 64  # as long as the hash by which an object is named
+CHUNK_KIND = "ArrayChunk"
+
+
+def frame_bytes(kind: str, children: int, body: int) -> int:
+    """What stands around an object's body: kind, children's names, length, and three marks between these."""
+    return len(kind) + max(children * (len(OBJECT_NAME) + 1) - 1, 0) + len(str(body)) + 3
+
+
+def array_body(dtype: str, shape: tuple[int, ...], stype: str, chunks: list[int]) -> dict[str, Any]:
+    """What stands in the body of an array, in this order: its form, and the number of the child that each chunk is."""
+    return {"dtype": dtype, "shape": shape, "stype": stype, "arraychunk_ids": chunks}
+
+
+# --- what `flwr` and the SuperLink say --------------------------------------------------------------------------
+
+COMPLETED = "finished:completed"
+_STARTED = re.compile(r"Successfully started run (\d+)")
+_RAISED = " failed with exception: "  # of a run whose ServerApp raised; the exception's words follow
+_SILENT = "No heartbeat"  # of a run whose process is gone
+
+# no telemetry, no question of updates; lines that are not broken: `flwr` frames its refusals in a box as wide as this
+QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", "COLUMNS": "500"}
+NO_INSTALLATION = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
+
+
+def started_run(line: str) -> str:
+    """The number of the run that a line of `flwr run` tells of; empty of any other line."""
+    match = _STARTED.search(line)
+    return match[1] if match else ""
+
+
+def has_succeeded(answer: str) -> bool:
+    """Whether a `flwr` command did what it was asked for, by its JSON."""
+    with suppress(ValueError, KeyError, TypeError):
+        return bool(json.loads(answer)["success"])
+    return False
+
+
+def run_status(answer: str) -> tuple[str, str]:
+    """A run's status and what is said about it, of `flwr ls --run-id`; `unknown` where there is none."""
+    with suppress(ValueError, KeyError, IndexError, TypeError):
+        run = json.loads(answer)["runs"][0]
+        return run["status"], "" if run["status-details"] == "N/A" else run["status-details"]
+    return "unknown", ""
+
+
+def has_finished(status: str) -> bool:
+    """Whether a run's status is its last."""
+    return status.startswith("finished")
+
+
+def raised_words(details: str) -> str:
+    """What the ServerApp's exception said, of what is said about a run; empty where it was none."""
+    return details.partition(_RAISED)[2]
+
+
+def is_silent(details: str) -> bool:
+    """Whether a run ended since nothing was heard of its process."""
+    return _SILENT in details
+
+
+def registered_node(answer: str) -> int | None:
+    """The id of the node that `flwr supernode register` tells of."""
+    with suppress(ValueError, KeyError, TypeError):
+        return int(json.loads(answer)["node-id"])
+    return None
+
+
+def online_nodes(answer: str) -> int:
+    """How many nodes of `flwr supernode list` are heard."""
+    with suppress(ValueError, KeyError, TypeError):
+        return sum(node["status"] == "online" for node in json.loads(answer)["nodes"])
+    return 0
+
+
+def refusal(answer: str) -> str:
+    """Why `flwr` did not do as it was told: the end of its JSON's message, or the text that it frames in a box."""
+    try:
+        lines = str(json.loads(answer)["error-message"]).strip().rpartition("\n\n")[2].split()
+    except (ValueError, KeyError, TypeError):
+        lines = [line.strip("│ \n") for line in answer.splitlines() if line.startswith("│")]
+    return " ".join(filter(None, lines)).rstrip(".")
+
+
+# --- ports ------------------------------------------------------------------------------------------------------
+
+CONTROL_PORT, NODE_PORT, LOCAL_PORT = 8000, 9094, 39091  # Flower's, unless it is told others
+FLEET_PORT = 9092  # Flower's for gRPC; deploy/gate.py's for HTTPS
+
+
+if __name__ == "__main__":
+    try:
+        print(fleet_transport())
+    except UntriedFlowerError as error:
+        raise SystemExit(str(error)) from None

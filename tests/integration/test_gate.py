@@ -1,0 +1,308 @@
+"""A stranger before a real SuperLink of Flower 1.40 or newer, with nothing in hand but the public ca.crt: what it could
+do at the SuperLink's own port, it cannot where sites call."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from protosphere.core.flower import FLEET_PATHS, SELF_REGISTRATION, fleet_transport
+from protosphere.launch.demo_data import write_sites
+from protosphere.launch.deployment import CONNECTION, Deployment, Site
+from protosphere.launch.processes import Family
+from protosphere.launch.superlink import free_port
+from tests.waiting import comes
+
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(
+        fleet_transport() != "http", reason="the Fleet API of this Flower is gRPC, at a port of its own"
+    ),
+]
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+STARTS = ("by hand", "by Compose", "by systemd", "behind nginx")
+APP = {
+    "pyproject.toml": """
+[project]
+name = "stranger"
+version = "1.0.0"
+description = ""
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "stranger"
+[tool.flwr.app.components]
+serverapp = "stranger.server:app"
+clientapp = "stranger.client:app"
+[tool.flwr.app.config]
+secret = "what nobody else may read"
+""",
+    "stranger/__init__.py": "",
+    "stranger/server.py": """
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    print("the stranger's app runs")
+""",
+    "stranger/client.py": "from flwr.clientapp import ClientApp\napp = ClientApp()\n",
+}
+
+
+def command_of(kind: str) -> list[str]:
+    """How the SuperLink is started: the words of the file that does it."""
+    if kind == "by Compose":
+        return yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]["superlink"]["command"]
+    if kind == "by systemd":
+        unit = (ROOT / "deploy" / "systemd" / "protosphere-superlink.service").read_text()
+        (line,) = [line for line in unit.splitlines() if line.startswith("ExecStart=")]
+        return shlex.split(line.removeprefix("ExecStart="))
+    return ["deploy/superlink.sh", "--credentials", "/keys", "--state", "/state"]
+
+
+class Served(Deployment):
+    """A deployment whose SuperLink is started as one of the files in deploy/ does it, at ports of its own."""
+
+    def __init__(self, folder: Path, kind: str):
+        super().__init__(folder, [Site(0, {}), Site(1, {})])
+        self.kind = kind
+        self._proxy = Family()
+
+    def start_superlink(self) -> None:
+        places = {"/keys": self.folder / "credentials", "/etc/protosphere": self.folder / "credentials"}
+        places |= {"/state": self.home, "/var/lib/protosphere": self.home}
+        program, *words = command_of(self.kind)
+        assert program.endswith("deploy/superlink.sh")
+        own = ["--port", self.port, *(["--no-gate"] if self.kind == "behind nginx" else ["--fleet", self.place])]
+        command = [ROOT / "deploy" / "superlink.sh", *(places.get(word, word) for word in words), *own]
+        self._superlink = Family()
+        with self.log().open("a") as out:
+            self._superlink.start(
+                [str(word) for word in command], env=self.environment, stdout=out, stderr=subprocess.STDOUT
+            )
+        if self.kind == "behind nginx":
+            self.start_nginx()
+        for port in (self.port, self.fleet):
+            assert comes(lambda port=port: self.status(port, "/health") is not None), self.log().read_text()
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.fleet}"
+
+    def start_nginx(self) -> None:
+        """With the file of deploy/nginx, whose addresses and paths are those of a real machine."""
+        text = (ROOT / "deploy" / "nginx" / "protosphere-gate.conf").read_text()
+        for was, own in (
+            ("listen [::]:9092", f"listen [::1]:{self.fleet}"),
+            ("listen 9092", f"listen 127.0.0.1:{self.fleet}"),
+            ("/etc/protosphere", str(self.folder / "credentials")),
+            ("127.0.0.1:8000", f"127.0.0.1:{self.port}"),
+        ):
+            assert was in text
+            text = text.replace(was, own)
+        place = self.folder / "nginx"
+        place.mkdir()
+        (place / "gate.conf").write_text(text)
+        (place / "nginx.conf").write_text(
+            f"pid {place}/pid; error_log {place}/error.log; daemon off; events {{}}\n"
+            f"http {{ access_log {place}/access.log; client_body_temp_path {place}/b; proxy_temp_path {place}/p;\n"
+            f"fastcgi_temp_path {place}/f; uwsgi_temp_path {place}/u; scgi_temp_path {place}/s;\n"
+            f"include {place}/gate.conf; }}\n"
+        )
+        with self.log().open("a") as out:
+            command = [str(NGINX), "-p", str(place), "-e", str(place / "error.log"), "-c", str(place / "nginx.conf")]
+            self._proxy.start(command, stdout=out, stderr=subprocess.STDOUT)
+
+    def stop(self) -> None:
+        super().stop()
+        self._proxy.stop(10.0)
+
+    def status(self, port: int, target: str, body: bytes = b"") -> int | None:
+        try:
+            return self.post(port, target, body).status_code
+        except httpx.HTTPError:
+            return None
+
+    def post(self, port: int, target: str, body: bytes = b"", **headers: str) -> httpx.Response:
+        own = {"content-type": "application/protobuf"} | {
+            name.replace("_", "-"): each for name, each in headers.items()
+        }
+        with httpx.Client(verify=str(self.authority), trust_env=False, timeout=20) as client:
+            if target == "/health":
+                return client.get(f"https://127.0.0.1:{port}/health")
+            return client.post(f"https://127.0.0.1:{port}{target}", content=body, headers=own)
+
+
+@pytest.fixture(scope="module", params=STARTS)
+def served(request):
+    if request.param == "behind nginx" and NGINX is None:
+        pytest.skip("no nginx here")
+    with tempfile.TemporaryDirectory(prefix="protosphere-test-") as folder:
+        deployment = Served(Path(folder) / "federation", request.param)
+        deployment.make_credentials()
+        try:
+            deployment.start_superlink()
+            yield deployment
+        finally:
+            deployment.stop()
+            assert deployment.members() == set()
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("stranger") / "stranger"
+    for name, text in APP.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def flwr(served, folder, port, *arguments):
+    """A stranger's `flwr`: it has ca.crt, and an address that it knows."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(
+        f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{served.authority}"\n'
+    )
+    program = shutil.which("flwr", path=served.environment["PATH"])
+    environment = served.environment | {"FLWR_HOME": str(folder)}
+    done = subprocess.run([program, *map(str, arguments)], capture_output=True, text=True, env=environment, timeout=120)
+    return done.returncode, done.stdout + done.stderr
+
+
+def runs(served):
+    return json.loads(served.flwr("ls", CONNECTION, "--format", "json"))["runs"]
+
+
+def superexec(served):
+    """The SuperLink's process that takes tasks."""
+    named = [pid for pid in served.alive() if b"flower-superexec" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    (found,) = named
+    return found
+
+
+def test_a_stranger_neither_lists_nor_starts_runs_where_sites_call(served, app, tmp_path):
+    before = len(runs(served))
+    public = served.key(0).with_name("key.pub")
+    for words in (("ls",), ("run", app), ("supernode", "list"), ("supernode", "register", public)):
+        code, said = flwr(served, tmp_path / "outside", served.fleet, *words, CONNECTION, "--format", "json")
+        assert code != 0 or '"success": false' in said, said
+        assert '"success": true' not in said, said
+    assert len(runs(served)) == before
+    assert json.loads(served.flwr("supernode", "list", CONNECTION, "--format", "json"))["nodes"] == []
+    # the same words at the SuperLink's own port: without the gate the attack is a success
+    code, said = flwr(served, tmp_path / "inside", served.port, "run", app, CONNECTION, "--format", "json")
+    assert '"success": true' in said
+    assert len(runs(served)) == before + 1
+
+
+def test_a_stranger_takes_no_task_from_the_server_where_sites_call(served, app, tmp_path):
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse, PullTaskInputResponse
+    from flwr.supercore.constant import TaskType
+
+    wanted = AcquireTaskRequest(supported_task_types=[str(TaskType.SERVER_APP)]).SerializeToString()
+    paths = ("/v1/runtime/acquire-task", "/v1/runtime/pull-task-input", "/v1/runtime/get-nodes")
+    # the SuperLink's own process is held, so that the race is the stranger's
+    os.kill(superexec(served), signal.SIGSTOP)
+    try:
+        assert (
+            '"success": true'
+            in flwr(served, tmp_path / "inside", served.port, "run", app, CONNECTION, "--format", "json")[1]
+        )
+        for path in (*paths, *(f"/v1/fleet/..{path[3:]}" for path in paths)):
+            assert served.post(served.fleet, path, wanted).status_code == 404
+        # without the gate: the task, its token, and all that the token opens
+        taken = served.post(served.port, paths[0], wanted)
+        task = AcquireTaskResponse.FromString(taken.content)
+        assert taken.status_code == 200
+        assert task.token
+        opened = served.post(served.port, paths[1], b"", flwr_task_token=task.token)
+        assert opened.status_code == 200
+        assert PullTaskInputResponse.FromString(opened.content).fab.content
+        # and with the token in hand, still not where sites call
+        assert served.post(served.fleet, paths[1], b"", flwr_task_token=task.token).status_code == 404
+    finally:
+        os.kill(superexec(served), signal.SIGCONT)
+
+
+def test_without_a_key_no_call_of_a_supernode_s_does_anything_either(served):
+    for path in FLEET_PATHS:
+        # what is missing is the key: the SuperLink says so itself
+        assert served.status(served.fleet, path) == 401
+    for path in SELF_REGISTRATION:
+        assert served.status(served.fleet, path) == 404
+
+
+def test_the_superlink_itself_listens_on_loopback_alone(served):
+    listening = set()
+    for name in ("tcp", "tcp6"):
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == "0A" and int(local.rpartition(":")[2], 16) == served.port:
+                listening.add(local.rpartition(":")[0])
+    assert listening == {"0100007F"}
+
+
+def test_a_container_s_check_asks_the_superlink_itself_and_through_the_gate(served, monkeypatch):
+    spec = spec_from_file_location("healthy", ROOT / "deploy" / "docker" / "healthy.py")
+    healthy = module_from_spec(spec)
+    spec.loader.exec_module(healthy)
+    monkeypatch.setattr(healthy, "AUTHORITY", str(served.authority))
+    monkeypatch.setattr(healthy, "CONTROL", f"https://127.0.0.1:{served.port}/health")
+    monkeypatch.setattr(healthy, "FLEET", f"https://127.0.0.1:{served.fleet}{FLEET_PATHS[0]}")
+    healthy.superlink()
+    for name, port in (("CONTROL", free_port()), ("FLEET", free_port())):
+        with monkeypatch.context() as patch:
+            patch.setattr(healthy, name, f"https://127.0.0.1:{port}/")
+            with pytest.raises(SystemExit, match=f"{port}/ does not answer"):
+                healthy.superlink()
+    monkeypatch.setattr(healthy, "FLEET", f"https://127.0.0.1:{served.fleet}/v1/control/list-runs")
+    with pytest.raises(SystemExit, match="answers with 404 instead of 401"):
+        healthy.superlink()
+
+
+def test_a_gate_that_was_killed_is_back_and_the_superlink_never_went(served):
+    if served.kind == "behind nginx":
+        pytest.skip("a service manager's business")
+    before = served.alive()
+
+    def gates():
+        lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in served.alive()}
+        return {pid for pid, line in lines.items() if b"gate.py\0--listen" in line and b"swept.py" not in line}
+
+    (gate,) = gates()
+    os.kill(gate, signal.SIGKILL)
+    assert comes(lambda: served.status(served.fleet, "/v1/fleet/get-run") == 401)
+    assert served.alive() - gates() == before - {gate}
+
+
+def test_sites_train_through_nginx_as_through_the_gate(served, clinics):
+    """The demo and test_deployment.py have the gate."""
+    if served.kind != "behind nginx":
+        pytest.skip("elsewhere")
+    for site in served.sites:
+        site.options.update({"data": str(clinics[site.partition]), "model": "tiny_perceptron", "device": "cpu"})
+        served.register(served.key(site.partition))
+        served.start_node(site.partition)
+    command = [sys.executable, "-m", "protosphere.cli.main", "run", "--superlink", CONNECTION]
+    command += ["-c", 'rounds=1 dataset="clinics" strategy="fedproto"']
+    done = subprocess.run(command, capture_output=True, text=True, env=served.environment, cwd=ROOT, timeout=300)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + served.log().read_text()
+    (summary,) = served.home.glob("results/*/summary.json")
+    told = json.loads(summary.read_text())
+    assert (told["clients"], told["failures"]) == (2, {})
+
+
+@pytest.fixture(scope="module")
+def clinics(tmp_path_factory):
+    return write_sites(tmp_path_factory.mktemp("data"), 2)
