@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
 
-from protosphere.comparison.figures import Point, Result, as_csv, differences_csv, results, spread, tidy
+from protosphere.comparison.figures import Point, as_csv, by_method, differences_csv, figures_of, spread
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
@@ -76,24 +76,24 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     Raises:
         OSError: the folder cannot be written. SettingError: its `pictures` are a link.
     """
-    cell_results = results(folder, comparison, cells)
-    once, chosen, choices = tuned(comparison, cell_results)
+    frame = figures_of(folder, comparison, cells)
+    once, chosen, choices = tuned(comparison, frame)
     table_grids = grids(once, scaled_words(cells), chosen, choices)
     pictures = _pictures(folder, once, chosen)
     contents = {
-        CSV: as_csv(comparison, cells, cell_results, folder.path),
+        CSV: as_csv(frame),
         DIFFERENCES: differences_csv(once, chosen),
         MARKDOWN: markdown(table_grids),
         LATEX: latex(table_grids),
-        REPORT: _page(folder, comparison, cells, cell_results, table_grids, pictures),
+        REPORT: _page(folder, comparison, cells, frame, table_grids, pictures),
     }
     return Written(table_grids, [write(folder.path / name, content) for name, content in contents.items()])
 
 
-def curves(runs: Sequence[Result]) -> pd.DataFrame:
+def curves(runs: Sequence[Sequence[Point]]) -> pd.DataFrame:
     """The curve of one method's runs: at each evaluation that all of them have, its `round`, `mean` and `std` of the
     accuracies, and the means of `payload`, `wire` and `seconds` so far."""
-    points = [point for run in runs for point in {point.of_round: point for point in run.curve}.values()]
+    points = [point for run in runs for point in {point.of_round: point for point in run}.values()]
     lines = []
     for of_round, part in pd.DataFrame(points, columns=Point._fields).groupby("of_round"):
         accuracy = spread(part["accuracy"])
@@ -103,19 +103,13 @@ def curves(runs: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire", "seconds"]).astype({"std": float})
 
 
-def _pictures(
-    folder: ComparisonFolder, comparison: Comparison, cell_results: Sequence[Result]
-) -> dict[str, list[Drawn]]:
+def _pictures(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Drawn]]:
     """Row -> its pictures, which are left as files, too, each with its numbers."""
     place = own_folder(folder.path, PICTURES)
-    frame = tidy(comparison, cell_results)
     drawn: dict[str, list[Drawn]] = {}
     for number, row in enumerate(comparison.rows, start=1):
-        runs: dict[str, list[Result]] = {method.label: [] for method in comparison.methods}
-        for found in cell_results:
-            if found.cell.row == row.label:
-                runs[found.cell.method].append(found)
-        curves_by_method = {method: curves(own) for method, own in runs.items() if own}
+        runs = by_method(frame, comparison, row.label)
+        curves_by_method = {method: curves(own["curve"].tolist()) for method, own in runs.items() if len(own)}
         last = {method: curve["mean"].iloc[-1] for method, curve in curves_by_method.items() if len(curve)}
         if not last:
             continue
@@ -207,14 +201,14 @@ def _page(
     folder: ComparisonFolder,
     comparison: Comparison,
     cells: Sequence[Cell],
-    cell_results: Sequence[Result],
+    frame: pd.DataFrame,
     table_grids: Sequence[Grid],
     pictures: Mapping[str, Sequence[Drawn]],
 ) -> str:
     title = comparison.title or f"Comparison {comparison.name}"
     seeds = ", ".join(map(str, comparison.seeds))
     lead = (
-        f"{len(cell_results)} of {len(cells)} cells finished: {len(comparison.rows)} rows × "
+        f"{frame['run'].count()} of {len(cells)} cells finished: {len(comparison.rows)} rows × "
         f"{len(comparison.methods)} methods × seeds {seeds}. Every method of a row has the same partition, initial "
         "models and samples of clients."
     )
@@ -222,7 +216,7 @@ def _page(
     parts = [section("Accuracy", *map(_table, measured)), section("Cost", _table(sizes))]
     for row, drawn in pictures.items():
         parts.append(section(row, gallery(*(picture(*drawing) for drawing in drawn))))
-    parts.append(section("Runs", _runs(folder, comparison, cells, cell_results)))
+    parts.append(section("Runs", _runs(folder, comparison, frame)))
     parts.append(section("Settings", *_settings(comparison, cells)))
     foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}, of the differences in {DIFFERENCES}."
     return page(title, parts, lead, foot)
@@ -235,21 +229,17 @@ def _table(grid: Grid) -> Html:
     return element("div", paragraph(grid.title), table(grid.head, lines), *notes)
 
 
-def _runs(
-    folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell], cell_results: Sequence[Result]
-) -> Html:
-    of_cell = {found.cell.name: found for found in cell_results}
+def _runs(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFrame) -> Html:
+    """Every cell's figures, with its run's own report where it has one."""
     lines = []
-    for cell in cells:
-        figures: list[object] = [None] * (len(comparison.metrics) + 1)
-        report: object = "not finished"
-        if found := of_cell.get(cell.name):
-            figures = [None if value is None else f"{100 * value:.2f}" for value in found.values]
-            figures.append(f"{found.seconds:.0f}")
-            report = run = found.run.relative_to(folder.path).as_posix()
-            if (found.run / REPORT).exists():
-                report = link("report", f"{run}/{REPORT}")
-        lines.append([cell.row, cell.method, cell.seed, *figures, report])
+    for cell in frame.to_dict("records"):
+        values = [cell[f"metric: {metric}"] for metric in comparison.metrics]
+        figures = [None if value is None else f"{100 * value:.2f}" for value in values]
+        seconds = None if cell["seconds"] is None else f"{cell['seconds']:.0f}"
+        report = cell["run"] or "not finished"
+        if cell["run"] and (folder.path / cell["run"] / REPORT).exists():
+            report = link("report", f"{cell['run']}/{REPORT}")
+        lines.append([cell["row"], cell["method"], cell["seed"], *figures, seconds, report])
     head = ["row", "method", "seed", *(f"{metric}, %" for metric in comparison.metrics), "seconds", "report"]
     return table(head, lines, words=(0, 1, len(head) - 1))
 

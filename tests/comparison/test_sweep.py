@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.comparison.figures import results, validation_of
+from protosphere.comparison.figures import figures_of, validation_of
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry, Metric, load
 from protosphere.comparison.report import write_all
@@ -114,10 +114,10 @@ def run(tmp_path):
 def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
     made = plan("protonorm.gamma=3,10,30")
     folder, found = run(made)
-    once, kept, (choice,) = tuned(made, results(folder, made, found))
+    once, kept, (choice,) = tuned(made, figures_of(folder, made, found))
     assert labels(once) == ["local", "protonorm"]
     assert choice.chosen == "protonorm, gamma = 10"
-    assert {each.cell.seed: each.values[0] for each in kept if each.cell.method == "protonorm"} == {0: 0.4, 1: 0.5}
+    assert kept.query("method == 'protonorm'").set_index("seed")["metric: headline"].to_dict() == {0: 0.4, 1: 0.5}
     accuracies, apart, tried, _ = write_all(folder, made, found).grids
     shown = {row[0].text: row[1].text for row in accuracies.lines}
     assert shown["protonorm"] == "45.00 ± 7.07"
