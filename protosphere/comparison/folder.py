@@ -4,14 +4,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence, Set
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from protosphere.comparison.plan import Comparison, checked
 from protosphere.comparison.trials import PLACES, Cell
@@ -21,7 +19,7 @@ from protosphere.core.home import discard_stores
 from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown, without_gone
 from protosphere.core.text import own_version
 from protosphere.record.folder import RunFolder
-from protosphere.record.locations import own_folder, results_root
+from protosphere.record.locations import held, own_folder, results_root
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 
@@ -143,26 +141,13 @@ class ComparisonFolder:
         jobs = json.loads(read_whole(self.path / FILE, LARGEST_RECORD)).get("jobs")
         return jobs if isinstance(jobs, int) else None
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> AbstractContextManager[None]:
         """Hold the folder while cells run in it.
 
         Raises:
             SettingError: another process does.
         """
-        lock = FileLock(self.path / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise SettingError(
-                f"{self.path} is being written by a comparison that has not ended; wait for it, or stop it first."
-            ) from None
-        except OSError as error:
-            raise SettingError(f"{self.path} cannot be written ({error.strerror}).") from None
-        try:
-            yield
-        finally:
-            lock.release()
+        return held(self.path, "a comparison")
 
     def of(self, cell: Cell) -> Path:
         """The cell's folder."""

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from protosphere.core import plugins
@@ -32,7 +31,7 @@ from protosphere.core.home import MARK, mark, stores
 from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables, provenance, snapshots
-from protosphere.record.locations import find_run, own_folder, results_root
+from protosphere.record.locations import find_run, held, own_folder, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
@@ -163,26 +162,16 @@ class RunFolder:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder while a server runs in it. The operating system lets go of it when the process dies.
+        """Hold the folder while a server runs in it.
 
         Raises:
             SettingError: another process holds it.
         """
-        lock = FileLock(self.path / ".lock", timeout=0)
-        with _writing_to(self.path):
-            try:
-                lock.acquire()
-            except Timeout:
-                raise SettingError(
-                    f"{self.path} is being written by a run that has not ended; wait for it, or stop it first."
-                ) from None
-        # of a server that was killed while it wrote
-        for temporary in self.path.glob(".*.tmp"):
-            temporary.unlink(missing_ok=True)
-        try:
+        with held(self.path, "a run"):
+            # of a server that was killed while it wrote
+            for temporary in self.path.glob(".*.tmp"):
+                temporary.unlink(missing_ok=True)
             yield
-        finally:
-            lock.release()
 
     def mark_home(self) -> None:
         """Let workers of other machines know this home for the run's own."""
