@@ -8,7 +8,7 @@ from pathlib import Path
 
 from protosphere.comparison.budget import equal_epochs
 from protosphere.comparison.plan import NOT_HERE, Comparison, Entry, Row
-from protosphere.comparison.scale import Scaled, checked_scale, describe_scaling, scaled
+from protosphere.comparison.scale import Scaled, describe_scaling, scaled
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
@@ -89,7 +89,8 @@ def cells(
                 combinations.append((row, method, seed, settings | {"seed": seed, "dataset": dataset}))
     _refuse_idle(data, all_items)
     _refuse_missing([(row, settings) for row, _, seed, settings in combinations if seed == comparison.seeds[0]])
-    checked_scale(scale)
+    if not 0 < scale <= 1:
+        raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
     smaller: dict[str, Scaled] = {}
     new_cells = []
     for row, method, seed, settings in combinations:
@@ -181,22 +182,18 @@ def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -
     for name, remedy in (NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}).items():
         if name in overrides:
             raise SettingError(f"setting `{name}` differs by cell or machine; use {remedy} for it.")
-    for entries, what in ((comparison.datasets, "data set"), (comparison.partitions, "partition")):
-        for name in overrides:
-            if len(entries) > 1 and any(name in entry.settings for entry in entries):
-                raise SettingError(
-                    f"setting `{name}` is what the {what}s of this comparison differ in; choose some of them instead."
-                )
+    in_rows = {"dataset"}.union(*(entry.settings for entry in comparison.datasets))
+    if len(comparison.datasets) > 1 and (differing := sorted(overrides.keys() & in_rows)):
+        raise SettingError(
+            f"setting `{differing[0]}` is what the data sets of this comparison differ in; choose some of them by "
+            "--datasets, or say by --data where they lie."
+        )
     for method in comparison.methods:
         if differing := sorted(overrides.keys() & method.settings.keys()):
             raise SettingError(
                 f"setting `{differing[0]}` is one of the method {shown(method.label)}, whose name may say it; change "
                 "the file instead."
             )
-    if "dataset" in overrides and len(comparison.datasets) > 1:
-        raise SettingError(
-            "setting `dataset` is what the rows differ in; use --datasets, or --data for where they lie."
-        )
 
 
 def _refuse_unread(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:
