@@ -34,6 +34,7 @@ from protosphere.record import client_tables, provenance, snapshots
 from protosphere.record.locations import find_run, held, own_folder, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
+REMEDY = "bring it back from a copy, or start a new run"
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
 
 
@@ -318,7 +319,7 @@ class RunFolder:
         except DamagedError as error:
             raise SettingError(f"a line of {path} {error}.") from None
         except (OSError, ValueError) as error:
-            raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
+            raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
 
     def truncate(self, last_round: int) -> None:
         """Drop what was written after the line of `last_round`: those rounds are run again.
@@ -403,9 +404,9 @@ class RunFolder:
         except DamagedError as error:
             raise SettingError(f"{path} {error}.") from None
         except (OSError, ValueError) as error:
-            raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
+            raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
         if not isinstance(content, kind):
-            raise SettingError(f"{path} holds no {kind.__name__}, which this program wrote there; start a new run.")
+            raise SettingError(f"{path} holds no {kind.__name__}, which this program wrote there; {REMEDY}.")
         return content
 
     def _write_json(self, name: str, value: Any) -> None:

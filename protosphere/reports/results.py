@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from protosphere.core.errors import SettingError
-from protosphere.core.files import DamagedError, read_sealed
 from protosphere.core.settings import Settings, check, shown, without_gone
 from protosphere.record.client_tables import FromTable
 from protosphere.record.figures import MAJORITY
@@ -112,7 +111,8 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         )
     record = RunFolder(folder)
     saved_settings, lines, roster = record.settings(), record.lines(), record.roster()
-    written = _summary(folder)
+    # none where the run did not come to its end
+    written = record.summary() if (folder / "summary.json").exists() else None
     versions = (written or {}).get("versions")
     version = str(versions.get("protosphere", "")) if isinstance(versions, dict) else ""
     if written is not None and written.get("format", FORMAT) != FORMAT:
@@ -155,22 +155,6 @@ def _without_method(settings: Mapping[str, Any], written: Mapping[str, Any] | No
     rule = headline.get("rule") if isinstance(headline, dict) else next(reported, None)
     method = load_method("local")
     return Run(checked, replace(method, inference=str(rule or method.inference)), Options({}))
-
-
-def _summary(folder: Path) -> dict[str, Any] | None:
-    """None where the run did not come to its end."""
-    path = folder / "summary.json"
-    try:
-        summary = read_sealed(path) if path.exists() else None
-    except DamagedError as error:
-        raise SettingError(f"{path} {error}; without it the rounds alone are reported.") from None
-    except (OSError, ValueError) as error:
-        raise SettingError(
-            f"{path} cannot be read ({error}); take it away, and the rounds alone are reported."
-        ) from None
-    if summary is not None and not isinstance(summary, dict):
-        raise SettingError(f"{path} holds no summary; take it away, and the rounds alone are reported.")
-    return summary
 
 
 def _hold(folder: Path, where: str, content: Any, kinds: Mapping[str, type], version: str) -> None:
