@@ -1,10 +1,11 @@
 """What a comparison leaves to read: table.csv, table.md, table.tex, pictures, and report.html that holds it all."""
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -15,9 +16,7 @@ from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, floor, grids, latex, markdown
 from protosphere.comparison.trials import Cell, not_default, scaled_words
 from protosphere.core.text import own_version
-from protosphere.record.locations import own_folder
 from protosphere.reports import canvas
-from protosphere.reports.csv_files import as_csv as numbers_csv
 from protosphere.reports.page import (
     Html,
     code,
@@ -27,12 +26,11 @@ from protosphere.reports.page import (
     link,
     page,
     paragraph,
-    picture,
     section,
     table,
     write,
 )
-from protosphere.reports.pictures import plain_numbers
+from protosphere.reports.pictures import Picture, framed, plain_numbers, write_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
 STYLES = ("-", "--", ":")
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
 DIFFERENCES = "differences.csv"
-PICTURES = "pictures"
 SIZES = {"payload": "payload (bytes)", "wire": "wire (bytes)"}
 CAPTIONS = {
     "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
@@ -60,16 +57,6 @@ class Written:
     paths: Sequence[Path]
 
 
-class Drawn(NamedTuple):
-    """A picture: what `protosphere.reports.page.picture` takes, the file with its numbers by its path in the folder."""
-
-    svg: str
-    alt: str
-    caption: str
-    wide: bool
-    numbers: str
-
-
 def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> Written:
     """Write every file anew from what is finished.
 
@@ -79,7 +66,8 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     frame = figures_of(folder, comparison, cells)
     once, chosen, choices = tuned(comparison, frame)
     table_grids = grids(once, scaled_words(cells), chosen, choices)
-    pictures = _pictures(folder, once, chosen)
+    pictures = _pictures(once, chosen)
+    write_files(folder.path, itertools.chain.from_iterable(pictures.values()))
     contents = {
         CSV: as_csv(frame),
         DIFFERENCES: differences_csv(once, chosen),
@@ -103,10 +91,9 @@ def curves(runs: Sequence[Sequence[Point]]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire", "seconds"]).astype({"std": float})
 
 
-def _pictures(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Drawn]]:
-    """Row -> its pictures, which are left as files, too, each with its numbers."""
-    place = own_folder(folder.path, PICTURES)
-    drawn: dict[str, list[Drawn]] = {}
+def _pictures(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Picture]]:
+    """Row -> its pictures."""
+    pictures: dict[str, list[Picture]] = {}
     for number, row in enumerate(comparison.rows, start=1):
         runs = by_method(frame, comparison, row.label)
         curves_by_method = {method: curves(own["curve"].tolist()) for method, own in runs.items() if len(own)}
@@ -115,16 +102,18 @@ def _pictures(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFr
             continue
         lowest = floor(frame, row.label)
         ends = ", ".join(f"{method} {100 * mean:.1f} %" for method, mean in last.items())
-        for kind, caption in CAPTIONS.items():
-            name = f"row{number}-{kind}"
-            svg = _draw(curves_by_method, kind, lowest.mean if lowest else None)
-            place.mkdir(exist_ok=True)
-            write(place / f"{name}.svg", svg)
-            write(place / f"{name}.csv", numbers_csv(_numbers(curves_by_method, kind)))
-            alt = f"Accuracy over {kind} on {row.label}, at the end: {ends}."
-            drawing = Drawn(svg, alt, caption, kind == "bytes", f"{PICTURES}/{name}.csv")
-            drawn.setdefault(row.label, []).append(drawing)
-    return drawn
+        pictures[row.label] = [
+            Picture(
+                f"row{number}-{kind}",
+                _draw(curves_by_method, kind, lowest.mean if lowest else None),
+                f"Accuracy over {kind} on {row.label}, at the end: {ends}.",
+                caption,
+                wide=kind == "bytes",
+                numbers=_numbers(curves_by_method, kind),
+            )
+            for kind, caption in CAPTIONS.items()
+        ]
+    return pictures
 
 
 def _numbers(curves_by_method: Mapping[str, pd.DataFrame], kind: str) -> list[list[object]]:
@@ -203,7 +192,7 @@ def _page(
     cells: Sequence[Cell],
     frame: pd.DataFrame,
     table_grids: Sequence[Grid],
-    pictures: Mapping[str, Sequence[Drawn]],
+    pictures: Mapping[str, Sequence[Picture]],
 ) -> str:
     title = comparison.title or f"Comparison {comparison.name}"
     seeds = ", ".join(map(str, comparison.seeds))
@@ -214,8 +203,7 @@ def _page(
     )
     *measured, sizes = table_grids
     parts = [section("Accuracy", *map(_table, measured)), section("Cost", _table(sizes))]
-    for row, drawn in pictures.items():
-        parts.append(section(row, gallery(*(picture(*drawing) for drawing in drawn))))
+    parts += [section(row, gallery(*map(framed, drawn))) for row, drawn in pictures.items()]
     parts.append(section("Runs", _runs(folder, comparison, frame)))
     parts.append(section("Settings", *_settings(comparison, cells)))
     foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}, of the differences in {DIFFERENCES}."

@@ -1,22 +1,27 @@
 """The pictures of a run that are curves and columns: accuracy, bytes, architectures, time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from protosphere.core.text import cut_apart
 from protosphere.record.figures import MAJORITY
+from protosphere.record.locations import own_folder
 from protosphere.record.metrics_lines import readable_size
-from protosphere.reports import canvas
+from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, INK, SOFT
+from protosphere.reports.csv_files import as_csv
+from protosphere.reports.page import Html
 from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PICTURES = "pictures"  # folder of a run's or a comparison's
 FEW_POINTS = 30  # up to which a curve shows its points
 FEW_ROUNDS = 60  # up to which rounds are columns
 MOST_MODELS = 24
@@ -26,7 +31,7 @@ MOST_MODELS = 24
 class Picture:
     """A drawing, in words for those who do not see it, and what is to be said under it.
 
-    `name` is its files' in the run's folder `pictures`, without the ending. `numbers` is what it shows as a table, the
+    `name` is its files' in the folder `PICTURES`, without the ending. `numbers` is what it shows as a table, the
     heads first.
     """
 
@@ -36,6 +41,28 @@ class Picture:
     caption: str
     wide: bool = False
     numbers: Sequence[Sequence[object]] = ()
+
+
+def framed(picture: Picture) -> Html:
+    """A picture in a page, with a link to the file of its numbers where it has some."""
+    numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
+    return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
+
+
+def write_files(folder: Path, pictures: Iterable[Picture]) -> None:
+    """Write the files of all pictures of a run or a comparison, in place of those that were there.
+
+    Raises:
+        OSError: they cannot be written. SettingError: their folder is a link.
+    """
+    place = own_folder(folder, PICTURES)
+    place.mkdir(exist_ok=True)
+    for old in (*place.glob("*.svg"), *place.glob("*.csv")):
+        old.unlink()
+    for picture in pictures:
+        page.write(place / f"{picture.name}.svg", picture.svg)
+        if picture.numbers:
+            page.write(place / f"{picture.name}.csv", as_csv(picture.numbers))
 
 
 def accuracy_over_rounds(results: Results) -> Picture | str:

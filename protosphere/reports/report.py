@@ -18,12 +18,10 @@ from protosphere.core.text import class_words, cut_apart, duration, one_class, o
 from protosphere.data.domains import short_name
 from protosphere.record.figures import FIGURES
 from protosphere.record.folder import RunFolder
-from protosphere.record.locations import own_folder
 from protosphere.record.metrics_lines import capped_words, readable_size
 from protosphere.record.provenance import origins
 from protosphere.reports import page
 from protosphere.reports.confusions import class_table, confusion_matrices
-from protosphere.reports.csv_files import as_csv
 from protosphere.reports.curves import clients_over_rounds, loss_over_rounds
 from protosphere.reports.label_distribution import Holdings, holdings
 from protosphere.reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
@@ -33,7 +31,9 @@ from protosphere.reports.pictures import (
     accuracy_by_model,
     accuracy_over_bytes,
     accuracy_over_rounds,
+    framed,
     time_by_part,
+    write_files,
 )
 from protosphere.reports.results import Results, read_results
 from protosphere.reports.trajectories import motion, slider
@@ -42,7 +42,6 @@ from protosphere.strategies import known_settings
 log = logging.getLogger("protosphere")
 
 NAME = "report.html"
-PICTURES = "pictures"
 MOST_CLIENTS = 50
 # of a training line: its words, and what it means
 MEANINGS = {
@@ -92,7 +91,7 @@ def write_report(folder: Path, trust: bool = False) -> Path:
     # a link has another name than the run
     folder = folder.resolve()
     try:
-        html, files = _build(folder, trust)
+        html, pictures = _build(folder, trust)
     except (SettingError, OSError):
         raise
     except Exception as error:
@@ -102,12 +101,12 @@ def write_report(folder: Path, trust: bool = False) -> Path:
             f"the report of {folder} cannot be made, since its files are not as this program writes them ({problem}); "
             "nothing was written."
         ) from error
-    _write_pictures(folder, files)
+    write_files(folder, pictures)
     return page.write(folder / NAME, html)
 
 
-def _build(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
-    """The page, and the files of `pictures/` by their names; nothing is written yet."""
+def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
+    """The page, and its pictures; nothing is written yet."""
     results = read_results(folder, trust)
     if results.unknown:
         log.warning("warning: %s", _without_code(results))
@@ -135,9 +134,7 @@ def _build(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
             drawn["Prototypes"].append(moved[0])
     frames = moved[1] if moved is not None else []
     pictures = [picture for group in drawn.values() for part in group for picture in _pictures(part)]
-    files = {f"{picture.name}.svg": picture.svg for picture in pictures}
-    files |= {f"{picture.name}.csv": as_csv(picture.numbers) for picture in pictures if picture.numbers}
-    return _page(results, distribution, drawn, frames), files
+    return _page(results, distribution, drawn, frames), pictures
 
 
 def leave_report(folder: Path) -> None:
@@ -150,16 +147,6 @@ def leave_report(folder: Path) -> None:
         log.warning("warning: the report could not be written (%s); `protosphere report` tries again", problem)
 
 
-def _write_pictures(folder: Path, files: Mapping[str, str]) -> None:
-    place = own_folder(folder, PICTURES)
-    place.mkdir(exist_ok=True)
-    for old in (*place.glob("*.svg"), *place.glob("*.csv")):
-        if old.name not in files:
-            old.unlink()
-    for name, text in files.items():
-        page.write(place / name, text)
-
-
 def _pictures(drawn: Drawn) -> list[Picture]:
     if isinstance(drawn, Choice):
         return [picture for _, picture in drawn.entries]
@@ -170,8 +157,7 @@ def _frame(picture: Picture | Choice) -> Html:
     if isinstance(picture, Choice):
         entries = [(label, _frame(content)) for label, content in picture.entries]
         return page.choice(picture.name, entries, picture.title, picture.wide) if len(entries) > 1 else entries[0][1]
-    numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
-    return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
+    return framed(picture)
 
 
 def _page(
