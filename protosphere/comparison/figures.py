@@ -19,7 +19,6 @@ from protosphere.reports import csv_files
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round",)
-DIGITS = 2  # of a percentage
 VALIDATION = "validation"  # column of what a sweep is decided by
 # columns of the frame of all cells that are not in table.csv: the values exchanged a round, as float32 (None where
 # another format was sent), the second model that all clients have, and every evaluation by the first metric's rule
@@ -196,11 +195,6 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     if not numbers:
         return None
     return Spread(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
-
-
-def percent(share: float) -> str:
-    """A share as a percentage, with the digits that tables show."""
-    return f"{100 * share:.{DIGITS}f}"
 
 
 def every_difference(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference | None]:

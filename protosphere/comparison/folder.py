@@ -4,7 +4,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from itertools import chain
@@ -18,7 +18,7 @@ from protosphere.core.files import LARGEST_RECORD, DamagedError, read_sealed, re
 from protosphere.core.home import discard_stores
 from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown, without_gone
 from protosphere.core.text import own_version
-from protosphere.record.folder import RunFolder
+from protosphere.record.folder import RunFolder, difference
 from protosphere.record.locations import held, own_folder, results_root
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
@@ -60,12 +60,15 @@ class ComparisonFolder:
                 with suppress(FileExistsError):
                     path.mkdir(parents=True)
                     break
-            folder = cls(path)
-            content = {"comparison": asdict(comparison), "cells": [asdict(cell) for cell in cells], "jobs": jobs}
-            folder._write(content)
+            content = {"format": FORMAT, "version": own_version(), "comparison": asdict(comparison)}
+            content |= {"cells": [asdict(cell) for cell in cells], "jobs": jobs}
+            with replacing(path / FILE) as temporary:
+                temporary.write_text(
+                    json.dumps(sealed(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
+                )
         except OSError as error:
             raise SettingError(f"the results folder {root} cannot be written ({error.strerror}).") from None
-        return folder
+        return cls(path)
 
     @classmethod
     def find(cls, name: str, results: str = "") -> "ComparisonFolder":
@@ -168,7 +171,12 @@ class ComparisonFolder:
                 # a damaged one is run again
                 continue
             if completed:
-                self._refuse_other(file.parent, settings, cell.settings)
+                if differing := difference(settings, as_of_today(cell.settings), INDIFFERENT, as_of_today):
+                    name, there, here = differing
+                    raise SettingError(
+                        f"{file.parent} is no run of this comparison: its setting `{name}` is {there}, here it is "
+                        f"{here}; move it away."
+                    )
                 return file.parent
         return None
 
@@ -189,30 +197,6 @@ class ComparisonFolder:
             with suppress(SettingError, OSError):
                 if is_run_name(run.name):
                     discard_stores(run.name, run.token)
-
-    def _refuse_other(self, run: Path, settings: Mapping[str, Any], cell_settings: Mapping[str, Any]) -> None:
-        # first the method, whose code the rest needs: the cell's may run, another that the run names may not
-        _refuse_differing(run, settings, cell_settings, {"strategy"} & settings.keys())
-        settings, cell_settings = as_of_today(settings), as_of_today(cell_settings)
-        _refuse_differing(run, settings, cell_settings, (settings.keys() | cell_settings.keys()) - INDIFFERENT)
-
-    def _write(self, content: Mapping[str, Any]) -> None:
-        written = {"format": FORMAT, "version": own_version(), **content}
-        with replacing(self.path / FILE) as temporary:
-            temporary.write_text(
-                json.dumps(sealed(written), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
-            )
-
-
-def _refuse_differing(
-    run: Path, settings: Mapping[str, Any], cell_settings: Mapping[str, Any], names: Set[str]
-) -> None:
-    for name in sorted(names):
-        if settings.get(name) != cell_settings.get(name):
-            raise SettingError(
-                f"{run} is no run of this comparison: its setting `{name}` is {shown(settings.get(name))}, here it "
-                f"is {shown(cell_settings.get(name))}; move it away."
-            )
 
 
 def _as_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,12 +11,10 @@ from rich.text import Text
 
 from protosphere.comparison.budget import differ, left_over
 from protosphere.comparison.figures import (
-    DIGITS,
     Spread,
     by_method,
     by_seed,
     every_difference,
-    percent,
     spread,
 )
 from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
@@ -28,6 +26,7 @@ from protosphere.record.metrics_lines import readable_size
 FLOOR = "majority class"
 PAPER = "paper"
 NONE = "-"
+DIGITS = 2  # of a percentage
 TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -261,8 +260,8 @@ def accuracy(value: Spread | None, seeds: int) -> str:
     """`82.90 ± 0.46`; of one seed without spread; with the number of seeds where some are missing."""
     if value is None:
         return NONE
-    within = f" ± {percent(value.std)}" if value.std is not None else ""
-    return percent(value.mean) + within + _some_seeds(value.seeds, seeds)
+    within = "" if value.std is None else f" ± {100 * value.std:.{DIGITS}f}"
+    return f"{100 * value.mean:.{DIGITS}f}{within}{_some_seeds(value.seeds, seeds)}"
 
 
 def _some_seeds(some: int, seeds: int) -> str:
