@@ -1,9 +1,11 @@
 """The papers' tables as presets: no setting and no printed figure of any changes unless somebody means it.
 
-`presets.json` was held against the papers and their protocols, cell by cell; `python -m
-tests.comparison.test_presets` renews it, and the diff shows what changed.
+The tables in `presets.json` were held against the papers and their protocols, cell by cell. Of the presets of single
+runs and of the defaults, which are files themselves, it has digests. `python -m tests.comparison.test_presets` renews
+it, and the diff shows what changed.
 """
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -40,12 +42,22 @@ def table(name):
 def everything():
     """All presets, and the defaults of the settings that they may leave out."""
     found = {"tables": {name: table(name) for name in comparison_names()}}
-    found["runs"] = {name: read_preset(name) for name in preset_names()}
+    found["runs"] = {name: digest(read_preset(name)) for name in preset_names()}
     methods = {method.settings["strategy"] for name in comparison_names() for method in load(preset=name).methods}
     own = {group for name in methods for group in load_method(name).settings}
     defaults = {name: value for name, value in known_settings().items() if "." not in name or name.split(".")[0] in own}
-    found["defaults"] = {"of all": defaults}
-    return json.loads(json.dumps(found).replace(HERE, "."))
+    found["defaults"] = {"of all": digest(defaults)}
+    return without_place(found)
+
+
+def digest(settings):
+    """Of settings, in whatever order."""
+    return hashlib.sha256(json.dumps(without_place(settings), sort_keys=True).encode()).hexdigest()
+
+
+def without_place(content):
+    """As JSON has it, wherever this checkout lies."""
+    return json.loads(json.dumps(content).replace(HERE, "."))
 
 
 def written(value, depth=0):
