@@ -27,7 +27,6 @@ from protosphere.comparison.report import curves, fill, write_all
 from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, Shown, console, grids, latex, markdown
 from protosphere.comparison.trials import Cell
-from protosphere.core.errors import SettingError
 from protosphere.reports import canvas
 from protosphere.strategies import known_settings
 
@@ -412,16 +411,6 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
         assert f"{name} so far, kB" in (place.path / "pictures" / "row1-bytes.svg").read_text()
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
-
-
-def test_pictures_are_written_through_no_link(folder, tmp_path):
-    made = comparison()
-    found = folder(made)
-    (tmp_path / "mine").mkdir()
-    (found.path / "pictures").symlink_to(tmp_path / "mine")
-    with pytest.raises(SettingError, match="pictures is a link to elsewhere; take it away"):
-        write_all(found, made, cells_of(made))
-    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(folder):

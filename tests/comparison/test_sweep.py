@@ -81,12 +81,14 @@ def test_without_validation_rows_nothing_can_be_chosen():
 @pytest.mark.parametrize(
     ("figure", "expected"), [("selected", 0.9), ("headline", 0.9), ("final", 0.2), ("last-5", (0.9 + 0.5 + 0.2) / 3)]
 )
-def test_the_validation_figure_is_the_metric_s_own(figure, expected):
+def test_the_validation_figure_is_the_metric_s_own_and_never_of_the_untrained_models(figure, expected):
+    """Before training the variants of one learning rate are the same model."""
     lines = [line(number, 0.1) for number in range(1, 5)]
-    for each, value in zip(lines, (0.3, 0.9, 0.5, 0.2), strict=True):
+    for each, value in zip(lines, (0.95, 0.9, 0.5, 0.2), strict=True):
         each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
     assert validation_of(lines, Metric("classifier", figure), "local-prototypes") == pytest.approx(expected)
     assert validation_of(lines, Metric("", figure), "local-prototypes") is None
+    assert validation_of(lines[:1], Metric("classifier", figure), "classifier") is None
 
 
 @pytest.fixture
@@ -147,16 +149,6 @@ def test_equal_variants_are_named_in_the_table_and_under_it(run, monkeypatch):
     assert texts["protonorm, gamma = 10"] == "80.00 ± 14.14 (tie)"
     assert texts["protonorm, gamma = 30"] == "70.00 ± 0.00"
     assert [line[0].text for line in tried.lines if line[1].best] == ["protonorm, gamma = 3"]
-
-
-def test_round_0_decides_no_sweep(run):
-    """Before training the variants of one learning rate are the same model."""
-    lines = [line(number, 0.1) for number in (1, 2)]
-    for untrained_or_trained, value in zip(lines, (0.9, 0.2), strict=True):
-        untrained_or_trained["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
-    for figure in ("selected", "headline", "final", "last-5"):
-        assert validation_of(lines, Metric("classifier", figure), "classifier") == 0.2
-        assert validation_of(lines[:1], Metric("classifier", figure), "classifier") is None
 
 
 def test_a_method_is_not_trained_again_for_a_setting_that_it_does_not_read():
