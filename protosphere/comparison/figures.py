@@ -16,6 +16,8 @@ from protosphere.record.figures import MAJORITY
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import up_to_date
 from protosphere.reports import csv_files
+from protosphere.reports.frames import over_rounds
+from protosphere.reports.results import sent_by_round
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round",)
@@ -150,18 +152,14 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
         rule: the run's own, where the metric has none or asks the ensemble, which no validation row is put to.
     """
     rule = rule if metric.rule in ("", ENSEMBLE) else metric.rule
-    means = []
-    for line in lines:
-        evaluation = line.get("evaluation", {})
-        measured = evaluation.get("rules", {}).get(rule, {}).get("validation")
-        # round 0 has trained nothing
-        if measured and evaluation["of_round"] > 0:
-            means.append(measured["mean"])
-    if metric.figure == "last-5" and means:
+    means = over_rounds(lines, rule)["validation"].dropna()
+    # round 0 has trained nothing
+    means = means[means.index > 0]
+    if means.empty:
+        return None
+    if metric.figure == "last-5":
         return statistics.fmean(means[-5:])
-    if metric.figure in ("final", "all-classes"):
-        means = means[-1:]
-    return max(means, default=None)
+    return float(means.iloc[-1] if metric.figure in ("final", "all-classes") else means.max())
 
 
 def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[Point, ...]:
@@ -170,23 +168,10 @@ def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[Point, ...]
     Args:
         lines: of metrics.jsonl. rule: a prediction rule, or `ensemble`.
     """
-    totals = [(0, 0, 0.0)]
-    points = []
-    for line in lines:
-        sizes, (payload, wire, seconds) = line["bytes"], totals[-1]
-        payload += sizes["payload_up"] + sizes["payload_down"]
-        wire += sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
-        totals.append((payload, wire, seconds + line["time"]["round"]))
-    for line in lines:
-        if rule == ENSEMBLE:
-            measured = line.get(ENSEMBLE, {})
-            accuracy = measured.get("accuracy")
-        else:
-            measured = line.get("evaluation", {})
-            accuracy = measured.get("rules", {}).get(rule, {}).get("test", {}).get("mean")
-        if accuracy is not None:
-            points.append(Point(measured["of_round"], accuracy, *totals[measured["of_round"]]))
-    return tuple(points)
+    sent = sent_by_round(lines)
+    column = ENSEMBLE if rule == ENSEMBLE else "accuracy"
+    accuracies = over_rounds(lines, rule).reindex(columns=[column])[column].dropna()
+    return tuple(Point(of_round, accuracy, *sent[of_round]) for of_round, accuracy in accuracies.items())
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

@@ -112,7 +112,7 @@ def _draw_small(
         drawn.subplots_adjust(0.7 / width, 0.6 / height, 1 - 0.1 / width, 1 - 0.3 / height, wspace=0.1, hspace=0.28)
         panels = drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
         for partition, axes in zip(partitions, panels, strict=False):
-            _draw_client(axes, curves[partition], results.of_rule("mean"))
+            _draw_client(axes, curves[partition], [*results.figure("accuracy").items()])
             row_count = f", {rows[partition]} rows" if rows[partition] else ""
             axes.set_title(f"{partition}: {100 * curves[partition][-1][1]:.0f} %{row_count}", fontsize=9.5)
             axes.text(0.97, 0.05, short[partition], ha="right", fontsize=8, color=SOFT, transform=axes.transAxes)

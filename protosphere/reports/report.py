@@ -228,7 +228,7 @@ def _cards(results: Results) -> Html:
     where = f", after round {of_round}" if of_round is not None else ""
     unweighted_accuracy = headline.get("unweighted")
     unweighted = "" if unweighted_accuracy is None else f"; {_percent(unweighted_accuracy)} with every client alike"
-    worst = dict(results.of_rule("worst")).get(of_round)
+    worst = results.figure("worst").get(of_round)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
     steps = summary.get("gradient_steps")
     trained = "" if steps is None else f"; {steps:.4g} gradient steps a client and round"

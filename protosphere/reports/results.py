@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, check, shown, without_gone
@@ -15,6 +15,9 @@ from protosphere.record.metrics_lines import companions, summarise, up_to_date
 from protosphere.strategies import Run, load_method, read_settings, unpacked
 from protosphere.strategies.contract import Options
 from protosphere.strategies.trust import untrusted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Line = Mapping[str, Any]
 OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": Mapping, "time": Mapping}
@@ -60,34 +63,43 @@ class Results:
         return self.run.inference
 
     @cached_property
-    def evaluations(self) -> list[Line]:
-        """Every evaluation that has the primary rule, in order of the rounds: of_round, rules, domains."""
-        evaluations = [line["evaluation"] for line in self.lines if "evaluation" in line]
-        return [evaluation for evaluation in evaluations if evaluation["rules"].get(self.rule, {}).get("test")]
+    def rounds(self) -> "pd.DataFrame":
+        """A row a round with its figures, and with the accuracies of the models that it left."""
+        # pandas takes half a second to import, of a server that begins
+        from protosphere.reports.frames import over_rounds
+
+        return over_rounds(self.lines, self.rule)
 
     @cached_property
     def class_names(self) -> list[str]:
         """K names in label order."""
         return list(self.roster[0]["class_names"])
 
-    def of_rule(self, what: str, rule: str = "", split: str = "test") -> list[tuple[int, float]]:
-        """(of_round, figure) of the test rows by the primary rule, or by another: mean, std, worst; or of another
-        split."""
-        figures_by_round = [
-            (evaluation["of_round"], evaluation["rules"].get(rule or self.rule, {}).get(split))
-            for evaluation in self.evaluations
-        ]
-        return [(of_round, figures[what]) for of_round, figures in figures_by_round if figures]
+    def figure(self, name: str) -> "pd.Series[float]":
+        """A column of `rounds`, of the rounds that have it."""
+        return self.rounds.reindex(columns=[name])[name].dropna()
 
-    @property
-    def validation(self) -> list[tuple[int, float]]:
-        """(of_round, mean) of the validation rows by the primary rule; nothing where there are none."""
-        return self.of_rule("mean", split="validation")
 
-    @property
-    def floor(self) -> list[tuple[int, float]]:
-        """(of_round, accuracy) of always answering a client's most frequent class."""
-        return self.of_rule("mean", MAJORITY)
+class Sent(NamedTuple):
+    """What a run's training took up to the end of a round: bytes both ways, of payload, and on the wire without what
+    evaluation adds to a reply; seconds."""
+
+    payload: int
+    wire: int
+    seconds: float
+
+
+def sent_by_round(lines: Sequence[Line]) -> list[Sent]:
+    """Of each round in its place, from round 0 on."""
+    totals = [Sent(0, 0, 0.0)]
+    for line in lines:
+        if line.get("final"):
+            continue
+        sizes, (payload, wire, seconds) = line["bytes"], totals[-1]
+        payload += sizes["payload_up"] + sizes["payload_down"]
+        wire += sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
+        totals.append(Sent(payload, wire, seconds + line["time"]["round"]))
+    return totals
 
 
 def read_results(folder: Path, trust: bool = False) -> Results:
