@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
-from protosphere.reports.canvas import COLOURS, GRID, INK, MARKERS
+from protosphere.reports.canvas import COLOURS, GRID, INK, MARKERS, MOST_NAMED
 from protosphere.reports.label_distribution import Holdings
 from protosphere.reports.pictures import Picture, dots, plain_numbers, whole_rounds
 from protosphere.reports.results import Results
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_NUMBERED = 20  # clients and classes up to which a cell tells its number
-MOST_NAMED = 32  # classes, or clients, that have their names along an axis
 MOST_IN_LEGEND = 20
 MOST_ANGLES = 200  # classes whose matrix can be read
 MOST_POINTS = 2000  # of local prototypes on the map
@@ -175,18 +174,11 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
         return f"Angles of global prototypes: of {len(names)} that are not zero there is no matrix to read."
     degrees = np.degrees(np.arccos(np.clip(units @ units.T, -1, 1)))
     np.fill_diagonal(degrees, np.nan)
-    short = cut_apart(names, 14)
     with canvas.figure((5.7, 4.9)) as drawn:
         axes = drawn.add_subplot()
         most = max(90.0, float(np.nanmax(degrees)))
-        image = axes.imshow(degrees, vmin=0, vmax=most, interpolation="none", cmap=canvas.COLOUR_MAP)
-        canvas.colour_bar(image, "angle (degrees)", pad=0.02, fraction=0.046)
-        if len(names) <= MOST_NAMED:
-            long = max(map(len, short)) > 2
-            axes.set_xticks(range(len(names)), short, rotation=90 if long else 0)
-            axes.set_yticks(range(len(names)), short)
+        canvas.square(axes, degrees, cut_apart(names, 14), "angle (degrees)", most)
         axes.set(xlabel="class", ylabel="class")
-        axes.grid(visible=False)
         if len(names) <= 12:
             texts = {(row, column): f"{degrees[row, column]:.0f}" for row, column in np.argwhere(~np.isnan(degrees))}
             canvas.number_cells(axes, texts, degrees / most)

@@ -177,14 +177,12 @@ def accuracy_over_bytes(results: Results) -> Picture | str:
 def accuracy_by_model(results: Results) -> Picture | str:
     """Every client's accuracy at the end, by its architecture."""
     title = "Accuracy by architecture"
-    last = next((line for line in reversed(results.lines) if line.get("evaluation")), None)
-    models = {str(client["partition"]): client["model"] for client in results.roster}
     accuracies: dict[str, list[float]] = {}
-    for partition, client in last["clients"].items() if last else ():
-        accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]
-        if accuracy is not None and partition in models:
-            accuracies.setdefault(models[partition], []).append(100 * accuracy)
-    if not accuracies or last is None:
+    for client in results.roster:
+        if client["partition"] in results.at_the_end:
+            accuracy, _ = results.at_the_end[client["partition"]]
+            accuracies.setdefault(client["model"], []).append(100 * accuracy)
+    if not accuracies:
         return f"{title}: no client was evaluated by the rule {results.rule}."
     names = sorted(accuracies)[:MOST_MODELS]
     labels = cut_apart([name or "?" for name in names], 28)
@@ -205,7 +203,7 @@ def accuracy_by_model(results: Results) -> Picture | str:
     )
     number = sum(map(len, accuracies.values()))
     caption = (
-        f"Each dot is one of {number} clients, after round {last['evaluation']['of_round']}; bars are medians, "
+        f"Each dot is one of {number} clients, after round {results.figure('accuracy').index[-1]}; bars are medians, "
         f"boxes the middle half of five clients or more.{more}"
     )
     alt = f"Median test accuracy by architecture: {medians}."

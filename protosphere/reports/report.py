@@ -21,10 +21,11 @@ from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import capped_words, readable_size
 from protosphere.record.provenance import origins
 from protosphere.reports import page
+from protosphere.reports.canvas import MOST_NAMED
 from protosphere.reports.confusions import class_table, confusion_matrices
 from protosphere.reports.curves import clients_over_rounds, loss_over_rounds
 from protosphere.reports.label_distribution import Holdings, holdings
-from protosphere.reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
+from protosphere.reports.maps import angles, heat_map, prototype_map, separation_over_rounds
 from protosphere.reports.page import Html, code, paragraph, section
 from protosphere.reports.pictures import (
     Picture,
@@ -312,16 +313,13 @@ def _figures(results: Results) -> Iterator[Html]:
 
 def _roster(results: Results) -> Html:
     domains = any(client["domain"] for client in results.roster)
-    evaluated = [line for line in results.lines if line.get("evaluation")]
-    last = evaluated[-1]["clients"] if evaluated else {}
     rows = []
     models = cut_apart([client["model"] for client in results.roster], 60)
     domain_names = cut_apart([client["domain"] for client in results.roster], 40)
     for client, model, domain in zip(results.roster[:MOST_CLIENTS], models, domain_names, strict=False):
-        evaluation = last.get(str(client["partition"]), {}).get("evaluation", {})
         row = [client["partition"], model, *(client["rows"] + [0, 0, 0])[:3]]
         row += [one_line(class_words(client["classes"], results.class_names), 120)]
-        row += [_in_percent(evaluation.get(results.rule, [None])[0])]
+        row += [_in_percent(results.at_the_end.get(client["partition"], (None,))[0])]
         rows.append(row + ([domain] if domains else []))
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"] + ["domain"] * domains
     more = len(results.roster) - MOST_CLIENTS

@@ -75,6 +75,29 @@ class Results:
         """K names in label order."""
         return list(self.roster[0]["class_names"])
 
+    @cached_property
+    def at_the_end(self) -> dict[int, tuple[float, int]]:
+        """Partition -> accuracy by the primary rule and test rows of each client in the last evaluation.
+
+        Raises:
+            SettingError: its figures are damaged.
+        """
+        none: Line = {"clients": {}}
+        last = next((line for line in reversed(self.lines) if line.get("evaluation")), none)
+        figures = {}
+        try:
+            for partition, client in last["clients"].items():
+                evaluation = client.get("evaluation", {})
+                accuracy = evaluation.get(self.rule, [None])[0]
+                if accuracy is not None:
+                    figures[int(partition)] = float(accuracy), int(evaluation["rows"][0])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise SettingError(
+                f"{self.folder} has figures of clients that cannot be read ({type(error).__name__}: {error}); bring it "
+                "back from a copy."
+            ) from None
+        return figures
+
     def figure(self, name: str) -> "pd.Series[float]":
         """A column of `rounds`, of the rounds that have it."""
         return self.rounds.reindex(columns=[name])[name].dropna()
