@@ -26,13 +26,9 @@ MOST_POINTS = 2000  # of local prototypes on the map
 Array = NDArray[np.float64]
 
 
-def heat_map(results: Results, holdings: Holdings) -> Picture:
-    """Clients × classes: how many rows each holds, or whether it holds any."""
-    return partition_map(holdings, [client["domain"] for client in results.roster])
-
-
 def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
-    """Clients × classes, and each client's domain, "" where it has none of its own."""
+    """Clients × classes: how many rows each holds, or whether it holds any; and each client's domain, "" where it has
+    none of its own."""
     with _partition(holdings, domains) as drawn:
         svg = canvas.svg(drawn)
     counts = np.asarray(holdings.counts)

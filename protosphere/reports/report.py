@@ -25,7 +25,7 @@ from protosphere.reports.canvas import MOST_NAMED
 from protosphere.reports.confusions import class_table, confusion_matrices
 from protosphere.reports.curves import clients_over_rounds, loss_over_rounds
 from protosphere.reports.label_distribution import Holdings, holdings
-from protosphere.reports.maps import angles, heat_map, prototype_map, separation_over_rounds
+from protosphere.reports.maps import angles, partition_map, prototype_map, separation_over_rounds
 from protosphere.reports.page import Html, code, paragraph, section
 from protosphere.reports.pictures import (
     Picture,
@@ -122,7 +122,7 @@ def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
                 Choice("clients", "order of the clients", clients_over_rounds(results)),
             ],
             "Classes": [Choice("confusion", "whose", confusion_matrices(results), wide=False)],
-            "Clients and their data": [heat_map(results, distribution)],
+            "Clients and their data": [partition_map(distribution, [client["domain"] for client in results.roster])],
             "Prototypes": [
                 separation_over_rounds(results, tensors),
                 prototype_map(results, tensors, about),
