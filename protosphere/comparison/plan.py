@@ -289,7 +289,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     comparison = checked(Comparison, values | {"name": name})
     baseline = ""
     if table.get("baseline"):
-        baseline = pick(str(table["baseline"]), comparison.methods, "`baseline`").label
+        baseline = pick(str(table["baseline"]), comparison.methods, "`baseline`", by_label=True).label
     return replace(comparison, paper=tuple(_read_printed(table.get("paper", []), comparison)), baseline=baseline)
 
 
@@ -347,23 +347,24 @@ def _read_printed(tables: Any, comparison: Comparison) -> list[Printed]:
             if key not in (*labels, "metric", "accuracy"):
                 raise SettingError(f"unknown key `{key}` in `paper`{nearest(key, (*labels, 'metric', 'accuracy'))}.")
         entries = [
-            pick(str(table.get(key, "")), candidates, f"`{key}` in `paper`")
+            pick(str(table.get(key, "")), candidates, f"`{key}` in `paper`", by_label=True)
             for key, candidates in labels.items()
             if candidates
         ]
         metric = str(parse_metric(table.get("metric", str(comparison.metrics[0]))))
         for name, accuracy in table["accuracy"].items():
-            method = pick(name, comparison.methods, "`accuracy` in `paper`")
+            method = pick(name, comparison.methods, "`accuracy` in `paper`", by_label=True)
             values = {"row": Row(*entries).label, "method": method.label, "metric": metric, "accuracy": accuracy}
             printed.append(checked(Printed, values))
     return printed
 
 
-def pick(name: str, entries: Sequence[Entry], where: str) -> Entry:
+def pick(name: str, entries: Sequence[Entry], where: str, by_label: bool = False) -> Entry:
     """The first entry of that label, else the first that may be called so; case and signs matter only for a tie.
 
     Args:
         where: the name stands.
+        by_label: whether no other name will do.
 
     Raises:
         SettingError: there is none, with the nearest.
@@ -373,7 +374,7 @@ def pick(name: str, entries: Sequence[Entry], where: str) -> Entry:
             if same(name) == same(entry.label):
                 return entry
     for entry in entries:
-        if plain(name) in map(plain, entry.names):
+        if not by_label and plain(name) in map(plain, entry.names):
             return entry
     labels = list(dict.fromkeys(entry.label for entry in entries))
     known_names = [*labels, *(other for entry in entries for other in entry.names)]

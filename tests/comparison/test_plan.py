@@ -118,6 +118,7 @@ WRONG = [
     ('"ensemble final"]', '"ensembel final"]', "unknown rule (did you mean `ensemble`?)"),
     ('"ensemble final"]', '"ensemble selected"]', "one of best, last-5, final."),
     ("{ Norm = 88.56 }", "{ Nrom = 88.56 }", '`accuracy` in `paper` has "Nrom"'),
+    ("{ Norm = 88.56 }", "{ protonorm = 88.56 }", '`accuracy` in `paper` has "protonorm"'),
     ("{ Norm = 88.56 }", "{ Norm = 188 }", "`accuracy` is 188"),
     ('partition = "even"\nmetric', 'partition = "odd"\nmetric', '`partition` in `paper` has "odd"'),
     ('metric = ["last-5", "ensemble final"]', "metric = []", "`metric` is missing or empty"),
