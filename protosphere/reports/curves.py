@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, SOFT
-from protosphere.reports.pictures import Picture, dots, plain_numbers, whole_rounds
+from protosphere.reports.pictures import Picture, dots, plain_numbers, rows_of, whole_rounds
 from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
@@ -20,53 +20,42 @@ ORDERS = {"worst": "worst first", "size": "fewest rows first"}
 
 def loss_over_rounds(results: Results) -> Picture | str:
     """The total and every part of it, the mean over clients."""
-    losses = [
-        (line["round"], line["training"]["loss"]) for line in results.lines if line.get("training", {}).get("loss")
-    ]
-    if not losses:
+    table = results.rounds.filter(regex="^loss(/|$)").dropna(how="all")
+    if table.empty:
         return "Loss over rounds: no client trained."
-    rounds = [number for number, _ in losses]
-    every = dict.fromkeys(name for _, parts in losses for name in parts)
-    names = sorted(every, key=lambda name: name != TOTAL)
+    table.columns = table.columns.str.removeprefix("loss/")
+    names = sorted(table, key=lambda name: name != TOTAL)
+    table = table[names]
     # a method may call one of its parts so
     named_otherwise = {TOTAL: "total", "total": "part total"}
     heads = [named_otherwise.get(name, name) for name in names]
     labels = dict(zip(names, cut_apart(heads, 30), strict=True))
     # where there is one part the total is the same curve
-    drawn_names = [name for name in names if name != TOTAL or len(names) != 2 or not _equal(losses, names)]
+    is_one = len(names) == 2 and table[names[0]].equals(table[names[1]])
+    drawn_names = names[1:] if is_one else names
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
         for place, name in enumerate(drawn_names):
-            values = [parts.get(name, float("nan")) for _, parts in losses]
             style: Any = "-" if name == TOTAL else ((0, (4, 1.5)), (0, (1.5, 1.5)))[place % 2]
             colour = COLOURS[place % len(COLOURS)]
-            axes.plot(
-                rounds, values, color=colour, linestyle=style, marker=dots(rounds), markersize=3.5, label=labels[name]
-            )
-        values = [parts[name] for _, parts in losses for name in drawn_names if name in parts]
-        if min(values) > 0 and max(values) > 30 * min(values):
+            look = {"color": colour, "linestyle": style, "marker": dots(table), "markersize": 3.5}
+            axes.plot(table.index, table[name], label=labels[name], **look)
+        least, most = table[drawn_names].min().min(), table[drawn_names].max().max()
+        if least > 0 and most > 30 * least:
             axes.set_yscale("log")
             plain_numbers(axes.yaxis)
         axes.set(xlabel="round", ylabel="loss")
         whole_rounds(axes)
         drawn.legend(loc="outside lower center", ncols=3)
         svg = canvas.svg(drawn)
-    first, last = losses[0][1], losses[-1][1]
-    changes = "; ".join(
-        f"{labels[name]} from {first[name]:.3g} to {last[name]:.3g}"
-        for name in names
-        if {name} <= first.keys() & last.keys()
-    )
+    ends = table.iloc[[0, -1]].dropna(axis=1)
+    changes = "; ".join(f"{labels[name]} from {ends[name].iloc[0]:.3g} to {ends[name].iloc[1]:.3g}" for name in ends)
     caption = (
         "Training loss, the mean of each round's steps over clients, weighted by rows. The parts are before their "
         "weights; the total has these."
     )
-    rows = [[number, *(parts.get(name) for name in names)] for number, parts in losses]
-    return Picture("loss", svg, f"Loss over rounds: {changes}.", caption, numbers=[["round", *heads], *rows])
-
-
-def _equal(losses: Sequence[tuple[int, Any]], names: Sequence[str]) -> bool:
-    return all(len({parts.get(name) for name in names}) == 1 for _, parts in losses)
+    numbers = [["round", *heads], *rows_of(table)]
+    return Picture("loss", svg, f"Loss over rounds: {changes}.", caption, numbers=numbers)
 
 
 def clients_over_rounds(results: Results) -> list[tuple[str, Picture]]:

@@ -18,6 +18,7 @@ from protosphere.reports.page import Html
 from protosphere.reports.results import Results, sent_by_round
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -82,8 +83,7 @@ def accuracy_over_rounds(results: Results) -> Picture | str:
     names = {"accuracy": "mean", "std": "std", "worst": "worst", "validation": "validation mean"}
     table = results.rounds.reindex(columns=[*names, MAJORITY, "ensemble"]).dropna(how="all").dropna(axis=1, how="all")
     heads = ["round", *(f"{names.get(name, name)} (%)" for name in table)]
-    rows = (100 * table).astype(object).where(table.notna(), None).reset_index().to_numpy().tolist()
-    return Picture("accuracy-rounds", svg, alt, caption, numbers=[heads, *rows])
+    return Picture("accuracy-rounds", svg, alt, caption, numbers=[heads, *rows_of(100 * table)])
 
 
 def draw_accuracy(drawn: "Figure", results: Results) -> str:
@@ -295,6 +295,12 @@ def _parts(time: Any, at_a_time: int) -> tuple[float, float, float, float]:
 
 def _working(time: Any) -> tuple[float, float]:
     return math.fsum(time.get("train", {}).values()), math.fsum(time.get("evaluate", {}).values())
+
+
+def rows_of(table: "pd.DataFrame") -> list[list[object]]:
+    """A table's rows, each behind its round; None where there is nothing."""
+    rows: list[list[object]] = table.astype(object).where(table.notna(), None).reset_index().to_numpy().tolist()
+    return rows
 
 
 def dots(points: Sequence[Any]) -> str:
