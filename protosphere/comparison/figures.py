@@ -1,10 +1,11 @@
 """From the runs of a comparison to its numbers: one frame of all cells, which every table and picture is made of."""
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
 
@@ -25,17 +26,6 @@ VALIDATION = "validation"  # column of what a sweep is decided by
 # columns of the frame of all cells that are not in table.csv: the values exchanged a round, as float32 (None where
 # another format was sent), the second model that all clients have, and every evaluation by the first metric's rule
 BESIDE = ("values", "companion", "curve")
-
-
-class Point(NamedTuple):
-    """One evaluation: of which round's models, their mean accuracy, and what it took up to that round: bytes of
-    prototypes and of training messages in both directions, and seconds."""
-
-    of_round: int
-    accuracy: float
-    payload: int
-    wire: int
-    seconds: float
 
 
 @dataclass(frozen=True)
@@ -97,11 +87,10 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
         "values": payload / 4 / max(summary["rounds"], 1) if is_float32 else None,
         "curve": curve,
     }
-    for point in curve:
-        if target is not None and point.of_round > 0 and point.accuracy >= target:
-            figures |= {"target_round": point.of_round, "target_payload_bytes": point.payload}
-            figures["target_wire_bytes"] = point.wire
-            break
+    reached = curve[(curve.index > 0) & (curve["accuracy"] >= (math.inf if target is None else target))]
+    if len(reached):
+        payload, wire = reached[["payload", "wire"]].iloc[0].tolist()
+        figures |= {"target_round": int(reached.index[0]), "target_payload_bytes": payload, "target_wire_bytes": wire}
     return figures | {
         name: summary.get(name) for name in ("gradient_steps", "rounds", "clients", "seconds", "companion")
     }
@@ -162,16 +151,16 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     return float(means.iloc[-1] if metric.figure in ("final", "all-classes") else means.max())
 
 
-def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> tuple[Point, ...]:
-    """Every evaluation; bytes and seconds are those of the rounds up to it.
+def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
+    """Every evaluation, by the round whose models it is of: `accuracy`, and what these took: `payload`, `wire`,
+    `seconds`.
 
     Args:
         lines: of metrics.jsonl. rule: a prediction rule, or `ensemble`.
     """
-    sent = sent_by_round(lines)
     column = ENSEMBLE if rule == ENSEMBLE else "accuracy"
     accuracies = over_rounds(lines, rule).reindex(columns=[column])[column].dropna()
-    return tuple(Point(of_round, accuracy, *sent[of_round]) for of_round, accuracy in accuracies.items())
+    return accuracies.to_frame("accuracy").join(pd.DataFrame(sent_by_round(lines)))
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from protosphere.comparison.figures import Point, as_csv, by_method, differences_csv, figures_of, spread
+from protosphere.comparison.figures import as_csv, by_method, differences_csv, figures_of, spread
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
@@ -78,12 +78,11 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     return Written(table_grids, [write(folder.path / name, content) for name, content in contents.items()])
 
 
-def curves(runs: Sequence[Sequence[Point]]) -> pd.DataFrame:
+def curves(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The curve of one method's runs: at each evaluation that all of them have, its `round`, `mean` and `std` of the
     accuracies, and the means of `payload`, `wire` and `seconds` so far."""
-    points = [point for run in runs for point in {point.of_round: point for point in run}.values()]
     lines = []
-    for of_round, part in pd.DataFrame(points, columns=Point._fields).groupby("of_round"):
+    for of_round, part in pd.concat(runs).groupby(level=0):
         accuracy = spread(part["accuracy"])
         if accuracy is not None and len(part) == len(runs):
             means = {name: sum(part[name]) / len(part) for name in ("payload", "wire", "seconds")}
