@@ -17,8 +17,7 @@ from protosphere.record.figures import MAJORITY
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import up_to_date
 from protosphere.reports import csv_files
-from protosphere.reports.frames import over_rounds
-from protosphere.reports.results import sent_by_round
+from protosphere.reports.frames import over_rounds, sent_by_round
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round",)
@@ -160,7 +159,7 @@ def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
     """
     column = ENSEMBLE if rule == ENSEMBLE else "accuracy"
     accuracies = over_rounds(lines, rule).reindex(columns=[column])[column].dropna()
-    return accuracies.to_frame("accuracy").join(pd.DataFrame(sent_by_round(lines)))
+    return accuracies.to_frame("accuracy").join(sent_by_round(lines))
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:

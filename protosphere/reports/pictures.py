@@ -15,7 +15,7 @@ from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, INK, SOFT
 from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import Html
-from protosphere.reports.results import Results, sent_by_round
+from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,37 +141,33 @@ def _draw_selected(axes: "Axes", results: Results) -> str:
 
 def accuracy_over_bytes(results: Results) -> Picture | str:
     """The primary rule's mean over what had crossed by then, as payload and on the wire."""
-    sent = sent_by_round(results.lines)
-    means = [(of_round, 100 * mean) for of_round, mean in results.figure("accuracy").items()]
-    rows = [[of_round, sent[of_round].payload, sent[of_round].wire, mean] for of_round, mean in means]
+    table = results.sent.join((100 * results.figure("accuracy")).rename("mean"), how="inner").drop(columns="seconds")
     curves = []
-    for place, label, colour, style in (
-        (1, "payload: prototype values", COLOURS[0], "-"),
-        (2, "wire: whole messages, without evaluation's figures", COLOURS[1], (0, (4, 1.5))),
+    for name, label, colour, style in (
+        ("payload", "payload: prototype values", COLOURS[0], "-"),
+        ("wire", "wire: whole messages, without evaluation's figures", COLOURS[1], (0, (4, 1.5))),
     ):
         # before anything has crossed there is no place on a scale of orders
-        points = [(row[place] / 1e6, row[3]) for row in rows if row[place] > 0]
-        if points:
-            curves.append((label, colour, style, points))
+        crossed = table[table[name] > 0]
+        if len(crossed):
+            curves.append((label, colour, style, crossed[name] / 1e6, crossed["mean"]))
     if not curves:
         return "Accuracy over bytes: nothing crossed before an evaluation."
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
-        for label, colour, style, points in curves:
-            xs, ys = zip(*points, strict=True)
+        for label, colour, style, xs, ys in curves:
             axes.plot(xs, ys, color=colour, linestyle=style, marker=dots(xs), markersize=3.5, label=label)
-        every = [x for *_, points in curves for x, _ in points]
-        if max(every) > 10 * min(every):
+        if max(xs.max() for *_, xs, _ in curves) > 10 * min(xs.min() for *_, xs, _ in curves):
             axes.set_xscale("log")
         plain_numbers(axes.xaxis)
         axes.set(xlabel="sent since the start, up and down (MB)", ylabel="test accuracy (%)")
         drawn.legend(loc="outside lower center", ncols=1)
         svg = canvas.svg(drawn)
-    last = curves[0][3][-1]
-    alt = f"Test accuracy over megabytes sent: {last[1]:.1f} % after {readable_size(round(last[0] * 1e6))}."
+    *_, xs, ys = curves[0]
+    alt = f"Test accuracy over megabytes sent: {ys.iloc[-1]:.1f} % after {readable_size(round(xs.iloc[-1] * 1e6))}."
     caption = f"The same mean accuracy by {results.rule}, over what all clients and the server had sent by then."
     heads = ["round", "payload (bytes)", "wire (bytes)", "mean (%)"]
-    return Picture("accuracy-bytes", svg, alt, caption, numbers=[heads, *rows])
+    return Picture("accuracy-bytes", svg, alt, caption, numbers=[heads, *rows_of(table)])
 
 
 def accuracy_by_model(results: Results) -> Picture | str:

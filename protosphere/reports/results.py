@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, check, shown, without_gone
@@ -70,6 +70,13 @@ class Results:
 
         return over_rounds(self.lines, self.rule)
 
+    @property
+    def sent(self) -> "pd.DataFrame":
+        """What training took up to the end of each round."""
+        from protosphere.reports.frames import sent_by_round
+
+        return sent_by_round(self.lines)
+
     @cached_property
     def class_names(self) -> list[str]:
         """K names in label order."""
@@ -101,28 +108,6 @@ class Results:
     def figure(self, name: str) -> "pd.Series[float]":
         """A column of `rounds`, of the rounds that have it."""
         return self.rounds.reindex(columns=[name])[name].dropna()
-
-
-class Sent(NamedTuple):
-    """What a run's training took up to the end of a round: bytes both ways, of payload, and on the wire without what
-    evaluation adds to a reply; seconds."""
-
-    payload: int
-    wire: int
-    seconds: float
-
-
-def sent_by_round(lines: Sequence[Line]) -> list[Sent]:
-    """Of each round in its place, from round 0 on."""
-    totals = [Sent(0, 0, 0.0)]
-    for line in lines:
-        if line.get("final"):
-            continue
-        sizes, (payload, wire, seconds) = line["bytes"], totals[-1]
-        payload += sizes["payload_up"] + sizes["payload_down"]
-        wire += sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
-        totals.append(Sent(payload, wire, seconds + line["time"]["round"]))
-    return totals
 
 
 def read_results(folder: Path, trust: bool = False) -> Results:
