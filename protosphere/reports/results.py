@@ -140,7 +140,8 @@ def read_results(folder: Path, trust: bool = False) -> Results:
     if not lines or not roster:
         raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
     settings = without_gone(saved_settings, is_finished=True)
-    unknown = "" if trust else "".join(code for _, code in untrusted([("strategy", _strategy(settings))]))
+    strategy = str(unpacked(settings).get("strategy", ""))
+    unknown = "" if trust else "".join(code for _, code in untrusted([("strategy", strategy)]))
     try:
         run = _without_method(settings, written, lines) if unknown else read_settings(settings)
     except SettingError as error:
@@ -153,17 +154,12 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
     if written is not None:
         _hold(folder, "summary.json", written, OF_A_SUMMARY, version)
-    companion = companions(str(entry.get("companion", "")) for entry in roster)
-    if written is not None:
         summary = dict(up_to_date(written, lines))
     else:
+        companion = companions(str(entry.get("companion", "")) for entry in roster)
         summary = summarise(run.settings, run.inference, settings, lines, len(roster), companion)
         summary["status"] = "not finished"
     return Results(folder, run, settings, roster, lines, summary, written is not None, unknown)
-
-
-def _strategy(settings: Mapping[str, Any]) -> str:
-    return str(unpacked(settings).get("strategy", ""))
 
 
 def _without_method(settings: Mapping[str, Any], written: Mapping[str, Any] | None, lines: Sequence[Line]) -> Run:
