@@ -299,12 +299,11 @@ def _classes(results: Results) -> Iterator[Html]:
 
 def _figures(results: Results) -> Iterator[Html]:
     """The figures of training that say whether the exchange could change anything, each with what it means."""
-    training_figures = [line["training"] for line in results.lines if line.get("training", {}).get("loss")]
+    table = results.rounds.reindex(columns=["loss", *MEANINGS]).dropna(subset="loss")
     rows = [
-        [label, *(f"{figures[name]:.3g}" for figures in (training_figures[0], training_figures[-1])), meaning]
+        [label, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", meaning]
         for name, (label, meaning) in MEANINGS.items()
-        if any(figures.get(name) for figures in training_figures)
-        and all(figures.get(name) is not None for figures in training_figures)
+        if table[name].notna().all() and table[name].any()
     ]
     if rows:
         head = ["figure", "first round", "last round", "what it says"]
