@@ -1,6 +1,5 @@
 """What a comparison leaves to read: table.csv, table.md, table.tex, pictures, and report.html that holds it all."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +66,7 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     once, chosen, choices = tuned(comparison, frame)
     table_grids = grids(once, scaled_words(cells), chosen, choices)
     pictures = _pictures(once, chosen)
-    write_files(folder.path, itertools.chain.from_iterable(pictures.values()))
+    write_files(folder.path, [picture for drawn in pictures.values() for picture in drawn])
     contents = {
         CSV: as_csv(frame),
         DIFFERENCES: differences_csv(once, chosen),

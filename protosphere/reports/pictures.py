@@ -1,7 +1,7 @@
 """The pictures of a run that are curves and columns: accuracy, bytes, architectures, time."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -50,7 +50,7 @@ def framed(picture: Picture) -> Html:
     return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
 
 
-def write_files(folder: Path, pictures: Iterable[Picture]) -> None:
+def write_files(folder: Path, pictures: Sequence[Picture]) -> None:
     """Write the files of all pictures of a run or a comparison, in place of those that were there.
 
     Raises:
@@ -58,8 +58,10 @@ def write_files(folder: Path, pictures: Iterable[Picture]) -> None:
     """
     place = own_folder(folder, PICTURES)
     place.mkdir(exist_ok=True)
+    names = {picture.name for picture in pictures}
     for old in (*place.glob("*.svg"), *place.glob("*.csv")):
-        old.unlink()
+        if old.stem not in names:
+            old.unlink()
     for picture in pictures:
         page.write(place / f"{picture.name}.svg", picture.svg)
         if picture.numbers:
