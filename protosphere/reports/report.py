@@ -210,15 +210,12 @@ def _without_code(results: Results) -> str:
 
 def _gallery(pictures: Sequence[Drawn], side_parts: Sequence[Html]) -> Iterator[Html]:
     """The pictures, with what stands beside them; then why others are missing."""
-    framed = [
-        _frame(item)
-        for item in pictures
-        if isinstance(item, Picture) or (isinstance(item, Choice) and item.entries and not item.wide)
-    ]
-    if framed or side_parts:
-        # what is across the page last, so that no half is left empty before it
-        chosen = [_frame(item) for item in pictures if isinstance(item, Choice) and item.entries and item.wide]
-        yield page.gallery(*framed, *side_parts, *chosen)
+    shown = [item for item in pictures if not isinstance(item, str) and _pictures(item)]
+    # what is across the page last, so that no half is left empty before it
+    across = [item for item in shown if isinstance(item, Choice) and item.wide]
+    halves = [_frame(item) for item in shown if item not in across]
+    if shown or side_parts:
+        yield page.gallery(*halves, *side_parts, *map(_frame, across))
     yield from (paragraph(item, class_="note") for item in pictures if isinstance(item, str))
 
 
