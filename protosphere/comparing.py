@@ -1,6 +1,5 @@
 """A comparison: methods by data sets by partitions by seeds."""
 
-import csv
 import html
 import io
 import os
@@ -16,7 +15,7 @@ from rich.console import Console
 from protosphere.arrays import data_of, is_arrays
 from protosphere.cli.compare_bar import Bar
 from protosphere.comparison.engine import run_cells
-from protosphere.comparison.figures import by_method, by_seed, every_difference, every_figure, results, spread, tidy
+from protosphere.comparison.figures import by_method, by_seed, every_difference, figures_of, for_file, spread
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import from_table
@@ -36,6 +35,8 @@ Entry = str | Mapping[str, Value]
 USUAL_DATA = ("digits",)
 ARRAYS = "arrays"
 LABELS = ("label", "base", "missing")
+# columns of `Comparison.table` by those of the frame of all cells
+COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
 OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds", "needed": "needed"}
 
 
@@ -186,17 +187,17 @@ class Comparison:
         rows: list[dict[str, Any]] = []
         for row in comparison.rows:
             for method, runs in by_method(frame, comparison, row.label).items():
-                costs = {name: spread(runs[name]) for name in ("payload", "wire", "seconds", "steps")}
+                costs = {name: spread(runs[column]) for name, column in COSTS.items()}
                 for metric in comparison.metrics:
                     over = spread(by_seed(frame, comparison, row.label, metric)[method])
                     line: dict[str, Any] = {"row": row.label, "method": method, "metric": str(metric)}
                     line |= {"mean": over and over.mean, "std": over and over.std, "seeds": over.seeds if over else 0}
                     rows.append(line | {name: cost and cost.mean for name, cost in costs.items()})
-        table = pd.DataFrame(rows).rename(columns={"steps": "gradient_steps"})
+        table = pd.DataFrame(rows)
         if choices:
             chosen = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
             table["chosen"] = [chosen.get(labels, "") for labels in zip(table["row"], table["method"], strict=True)]
-        return table.astype(dict.fromkeys(("mean", "std", "payload", "wire", "seconds", "gradient_steps"), float))
+        return table.astype(dict.fromkeys(("mean", "std", *COSTS), float))
 
     def differences(self) -> pd.DataFrame:
         """A row for each method but the baseline, row of the comparison and metric: `row`, `method`, `baseline`,
@@ -239,12 +240,9 @@ class Comparison:
         >>> found.cells()["status"].tolist()
         ['completed', 'completed']
         """
-        done = results(self._comparison_folder, self._comparison, self._cells)
-        text = io.StringIO()
-        # as they are called: no spreadsheet sees them here
-        csv.writer(text).writerows(every_figure(self._comparison, self._cells, done, self.folder))
-        text.seek(0)
-        return pd.read_csv(text)
+        frame = figures_of(self._comparison_folder, self._comparison, self._cells)
+        # by way of text, which gives each column its type; names as they are, since no spreadsheet sees them here
+        return pd.read_csv(io.StringIO(for_file(frame).to_csv(index=False)))
 
     def run(self, method: str, seed: int = 0, row: str = "") -> Run:
         """The run of a cell.
@@ -278,10 +276,8 @@ class Comparison:
         )
 
     def _tidy(self) -> tuple[Plan, pd.DataFrame, list[Choice]]:
-        """The comparison with each swept method once, the tidy frame of its finished runs, and what was chosen."""
-        cell_results = results(self._comparison_folder, self._comparison, self._cells)
-        comparison, chosen_results, choices = tuned(self._comparison, cell_results)
-        return comparison, tidy(comparison, chosen_results), choices
+        """The comparison with each swept method once, the frame of its finished cells, and what was chosen."""
+        return tuned(self._comparison, figures_of(self._comparison_folder, self._comparison, self._cells))
 
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.

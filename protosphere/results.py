@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from protosphere import frames
 from protosphere.clients import Array, Client
 from protosphere.core.errors import SettingError
 from protosphere.core.home import stores
@@ -18,7 +17,7 @@ from protosphere.core.settings import shown
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.record.locations import find_run, results_root
-from protosphere.reports import canvas
+from protosphere.reports import canvas, frames
 from protosphere.reports.pictures import draw_accuracy
 from protosphere.reports.report import write_report
 from protosphere.reports.results import Results, read_results
@@ -133,7 +132,7 @@ class Run:
         Raises:
             SettingError: as `summary`.
         """
-        return frames.over_rounds(self._results.lines, self._results.rule)
+        return self._results.rounds.copy()
 
     @property
     def clients(self) -> pd.DataFrame:
@@ -250,7 +249,7 @@ class Run:
         from protosphere.drawing import Drawing
 
         results = self._results
-        if not results.of_rule("mean"):
+        if results.figure("accuracy").empty:
             raise SettingError(f"{self.folder} has no accuracy by the rule {results.rule} that could be drawn.")
         with canvas.figure(kind=Drawing) as drawn:
             drawn.set_facecolor(canvas.GROUND)

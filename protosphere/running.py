@@ -10,13 +10,13 @@ from protosphere.arrays import data_of
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import shown
-from protosphere.frames import of_line
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.launch.run_config import plan
 from protosphere.launch.unfinished_run import left_of
 from protosphere.names import Value, plain, settings_of
 from protosphere.progress import Progress
+from protosphere.reports.frames import of_line
 from protosphere.results import Run
 from protosphere.strategies import read_settings
 

@@ -1,22 +1,16 @@
 """Runs the cells of a comparison, several at a time: each a `protosphere run` of its own, or a task of a Ray cluster.
 Nothing is left behind."""
 
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.jobs import Finished, Processes, Running
-from protosphere.comparison.ray_tasks import Tasks, tasks
+from protosphere.comparison.jobs import Finished, Job, Running, processes
+from protosphere.comparison.ray_tasks import tasks
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell
-from protosphere.launch.guardian import guarded
-from protosphere.launch.processes import Family, interruptible
+from protosphere.launch.processes import interruptible
 
 LOOK = 0.2  # seconds
 
@@ -83,13 +77,14 @@ def run_cells(
     waiting = [cell for cell in cells if folder.run_of(cell) is None]
     before = len(cells) - len(waiting)
     ended: list[Finished] = []
-    jobs: list[Any] = []  # of the starter
-    with interruptible() as deafen, _starter(folder, share, keep_models) as starter:
+    jobs: list[Job] = []
+    where = tasks(folder, share, keep_models) if share.ray else processes(folder, share)
+    with interruptible() as deafen, where as (start, stop):
         try:
             while waiting or jobs:
                 free = [place for place in range(share.jobs) if place not in {job.place for job in jobs}]
                 for place in free[: len(waiting)]:
-                    jobs.append(starter.start(waiting.pop(0), place))
+                    jobs.append(start(waiting.pop(0), place))
                 for job in [job for job in jobs if job.over()]:
                     jobs.remove(job)
                     ended.append(job.outcome())
@@ -100,27 +95,12 @@ def run_cells(
                     time.sleep(LOOK)
         finally:
             deafen()
-            starter.stop(jobs)
+            stop(jobs)
             for job in jobs:
                 # it may have come to its end in this very moment
                 if folder.run_of(job.cell) is None:
                     folder.discard(job.cell)
     return ended
-
-
-@contextmanager
-def _starter(folder: ComparisonFolder, share: Share, keep_models: bool) -> Iterator[Processes | Tasks]:
-    """What starts cells and stops them; nothing that it started outlives it, nor this process."""
-    if share.ray:
-        with tasks(folder, share, keep_models) as starter:
-            yield starter
-        return
-    scratch = Path(tempfile.mkdtemp(prefix="protosphere-"))
-    try:
-        with guarded(scratch) as tell_guardian:
-            yield Processes(folder, share, Family(tell_guardian))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _typical(cell: Cell, done: Sequence[tuple[Cell, float]], paces: Sequence[tuple[Cell, float]]) -> float | None:

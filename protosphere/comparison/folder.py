@@ -4,14 +4,12 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from protosphere.comparison.plan import Comparison, checked
 from protosphere.comparison.trials import PLACES, Cell
@@ -20,8 +18,8 @@ from protosphere.core.files import LARGEST_RECORD, DamagedError, read_sealed, re
 from protosphere.core.home import discard_stores
 from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown, without_gone
 from protosphere.core.text import own_version
-from protosphere.record.folder import RunFolder
-from protosphere.record.locations import own_folder, results_root
+from protosphere.record.folder import RunFolder, difference
+from protosphere.record.locations import held, own_folder, results_root
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 
@@ -62,12 +60,15 @@ class ComparisonFolder:
                 with suppress(FileExistsError):
                     path.mkdir(parents=True)
                     break
-            folder = cls(path)
-            content = {"comparison": asdict(comparison), "cells": [asdict(cell) for cell in cells], "jobs": jobs}
-            folder._write(content)
+            content = {"format": FORMAT, "version": own_version(), "comparison": asdict(comparison)}
+            content |= {"cells": [asdict(cell) for cell in cells], "jobs": jobs}
+            with replacing(path / FILE) as temporary:
+                temporary.write_text(
+                    json.dumps(sealed(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
+                )
         except OSError as error:
             raise SettingError(f"the results folder {root} cannot be written ({error.strerror}).") from None
-        return folder
+        return cls(path)
 
     @classmethod
     def find(cls, name: str, results: str = "") -> "ComparisonFolder":
@@ -143,26 +144,13 @@ class ComparisonFolder:
         jobs = json.loads(read_whole(self.path / FILE, LARGEST_RECORD)).get("jobs")
         return jobs if isinstance(jobs, int) else None
 
-    @contextmanager
-    def hold(self) -> Iterator[None]:
+    def hold(self) -> AbstractContextManager[None]:
         """Hold the folder while cells run in it.
 
         Raises:
             SettingError: another process does.
         """
-        lock = FileLock(self.path / ".lock", timeout=0)
-        try:
-            lock.acquire()
-        except Timeout:
-            raise SettingError(
-                f"{self.path} is being written by a comparison that has not ended; wait for it, or stop it first."
-            ) from None
-        except OSError as error:
-            raise SettingError(f"{self.path} cannot be written ({error.strerror}).") from None
-        try:
-            yield
-        finally:
-            lock.release()
+        return held(self.path, "a comparison")
 
     def of(self, cell: Cell) -> Path:
         """The cell's folder."""
@@ -183,7 +171,12 @@ class ComparisonFolder:
                 # a damaged one is run again
                 continue
             if completed:
-                self._refuse_other(file.parent, settings, cell.settings)
+                if differing := difference(settings, as_of_today(cell.settings), INDIFFERENT, as_of_today):
+                    name, there, here = differing
+                    raise SettingError(
+                        f"{file.parent} is no run of this comparison: its setting `{name}` is {there}, here it is "
+                        f"{here}; move it away."
+                    )
                 return file.parent
         return None
 
@@ -204,30 +197,6 @@ class ComparisonFolder:
             with suppress(SettingError, OSError):
                 if is_run_name(run.name):
                     discard_stores(run.name, run.token)
-
-    def _refuse_other(self, run: Path, settings: Mapping[str, Any], cell_settings: Mapping[str, Any]) -> None:
-        # first the method, whose code the rest needs: the cell's may run, another that the run names may not
-        _refuse_differing(run, settings, cell_settings, {"strategy"} & settings.keys())
-        settings, cell_settings = as_of_today(settings), as_of_today(cell_settings)
-        _refuse_differing(run, settings, cell_settings, (settings.keys() | cell_settings.keys()) - INDIFFERENT)
-
-    def _write(self, content: Mapping[str, Any]) -> None:
-        written = {"format": FORMAT, "version": own_version(), **content}
-        with replacing(self.path / FILE) as temporary:
-            temporary.write_text(
-                json.dumps(sealed(written), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
-            )
-
-
-def _refuse_differing(
-    run: Path, settings: Mapping[str, Any], cell_settings: Mapping[str, Any], names: Set[str]
-) -> None:
-    for name in sorted(names):
-        if settings.get(name) != cell_settings.get(name):
-            raise SettingError(
-                f"{run} is no run of this comparison: its setting `{name}` is {shown(settings.get(name))}, here it "
-                f"is {shown(cell_settings.get(name))}; move it away."
-            )
 
 
 def _as_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:

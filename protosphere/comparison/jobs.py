@@ -2,19 +2,23 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell, not_default, toml
-from protosphere.launch.guardian import ROOT
+from protosphere.launch.guardian import ROOT, guarded
 from protosphere.launch.processes import Family
 from protosphere.record.folder import RunFolder
 
@@ -82,6 +86,11 @@ class Job(ABC):
         return {} if newest is None else RunFolder(newest.parent).status()
 
 
+# begins a cell anew in a place, and ends what is in flight
+Start = Callable[[Cell, int], Job]
+Stop = Callable[[Sequence[Any]], None]
+
+
 class ProcessJob(Job):
     """A cell's `protosphere run`."""
 
@@ -111,26 +120,30 @@ class ProcessJob(Job):
         return f"it ended with exit code {self.process.returncode}: {last}"
 
 
-class Processes:
-    """Starts cells as processes of this machine, each with its share of it."""
+@contextmanager
+def processes(folder: ComparisonFolder, share: Share) -> Iterator[tuple[Start, Stop]]:
+    """Cells as processes of this machine, each with its share of it; none outlives it, nor this process."""
+    scratch = Path(tempfile.mkdtemp(prefix="protosphere-"))
+    try:
+        with guarded(scratch) as tell_guardian:
+            family = Family(tell_guardian)
 
-    def __init__(self, folder: ComparisonFolder, share: Share, family: Family):
-        self._folder = folder
-        self._share = share
-        self._family = family
+            def start(cell: Cell, place: int) -> ProcessJob:
+                return ProcessJob(folder, cell, place, share, family)
 
-    def start(self, cell: Cell, place: int) -> ProcessJob:
-        """Begin a cell anew."""
-        return ProcessJob(self._folder, cell, place, self._share, self._family)
+            yield start, partial(_stop, family)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
-    def stop(self, jobs: Sequence[ProcessJob]) -> None:
-        """End what is in flight: first by each run's own clean end, which knows its Flower and its Ray."""
-        self._family.members()
-        for job in jobs:
-            job.process.terminate()
-        deadline = time.monotonic() + PATIENCE
-        for job in jobs:
-            with suppress(subprocess.TimeoutExpired):
-                job.process.wait(max(0.0, deadline - time.monotonic()))
-        if jobs:
-            self._family.stop(5.0)
+
+def _stop(family: Family, jobs: Sequence[ProcessJob]) -> None:
+    """End what is in flight: first by each run's own clean end, which knows its Flower and its Ray."""
+    family.members()
+    for job in jobs:
+        job.process.terminate()
+    deadline = time.monotonic() + PATIENCE
+    for job in jobs:
+        with suppress(subprocess.TimeoutExpired):
+            job.process.wait(max(0.0, deadline - time.monotonic()))
+    if jobs:
+        family.stop(5.0)

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
@@ -36,6 +36,7 @@ OF_A_ROW = frozenset(
     | {"spiral-noise", "spiral-points", "ensemble-every", "shared-test-share", "shared-test-path"}
     | {"models", "feature-dim", "shared-init", "fraction-train"}
 )
+Checked = TypeVar("Checked")
 USUAL_METHODS = ("local", "frame", "fedproto", "protonorm")
 USUAL_SEEDS = (0, 1, 2)
 
@@ -67,6 +68,14 @@ class Entry:
     base: str = ""
     missing: str = ""
     of: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """What it may be called by, besides its label: its strategy, data set or preset."""
+        dataset = str(self.settings.get("dataset", ""))
+        names = {str(self.settings.get("strategy", "")), dataset, self.base.partition("-")[2]}
+        names |= {short_name(dataset)} if dataset else set()
+        return sorted(names - {""})
 
 
 @dataclass(frozen=True)
@@ -230,8 +239,8 @@ def flat(table: Any) -> RunConfig:
     return settings
 
 
-def checked(kind: Callable[..., Comparison], values: Mapping[str, Any]) -> Comparison:
-    """A comparison of these values.
+def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
+    """What `kind` makes of these values: a comparison, or a part of one.
 
     Raises:
         SettingError: one sentence that names the first that cannot be, and what is allowed.
@@ -280,7 +289,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     comparison = checked(Comparison, values | {"name": name})
     baseline = ""
     if table.get("baseline"):
-        baseline = pick(str(table["baseline"]), comparison.methods, "`baseline`", _labels).label
+        baseline = pick(str(table["baseline"]), comparison.methods, "`baseline`", by_label=True).label
     return replace(comparison, paper=tuple(_read_printed(table.get("paper", []), comparison)), baseline=baseline)
 
 
@@ -338,36 +347,40 @@ def _read_printed(tables: Any, comparison: Comparison) -> list[Printed]:
             if key not in (*labels, "metric", "accuracy"):
                 raise SettingError(f"unknown key `{key}` in `paper`{nearest(key, (*labels, 'metric', 'accuracy'))}.")
         entries = [
-            pick(str(table.get(key, "")), candidates, f"`{key}` in `paper`", _labels)
+            pick(str(table.get(key, "")), candidates, f"`{key}` in `paper`", by_label=True)
             for key, candidates in labels.items()
             if candidates
         ]
         metric = str(parse_metric(table.get("metric", str(comparison.metrics[0]))))
         for name, accuracy in table["accuracy"].items():
-            method = pick(name, comparison.methods, "`accuracy` in `paper`", _labels)
-            if isinstance(accuracy, bool) or not isinstance(accuracy, int | float) or not 0 <= accuracy <= 100:
-                raise SettingError(f"`accuracy` in `paper` of {name} is {shown(accuracy)}, but it is a percentage.")
-            printed.append(Printed(Row(*entries).label, method.label, metric, float(accuracy)))
+            method = pick(name, comparison.methods, "`accuracy` in `paper`", by_label=True)
+            values = {"row": Row(*entries).label, "method": method.label, "metric": metric, "accuracy": accuracy}
+            printed.append(checked(Printed, values))
     return printed
 
 
-def _labels(entry: Entry) -> list[str]:
-    return [entry.label]
+def pick(name: str, entries: Sequence[Entry], where: str, by_label: bool = False) -> Entry:
+    """The first entry of that label, else the first that may be called so; case and signs matter only for a tie.
 
-
-def pick(name: str, entries: Sequence[Entry], where: str, names: Callable[[Entry], list[str]]) -> Entry:
-    """The first entry of that name, by what `names` says that it may be called; case and signs matter only for a tie.
+    Args:
+        where: the name stands.
+        by_label: whether no other name will do.
 
     Raises:
-        SettingError: none; `where` says where the name stands.
+        SettingError: there is none, with the nearest.
     """
     for same in (str, plain):
         for entry in entries:
-            if same(name) in map(same, names(entry)):
+            if same(name) == same(entry.label):
                 return entry
-    known_names = [word for entry in entries for word in names(entry)]
-    labels = ", ".join(entry.label for entry in entries) or "none"
-    raise SettingError(f"{where} has {shown(name)}{nearest(name, known_names)}, but the comparison has {labels}.")
+    for entry in entries:
+        if not by_label and plain(name) in map(plain, entry.names):
+            return entry
+    labels = list(dict.fromkeys(entry.label for entry in entries))
+    known_names = [*labels, *(other for entry in entries for other in entry.names)]
+    raise SettingError(
+        f"{where} has {shown(name)}{nearest(name, known_names)}; one of {', '.join(labels) or 'none'} is allowed."
+    )
 
 
 def plain(name: str) -> str:

@@ -8,14 +8,13 @@ import hashlib
 import os
 import socket
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from protosphere.comparison.folder import FILE, ComparisonFolder
-from protosphere.comparison.jobs import OUTPUT, PATIENCE, Job
+from protosphere.comparison.jobs import OUTPUT, PATIENCE, Job, Start, Stop
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell
 from protosphere.core.home import discard_stores
@@ -27,36 +26,26 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app.app import USER_ERRORS
 
 
-@dataclass(frozen=True)
-class Task:
-    """What a node is told of a cell.
+def perform(
+    settings: Mapping[str, Any], clients: int, comparison: tuple[str, str], place: str, keep_models: bool
+) -> str:
+    """Run a cell in this process.
 
-    Attributes:
+    Args:
         settings: of the run.
         comparison: the comparison's folder, and a digest of the comparison.json that must be there.
-        own: the cell's folder.
-    """
-
-    settings: dict[str, Any]
-    clients: int
-    comparison: tuple[str, str]
-    own: str
-    keep_models: bool
-
-
-def perform(task: Task) -> str:
-    """Run a cell in this process.
+        place: the cell's folder.
 
     Returns:
         Why it failed, in a sentence; empty when it did not.
     """
-    folder, digest = task.comparison
-    if _digest(Path(folder)) != digest or not Path(task.own).is_dir():
+    folder, digest = comparison
+    if _digest(Path(folder)) != digest or not Path(place).is_dir():
         return (
             f"the comparison's folder {folder} is not to be found on {socket.gethostname()}; give --results a folder "
             "on a file system that all nodes of the Ray cluster share."
         )
-    with (Path(task.own) / OUTPUT).open("a", encoding="utf-8") as output:
+    with (Path(place) / OUTPUT).open("a", encoding="utf-8") as output:
 
         def say(line: str) -> None:
             output.write(line + "\n")
@@ -69,9 +58,9 @@ def perform(task: Task) -> str:
             lines.opened = folder
 
         reason = ""
-        config = task.settings | {"results-dir": task.own}
+        config = {**settings, "results-dir": place}
         try:
-            run_in_process(config, clients=task.clients, show=lines.hear, opened=opened)
+            run_in_process(config, clients=clients, show=lines.hear, opened=opened)
         except USER_ERRORS as error:
             reason = str(error)
             lines.hear(f"error: {error}")
@@ -79,7 +68,7 @@ def perform(task: Task) -> str:
             reason = f"an error of the program on {socket.gethostname()}: {type(error).__name__}: {error}"
             lines.hear(traceback.format_exc())
         lines.save()
-    if lines.folder is not None and not task.keep_models:
+    if lines.folder is not None and not keep_models:
         discard_stores(lines.folder.name, RunFolder(lines.folder).token)
     return reason
 
@@ -97,14 +86,13 @@ class TaskJob(Job):
     def __init__(self, folder: ComparisonFolder, cell: Cell, place: int, ray: Any, share: Share, keep_models: bool):
         super().__init__(folder, cell, place)
         self._ray = ray
-        comparison = str(folder.path), _digest(folder.path)
-        task = Task(dict(cell.settings), cell.clients, comparison, str(self._cell_folder), keep_models)
         # one that died is said, and not begun anew in a folder that holds half a run; no cell sees what another kept
         # in its process
         remote = ray.remote(num_cpus=share.cpus_per_client, num_gpus=share.gpus_per_client, max_retries=0, max_calls=1)(
             perform
         )
-        self.result = remote.remote(task)
+        comparison = str(folder.path), _digest(folder.path)
+        self.result = remote.remote(dict(cell.settings), cell.clients, comparison, str(self._cell_folder), keep_models)
 
     def over(self) -> bool:
         """See `Job`."""
@@ -122,32 +110,22 @@ class TaskJob(Job):
         return reason
 
 
-class Tasks:
-    """Starts cells as tasks of the cluster that this process has joined."""
-
-    def __init__(self, folder: ComparisonFolder, ray: Any, share: Share, keep_models: bool):
-        self._folder = folder
-        self._ray = ray
-        self._share = share
-        self._keep_models = keep_models
-
-    def start(self, cell: Cell, place: int) -> TaskJob:
-        """Begin a cell anew, as soon as a node has room."""
-        return TaskJob(self._folder, cell, place, self._ray, self._share, self._keep_models)
-
-    def stop(self, jobs: Sequence[TaskJob]) -> None:
-        """End what is in flight, or waits for a node."""
-        for job in jobs:
-            self._ray.cancel(job.result, force=True)
-        if jobs:
-            self._ray.wait([job.result for job in jobs], num_returns=len(jobs), timeout=PATIENCE)
-
-
 @contextmanager
-def tasks(folder: ComparisonFolder, share: Share, keep_models: bool) -> Iterator[Tasks]:
-    """Join the cluster while cells run. It ends all tasks of a process that leaves it, however that ended."""
+def tasks(folder: ComparisonFolder, share: Share, keep_models: bool) -> Iterator[tuple[Start, Stop]]:
+    """Cells as tasks of the cluster, each begun as soon as a node has room; it ends all tasks of a process that leaves
+    it, however that ended."""
     ray = join(share.ray, runtime_env={"env_vars": {"PYTHONPATH": import_path()}})
+
+    def start(cell: Cell, place: int) -> TaskJob:
+        return TaskJob(folder, cell, place, ray, share, keep_models)
+
+    def stop(jobs: Sequence[TaskJob]) -> None:
+        for job in jobs:
+            ray.cancel(job.result, force=True)
+        if jobs:
+            ray.wait([job.result for job in jobs], num_returns=len(jobs), timeout=PATIENCE)
+
     try:
-        yield Tasks(folder, ray, share, keep_models)
+        yield start, stop
     finally:
         ray.shutdown()

@@ -4,20 +4,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
-from protosphere.comparison.figures import Point, Result, as_csv, differences_csv, results, spread, tidy
+from protosphere.comparison.figures import as_csv, by_method, differences_csv, figures_of, spread
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, floor, grids, latex, markdown
 from protosphere.comparison.trials import Cell, not_default, scaled_words
 from protosphere.core.text import own_version
-from protosphere.record.locations import own_folder
 from protosphere.reports import canvas
-from protosphere.reports.csv_files import as_csv as numbers_csv
 from protosphere.reports.page import (
     Html,
     code,
@@ -27,12 +25,11 @@ from protosphere.reports.page import (
     link,
     page,
     paragraph,
-    picture,
     section,
     table,
     write,
 )
-from protosphere.reports.pictures import plain_numbers
+from protosphere.reports.pictures import Picture, framed, plain_numbers, write_files
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
 STYLES = ("-", "--", ":")
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
 DIFFERENCES = "differences.csv"
-PICTURES = "pictures"
 SIZES = {"payload": "payload (bytes)", "wire": "wire (bytes)"}
 CAPTIONS = {
     "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
@@ -60,42 +56,32 @@ class Written:
     paths: Sequence[Path]
 
 
-class Drawn(NamedTuple):
-    """A picture: what `protosphere.reports.page.picture` takes, the file with its numbers by its path in the folder."""
-
-    svg: str
-    alt: str
-    caption: str
-    wide: bool
-    numbers: str
-
-
 def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> Written:
     """Write every file anew from what is finished.
 
     Raises:
         OSError: the folder cannot be written. SettingError: its `pictures` are a link.
     """
-    cell_results = results(folder, comparison, cells)
-    once, chosen, choices = tuned(comparison, cell_results)
+    frame = figures_of(folder, comparison, cells)
+    once, chosen, choices = tuned(comparison, frame)
     table_grids = grids(once, scaled_words(cells), chosen, choices)
-    pictures = _pictures(folder, once, chosen)
+    pictures = _pictures(once, chosen)
+    write_files(folder.path, [picture for drawn in pictures.values() for picture in drawn])
     contents = {
-        CSV: as_csv(comparison, cells, cell_results, folder.path),
+        CSV: as_csv(frame),
         DIFFERENCES: differences_csv(once, chosen),
         MARKDOWN: markdown(table_grids),
         LATEX: latex(table_grids),
-        REPORT: _page(folder, comparison, cells, cell_results, table_grids, pictures),
+        REPORT: _page(folder, comparison, cells, frame, table_grids, pictures),
     }
     return Written(table_grids, [write(folder.path / name, content) for name, content in contents.items()])
 
 
-def curves(runs: Sequence[Result]) -> pd.DataFrame:
+def curves(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The curve of one method's runs: at each evaluation that all of them have, its `round`, `mean` and `std` of the
     accuracies, and the means of `payload`, `wire` and `seconds` so far."""
-    points = [point for run in runs for point in {point.of_round: point for point in run.curve}.values()]
     lines = []
-    for of_round, part in pd.DataFrame(points, columns=Point._fields).groupby("of_round"):
+    for of_round, part in pd.concat(runs).groupby(level=0):
         accuracy = spread(part["accuracy"])
         if accuracy is not None and len(part) == len(runs):
             means = {name: sum(part[name]) / len(part) for name in ("payload", "wire", "seconds")}
@@ -103,34 +89,29 @@ def curves(runs: Sequence[Result]) -> pd.DataFrame:
     return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire", "seconds"]).astype({"std": float})
 
 
-def _pictures(
-    folder: ComparisonFolder, comparison: Comparison, cell_results: Sequence[Result]
-) -> dict[str, list[Drawn]]:
-    """Row -> its pictures, which are left as files, too, each with its numbers."""
-    place = own_folder(folder.path, PICTURES)
-    frame = tidy(comparison, cell_results)
-    drawn: dict[str, list[Drawn]] = {}
+def _pictures(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Picture]]:
+    """Row -> its pictures."""
+    pictures: dict[str, list[Picture]] = {}
     for number, row in enumerate(comparison.rows, start=1):
-        runs: dict[str, list[Result]] = {method.label: [] for method in comparison.methods}
-        for found in cell_results:
-            if found.cell.row == row.label:
-                runs[found.cell.method].append(found)
-        curves_by_method = {method: curves(own) for method, own in runs.items() if own}
+        runs = by_method(frame, comparison, row.label)
+        curves_by_method = {method: curves(own["curve"].tolist()) for method, own in runs.items() if len(own)}
         last = {method: curve["mean"].iloc[-1] for method, curve in curves_by_method.items() if len(curve)}
         if not last:
             continue
         lowest = floor(frame, row.label)
         ends = ", ".join(f"{method} {100 * mean:.1f} %" for method, mean in last.items())
-        for kind, caption in CAPTIONS.items():
-            name = f"row{number}-{kind}"
-            svg = _draw(curves_by_method, kind, lowest.mean if lowest else None)
-            place.mkdir(exist_ok=True)
-            write(place / f"{name}.svg", svg)
-            write(place / f"{name}.csv", numbers_csv(_numbers(curves_by_method, kind)))
-            alt = f"Accuracy over {kind} on {row.label}, at the end: {ends}."
-            drawing = Drawn(svg, alt, caption, kind == "bytes", f"{PICTURES}/{name}.csv")
-            drawn.setdefault(row.label, []).append(drawing)
-    return drawn
+        pictures[row.label] = [
+            Picture(
+                f"row{number}-{kind}",
+                _draw(curves_by_method, kind, lowest.mean if lowest else None),
+                f"Accuracy over {kind} on {row.label}, at the end: {ends}.",
+                caption,
+                wide=kind == "bytes",
+                numbers=_numbers(curves_by_method, kind),
+            )
+            for kind, caption in CAPTIONS.items()
+        ]
+    return pictures
 
 
 def _numbers(curves_by_method: Mapping[str, pd.DataFrame], kind: str) -> list[list[object]]:
@@ -207,22 +188,21 @@ def _page(
     folder: ComparisonFolder,
     comparison: Comparison,
     cells: Sequence[Cell],
-    cell_results: Sequence[Result],
+    frame: pd.DataFrame,
     table_grids: Sequence[Grid],
-    pictures: Mapping[str, Sequence[Drawn]],
+    pictures: Mapping[str, Sequence[Picture]],
 ) -> str:
     title = comparison.title or f"Comparison {comparison.name}"
     seeds = ", ".join(map(str, comparison.seeds))
     lead = (
-        f"{len(cell_results)} of {len(cells)} cells finished: {len(comparison.rows)} rows × "
+        f"{frame['run'].count()} of {len(cells)} cells finished: {len(comparison.rows)} rows × "
         f"{len(comparison.methods)} methods × seeds {seeds}. Every method of a row has the same partition, initial "
         "models and samples of clients."
     )
     *measured, sizes = table_grids
     parts = [section("Accuracy", *map(_table, measured)), section("Cost", _table(sizes))]
-    for row, drawn in pictures.items():
-        parts.append(section(row, gallery(*(picture(*drawing) for drawing in drawn))))
-    parts.append(section("Runs", _runs(folder, comparison, cells, cell_results)))
+    parts += [section(row, gallery(*map(framed, drawn))) for row, drawn in pictures.items()]
+    parts.append(section("Runs", _runs(folder, comparison, frame)))
     parts.append(section("Settings", *_settings(comparison, cells)))
     foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}, of the differences in {DIFFERENCES}."
     return page(title, parts, lead, foot)
@@ -235,21 +215,17 @@ def _table(grid: Grid) -> Html:
     return element("div", paragraph(grid.title), table(grid.head, lines), *notes)
 
 
-def _runs(
-    folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell], cell_results: Sequence[Result]
-) -> Html:
-    of_cell = {found.cell.name: found for found in cell_results}
+def _runs(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFrame) -> Html:
+    """Every cell's figures, with its run's own report where it has one."""
     lines = []
-    for cell in cells:
-        figures: list[object] = [None] * (len(comparison.metrics) + 1)
-        report: object = "not finished"
-        if found := of_cell.get(cell.name):
-            figures = [None if value is None else f"{100 * value:.2f}" for value in found.values]
-            figures.append(f"{found.seconds:.0f}")
-            report = run = found.run.relative_to(folder.path).as_posix()
-            if (found.run / REPORT).exists():
-                report = link("report", f"{run}/{REPORT}")
-        lines.append([cell.row, cell.method, cell.seed, *figures, report])
+    for cell in frame.to_dict("records"):
+        values = [cell[f"metric: {metric}"] for metric in comparison.metrics]
+        figures = [None if value is None else f"{100 * value:.2f}" for value in values]
+        seconds = None if cell["seconds"] is None else f"{cell['seconds']:.0f}"
+        report = cell["run"] or "not finished"
+        if cell["run"] and (folder.path / cell["run"] / REPORT).exists():
+            report = link("report", f"{cell['run']}/{REPORT}")
+        lines.append([cell["row"], cell["method"], cell["seed"], *figures, seconds, report])
     head = ["row", "method", "seed", *(f"{metric}, %" for metric in comparison.metrics), "seconds", "report"]
     return table(head, lines, words=(0, 1, len(head) - 1))
 

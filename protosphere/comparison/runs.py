@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from protosphere.comparison.plan import OF_A_ROW
-from protosphere.core.errors import SettingError
 from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME
 from protosphere.record.metrics_lines import readable_size
-from protosphere.reports.results import Line, Results
+from protosphere.reports.results import Results
 
 RESAMPLES = 10_000
 # runs that differ in none of these have the same clients with the same rows
@@ -78,7 +77,7 @@ def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
         if first.settings.get(name) != other.settings.get(name):
             return f"their clients are not the same: setting `{name}` differs"
     correct, rows = [], []
-    before, after = _by_client(first), _by_client(other)
+    before, after = first.at_the_end, other.at_the_end
     for client in sorted(before.keys() & after.keys()):
         (old, count), (new, other_count) = before[client], after[client]
         if count != other_count:
@@ -95,29 +94,6 @@ def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
     low, high = np.percentile(gained[draws].sum(axis=1) / weight[draws].sum(axis=1), [2.5, 97.5])
     mean = float(gained.sum() / weight.sum())
     return Gain(mean, float(low), float(high), int((gained > 1e-9).sum()), int((gained < -1e-9).sum()))
-
-
-def _by_client(run: Results) -> dict[int, tuple[float, int]]:
-    """Partition -> accuracy and test rows at the last evaluation.
-
-    Raises:
-        SettingError: its figures are damaged.
-    """
-    none: Line = {"clients": {}}
-    last = next((line for line in reversed(run.lines) if line.get("evaluation")), none)
-    figures_by_client = {}
-    try:
-        for client, figures in last["clients"].items():
-            evaluation = figures.get("evaluation", {})
-            accuracy = evaluation.get(run.rule, [None])[0]
-            if accuracy is not None:
-                figures_by_client[int(client)] = float(accuracy), int(evaluation["rows"][0])
-    except (LookupError, TypeError, ValueError) as error:
-        raise SettingError(
-            f"{run.folder} has figures of clients that cannot be read ({type(error).__name__}: {error}); bring it back "
-            "from a copy."
-        ) from None
-    return figures_by_client
 
 
 def _percent(value: float | None) -> str:

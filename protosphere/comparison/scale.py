@@ -25,19 +25,8 @@ class Scaled:
     changes: Mapping[str, tuple[int | str, int | str]]
 
 
-def checked_scale(scale: float) -> float:
-    """The scale as it is.
-
-    Raises:
-        SettingError: it is not in (0, 1].
-    """
-    if not 0 < scale <= 1:
-        raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
-    return scale
-
-
 def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds: Sequence[int]) -> Scaled:
-    """Shrink rounds (2 at least), rows and clients (2 at least) by the factor `scale`.
+    """Shrink rounds (2 at least), rows and clients (2 at least) by the factor `scale`, below 1.
 
     What is counted in rounds shrinks with them, to 1 at least. A client keeps about as many rows as it had; where the
     partition cannot be drawn of so few rows or for so few clients, there are as many as it needs. A partition table
@@ -50,10 +39,9 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
     Raises:
         SettingError: the partition cannot be drawn of all rows either. DataError: the data cannot be opened.
     """
-    checked_scale(scale)
     new_settings = dict(settings)
     changes: dict[str, tuple[int | str, int | str]] = {}
-    if new_settings["partition"] == TABLE and scale < 1:
+    if new_settings["partition"] == TABLE:
         new_settings |= {"partition": "dirichlet", "partition-table": ""}
         changes["partition"] = ("dirichlet", TABLE)
 

@@ -10,7 +10,7 @@ from typing import Any
 from protosphere.comparison.folder import INDIFFERENT
 from protosphere.comparison.plan import Comparison, Entry, checked, entry_of, parse_metric, pick, plain
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import Scalar, nearest, shown
+from protosphere.core.settings import Scalar, shown
 from protosphere.data.domains import short_name
 from protosphere.launch.partition_preview import OF_PARTITION
 from protosphere.strategies import METHODS
@@ -46,7 +46,11 @@ def chosen(
         if text and not listed(text):
             raise SettingError(f"--{option} is {shown(text)}, which names none; leave it out for all.")
     if methods:
-        changes["methods"] = [_method(name, comparison) for name in listed(methods, _every_label(comparison.methods))]
+        # any method may be named, also one that the comparison lacks
+        own = {entry.settings["strategy"] for entry in comparison.methods}
+        others = [Entry(name, {"strategy": name}) for name in METHODS if name not in own]
+        every = [*comparison.methods, *others]
+        changes["methods"] = [pick(name, every, "--methods") for name in listed(methods, comparison.methods)]
     if datasets and own_data:
         changes["datasets"] = [entry_of(name, "datasets") for name in listed(datasets)]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
@@ -55,14 +59,14 @@ def chosen(
     if partitions:
         changes["partitions"] = _picked(partitions, comparison.partitions, "--partitions")
     if seeds:
-        changes["seeds"] = [_parse_scalar(seed) for seed in listed(seeds)]
+        changes["seeds"] = [int(seed) if seed.isascii() and seed.isdigit() else seed for seed in listed(seeds)]
     if metric:
         changes["metrics"] = [parse_metric(name) for name in listed(metric)]
     if target is not None:
         changes["target"] = target
     narrowed = checked(partial(replace, comparison), changes)
     if baseline:
-        return replace(narrowed, baseline=pick(baseline, narrowed.methods, "--baseline", _names_of_method).label)
+        return replace(narrowed, baseline=pick(baseline, narrowed.methods, "--baseline").label)
     if narrowed.baseline not in ("", *(entry.label for entry in narrowed.methods)):
         # --methods leaves the file's out
         return replace(narrowed, baseline="")
@@ -70,7 +74,7 @@ def chosen(
 
 
 def _picked(names: str, entries: Sequence[Entry], option: str) -> list[Entry]:
-    return [pick(name, entries, option, _names) for name in listed(names, _every_label(entries))]
+    return [pick(name, entries, option) for name in listed(names, entries)]
 
 
 def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequence[str] = ()) -> Comparison:
@@ -122,51 +126,18 @@ def _name_partition(settings: Mapping[str, Scalar]) -> str:
     return ", ".join(parts)
 
 
-def _names(entry: Entry) -> list[str]:
-    """What a data set or partition may be called by."""
-    dataset = str(entry.settings.get("dataset", ""))
-    names = {entry.label, dataset, short_name(dataset) if dataset else "", entry.base.partition("-")[2]}
-    return sorted(names - {""})
+def listed(text: str, entries: Sequence[Entry] = ()) -> list[str]:
+    """What a list with commas holds; labels of `entries` that hold commas themselves are found whole, the longest
+    first.
 
-
-def _method(name: str, comparison: Comparison) -> Entry:
-    """One of the comparison's, by its label, else a strategy of that name as it stands there first, or is by itself."""
-    for same in (str, plain):
-        for entry in comparison.methods:
-            if same(name) == same(entry.label):
-                return entry
-    for entry in comparison.methods:
-        if name == entry.settings["strategy"]:
-            return entry
-    if name in METHODS:
-        return entry_of(name, "methods")
-    names = list(dict.fromkeys([*(entry.label for entry in comparison.methods), *METHODS]))
-    raise SettingError(f"--methods has {shown(name)}{nearest(name, names)}; one of {', '.join(names)} is allowed.")
-
-
-def _names_of_method(entry: Entry) -> list[str]:
-    return list(dict.fromkeys([entry.label, str(entry.settings["strategy"])]))
-
-
-def listed(text: str, labels: Sequence[str] = ()) -> list[str]:
-    """What a list with commas holds; of `labels` those that hold commas themselves are found whole, the longest first.
-
-    >>> listed("local, frame (control, sends nothing)", ["local", "frame (control, sends nothing)"])
+    >>> listed("local, frame (control, sends nothing)", [Entry("frame (control, sends nothing)")])
     ['local', 'frame (control, sends nothing)']
     """
     parts = [item.strip() for item in text.split(",") if item.strip()]
-    plain_labels = {plain(label) for label in labels}
+    plain_labels = {plain(entry.label) for entry in entries}
     names = []
     while parts:
         length = next((n for n in range(len(parts), 1, -1) if plain("".join(parts[:n])) in plain_labels), 1)
         names.append(", ".join(parts[:length]))
         parts = parts[length:]
     return names
-
-
-def _every_label(entries: Sequence[Entry]) -> list[str]:
-    return [entry.label for entry in entries]
-
-
-def _parse_scalar(text: str) -> Scalar:
-    return int(text) if text.isascii() and text.isdigit() else text

@@ -5,12 +5,10 @@ import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from protosphere.comparison.folder import FILE as COMPARISON
 from protosphere.core.errors import SettingError
@@ -18,7 +16,7 @@ from protosphere.core.files import LARGEST_RECORD, read_whole
 from protosphere.core.home import discard_stores, stores
 from protosphere.core.settings import is_run_name, nearest, shown
 from protosphere.record.folder import RunFolder
-from protosphere.record.locations import results_root
+from protosphere.record.locations import held, results_root
 from protosphere.record.metrics_lines import is_up_to_date, up_to_date
 
 
@@ -92,13 +90,9 @@ def delete(folders: Sequence[Path]) -> None:
         OSError: one cannot be taken away.
     """
     places = list(dict.fromkeys(folder.resolve() for folder in folders))
-    locks = [FileLock(place / ".lock", timeout=0) for place in places]
-    try:
-        for place, lock in zip(places, locks, strict=True):
-            try:
-                lock.acquire()
-            except Timeout:
-                raise SettingError(f"{place} is being written; wait for its end, or stop it first.") from None
+    with ExitStack() as locks:
+        for place in places:
+            locks.enter_context(held(place, "a run or a comparison"))
         for place in places:
             for run in _runs_of(place):
                 with suppress(SettingError):
@@ -107,9 +101,6 @@ def delete(folders: Sequence[Path]) -> None:
             shutil.rmtree(place)
         for link in folders:
             link.unlink(missing_ok=True)
-    finally:
-        for lock in locks:
-            lock.release()
 
 
 def _runs_of(folder: Path) -> Iterator[RunFolder]:
@@ -162,16 +153,14 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _is_held(folder: Path) -> bool:
-    lock = FileLock(folder / ".lock", timeout=0)
+    # a folder without a lock is not to get one by being looked at
+    if not os.access(folder / ".lock", os.F_OK):
+        return False
     try:
-        # a folder without a lock is not to get one by being looked at
-        if not (folder / ".lock").exists():
+        with held(folder, "a run"):
             return False
-        lock.acquire()
-    except (Timeout, OSError):
+    except SettingError:
         return True
-    lock.release()
-    return False
 
 
 def _size(folder: Path) -> int:

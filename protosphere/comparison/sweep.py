@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from protosphere.comparison.figures import VALIDATION, Result, Spread, by_method, spread, tidy
+from protosphere.comparison.figures import VALIDATION, Spread, by_method, spread
 from protosphere.comparison.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
@@ -106,30 +106,29 @@ def _read(
     return {name for row in rows for choice in choices for name in settings_read(row | choice)}
 
 
-def tuned(comparison: Comparison, cell_results: Sequence[Result]) -> tuple[Comparison, list[Result], list[Choice]]:
-    """The comparison with each swept method once, its finished runs with those of what was chosen under its name, and
-    what was chosen."""
+def tuned(comparison: Comparison, frame: pd.DataFrame) -> tuple[Comparison, pd.DataFrame, list[Choice]]:
+    """The comparison with each swept method once, its finished cells with those of what was chosen under its name, and
+    what was chosen.
+
+    Args:
+        frame: of all cells.
+    """
+    frame = frame[frame["status"] == "completed"]
     of_variant = {entry.label: entry.of for entry in comparison.methods if entry.of}
-    if not of_variant:
-        return comparison, list(cell_results), []
-    frame = tidy(comparison, cell_results)
     choices = [
         _choice(frame, comparison, row.label, of)
         for row in comparison.rows
         for of in dict.fromkeys(of_variant.values())
     ]
-    chosen = {(choice.row, choice.chosen) for choice in choices}
-    chosen_results = []
-    for found in cell_results:
-        of = of_variant.get(found.cell.method)
-        if of is None:
-            chosen_results.append(found)
-        elif (found.cell.row, found.cell.method) in chosen:
-            chosen_results.append(replace(found, cell=replace(found.cell, method=of)))
+    label_of = {(choice.row, choice.chosen): choice.method for choice in choices}
+    labels = []
+    for row, method in zip(frame["row"], frame["method"], strict=True):
+        labels.append(label_of.get((row, method)) if method in of_variant else method)
+    once = frame.assign(method=labels).dropna(subset="method")
     methods = {
         entry.of or entry.label: replace(entry, label=entry.of or entry.label, of="") for entry in comparison.methods
     }
-    return replace(comparison, methods=tuple(methods.values())), chosen_results, choices
+    return replace(comparison, methods=tuple(methods.values())), once, choices
 
 
 def _of_words(text: str) -> tuple[str, list[Scalar]]:

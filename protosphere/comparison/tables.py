@@ -11,25 +11,22 @@ from rich.text import Text
 
 from protosphere.comparison.budget import differ, left_over
 from protosphere.comparison.figures import (
-    DIGITS,
-    Result,
     Spread,
     by_method,
     by_seed,
     every_difference,
-    of_cells,
-    percent,
     spread,
-    tidy,
 )
 from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import Choice
+from protosphere.record.figures import MAJORITY
 from protosphere.record.metrics_lines import readable_size
 
 FLOOR = "majority class"
 PAPER = "paper"
 NONE = "-"
+DIGITS = 2  # of a percentage
 TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -58,23 +55,20 @@ class Grid:
 
 
 def grids(
-    comparison: Comparison, scaled: Sequence[str], cell_results: Sequence[Result], choices: Sequence[Choice] = ()
+    comparison: Comparison, scaled: Sequence[str], frame: pd.DataFrame, choices: Sequence[Choice] = ()
 ) -> list[Grid]:
     """The accuracies, the differences to the baseline where there is another method, what a sweep has tried, the bytes.
 
     Args:
         scaled: what was made smaller, in words; shown under every table.
-        choices: what was chosen of methods that were swept; comparison and cell_results have these once, see `tuned`.
+        frame: of the finished cells.
+        choices: what was chosen of methods that were swept; comparison and frame have these once, see `tuned`.
     """
     if scaled and comparison.paper:
         comparison = replace(comparison, paper=())
         scaled = [*scaled, "the paper's figures are left out: they are of its own settings, unscaled"]
-    frame = tidy(comparison, cell_results)
-    notes = list(scaled)
-    for found in cell_results:
-        note = f"{found.cell.row}, {found.cell.method}: with {found.summary.get('companion')}"
-        if "companion" in found.summary and note not in notes:
-            notes.append(note)
+    companions = frame.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
+    notes = [*scaled, *(f"{row}, {method}: with {name}" for row, method, name in companions.itertuples(index=False))]
     notes += [*map(_describe_choice, choices), *filter(None, [comparison.note])]
     notes += ["epochs scaled by --equal-steps"] if comparison.equal_steps else []
     notes += _different_budgets(comparison, frame)
@@ -188,7 +182,7 @@ def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]
         steps = {
             method: mean.mean
             for method, runs in by_method(frame, comparison, row.label).items()
-            if (mean := spread(runs["steps"]))
+            if (mean := spread(runs["gradient_steps"]))
         }
         if differ(list(steps.values())):
             steps_text = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
@@ -246,17 +240,17 @@ def _costs(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) ->
 
 def _cost(runs: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
     """What the runs of a method in a row took on average, in words; values a round where each has four bytes."""
-    values, steps = runs["values"], spread(runs["steps"])
+    values, steps = runs["values"], spread(runs["gradient_steps"])
     cost = {
-        "whole run": _pair(runs[["payload", "wire"]]),
+        "whole run": _pair(runs[["payload_bytes", "wire_bytes"]]),
         "M a round": f"{values.mean() / 1e6:.4g}" if len(values) and values.notna().all() else NONE,
         "steps": f"{steps.mean:.4g}" if steps else NONE,
     }
     if comparison.target is not None:
-        reached = runs.dropna(subset="reached_of_round")
-        text = _pair(reached[["reached_payload", "reached_wire"]])
+        reached = runs.dropna(subset="target_round")
+        text = _pair(reached[["target_payload_bytes", "target_wire_bytes"]])
         if len(reached):
-            text += f", round {reached['reached_of_round'].mean():.3g}"
+            text += f", round {reached['target_round'].mean():.3g}"
             text += _some_seeds(len(reached), len(comparison.seeds))
         cost[f"to {100 * comparison.target:g} %"] = text
     return cost
@@ -266,8 +260,8 @@ def accuracy(value: Spread | None, seeds: int) -> str:
     """`82.90 ± 0.46`; of one seed without spread; with the number of seeds where some are missing."""
     if value is None:
         return NONE
-    within = f" ± {percent(value.std)}" if value.std is not None else ""
-    return percent(value.mean) + within + _some_seeds(value.seeds, seeds)
+    within = "" if value.std is None else f" ± {100 * value.std:.{DIGITS}f}"
+    return f"{100 * value.mean:.{DIGITS}f}{within}{_some_seeds(value.seeds, seeds)}"
 
 
 def _some_seeds(some: int, seeds: int) -> str:
@@ -276,8 +270,7 @@ def _some_seeds(some: int, seeds: int) -> str:
 
 def floor(frame: pd.DataFrame, row: str) -> Spread | None:
     """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round."""
-    floors = of_cells(frame, row).dropna(subset="floor").groupby("seed")["floor"]
-    return spread(sum(values) / len(values) for _, values in floors)
+    return spread(frame[frame["row"] == row].astype({MAJORITY: float}).groupby("seed")[MAJORITY].mean())
 
 
 def _pair(sizes: pd.DataFrame) -> str:

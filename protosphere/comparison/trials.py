@@ -8,7 +8,7 @@ from pathlib import Path
 
 from protosphere.comparison.budget import equal_epochs
 from protosphere.comparison.plan import NOT_HERE, Comparison, Entry, Row
-from protosphere.comparison.scale import Scaled, checked_scale, describe_scaling, scaled
+from protosphere.comparison.scale import describe_scaling, scaled
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
@@ -65,7 +65,7 @@ def cells(
     Args:
         overrides: what `-c` says, for all cells.
         data: where data sets lie, by the name that the comparison has for them.
-        scale: see compare_scale.py.
+        scale: see scale.py.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
@@ -73,41 +73,34 @@ def cells(
     _refuse_overrides(comparison, overrides)
     _refuse_unread(comparison, overrides)
     data = {name: os.path.abspath(Path(place).expanduser()) for name, place in data.items()}
-    combinations, all_items = [], set()
+    planned, all_items = [], set()
     for row in comparison.rows:
         settings_by_method = {
             method.label: settings_of(comparison, row, method, overrides) for method in comparison.methods
         }
         if comparison.equal_steps:
             settings_by_method = equal_epochs(settings_by_method)
-        for method in comparison.methods:
-            for seed in comparison.seeds:
-                settings = settings_by_method[method.label]
-                items = _items(str(settings["dataset"]), data)
-                all_items |= set(items)
-                dataset = ",".join(_placed(item, data) for item in items)
-                combinations.append((row, method, seed, settings | {"seed": seed, "dataset": dataset}))
+        for method, settings in settings_by_method.items():
+            items = _items(str(settings["dataset"]), data)
+            all_items |= set(items)
+            planned.append((row, method, settings | {"dataset": ",".join(_placed(item, data) for item in items)}))
     _refuse_idle(data, all_items)
-    _refuse_missing([(row, settings) for row, _, seed, settings in combinations if seed == comparison.seeds[0]])
-    checked_scale(scale)
-    smaller: dict[str, Scaled] = {}
-    new_cells = []
-    for row, method, seed, settings in combinations:
-        name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
+    _refuse_missing([(row, settings) for row, _, settings in planned])
+    if not 0 < scale <= 1:
+        raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
+    checked = []
+    for row, method, settings in planned:
         scaling = ""
         if scale < 1:
-            # a row's partition is tried once, not once a seed
-            key = json.dumps(settings | {"seed": 0}, sort_keys=True)
-            if key not in smaller:
-                smaller[key] = scaled(settings, scale, comparison.seeds)
-            settings = smaller[key].settings | {"seed": seed}
-            scaling = describe_scaling(scale, smaller[key].changes)
-        new_cells.append(Cell(name, row.label, method.label, seed, settings, scaling))
-    names = [cell.name for cell in new_cells]
+            smaller = scaled(settings, scale, comparison.seeds)
+            settings, scaling = smaller.settings, describe_scaling(scale, smaller.changes)
+        for seed in comparison.seeds:
+            name = "-".join(_slug(part) for part in (row.label, method, f"seed{seed}"))
+            checked.append(_check_cell(Cell(name, row.label, method, seed, settings | {"seed": seed}, scaling)))
+    names = [cell.name for cell in checked]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise SettingError(f"two cells would have the folder {twice}: give rows and methods labels that differ more.")
-    checked = [_check_cell(cell) for cell in new_cells]
     swept = {entry.label for entry in comparison.methods if entry.of}
     for cell in checked:
         if cell.method in swept and not float(cell.settings["validation-share"]) > 0:
@@ -181,22 +174,18 @@ def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -
     for name, remedy in (NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}).items():
         if name in overrides:
             raise SettingError(f"setting `{name}` differs by cell or machine; use {remedy} for it.")
-    for entries, what in ((comparison.datasets, "data set"), (comparison.partitions, "partition")):
-        for name in overrides:
-            if len(entries) > 1 and any(name in entry.settings for entry in entries):
-                raise SettingError(
-                    f"setting `{name}` is what the {what}s of this comparison differ in; choose some of them instead."
-                )
+    in_rows = {"dataset"}.union(*(entry.settings for entry in comparison.datasets))
+    if len(comparison.datasets) > 1 and (differing := sorted(overrides.keys() & in_rows)):
+        raise SettingError(
+            f"setting `{differing[0]}` is what the data sets of this comparison differ in; choose some of them by "
+            "--datasets, or say by --data where they lie."
+        )
     for method in comparison.methods:
         if differing := sorted(overrides.keys() & method.settings.keys()):
             raise SettingError(
                 f"setting `{differing[0]}` is one of the method {shown(method.label)}, whose name may say it; change "
                 "the file instead."
             )
-    if "dataset" in overrides and len(comparison.datasets) > 1:
-        raise SettingError(
-            "setting `dataset` is what the rows differ in; use --datasets, or --data for where they lie."
-        )
 
 
 def _refuse_unread(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:

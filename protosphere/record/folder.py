@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from protosphere.core import plugins
@@ -32,10 +31,14 @@ from protosphere.core.home import MARK, mark, stores
 from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables, provenance, snapshots
-from protosphere.record.locations import find_run, own_folder, results_root
+from protosphere.record.locations import find_run, held, own_folder, results_root
 
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
+REMEDY = "bring it back from a copy, or start a new run"
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
+
+
+Content = TypeVar("Content", dict[str, Any], list[dict[str, Any]])
 
 
 class RunFolder:
@@ -136,53 +139,34 @@ class RunFolder:
             )
         if not (folder.path / "checkpoint.safetensors").exists():
             raise SettingError(f"{folder.path} holds no checkpoint: no round was finished; start a new run.")
-        saved_settings = folder.settings()
-        # first the method, whose code the rest needs: the one that is asked for may run, another that is kept may not
-        folder._refuse_changes(saved_settings, run_config, {"strategy"} & saved_settings.keys())
-        old = as_of_today(saved_settings)
-        folder._refuse_changes(old, run_config, (old.keys() | run_config.keys()) - MAY_DIFFER_ON_RESUME)
+        if differing := difference(folder.settings(), run_config, MAY_DIFFER_ON_RESUME, as_of_today):
+            name, old, new = differing
+            raise SettingError(
+                f"cannot resume {folder.path}: setting `{name}` was {old} and is now {new}; give the old value, or "
+                "start a new run."
+            )
         return folder
-
-    def _refuse_changes(self, old: Mapping[str, Any], new: Mapping[str, Any], names: Set[str]) -> None:
-        for name in sorted(names):
-            if old.get(name) != new.get(name):
-                raise SettingError(
-                    f"cannot resume {self.path}: setting `{name}` was {shown(old.get(name))} and is now "
-                    f"{shown(new.get(name))}; give the old value, or start a new run."
-                )
 
     def settings(self) -> dict[str, Any]:
         """The settings that the run was started with."""
-        settings: dict[str, Any] = self._read_json("settings.json", dict)
-        return settings
+        return self._read_json("settings.json", dict)
 
     def roster(self) -> list[dict[str, Any]]:
         """Who took part when the run was started, or last resumed."""
-        roster: list[dict[str, Any]] = self._read_json("roster.json", list)
-        return roster
+        return self._read_json("roster.json", list)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the folder while a server runs in it. The operating system lets go of it when the process dies.
+        """Hold the folder while a server runs in it.
 
         Raises:
             SettingError: another process holds it.
         """
-        lock = FileLock(self.path / ".lock", timeout=0)
-        with _writing_to(self.path):
-            try:
-                lock.acquire()
-            except Timeout:
-                raise SettingError(
-                    f"{self.path} is being written by a run that has not ended; wait for it, or stop it first."
-                ) from None
-        # of a server that was killed while it wrote
-        for temporary in self.path.glob(".*.tmp"):
-            temporary.unlink(missing_ok=True)
-        try:
+        with held(self.path, "a run"):
+            # of a server that was killed while it wrote
+            for temporary in self.path.glob(".*.tmp"):
+                temporary.unlink(missing_ok=True)
             yield
-        finally:
-            lock.release()
 
     def mark_home(self) -> None:
         """Let workers of other machines know this home for the run's own."""
@@ -248,8 +232,7 @@ class RunFolder:
 
     def status(self) -> dict[str, Any]:
         """Inverse of `write_status`."""
-        status: dict[str, Any] = self._read_json("status.json", dict, is_sealed=False)
-        return status
+        return self._read_json("status.json", dict, is_sealed=False)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """The run's outcome."""
@@ -257,8 +240,7 @@ class RunFolder:
 
     def summary(self) -> dict[str, Any]:
         """Inverse of `write_summary`."""
-        summary: dict[str, Any] = self._read_json("summary.json", dict)
-        return summary
+        return self._read_json("summary.json", dict)
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
@@ -329,7 +311,7 @@ class RunFolder:
         except DamagedError as error:
             raise SettingError(f"a line of {path} {error}.") from None
         except (OSError, ValueError) as error:
-            raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
+            raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
 
     def truncate(self, last_round: int) -> None:
         """Drop what was written after the line of `last_round`: those rounds are run again.
@@ -361,11 +343,14 @@ class RunFolder:
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
         """The server's state after a round: tensors, and a JSON value beside them."""
-        self._save("checkpoint.safetensors", tensors, {"run": self.name, "meta": json.dumps(meta, allow_nan=False)})
+        metadata = {"run": self.name, "meta": json.dumps(meta, allow_nan=False)}
+        with self._replacing("checkpoint.safetensors") as temporary:
+            write_tensors(temporary, tensors, metadata)
 
     def save_prototypes(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, int]) -> None:
         """The newest round's prototypes, global and local, for the report; and what there is to say of them."""
-        self._save("prototypes.safetensors", tensors, {name: str(value) for name, value in about.items()})
+        with self._replacing("prototypes.safetensors") as temporary:
+            write_tensors(temporary, tensors, {name: str(value) for name, value in about.items()})
         with _writing_to(self.path):
             snapshots.keep(self.path, about["round"], dict(tensors))
 
@@ -403,20 +388,16 @@ class RunFolder:
             )
         return tensors, meta
 
-    def _save(self, name: str, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str]) -> None:
-        with self._replacing(name) as temporary:
-            write_tensors(temporary, tensors, metadata)
-
-    def _read_json(self, name: str, kind: type, is_sealed: bool = True) -> Any:
+    def _read_json(self, name: str, kind: type[Content], is_sealed: bool = True) -> Content:
         path = self.path / name
         try:
             content = read_sealed(path) if is_sealed else json.loads(read_whole(path, LARGEST_RECORD))
         except DamagedError as error:
             raise SettingError(f"{path} {error}.") from None
         except (OSError, ValueError) as error:
-            raise SettingError(f"{path} cannot be read ({error}); start a new run.") from None
+            raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
         if not isinstance(content, kind):
-            raise SettingError(f"{path} holds no {kind.__name__}, which this program wrote there; start a new run.")
+            raise SettingError(f"{path} holds no {kind.__name__}, which this program wrote there; {REMEDY}.")
         return content
 
     def _write_json(self, name: str, value: Any) -> None:
@@ -433,6 +414,29 @@ class RunFolder:
         """A temporary file that takes the place of `name` when it is whole, and goes when it is not."""
         with _writing_to(self.path), replacing(self.path / name) as temporary:
             yield temporary
+
+
+def difference(
+    old: Mapping[str, Any],
+    new: Mapping[str, Any],
+    indifferent: Set[str],
+    as_of_today: Callable[[Mapping[str, Any]], Mapping[str, Any]],
+) -> tuple[str, str, str] | None:
+    """The first setting in which two runs differ, and in words what it is in each; None where they compute the same.
+
+    Args:
+        indifferent: settings in which they may differ.
+        as_of_today: makes what this version would have kept of the old ones.
+    """
+    # first the method, whose code the rest needs: the new one's may run, another that the old one names may not
+    names: Set[str] = {"strategy"} & old.keys()
+    if all(old[name] == new.get(name) for name in names):
+        old = as_of_today(old)
+        names = (old.keys() | new.keys()) - indifferent
+    for name in sorted(names):
+        if old.get(name) != new.get(name):
+            return name, shown(old.get(name)), shown(new.get(name))
+    return None
 
 
 @contextmanager

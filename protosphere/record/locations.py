@@ -2,8 +2,11 @@
 
 import json
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from protosphere.core.errors import SettingError
 from protosphere.core.files import LARGEST_RECORD, read_whole
@@ -55,6 +58,31 @@ def own_folder(folder: Path, name: str) -> Path:
     if place.is_symlink():
         raise SettingError(f"{place} is a link to elsewhere; take it away.")
     return place
+
+
+@contextmanager
+def held(folder: Path, what: str) -> Iterator[None]:
+    """Hold a run's or a comparison's folder. The operating system lets go of it when the process dies.
+
+    Args:
+        what: what holds it elsewhere, if it is held: "a run".
+
+    Raises:
+        SettingError: another process holds it, or it cannot be written.
+    """
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise SettingError(
+            f"{folder} is being written by {what} that has not ended; wait for it, or stop it first."
+        ) from None
+    except OSError as error:
+        raise SettingError(f"{folder} cannot be written ({error.strerror}).") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def folder_of(flower_run: str, results: Path, most: int | None = None) -> Path | None:

@@ -13,13 +13,14 @@ import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 POINTS = 72  # of an inch, in which SVG measures
 HALF = (5.7, 3.6)  # inches: half of the page's width, where letters are as large as the page's
@@ -44,6 +45,7 @@ ON_DARK = {
 }
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 COLOUR_MAP = "viridis"
+MOST_NAMED = 32  # classes, or clients, that have their names along an axis
 
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -101,6 +103,17 @@ def number_cells(axes: "Axes", texts: Mapping[tuple[int, int], str], shades: Any
         # of its own colour: it must not turn with the reader's colour scheme, since the cell does not
         colour = "#fdfdfd" if shades[row, column] < 0.6 else "#101010"
         axes.text(column, row, texts[row, column], ha="center", va="center", fontsize=size, color=colour)
+
+
+def square(axes: "Axes", cells: Any, names: Sequence[str], label: str, most: float) -> "AxesImage":
+    """A map of classes by classes, with names along its axes where there are few and a scale beside it."""
+    image = axes.imshow(cells, vmin=0, vmax=most, interpolation="none", cmap=COLOUR_MAP)
+    colour_bar(image, label, pad=0.02, fraction=0.046)
+    if len(names) <= MOST_NAMED:
+        axes.set_xticks(range(len(names)), names, rotation=90 if max(map(len, names)) > 2 else 0)
+        axes.set_yticks(range(len(names)), names)
+    axes.grid(visible=False)
+    return image
 
 
 def colour_bar(image: Any, label: str, **look: Any) -> Any:

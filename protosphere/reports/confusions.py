@@ -9,7 +9,6 @@ import numpy.typing as npt
 from protosphere.core.text import cut_apart
 from protosphere.record.confusion import OTHER, by_class, together
 from protosphere.reports import canvas, page
-from protosphere.reports.maps import MOST_NAMED
 from protosphere.reports.page import Html
 from protosphere.reports.pictures import Picture
 from protosphere.reports.results import Results
@@ -48,13 +47,8 @@ def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
     # one drawing, laid out once, whose cells alone change
     with canvas.figure((canvas.HALF[0], 4.9)) as drawn:
         axes = drawn.add_subplot()
-        image = axes.imshow(np.zeros((K, K)), vmin=0, vmax=100, interpolation="none", cmap=canvas.COLOUR_MAP)
-        canvas.colour_bar(image, "share of the true class (%)", pad=0.02, fraction=0.046)
-        if K <= MOST_NAMED:
-            axes.set_xticks(range(K), names, rotation=90 if max(map(len, names)) > 2 else 0)
-            axes.set_yticks(range(K), names)
+        image = canvas.square(axes, np.zeros((K, K)), names, "share of the true class (%)", 100)
         axes.set(xlabel="predicted class", ylabel="true class")
-        axes.grid(visible=False)
         pictures = []
         for place, (name, triples) in enumerate(chosen):
             counts = np.zeros((K, K), dtype=np.int64)
@@ -116,4 +110,4 @@ def class_table(results: Results) -> Iterator[Html]:
     ]
     caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
     table = page.table(["class", "rows", *(name for name, _ in triples_by_name)], rows, caption)
-    yield page.details(f"accuracy of the {len(rows)} classes", table) if len(rows) > MOST_NAMED else table
+    yield page.details(f"accuracy of the {len(rows)} classes", table) if len(rows) > canvas.MOST_NAMED else table

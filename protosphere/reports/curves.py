@@ -6,68 +6,56 @@ from typing import TYPE_CHECKING, Any
 from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, SOFT
-from protosphere.reports.pictures import Picture, dots, plain_numbers, whole_rounds
+from protosphere.reports.pictures import Picture, dots, plain_numbers, rows_of, whole_rounds
 from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
 MOST_SMALL = 20  # clients with a picture of their own
 IN_A_ROW = 5
 TOTAL = "loss"  # the weighted sum of its parts
-PERCENT = (0, 20, 40, 60, 80, 100)
 ORDERS = {"worst": "worst first", "size": "fewest rows first"}
 
 
 def loss_over_rounds(results: Results) -> Picture | str:
     """The total and every part of it, the mean over clients."""
-    losses = [
-        (line["round"], line["training"]["loss"]) for line in results.lines if line.get("training", {}).get("loss")
-    ]
-    if not losses:
+    table = results.rounds.filter(regex="^loss(/|$)").dropna(how="all")
+    if table.empty:
         return "Loss over rounds: no client trained."
-    rounds = [number for number, _ in losses]
-    every = dict.fromkeys(name for _, parts in losses for name in parts)
-    names = sorted(every, key=lambda name: name != TOTAL)
+    table.columns = table.columns.str.removeprefix("loss/")
+    names = sorted(table, key=lambda name: name != TOTAL)
+    table = table[names]
     # a method may call one of its parts so
     named_otherwise = {TOTAL: "total", "total": "part total"}
     heads = [named_otherwise.get(name, name) for name in names]
     labels = dict(zip(names, cut_apart(heads, 30), strict=True))
     # where there is one part the total is the same curve
-    drawn_names = [name for name in names if name != TOTAL or len(names) != 2 or not _equal(losses, names)]
+    is_one = len(names) == 2 and table[names[0]].equals(table[names[1]])
+    drawn_names = names[1:] if is_one else names
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
         for place, name in enumerate(drawn_names):
-            values = [parts.get(name, float("nan")) for _, parts in losses]
             style: Any = "-" if name == TOTAL else ((0, (4, 1.5)), (0, (1.5, 1.5)))[place % 2]
             colour = COLOURS[place % len(COLOURS)]
-            axes.plot(
-                rounds, values, color=colour, linestyle=style, marker=dots(rounds), markersize=3.5, label=labels[name]
-            )
-        values = [parts[name] for _, parts in losses for name in drawn_names if name in parts]
-        if min(values) > 0 and max(values) > 30 * min(values):
+            look = {"color": colour, "linestyle": style, "marker": dots(table), "markersize": 3.5}
+            axes.plot(table.index, table[name], label=labels[name], **look)
+        least, most = table[drawn_names].min().min(), table[drawn_names].max().max()
+        if least > 0 and most > 30 * least:
             axes.set_yscale("log")
             plain_numbers(axes.yaxis)
         axes.set(xlabel="round", ylabel="loss")
         whole_rounds(axes)
         drawn.legend(loc="outside lower center", ncols=3)
         svg = canvas.svg(drawn)
-    first, last = losses[0][1], losses[-1][1]
-    changes = "; ".join(
-        f"{labels[name]} from {first[name]:.3g} to {last[name]:.3g}"
-        for name in names
-        if {name} <= first.keys() & last.keys()
-    )
+    ends = table.iloc[[0, -1]].dropna(axis=1)
+    changes = "; ".join(f"{labels[name]} from {ends[name].iloc[0]:.3g} to {ends[name].iloc[1]:.3g}" for name in ends)
     caption = (
         "Training loss, the mean of each round's steps over clients, weighted by rows. The parts are before their "
         "weights; the total has these."
     )
-    rows = [[number, *(parts.get(name) for name in names)] for number, parts in losses]
-    return Picture("loss", svg, f"Loss over rounds: {changes}.", caption, numbers=[["round", *heads], *rows])
-
-
-def _equal(losses: Sequence[tuple[int, Any]], names: Sequence[str]) -> bool:
-    return all(len({parts.get(name) for name in names}) == 1 for _, parts in losses)
+    numbers = [["round", *heads], *rows_of(table)]
+    return Picture("loss", svg, f"Loss over rounds: {changes}.", caption, numbers=numbers)
 
 
 def clients_over_rounds(results: Results) -> list[tuple[str, Picture]]:
@@ -106,15 +94,25 @@ def _draw_small(
     down = -(-len(partitions) // across)
     models = {client["partition"]: client["model"] for client in results.roster}
     short = dict(zip(models, cut_apart(list(models.values()), 22), strict=True))
-    with canvas.figure((canvas.WHOLE[0], 0.7 + 1.65 * down)) as drawn:
-        _panels(drawn, across, [curves[partition] for partition in partitions], results.of_rule("mean"))
-        for place, partition in enumerate(partitions):
+    width, height = canvas.WHOLE[0], 0.7 + 1.65 * down
+    with canvas.figure((width, height)) as drawn:
+        # margins in inches: to find them for twenty panels takes matplotlib as long as to draw them
+        drawn.set_layout_engine(None)
+        drawn.subplots_adjust(0.7 / width, 0.6 / height, 1 - 0.1 / width, 1 - 0.3 / height, wspace=0.1, hspace=0.28)
+        panels = drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
+        for partition, axes in zip(partitions, panels, strict=False):
+            _draw_client(axes, curves[partition], [*results.figure("accuracy").items()])
             row_count = f", {rows[partition]} rows" if rows[partition] else ""
-            title = f"{partition}: {100 * curves[partition][-1][1]:.0f} %{row_count}"
-            left, bottom = _corner(place, across)
-            drawn.axes[0].text(left, bottom + 1.05, title, fontsize=9.5)
-            model_name = short[partition]
-            drawn.axes[0].text(left + 0.97, bottom + 0.05, model_name, ha="right", fontsize=8, color=SOFT)
+            axes.set_title(f"{partition}: {100 * curves[partition][-1][1]:.0f} %{row_count}", fontsize=9.5)
+            axes.text(0.97, 0.05, short[partition], ha="right", fontsize=8, color=SOFT, transform=axes.transAxes)
+        # which all panels share
+        panels[0].set(ylim=(-3, 103), yticks=range(0, 101, 20))
+        whole_rounds(panels[0], most=4)
+        for axes in panels[len(partitions) - across : len(partitions)]:
+            # also where the last row is not full
+            axes.tick_params(labelbottom=True)
+        for axes in panels[len(partitions) :]:
+            axes.remove()
         drawn.supxlabel("round", fontsize=9.5)
         drawn.supylabel("test accuracy (%)", fontsize=9.5)
         svg = canvas.svg(drawn)
@@ -134,61 +132,11 @@ def _draw_small(
     return Picture(f"clients-{name}", svg, alt, caption, wide=True, numbers=[heads, *table])
 
 
-Points = Sequence[tuple[int, float]]  # round, accuracy as a share
-
-
-def _corner(place: int, across: int) -> tuple[float, float]:
-    """Left and bottom of a panel, each of which is one wide and one high."""
-    return 1.1 * (place % across), -1.28 * (place // across)
-
-
-def _panels(drawn: "Figure", across: int, panels: Sequence[Points], mean: Points) -> None:
-    """A panel a curve, each over the mean, in one pair of axes; with a pair each matplotlib takes ten times as long."""
-    from matplotlib.collections import LineCollection
-    from matplotlib.ticker import MaxNLocator
-
-    all_rounds = [of_round for curve in (mean, *panels) for of_round, _ in curve]
-    first, last = min(all_rounds), max(all_rounds)
-    span = max(last - first, 1)
-    # beyond both ends, as axes are: the round numbers among them are rounder then
-    ticks = MaxNLocator(nbins=4, integer=True, min_n_ticks=1).tick_values(first - 0.05 * span, last + 0.05 * span)
-    rounds = [tick for tick in ticks if first <= tick <= last]
-    axes = drawn.add_subplot()
-    axes.set_axis_off()
-
-    def x(of_round: float) -> float:
-        return 0.04 + 0.92 * (of_round - first) / span
-
-    def y(share: float) -> float:
-        return 0.03 + 0.94 * share
-
-    lines: dict[str, list[list[tuple[float, float]]]] = {"grid": [], "frame": [], "mean": [], "client": []}
-    for place, points in enumerate(panels):
-        left, bottom = _corner(place, across)
-        lines["grid"] += [[(left + x(of_round), bottom), (left + x(of_round), bottom + 1)] for of_round in rounds]
-        lines["grid"] += [[(left, bottom + y(tick / 100)), (left + 1, bottom + y(tick / 100))] for tick in PERCENT]
-        lines["frame"].append([(left, bottom + 1), (left, bottom), (left + 1, bottom)])
-        for name, curve in {"mean": mean, "client": points}.items():
-            if curve:
-                lines[name].append([(left + x(of_round), bottom + y(share)) for of_round, share in curve])
-        small: Any = {"fontsize": 8.8, "color": SOFT}
-        if place % across == 0:
-            for tick in PERCENT:
-                axes.text(left - 0.03, bottom + y(tick / 100), f"{tick}", ha="right", va="center", **small)
-        # where no panel is below
-        if place + across >= len(panels):
-            for of_round in rounds:
-                axes.text(left + x(of_round), bottom - 0.05, f"{of_round:.0f}", ha="center", va="top", **small)
-    look: dict[str, Any] = {
-        "grid": {"colors": canvas.GRID, "linewidths": 0.7},
-        "frame": {"colors": SOFT, "linewidths": 0.8},
-        "mean": {"colors": SOFT, "linewidths": 3.0, "alpha": 0.35},
-        "client": {"colors": COLOURS[0], "linewidths": 1.8},
-    }
-    for name, segments in lines.items():
-        axes.add_collection(LineCollection(segments, clip_on=False, **look[name]))
-    # too few to be seen as a curve
-    few = [point for curve in lines["client"] if len(curve) < 4 for point in curve]
-    if few:
-        axes.plot(*zip(*few, strict=True), color=COLOURS[0], marker="o", markersize=3, linestyle="")
-    axes.set(xlim=(0, _corner(across - 1, across)[0] + 1), ylim=(_corner(len(panels) - 1, across)[1], 1))
+def _draw_client(axes: "Axes", points: Sequence[tuple[int, float]], mean: Sequence[tuple[int, float]]) -> None:
+    """A client's accuracies by round, as shares, over the mean of all."""
+    for curve, look in (
+        (mean, {"color": SOFT, "linewidth": 3.0, "alpha": 0.35}),
+        # too few are not to be seen as a curve
+        (points, {"color": COLOURS[0], "marker": "o" if len(points) < 4 else "", "markersize": 3}),
+    ):
+        axes.plot([of_round for of_round, _ in curve], [100 * share for _, share in curve], **look)

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
-from protosphere.reports.canvas import COLOURS, GRID, INK, MARKERS
+from protosphere.reports.canvas import COLOURS, GRID, INK, MARKERS, MOST_NAMED
 from protosphere.reports.label_distribution import Holdings
-from protosphere.reports.pictures import Picture, dots, plain_numbers, whole_rounds
+from protosphere.reports.pictures import Picture, dots, plain_numbers, rows_of, whole_rounds
 from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
@@ -20,20 +20,16 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MOST_NUMBERED = 20  # clients and classes up to which a cell tells its number
-MOST_NAMED = 32  # classes, or clients, that have their names along an axis
 MOST_IN_LEGEND = 20
 MOST_ANGLES = 200  # classes whose matrix can be read
+SEPARATION = "server/separation/"  # how the columns of a run's frame begin
 MOST_POINTS = 2000  # of local prototypes on the map
 Array = NDArray[np.float64]
 
 
-def heat_map(results: Results, holdings: Holdings) -> Picture:
-    """Clients × classes: how many rows each holds, or whether it holds any."""
-    return partition_map(holdings, [client["domain"] for client in results.roster])
-
-
 def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
-    """Clients × classes, and each client's domain, "" where it has none of its own."""
+    """Clients × classes: how many rows each holds, or whether it holds any; and each client's domain, "" where it has
+    none of its own."""
     with _partition(holdings, domains) as drawn:
         svg = canvas.svg(drawn)
     counts = np.asarray(holdings.counts)
@@ -100,14 +96,11 @@ def _draw_cells(axes: "Axes", counts: "NDArray[np.int64]", exact: bool) -> None:
 
 def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Picture | str:
     """Pairwise distances and angles of the global prototypes, beside the largest that there could be."""
-    separations = [
-        (line["round"], line["server"]["separation"])
-        for line in results.lines
-        if "separation" in line.get("server", {})
-    ]
-    if not separations:
+    table = results.rounds.filter(like=SEPARATION).dropna(how="all")
+    if table.empty:
         return f"Distances of global prototypes: {_why_none(results, tensors)}."
-    rounds = [number for number, _ in separations]
+    names = [f"{kind}_{name}" for kind in ("distance", "angle") for name in ("min", "mean", "bound")]
+    table = table.rename(columns=lambda name: name.removeprefix(SEPARATION)).reindex(columns=["classes", *names])
     with canvas.figure(canvas.WHOLE) as drawn:
         for place, (kind, unit) in enumerate((("distance", "Euclidean distance"), ("angle", "angle (degrees)")), 1):
             axes = drawn.add_subplot(1, 2, place)
@@ -117,14 +110,9 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
                 ("mean", COLOURS[0], "-", 1.8, "mean of all pairs"),
                 ("min", COLOURS[1], (0, (4, 1.5)), 1.8, "nearest pair"),
             ):
-                values = [
-                    np.nan if figures[f"{kind}_{name}"] is None else figures[f"{kind}_{name}"]
-                    for _, figures in separations
-                ]
-                (curve,) = axes.plot(rounds, values, color=colour, linestyle=style, linewidth=width, label=label)
-                curve.set(
-                    marker=dots(rounds) if name != "bound" or len(rounds) == 1 else "", markersize=max(3.5, width)
-                )
+                marker = dots(table) if name != "bound" or len(table) == 1 else ""
+                look: Any = {"color": colour, "linestyle": style, "linewidth": width, "marker": marker}
+                axes.plot(table.index, table[f"{kind}_{name}"], label=label, markersize=max(3.5, width), **look)
             axes.set(xlabel="round", ylabel=unit)
             # there are no angles where all prototypes but one are zero, and no height where all lie in one place
             if 0 < axes.dataLim.ymax < np.inf:
@@ -132,19 +120,17 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
             whole_rounds(axes)
         drawn.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
         svg = canvas.svg(drawn)
-    last = separations[-1][1]
+    last = table.iloc[-1]
     distances = (
         f"nearest pair {last['distance_min']:.3g}, mean {last['distance_mean']:.3g}, bound {last['distance_bound']:.3g}"
     )
     caption = (
-        f"Pairwise distances and angles of the {last['classes']} global prototypes, as targets: where the nearest pair "
-        "comes near 0, two classes are pulled to one place. Bound: √(2K/(K−1)) times the root mean square of their "
-        "norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
+        f"Pairwise distances and angles of the {last['classes']:.0f} global prototypes, as targets: where the nearest "
+        "pair comes near 0, two classes are pulled to one place. Bound: √(2K/(K−1)) times the root mean square of "
+        "their norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
     )
-    names = [f"{kind}_{name}" for kind in ("distance", "angle") for name in ("min", "mean", "bound")]
-    rows = [[number, *(figures[name] for name in names)] for number, figures in separations]
     alt = f"Distances of global prototypes at the end: {distances}."
-    return Picture("separation", svg, alt, caption, wide=True, numbers=[["round", *names], *rows])
+    return Picture("separation", svg, alt, caption, wide=True, numbers=[["round", *names], *rows_of(table[names])])
 
 
 def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
@@ -175,18 +161,11 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
         return f"Angles of global prototypes: of {len(names)} that are not zero there is no matrix to read."
     degrees = np.degrees(np.arccos(np.clip(units @ units.T, -1, 1)))
     np.fill_diagonal(degrees, np.nan)
-    short = cut_apart(names, 14)
     with canvas.figure((5.7, 4.9)) as drawn:
         axes = drawn.add_subplot()
         most = max(90.0, float(np.nanmax(degrees)))
-        image = axes.imshow(degrees, vmin=0, vmax=most, interpolation="none", cmap=canvas.COLOUR_MAP)
-        canvas.colour_bar(image, "angle (degrees)", pad=0.02, fraction=0.046)
-        if len(names) <= MOST_NAMED:
-            long = max(map(len, short)) > 2
-            axes.set_xticks(range(len(names)), short, rotation=90 if long else 0)
-            axes.set_yticks(range(len(names)), short)
+        canvas.square(axes, degrees, cut_apart(names, 14), "angle (degrees)", most)
         axes.set(xlabel="class", ylabel="class")
-        axes.grid(visible=False)
         if len(names) <= 12:
             texts = {(row, column): f"{degrees[row, column]:.0f}" for row, column in np.argwhere(~np.isnan(degrees))}
             canvas.number_cells(axes, texts, degrees / most)

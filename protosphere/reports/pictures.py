@@ -3,20 +3,26 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from protosphere.core.text import cut_apart
 from protosphere.record.figures import MAJORITY
+from protosphere.record.locations import own_folder
 from protosphere.record.metrics_lines import readable_size
-from protosphere.reports import canvas
+from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, INK, SOFT
+from protosphere.reports.csv_files import as_csv
+from protosphere.reports.page import Html
 from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+PICTURES = "pictures"  # folder of a run's or a comparison's
 FEW_POINTS = 30  # up to which a curve shows its points
 FEW_ROUNDS = 60  # up to which rounds are columns
 MOST_MODELS = 24
@@ -26,7 +32,7 @@ MOST_MODELS = 24
 class Picture:
     """A drawing, in words for those who do not see it, and what is to be said under it.
 
-    `name` is its files' in the run's folder `pictures`, without the ending. `numbers` is what it shows as a table, the
+    `name` is its files' in the folder `PICTURES`, without the ending. `numbers` is what it shows as a table, the
     heads first.
     """
 
@@ -38,35 +44,48 @@ class Picture:
     numbers: Sequence[Sequence[object]] = ()
 
 
+def framed(picture: Picture) -> Html:
+    """A picture in a page, with a link to the file of its numbers where it has some."""
+    numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
+    return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
+
+
+def write_files(folder: Path, pictures: Sequence[Picture]) -> None:
+    """Write the files of all pictures of a run or a comparison, in place of those that were there.
+
+    Raises:
+        OSError: they cannot be written. SettingError: their folder is a link.
+    """
+    place = own_folder(folder, PICTURES)
+    place.mkdir(exist_ok=True)
+    names = {picture.name for picture in pictures}
+    for old in (*place.glob("*.svg"), *place.glob("*.csv")):
+        if old.stem not in names:
+            old.unlink()
+    for picture in pictures:
+        page.write(place / f"{picture.name}.svg", picture.svg)
+        if picture.numbers:
+            page.write(place / f"{picture.name}.csv", as_csv(picture.numbers))
+
+
 def accuracy_over_rounds(results: Results) -> Picture | str:
     """The primary rule's mean, spread and worst client over rounds; the floor; which round was selected."""
-    means = results.of_rule("mean")
-    if not means:
+    means = 100 * results.figure("accuracy")
+    if means.empty:
         return f"Accuracy over rounds: no evaluation by the rule {results.rule} came in."
     with canvas.figure() as drawn:
         chosen = draw_accuracy(drawn, results)
         svg = canvas.svg(drawn)
-    rounds, mean = _columns(means)
-    worst = _columns(results.of_rule("worst"))[1]
     alt = (
-        f"Test accuracy by {results.rule} over rounds {rounds[0]} to {rounds[-1]}: mean from {mean[0]:.1f} % to "
-        f"{mean[-1]:.1f} %, worst client {worst[-1]:.1f} % at the end{chosen}."
+        f"Test accuracy by {results.rule} over rounds {means.index[0]} to {means.index[-1]}: mean from "
+        f"{means.iloc[0]:.1f} % to {means.iloc[-1]:.1f} %, worst client {100 * results.figure('worst').iloc[-1]:.1f} % "
+        f"at the end{chosen}."
     )
     caption = f"Test accuracy by {results.rule}, of the models that each round left (0: before training)."
-    return Picture("accuracy-rounds", svg, alt, caption, numbers=_accuracies(results))
-
-
-def _accuracies(results: Results) -> list[Sequence[object]]:
-    """What `draw_accuracy` draws, a row a round."""
-    ensemble = [
-        (line["ensemble"]["of_round"], line["ensemble"]["accuracy"]) for line in results.lines if "ensemble" in line
-    ]
-    columns = {name: dict(results.of_rule(name)) for name in ("mean", "std", "worst")}
-    columns |= {"validation mean": dict(results.validation), MAJORITY: dict(results.floor), "ensemble": dict(ensemble)}
-    heads = ["round", *(f"{name} (%)" for name, column in columns.items() if column)]
-    rounds = sorted(set().union(*columns.values()))
-    drawn_columns = [column for column in columns.values() if column]
-    return [heads, *([of_round, *(_percent(column.get(of_round)) for column in drawn_columns)] for of_round in rounds)]
+    names = {"accuracy": "mean", "std": "std", "worst": "worst", "validation": "validation mean"}
+    table = results.rounds.reindex(columns=[*names, MAJORITY, "ensemble"]).dropna(how="all").dropna(axis=1, how="all")
+    heads = ["round", *(f"{names.get(name, name)} (%)" for name in table)]
+    return Picture("accuracy-rounds", svg, alt, caption, numbers=[heads, *rows_of(100 * table)])
 
 
 def draw_accuracy(drawn: "Figure", results: Results) -> str:
@@ -75,43 +94,43 @@ def draw_accuracy(drawn: "Figure", results: Results) -> str:
     Returns:
         Which round validation selected, in words; "" for none.
     """
-    means = results.of_rule("mean")
-    rounds, mean = _columns(means)
-    std, worst = _columns(results.of_rule("std"))[1], _columns(results.of_rule("worst"))[1]
+    means, std = 100 * results.figure("accuracy"), 100 * results.figure("std")
     axes = drawn.add_subplot()
-    low, high = ([min(100.0, max(0.0, m + sign * s)) for m, s in zip(mean, std, strict=True)] for sign in (-1, 1))
-    axes.fill_between(rounds, low, high, color=COLOURS[0], alpha=0.18, linewidth=0, label="± 1 std over clients")
-    axes.plot(rounds, mean, color=COLOURS[0], marker=dots(rounds), markersize=3.5, label="mean of all rows")
-    axes.plot(rounds, worst, color=COLOURS[1], linewidth=1.3, linestyle=(0, (4, 1.5)), label="worst client")
-    if results.validation:
-        points = _columns(results.validation)
-        axes.plot(*points, color=COLOURS[3], linewidth=1.3, linestyle=(0, (1.5, 1.5)), label="mean of validation rows")
-    if results.floor:
-        axes.plot(*_columns(results.floor), color=SOFT, linewidth=1.3, linestyle=":", label="majority class")
-    _draw_ensemble(axes, results)
-    chosen = _draw_selected(axes, results, dict(means))
+    low, high = (means - std).clip(0, 100), (means + std).clip(0, 100)
+    axes.fill_between(means.index, low, high, color=COLOURS[0], alpha=0.18, linewidth=0, label="± 1 std over clients")
+    dashed, dotted = (0, (4, 1.5)), (0, (1.5, 1.5))
+    curves: dict[str, dict[str, Any]] = {
+        "accuracy": {"label": "mean of all rows", "color": COLOURS[0], "marker": dots(means), "markersize": 3.5},
+        "worst": {"label": "worst client", "color": COLOURS[1], "linewidth": 1.3, "linestyle": dashed},
+        "validation": {
+            "label": "mean of validation rows",
+            "color": COLOURS[3],
+            "linewidth": 1.3,
+            "linestyle": dotted,
+        },
+        MAJORITY: {"label": "majority class", "color": SOFT, "linewidth": 1.3, "linestyle": ":"},
+        "ensemble": {"label": "ensemble", "color": COLOURS[2], "linewidth": 1.3, "marker": "^", "markersize": 4},
+    }
+    for name, look in curves.items():
+        figures = 100 * results.figure(name)
+        if len(figures):
+            axes.plot(figures.index, figures, **look)
+    chosen = _draw_selected(axes, results)
     axes.set(xlabel="round", ylabel="test accuracy (%)")
     whole_rounds(axes)
     drawn.legend(loc="outside lower center", ncols=3)
     return chosen
 
 
-def _draw_ensemble(axes: "Axes", results: Results) -> None:
-    ensembles = [line["ensemble"] for line in results.lines if "ensemble" in line]
-    if ensembles:
-        points = _columns([(ensemble["of_round"], ensemble["accuracy"]) for ensemble in ensembles])
-        axes.plot(*points, color=COLOURS[2], marker="^", markersize=4, linewidth=1.3, label="ensemble")
-
-
-def _draw_selected(axes: "Axes", results: Results, means: dict[int, float]) -> str:
+def _draw_selected(axes: "Axes", results: Results) -> str:
     """Mark the round that validation selected; in words for the alternative text."""
-    headline = results.summary["headline"]
+    headline, means = results.summary["headline"], 100 * results.figure("accuracy")
     of_round = headline.get("of_round")
-    if headline.get("figure") != "selected" or of_round not in means:
+    if headline.get("figure") != "selected" or of_round not in means.index:
         return ""
     axes.plot(
         [of_round],
-        [100 * means[of_round]],
+        [means[of_round]],
         color=INK,
         marker="o",
         markersize=8,
@@ -119,69 +138,49 @@ def _draw_selected(axes: "Axes", results: Results, means: dict[int, float]) -> s
         linestyle="none",
         label=f"selected (round {of_round})",
     )
-    return f"; validation selects round {of_round} with {100 * means[of_round]:.1f} %"
+    return f"; validation selects round {of_round} with {means[of_round]:.1f} %"
 
 
 def accuracy_over_bytes(results: Results) -> Picture | str:
     """The primary rule's mean over what had crossed by then, as payload and on the wire."""
-    means = results.of_rule("mean")
+    table = results.sent.join((100 * results.figure("accuracy")).rename("mean"), how="inner").drop(columns="seconds")
     curves = []
-    for label, colour, style, sent in (
-        ("payload: prototype values", COLOURS[0], "-", sent_by(results, "payload")),
-        ("wire: whole messages, without evaluation's figures", COLOURS[1], (0, (4, 1.5)), sent_by(results, "wire")),
+    for name, label, colour, style in (
+        ("payload", "payload: prototype values", COLOURS[0], "-"),
+        ("wire", "wire: whole messages, without evaluation's figures", COLOURS[1], (0, (4, 1.5))),
     ):
         # before anything has crossed there is no place on a scale of orders
-        points = [(sent[of_round] / 1e6, 100 * mean) for of_round, mean in means if sent.get(of_round, 0) > 0]
-        if points:
-            curves.append((label, colour, style, points))
+        crossed = table[table[name] > 0]
+        if len(crossed):
+            curves.append((label, colour, style, crossed[name] / 1e6, crossed["mean"]))
     if not curves:
         return "Accuracy over bytes: nothing crossed before an evaluation."
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
-        for label, colour, style, points in curves:
-            xs, ys = zip(*points, strict=True)
+        for label, colour, style, xs, ys in curves:
             axes.plot(xs, ys, color=colour, linestyle=style, marker=dots(xs), markersize=3.5, label=label)
-        every = [x for *_, points in curves for x, _ in points]
-        if max(every) > 10 * min(every):
+        if max(xs.max() for *_, xs, _ in curves) > 10 * min(xs.min() for *_, xs, _ in curves):
             axes.set_xscale("log")
         plain_numbers(axes.xaxis)
         axes.set(xlabel="sent since the start, up and down (MB)", ylabel="test accuracy (%)")
         drawn.legend(loc="outside lower center", ncols=1)
         svg = canvas.svg(drawn)
-    last = curves[0][3][-1]
-    alt = f"Test accuracy over megabytes sent: {last[1]:.1f} % after {readable_size(round(last[0] * 1e6))}."
+    *_, xs, ys = curves[0]
+    alt = f"Test accuracy over megabytes sent: {ys.iloc[-1]:.1f} % after {readable_size(round(xs.iloc[-1] * 1e6))}."
     caption = f"The same mean accuracy by {results.rule}, over what all clients and the server had sent by then."
-    payload, wire = sent_by(results, "payload"), sent_by(results, "wire")
     heads = ["round", "payload (bytes)", "wire (bytes)", "mean (%)"]
-    rows = [[of_round, payload.get(of_round), wire.get(of_round), 100 * mean] for of_round, mean in means]
-    return Picture("accuracy-bytes", svg, alt, caption, numbers=[heads, *rows])
-
-
-def sent_by(results: Results, kind: str) -> dict[int, int]:
-    """Bytes of training that had crossed, both ways, when a round ended: `payload`, or `wire` without what evaluation
-    adds to a reply."""
-    total, sent = 0, {0: 0}
-    for line in results.lines:
-        if line.get("final"):
-            continue
-        sizes = line["bytes"]
-        total += sizes[f"{kind}_up"] + sizes[f"{kind}_down"]
-        total -= sizes["evaluation_wire_up"] if kind == "wire" else 0
-        sent[line["round"]] = total
-    return sent
+    return Picture("accuracy-bytes", svg, alt, caption, numbers=[heads, *rows_of(table)])
 
 
 def accuracy_by_model(results: Results) -> Picture | str:
     """Every client's accuracy at the end, by its architecture."""
     title = "Accuracy by architecture"
-    last = next((line for line in reversed(results.lines) if line.get("evaluation")), None)
-    models = {str(client["partition"]): client["model"] for client in results.roster}
     accuracies: dict[str, list[float]] = {}
-    for partition, client in last["clients"].items() if last else ():
-        accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]
-        if accuracy is not None and partition in models:
-            accuracies.setdefault(models[partition], []).append(100 * accuracy)
-    if not accuracies or last is None:
+    for client in results.roster:
+        if client["partition"] in results.at_the_end:
+            accuracy, _ = results.at_the_end[client["partition"]]
+            accuracies.setdefault(client["model"], []).append(100 * accuracy)
+    if not accuracies:
         return f"{title}: no client was evaluated by the rule {results.rule}."
     names = sorted(accuracies)[:MOST_MODELS]
     labels = cut_apart([name or "?" for name in names], 28)
@@ -202,7 +201,7 @@ def accuracy_by_model(results: Results) -> Picture | str:
     )
     number = sum(map(len, accuracies.values()))
     caption = (
-        f"Each dot is one of {number} clients, after round {last['evaluation']['of_round']}; bars are medians, "
+        f"Each dot is one of {number} clients, after round {results.figure('accuracy').index[-1]}; bars are medians, "
         f"boxes the middle half of five clients or more.{more}"
     )
     alt = f"Median test accuracy by architecture: {medians}."
@@ -296,13 +295,10 @@ def _working(time: Any) -> tuple[float, float]:
     return math.fsum(time.get("train", {}).values()), math.fsum(time.get("evaluate", {}).values())
 
 
-def _columns(points: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
-    """Rounds, and accuracies in percent."""
-    return [of_round for of_round, _ in points], [100 * value for _, value in points]
-
-
-def _percent(value: float | None) -> float | None:
-    return None if value is None else 100 * value
+def rows_of(table: "pd.DataFrame") -> list[list[object]]:
+    """A table's rows, each behind its round; None where there is nothing."""
+    rows: list[list[object]] = table.astype(object).where(table.notna(), None).reset_index().to_numpy().tolist()
+    return rows
 
 
 def dots(points: Sequence[Any]) -> str:

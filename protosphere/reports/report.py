@@ -18,22 +18,23 @@ from protosphere.core.text import class_words, cut_apart, duration, one_class, o
 from protosphere.data.domains import short_name
 from protosphere.record.figures import FIGURES
 from protosphere.record.folder import RunFolder
-from protosphere.record.locations import own_folder
 from protosphere.record.metrics_lines import doubts, readable_size
 from protosphere.record.provenance import origins
 from protosphere.reports import page
+from protosphere.reports.canvas import MOST_NAMED
 from protosphere.reports.confusions import class_table, confusion_matrices
-from protosphere.reports.csv_files import as_csv
 from protosphere.reports.curves import clients_over_rounds, loss_over_rounds
 from protosphere.reports.label_distribution import Holdings, holdings
-from protosphere.reports.maps import MOST_NAMED, angles, heat_map, prototype_map, separation_over_rounds
+from protosphere.reports.maps import angles, partition_map, prototype_map, separation_over_rounds
 from protosphere.reports.page import Html, code, paragraph, section
 from protosphere.reports.pictures import (
     Picture,
     accuracy_by_model,
     accuracy_over_bytes,
     accuracy_over_rounds,
+    framed,
     time_by_part,
+    write_files,
 )
 from protosphere.reports.results import Results, read_results
 from protosphere.reports.trajectories import motion, slider
@@ -42,7 +43,6 @@ from protosphere.strategies import known_settings
 log = logging.getLogger("protosphere")
 
 NAME = "report.html"
-PICTURES = "pictures"
 MOST_CLIENTS = 50
 # of a training line: its words, and what it means
 MEANINGS = {
@@ -92,7 +92,7 @@ def write_report(folder: Path, trust: bool = False) -> Path:
     # a link has another name than the run
     folder = folder.resolve()
     try:
-        html, files = _build(folder, trust)
+        html, pictures = _build(folder, trust)
     except (SettingError, OSError):
         raise
     except Exception as error:
@@ -102,12 +102,12 @@ def write_report(folder: Path, trust: bool = False) -> Path:
             f"the report of {folder} cannot be made, since its files are not as this program writes them ({problem}); "
             "nothing was written."
         ) from error
-    _write_pictures(folder, files)
+    write_files(folder, pictures)
     return page.write(folder / NAME, html)
 
 
-def _build(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
-    """The page, and the files of `pictures/` by their names; nothing is written yet."""
+def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
+    """The page, and its pictures; nothing is written yet."""
     results = read_results(folder, trust)
     if results.unknown:
         log.warning("warning: %s", _without_code(results))
@@ -122,7 +122,7 @@ def _build(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
                 Choice("clients", "order of the clients", clients_over_rounds(results)),
             ],
             "Classes": [Choice("confusion", "whose", confusion_matrices(results), wide=False)],
-            "Clients and their data": [heat_map(results, distribution)],
+            "Clients and their data": [partition_map(distribution, [client["domain"] for client in results.roster])],
             "Prototypes": [
                 separation_over_rounds(results, tensors),
                 prototype_map(results, tensors, about),
@@ -135,9 +135,7 @@ def _build(folder: Path, trust: bool) -> tuple[str, dict[str, str]]:
             drawn["Prototypes"].append(moved[0])
     frames = moved[1] if moved is not None else []
     pictures = [picture for group in drawn.values() for part in group for picture in _pictures(part)]
-    files = {f"{picture.name}.svg": picture.svg for picture in pictures}
-    files |= {f"{picture.name}.csv": as_csv(picture.numbers) for picture in pictures if picture.numbers}
-    return _page(results, distribution, drawn, frames), files
+    return _page(results, distribution, drawn, frames), pictures
 
 
 def leave_report(folder: Path) -> None:
@@ -150,16 +148,6 @@ def leave_report(folder: Path) -> None:
         log.warning("warning: the report could not be written (%s); `protosphere report` tries again", problem)
 
 
-def _write_pictures(folder: Path, files: Mapping[str, str]) -> None:
-    place = own_folder(folder, PICTURES)
-    place.mkdir(exist_ok=True)
-    for old in (*place.glob("*.svg"), *place.glob("*.csv")):
-        if old.name not in files:
-            old.unlink()
-    for name, text in files.items():
-        page.write(place / name, text)
-
-
 def _pictures(drawn: Drawn) -> list[Picture]:
     if isinstance(drawn, Choice):
         return [picture for _, picture in drawn.entries]
@@ -170,8 +158,7 @@ def _frame(picture: Picture | Choice) -> Html:
     if isinstance(picture, Choice):
         entries = [(label, _frame(content)) for label, content in picture.entries]
         return page.choice(picture.name, entries, picture.title, picture.wide) if len(entries) > 1 else entries[0][1]
-    numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
-    return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
+    return framed(picture)
 
 
 def _page(
@@ -222,15 +209,12 @@ def _without_code(results: Results) -> str:
 
 def _gallery(pictures: Sequence[Drawn], side_parts: Sequence[Html]) -> Iterator[Html]:
     """The pictures, with what stands beside them; then why others are missing."""
-    framed = [
-        _frame(item)
-        for item in pictures
-        if isinstance(item, Picture) or (isinstance(item, Choice) and item.entries and not item.wide)
-    ]
-    if framed or side_parts:
-        # what is across the page last, so that no half is left empty before it
-        chosen = [_frame(item) for item in pictures if isinstance(item, Choice) and item.entries and item.wide]
-        yield page.gallery(*framed, *side_parts, *chosen)
+    shown = [item for item in pictures if not isinstance(item, str) and _pictures(item)]
+    # what is across the page last, so that no half is left empty before it
+    across = [item for item in shown if isinstance(item, Choice) and item.wide]
+    halves = [_frame(item) for item in shown if item not in across]
+    if shown or side_parts:
+        yield page.gallery(*halves, *side_parts, *map(_frame, across))
     yield from (paragraph(item, class_="note") for item in pictures if isinstance(item, str))
 
 
@@ -241,7 +225,7 @@ def _cards(results: Results) -> Html:
     where = f", after round {of_round}" if of_round is not None else ""
     unweighted_accuracy = headline.get("unweighted")
     unweighted = "" if unweighted_accuracy is None else f"; {_percent(unweighted_accuracy)} with every client alike"
-    worst = dict(results.of_rule("worst")).get(of_round)
+    worst = results.figure("worst").get(of_round)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
     steps = summary.get("gradient_steps")
     trained = "" if steps is None else f"; {steps:.4g} gradient steps a client and round"
@@ -311,12 +295,11 @@ def _classes(results: Results) -> Iterator[Html]:
 
 def _figures(results: Results) -> Iterator[Html]:
     """The figures of training that say whether the exchange could change anything, each with what it means."""
-    training_figures = [line["training"] for line in results.lines if line.get("training", {}).get("loss")]
+    table = results.rounds.reindex(columns=["loss", *MEANINGS]).dropna(subset="loss")
     rows = [
-        [label, *(f"{figures[name]:.3g}" for figures in (training_figures[0], training_figures[-1])), meaning]
+        [label, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", meaning]
         for name, (label, meaning) in MEANINGS.items()
-        if any(figures.get(name) for figures in training_figures)
-        and all(figures.get(name) is not None for figures in training_figures)
+        if table[name].notna().all() and table[name].any()
     ]
     if rows:
         head = ["figure", "first round", "last round", "what it says"]
@@ -325,16 +308,13 @@ def _figures(results: Results) -> Iterator[Html]:
 
 def _roster(results: Results) -> Html:
     domains = any(client["domain"] for client in results.roster)
-    evaluated = [line for line in results.lines if line.get("evaluation")]
-    last = evaluated[-1]["clients"] if evaluated else {}
     rows = []
     models = cut_apart([client["model"] for client in results.roster], 60)
     domain_names = cut_apart([client["domain"] for client in results.roster], 40)
     for client, model, domain in zip(results.roster[:MOST_CLIENTS], models, domain_names, strict=False):
-        evaluation = last.get(str(client["partition"]), {}).get("evaluation", {})
         row = [client["partition"], model, *(client["rows"] + [0, 0, 0])[:3]]
         row += [one_line(class_words(client["classes"], results.class_names), 120)]
-        row += [_in_percent(evaluation.get(results.rule, [None])[0])]
+        row += [_in_percent(results.at_the_end.get(client["partition"], (None,))[0])]
         rows.append(row + ([domain] if domains else []))
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"] + ["domain"] * domains
     more = len(results.roster) - MOST_CLIENTS

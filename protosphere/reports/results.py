@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from protosphere.core.errors import SettingError
-from protosphere.core.files import DamagedError, read_sealed
 from protosphere.core.settings import Settings, check, shown, without_gone
 from protosphere.record.client_tables import FromTable
 from protosphere.record.figures import MAJORITY
@@ -16,6 +15,9 @@ from protosphere.record.metrics_lines import companions, summarise, up_to_date
 from protosphere.strategies import Run, load_method, read_settings, unpacked
 from protosphere.strategies.contract import Options
 from protosphere.strategies.trust import untrusted
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Line = Mapping[str, Any]
 OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": Mapping, "time": Mapping}
@@ -61,34 +63,51 @@ class Results:
         return self.run.inference
 
     @cached_property
-    def evaluations(self) -> list[Line]:
-        """Every evaluation that has the primary rule, in order of the rounds: of_round, rules, domains."""
-        evaluations = [line["evaluation"] for line in self.lines if "evaluation" in line]
-        return [evaluation for evaluation in evaluations if evaluation["rules"].get(self.rule, {}).get("test")]
+    def rounds(self) -> "pd.DataFrame":
+        """A row a round with its figures, and with the accuracies of the models that it left."""
+        # pandas takes half a second to import, of a server that begins
+        from protosphere.reports.frames import over_rounds
+
+        return over_rounds(self.lines, self.rule)
+
+    @property
+    def sent(self) -> "pd.DataFrame":
+        """What training took up to the end of each round."""
+        from protosphere.reports.frames import sent_by_round
+
+        return sent_by_round(self.lines)
 
     @cached_property
     def class_names(self) -> list[str]:
         """K names in label order."""
         return list(self.roster[0]["class_names"])
 
-    def of_rule(self, what: str, rule: str = "", split: str = "test") -> list[tuple[int, float]]:
-        """(of_round, figure) of the test rows by the primary rule, or by another: mean, std, worst; or of another
-        split."""
-        figures_by_round = [
-            (evaluation["of_round"], evaluation["rules"].get(rule or self.rule, {}).get(split))
-            for evaluation in self.evaluations
-        ]
-        return [(of_round, figures[what]) for of_round, figures in figures_by_round if figures]
+    @cached_property
+    def at_the_end(self) -> dict[int, tuple[float, int]]:
+        """Partition -> accuracy by the primary rule and test rows of each client in the last evaluation.
 
-    @property
-    def validation(self) -> list[tuple[int, float]]:
-        """(of_round, mean) of the validation rows by the primary rule; nothing where there are none."""
-        return self.of_rule("mean", split="validation")
+        Raises:
+            SettingError: its figures are damaged.
+        """
+        none: Line = {"clients": {}}
+        last = next((line for line in reversed(self.lines) if line.get("evaluation")), none)
+        figures = {}
+        try:
+            for partition, client in last["clients"].items():
+                evaluation = client.get("evaluation", {})
+                accuracy = evaluation.get(self.rule, [None])[0]
+                if accuracy is not None:
+                    figures[int(partition)] = float(accuracy), int(evaluation["rows"][0])
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise SettingError(
+                f"{self.folder} has figures of clients that cannot be read ({type(error).__name__}: {error}); bring it "
+                "back from a copy."
+            ) from None
+        return figures
 
-    @property
-    def floor(self) -> list[tuple[int, float]]:
-        """(of_round, accuracy) of always answering a client's most frequent class."""
-        return self.of_rule("mean", MAJORITY)
+    def figure(self, name: str) -> "pd.Series[float]":
+        """A column of `rounds`, of the rounds that have it."""
+        return self.rounds.reindex(columns=[name])[name].dropna()
 
 
 def read_results(folder: Path, trust: bool = False) -> Results:
@@ -112,7 +131,8 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         )
     record = RunFolder(folder)
     saved_settings, lines, roster = record.settings(), record.lines(), record.roster()
-    written = _summary(folder)
+    # none where the run did not come to its end
+    written = record.summary() if (folder / "summary.json").exists() else None
     versions = (written or {}).get("versions")
     version = str(versions.get("protosphere", "")) if isinstance(versions, dict) else ""
     if written is not None and written.get("format", FORMAT) != FORMAT:
@@ -120,7 +140,8 @@ def read_results(folder: Path, trust: bool = False) -> Results:
     if not lines or not roster:
         raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
     settings = without_gone(saved_settings, is_finished=True)
-    unknown = "" if trust else "".join(code for _, code in untrusted([("strategy", _strategy(settings))]))
+    strategy = str(unpacked(settings).get("strategy", ""))
+    unknown = "" if trust else "".join(code for _, code in untrusted([("strategy", strategy)]))
     try:
         run = _without_method(settings, written, lines) if unknown else read_settings(settings)
     except SettingError as error:
@@ -133,17 +154,12 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
     if written is not None:
         _hold(folder, "summary.json", written, OF_A_SUMMARY, version)
-    companion = companions(str(entry.get("companion", "")) for entry in roster)
-    if written is not None:
         summary = dict(up_to_date(written, lines))
     else:
+        companion = companions(str(entry.get("companion", "")) for entry in roster)
         summary = summarise(run.settings, run.inference, settings, lines, len(roster), companion)
         summary["status"] = "not finished"
     return Results(folder, run, settings, roster, lines, summary, written is not None, unknown)
-
-
-def _strategy(settings: Mapping[str, Any]) -> str:
-    return str(unpacked(settings).get("strategy", ""))
 
 
 def _without_method(settings: Mapping[str, Any], written: Mapping[str, Any] | None, lines: Sequence[Line]) -> Run:
@@ -155,22 +171,6 @@ def _without_method(settings: Mapping[str, Any], written: Mapping[str, Any] | No
     rule = headline.get("rule") if isinstance(headline, dict) else next(reported, None)
     method = load_method("local")
     return Run(checked, replace(method, inference=str(rule or method.inference)), Options({}))
-
-
-def _summary(folder: Path) -> dict[str, Any] | None:
-    """None where the run did not come to its end."""
-    path = folder / "summary.json"
-    try:
-        summary = read_sealed(path) if path.exists() else None
-    except DamagedError as error:
-        raise SettingError(f"{path} {error}; without it the rounds alone are reported.") from None
-    except (OSError, ValueError) as error:
-        raise SettingError(
-            f"{path} cannot be read ({error}); take it away, and the rounds alone are reported."
-        ) from None
-    if summary is not None and not isinstance(summary, dict):
-        raise SettingError(f"{path} holds no summary; take it away, and the rounds alone are reported.")
-    return summary
 
 
 def _hold(folder: Path, where: str, content: Any, kinds: Mapping[str, type], version: str) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 from protosphere.core.text import cut_apart, one_line
 from protosphere.record.snapshots import kept
 from protosphere.reports import canvas, page
-from protosphere.reports.canvas import COLOURS, MARKERS
-from protosphere.reports.maps import MOST_IN_LEGEND, MOST_NAMED, in_plane
+from protosphere.reports.canvas import COLOURS, MARKERS, MOST_NAMED
+from protosphere.reports.maps import MOST_IN_LEGEND, in_plane
 from protosphere.reports.page import Html
 from protosphere.reports.pictures import Picture
 from protosphere.reports.results import Results

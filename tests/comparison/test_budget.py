@@ -5,7 +5,6 @@ import pytest
 from protosphere.comparison.budget import differ, epochs_of, equal_epochs, left_over
 from protosphere.comparison.plan import from_table
 from protosphere.comparison.sweep import swept
-from protosphere.comparison.trials import cells
 from protosphere.core.errors import SettingError
 from protosphere.models import build
 from protosphere.strategies import METHODS, known_settings
@@ -16,19 +15,6 @@ from tests.strategies.needs import ASKED
 
 def settings(strategy, **changes):
     return known_settings() | {"strategy": strategy} | {name.replace("__", "."): v for name, v in changes.items()}
-
-
-@pytest.mark.parametrize(
-    ("strategy", "changes", "epochs"),
-    [
-        ("local", {"local-epochs": 3}, {"local-epochs": 3}),
-        ("ditto", {"local-epochs": 5}, {"local-epochs": 5, "ditto.personal-epochs": 5}),
-        ("ditto", {"local-epochs": 5, "ditto.personal-epochs": 2}, {"local-epochs": 5, "ditto.personal-epochs": 2}),
-        ("fedrep", {}, {"fedrep.head-epochs": 10, "local-epochs": 1}),
-    ],
-)
-def test_passes_a_round(strategy, changes, epochs):
-    assert epochs_of(settings(strategy, **changes)) == epochs
 
 
 @pytest.mark.parametrize("strategy", METHODS)
@@ -80,20 +66,9 @@ def test_budgets_that_differ_by_more_than_a_tenth(steps, differing):
     assert differ(steps) == differing
 
 
-SMALL = {"local-epochs": 2, "models": "perceptron"}
-
-
 def planned(**changes):
     table = {"methods": ["local", "ditto"], "datasets": ["spiral"], "seeds": [0], "equal-steps": True} | changes
     return from_table("test", table)
-
-
-def test_the_cells_of_a_comparison_have_equal_passes():
-    found = {cell.method: cell.settings for cell in cells(planned(), SMALL, {})}
-    assert found["local"]["local-epochs"] == 4
-    assert (found["ditto"]["local-epochs"], found["ditto"]["ditto.personal-epochs"]) == (2, 2)
-    found = {cell.method: cell.settings for cell in cells(planned(**{"equal-steps": False}), SMALL, {})}
-    assert found["local"]["local-epochs"] == 2
 
 
 def test_what_cannot_be_made_equal_is_refused():

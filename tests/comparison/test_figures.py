@@ -11,13 +11,22 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from protosphere.comparison.figures import Spread, as_csv, curve_of, differences_csv, result, results, spread, value_of
+from protosphere.comparison.figures import (
+    Spread,
+    as_csv,
+    curve_of,
+    differences_csv,
+    figures_of,
+    figures_of_run,
+    spread,
+    value_of,
+)
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
 from protosphere.comparison.report import curves, fill, write_all
+from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, Shown, console, grids, latex, markdown
 from protosphere.comparison.trials import Cell
-from protosphere.core.errors import SettingError
 from protosphere.reports import canvas
 from protosphere.strategies import known_settings
 
@@ -41,13 +50,14 @@ def comparison(**changes):
 def line(number, accuracy, final=False):
     """A line of metrics.jsonl: 100 bytes of payload and 150 on the wire each way, 10 of them the evaluation's."""
     way = 0 if final else 1
+    test = {"mean": accuracy, "std": 0.1, "worst": 0.0}
     sizes = {"payload_up": 100 * way, "payload_down": 100 * way, "wire_up": 160 * way, "wire_down": 150 * way}
     found = {
         "round": number,
         "bytes": sizes | {"evaluation_wire_up": 10 * way},
         "evaluation": {
             "of_round": number - 1,
-            "rules": {"local-prototypes": {"test": {"mean": accuracy}}, "classifier": {"test": {"mean": accuracy / 2}}},
+            "rules": {"local-prototypes": {"test": test}, "classifier": {"test": test | {"mean": accuracy / 2}}},
         },
     }
     return found | {"time": {"round": 2.5}} | ({"final": True} if final else {})
@@ -109,17 +119,22 @@ def folder(tmp_path):
     return make
 
 
+def finished(folder, made):
+    """The frame of the finished cells, on which tables and pictures are made."""
+    return tuned(made, figures_of(folder, made, cells_of(made)))[1]
+
+
 def tables(folder, made, scaled=()):
-    return grids(made, scaled, results(folder, made, cells_of(made)))
+    return grids(made, scaled, finished(folder, made))
 
 
 def test_a_second_model_that_all_clients_have_is_named_under_every_table(folder):
     made = comparison()
-    found = results(folder(made), made, cells_of(made))
-    first = found[0]
-    beside = [replace(first, summary={**first.summary, "companion": "the companion cnn4 (12 parameters)"}), *found[1:]]
+    found = finished(folder(made), made)
+    beside = found.copy()
+    beside.loc[0, "companion"] = "the companion cnn4 (12 parameters)"
     for grid in grids(made, (), beside):
-        assert f"{first.cell.row}, {first.cell.method}: with the companion cnn4 (12 parameters)" in grid.notes
+        assert "CIFAR-10, FedProto: with the companion cnn4 (12 parameters)" in grid.notes
     assert not any("companion" in note for grid in grids(made, (), found) for note in grid.notes)
 
 
@@ -139,7 +154,8 @@ def test_mean_and_spread_are_numpys_sample_ones(values):
 
 def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
     made = comparison()
-    found = results(folder(made), made, cells_of(made))[0]
+    cell, place = cells_of(made)[0], folder(made)
+    summary = json.loads((place.run_of(cell) / "summary.json").read_text())
     values = {
         Metric(): 0.8,
         Metric("", "client-best"): 0.99,
@@ -148,7 +164,7 @@ def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
         Metric("ensemble", "last-5"): 0.2,
         Metric("discriminant", "final"): None,
     }
-    assert {metric: value_of(found.summary, metric) for metric in values} == values
+    assert {metric: value_of(summary, metric) for metric in values} == values
     assert value_of({}, Metric("ensemble", "best")) is None
 
 
@@ -156,14 +172,15 @@ def test_bytes_and_seconds_to_an_accuracy_are_those_before_its_evaluation():
     """An evaluation is of the models that a round left: that round's messages are paid, the next one's are not yet."""
     lines = [line(1, 0.3), line(2, 0.5), line(3, 0.4), line(4, 0.6, final=True)]
     expected = [(0, 0.3, 0, 0, 0), (1, 0.5, 200, 300, 2.5), (2, 0.4, 400, 600, 5), (3, 0.6, 600, 900, 7.5)]
-    assert list(curve_of(lines, "local-prototypes")) == expected
-    assert [point.accuracy for point in curve_of(lines, "classifier")] == [0.15, 0.25, 0.2, 0.3]
-    assert curve_of(lines, "discriminant") == ()
+    assert list(curve_of(lines, "local-prototypes").itertuples(name=None)) == expected
+    assert curve_of(lines, "classifier")["accuracy"].tolist() == [0.15, 0.25, 0.2, 0.3]
+    assert curve_of(lines, "discriminant").empty
     # evaluated every other round, and the ensemble on its own rounds
     sparse = [line(1, 0.3), {"round": 2, "bytes": lines[1]["bytes"], "time": {"round": 1.0}}, line(3, 0.5, final=True)]
     sparse[2]["ensemble"] = {"of_round": 2, "accuracy": 0.7}
-    assert curve_of(sparse, "local-prototypes") == ((0, 0.3, 0, 0, 0), (2, 0.5, 400, 600, 3.5))
-    assert curve_of(sparse, "ensemble") == ((2, 0.7, 400, 600, 3.5),)
+    points = {rule: list(curve_of(sparse, rule).itertuples(name=None)) for rule in ("local-prototypes", "ensemble")}
+    assert points["local-prototypes"] == [(0, 0.3, 0, 0, 0), (2, 0.5, 400, 600, 3.5)]
+    assert points["ensemble"] == [(2, 0.7, 400, 600, 3.5)]
 
 
 @pytest.mark.parametrize(
@@ -173,25 +190,25 @@ def test_bytes_and_seconds_to_an_accuracy_are_those_before_its_evaluation():
 def test_the_target_is_reached_at_the_first_evaluation_at_or_above_it(folder, target, reached):
     made = comparison(target=target)
     cell, place = cells_of(made)[0], folder(made)
-    found = result(cell, place.run_of(cell), made)
-    assert (found.reached and (found.reached.of_round, found.reached.payload, found.reached.wire)) == reached
+    found = figures_of_run(place.run_of(cell), made)
+    names = ("target_round", "target_payload_bytes", "target_wire_bytes")
+    assert tuple(found.get(name) for name in names) == (reached or (None, None, None))
     # the untrained models were at 0.1 already
-    assert found.curve[0].accuracy > 0.05
-    assert (found.payload, found.wire) == (400, 600)
-    assert (found.run, found.floor, found.seconds) == (place.of(cell) / "run", 0.5, 12.34)
+    assert found["curve"]["accuracy"].iloc[0] > 0.05
+    assert (found["payload_bytes"], found["wire_bytes"]) == (400, 600)
+    assert (found["majority-class"], found["seconds"]) == (0.5, 12.34)
 
 
 def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(folder):
     made = comparison()
-    found = [each for each in results(folder(made), made, cells_of(made)) if each.cell.method == "FedProto"]
+    found = finished(folder(made), made).query("method == 'FedProto'")["curve"].tolist()
     curve = curves(found)
     assert curve["round"].tolist() == [0, 1, 2]
     assert curve["mean"].tolist() == pytest.approx([0.1, 0.4, 0.8])
     assert curve["std"].iloc[2] == pytest.approx(np.std([0.8, 0.7, 0.9], ddof=1))
     assert curve["wire"].tolist() == [0, 300, 600]
     assert curve["seconds"].tolist() == [0, 2.5, 5]
-    assert len(curves([])) == 0
-    shorter = [found[0], replace(found[1], curve=found[1].curve[:2]), found[2]]
+    shorter = [found[0], found[1][:2], found[2]]
     assert curves(shorter)["round"].tolist() == [0, 1]
 
 
@@ -303,7 +320,7 @@ def test_differences_are_to_the_baseline_seed_by_seed(folder):
     assert "difference to Proto_Norm" in apart.title
     # -5 and -10 points; t(0.975, 1) = 12.706
     assert [cell.text for cell in apart.lines[0]] == ["CIFAR-10", "-7.50 [-39.27, +24.27], 4 seeds"]
-    rows = list(csv.DictReader(differences_csv(made, results(folder(made), made, cells_of(made))).splitlines()))
+    rows = list(csv.DictReader(differences_csv(made, finished(folder(made), made)).splitlines()))
     assert [(row["row"], row["method"], row["seeds"]) for row in rows] == [
         ("CIFAR-10", "FedProto", "3"),
         ("MNIST", "FedProto", "0"),
@@ -316,10 +333,11 @@ def test_differences_are_to_the_baseline_seed_by_seed(folder):
 def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(folder):
     made = comparison()
     place = folder(made)
-    found = results(place, made, cells_of(made))
+    found = figures_of(place, made, cells_of(made))
 
     def with_steps(**steps):
-        return [replace(run, summary={**run.summary, "gradient_steps": steps[run.cell.method]}) for run in found]
+        told = found.assign(gradient_steps=found["method"].map(steps).astype(object))
+        return told[told["status"] == "completed"]
 
     for grid in grids(made, (), with_steps(FedProto=12, Proto_Norm=24)):
         assert (
@@ -336,7 +354,7 @@ def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(fol
     cost = texts(alike[-1])
     assert cost["CIFAR-10, steps"] == ["11", "12"]
     assert cost["MNIST, steps"] == ["-", "-"]
-    text = as_csv(made, cells_of(made), with_steps(FedProto=11, Proto_Norm=12), place.path)
+    text = as_csv(with_steps(FedProto=11, Proto_Norm=12))
     assert [row["gradient_steps"] for row in csv.DictReader(text.splitlines())][:6] == ["11"] * 3 + ["12"] * 3
 
 
@@ -346,7 +364,7 @@ def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(fol
 def test_the_csv_has_every_figure_of_every_cell(folder):
     made = comparison(target=0.8)
     place = folder(made, {("FedProto", 1)})
-    text = as_csv(made, cells_of(made), results(place, made, cells_of(made)), place.path)
+    text = as_csv(figures_of(place, made, cells_of(made)))
     rows = list(csv.DictReader(text.splitlines()))
     assert len(rows) == 12
     assert [row["status"] for row in rows[:6]] == ["completed", "missing", *["completed"] * 4]
@@ -359,6 +377,8 @@ def test_the_csv_has_every_figure_of_every_cell(folder):
     expected |= {"run": "cells/cifar-10-fedproto-0/run"}
     assert {name: first[name] for name in expected} == expected
     assert all(None not in row and None not in row.values() for row in rows)
+    names = {"row", "method", "strategy", "seed", "status", "paper: final"}
+    assert {name for name, value in rows[1].items() if value} == names, "a missing cell has no figure"
 
 
 def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
@@ -386,22 +406,12 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     assert all(f'href="pictures/row1-{kind}.csv"' in page for kind in ("bytes", "rounds", "seconds"))
     with (place.path / "pictures" / "row1-bytes.csv").open(newline="") as file:
         own = [row for row in csv.DictReader(file) if row["method"] == "FedProto"]
-    curve = curves([found for found in results(place, made, cells_of(made)) if found.cell.method == "FedProto"])
+    curve = curves(finished(place, made).query("method == 'FedProto'")["curve"].tolist())
     for name in ("payload", "wire"):
         assert [float(row[f"{name} (bytes)"]) for row in own] == curve[name].tolist()
         assert f"{name} so far, kB" in (place.path / "pictures" / "row1-bytes.svg").read_text()
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
-
-
-def test_pictures_are_written_through_no_link(folder, tmp_path):
-    made = comparison()
-    found = folder(made)
-    (tmp_path / "mine").mkdir()
-    (found.path / "pictures").symlink_to(tmp_path / "mine")
-    with pytest.raises(SettingError, match="pictures is a link to elsewhere; take it away"):
-        write_all(found, made, cells_of(made))
-    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(folder):
@@ -412,8 +422,7 @@ def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(folder):
         paper=(),
     )
     place = ComparisonFolder(folder(comparison()).path)
-    found = []
-    for text in (as_csv(made, cells_of(made), found, place.path), differences_csv(made, found)):
+    for text in (as_csv(figures_of(place, made, cells_of(made))), differences_csv(made, finished(place, made))):
         rows = list(csv.reader(text.splitlines()))
         assert len(rows) > 1
         assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]

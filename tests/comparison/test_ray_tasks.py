@@ -3,13 +3,12 @@
 import os
 import shutil
 import socket
-from dataclasses import replace
 
 import pytest
 
 from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry
-from protosphere.comparison.ray_tasks import Task, _digest, perform
+from protosphere.comparison.ray_tasks import _digest, perform
 from protosphere.comparison.trials import cells
 
 QUICK = {"rounds": 1, "max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
@@ -29,7 +28,7 @@ def asked(tmp_path, home):
         folder = ComparisonFolder.create(comparison, [cell], str(tmp_path / "results"))
         folder.of(cell).mkdir(parents=True)
         where = str(folder.path), _digest(folder.path)
-        return folder, cell, Task(dict(cell.settings), cell.clients, where, str(folder.of(cell)), False)
+        return folder, cell, (dict(cell.settings), cell.clients, where, str(folder.of(cell)))
 
     return make
 
@@ -37,7 +36,7 @@ def asked(tmp_path, home):
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_cell_leaves_its_run_in_the_comparison_and_no_model_on_the_node_unless_asked(asked, home, keep):
     folder, cell, task = asked()
-    assert perform(replace(task, keep_models=keep)) == ""
+    assert perform(*task, keep) == ""
     run = folder.run_of(cell)
     assert run is not None
     assert [path.name for path in (home / "clients").iterdir()] == ([run.name] if keep else [])
@@ -48,7 +47,7 @@ def test_a_cell_leaves_its_run_in_the_comparison_and_no_model_on_the_node_unless
 
 def test_a_cell_that_fails_says_why(asked, home):
     folder, cell, task = asked(BROKEN)
-    reason = perform(task)
+    reason = perform(*task, False)
     assert "valid replies" in reason
     assert reason in (folder.of(cell) / "output.log").read_text()
     assert folder.run_of(cell) is None
@@ -65,7 +64,7 @@ def test_a_node_without_the_comparison_s_folder_refuses_by_its_name_and_leaves_n
     else:
         folder.of(cell).rmdir()
     before = sorted(folder.path.rglob("*"))
-    reason = perform(task)
+    reason = perform(*task, False)
     assert str(folder.path) in reason
     assert socket.gethostname() in reason
     assert sorted(folder.path.rglob("*")) == before

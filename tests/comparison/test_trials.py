@@ -80,11 +80,6 @@ def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
         ({"results-dir": "/x"}, {}, "use --results for it."),
         ({"fedtgp.margin": 1.0}, {}, "setting `fedtgp.margin` is read by no method of this comparison"),
         ({"rounds": 0}, {}, "setting `rounds` is 0, but it should be"),
-        (
-            {"alpha": 0.2},
-            {"partitions": (Entry("a", {"alpha": 0.1}), Entry("b", {"alpha": 1.0}))},
-            "setting `alpha` is what the partitions of this comparison differ in",
-        ),
         ({"dataset": "digits"}, {"datasets": (DIGITS, Entry("S", {"dataset": "spiral"}))}, "`dataset` is what the"),
         (
             {},

@@ -208,19 +208,6 @@ def test_where_clients_come_and_go_a_round_is_whole_with_those_who_are_there():
 def test_the_last_five_leave_the_untrained_models_out_and_may_be_fewer(number, last_five):
     found = headlines(LINES[:number])["classifier"]["last-5"]
     assert found == (None if last_five is None else pytest.approx(last_five))
-    told = [
-        {"ensemble": {**each["evaluation"], "accuracy": each["evaluation"]["rules"]["classifier"]["test"]["mean"]}}
-        for each in LINES[:number]
-        if "evaluation" in each
-    ]
-    ensemble = ensemble_headline([{"ensemble": each["ensemble"] | {"rows": 4}} for each in told])["ensemble"]["last-5"]
-    assert ensemble == found
-
-
-def test_test_data_chooses_nothing_where_there_are_no_validation_rows():
-    lines = [line(0, 0.3, clients={"0": 0.3}), line(1, 0.9, clients={"0": 0.9}), line(2, 0.5, clients={"0": 0.5})]
-    found = headlines(lines)["classifier"]
-    assert (found["selected"], found["selected_round"], found["final"]) == (None, None, 0.5)
 
 
 def test_a_rule_that_begins_later_is_measured_from_there():
@@ -244,16 +231,6 @@ def test_what_was_not_measured_has_no_figure_and_what_is_always_wrong_has_zero()
 def test_before_training_there_is_nothing_to_choose_but_the_final_figure():
     found = headlines([line(0, 0.5, 0.5, {"0": 0.0, "1": 1.0})])["classifier"]
     assert found == dict.fromkeys(FIGURES_OF_RULE) | {"final": 0.5}
-
-
-def test_the_best_of_clients_is_the_final_figure_where_every_client_is_best_at_the_end():
-    """One weighting in a table: of test samples."""
-    evaluations = [Evaluation((10, 0), {"classifier": (9, 0)}), Evaluation((1000, 0), {"classifier": (100, 0)})]
-    last = {"of_round": 1, "rules": over_clients(dict(enumerate(evaluations)), BELIEVED)}
-    clients = {str(p): {"evaluation": of_client(evaluation)} for p, evaluation in enumerate(evaluations)}
-    found = headlines([{"evaluation": last, "clients": clients}])["classifier"]
-    assert found["client-best"] == pytest.approx(found["final"]) == pytest.approx(109 / 1010)
-    assert found["client-best-unweighted"] == pytest.approx(0.5)
 
 
 def test_gradient_steps_are_a_client_s_in_a_round():
@@ -297,8 +274,3 @@ def test_the_ensembles_best_is_none_of_round_0():
     assert ensemble_headline(measured) == {"ensemble": found}
     untrained = {"best": None, "last-5": None, "final": 0.9, "rows": 4}
     assert ensemble_headline(measured[:1]) == {"ensemble": untrained}
-
-
-def test_an_ensemble_that_was_never_asked_for_has_no_headline():
-    assert ensemble_headline([]) == {}
-    assert ensemble_headline([{"round": 1}, {"round": 2, "evaluation": {}}]) == {}

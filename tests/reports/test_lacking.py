@@ -187,7 +187,7 @@ def only(folder, lines):
         (lambda f: only(f, "3\n"), "line 1 of metrics.jsonl holds something else"),
         (lambda f: (f / "roster.json").write_text("[{}]"), "roster.json has no `partition`"),
         (lambda f: (f / "summary.json").write_text("{"), "cannot be read"),
-        (lambda f: (f / "summary.json").write_text("[]"), "holds no summary"),
+        (lambda f: (f / "summary.json").write_text("[]"), "summary.json holds no dict"),
         (lambda f: (f / "summary.json").write_text("{}"), "by an unknown version .*no `status`"),
         (lambda f: change(f, "settings.json", temperature=3), "unknown setting `temperature`"),
         (

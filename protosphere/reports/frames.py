@@ -40,6 +40,19 @@ def over_rounds(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
     return _order_columns(frame, ["accuracy", "validation"])
 
 
+def sent_by_round(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """What training took up to the end of each round, from round 0 on: `payload` and `wire` (bytes both ways, on the
+    wire without what evaluation adds to a reply), `seconds`."""
+    rows = [(0, 0, 0.0)]
+    for line in lines:
+        if not line.get("final"):
+            sizes = line["bytes"]
+            payload = sizes["payload_up"] + sizes["payload_down"]
+            wire = sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
+            rows.append((payload, wire, line["time"]["round"]))
+    return pd.DataFrame(rows, columns=["payload", "wire", "seconds"]).cumsum()
+
+
 def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
     """A row for each client and round, as `over_rounds`."""
     rows: dict[tuple[int, int], Figures] = {}
