@@ -15,7 +15,7 @@ CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
 	@echo "make deploy-demo  a SuperLink and three sites as real processes, with TLS and node keys; FLOWER=1.39 for gRPC"
-	@echo "make docker-demo  the same in containers, over docker-compose.yml; skipped where no Docker engine runs; FLOWER=1.39, too"
+	@echo "make docker-demo  the same in containers, over docker-compose.yml; it fails where no Docker engine runs (SKIP_WITHOUT_DOCKER=yes: skipped)"
 	@echo "make test    install what is needed, then run the tests; the slowest are listed at the end"
 	@echo "make integration  the same app over Flower's simulation, over a deployment and from the command line"
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"

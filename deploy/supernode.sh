@@ -209,4 +209,7 @@ export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 # each message is a new process: it reads what the first has compiled of the app
 unset PYTHONDONTWRITEBYTECODE
-exec flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config"
+set -- flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config"
+# a key that still counts as online is waited for
+[ ! -x "$python" ] || set -- "$python" "$root/deploy/patient.py" "$@"
+exec "$@"

@@ -137,9 +137,10 @@ def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) 
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert not {"privileged", "ports"} & set(service)
     assert not any("docker.sock" in source for source in mounts(name))
-    if name == "results":
+    if name in ("results", "handover"):
         assert (service["user"], service["network_mode"]) == ("0:0", "none")
         assert list(mounts(name)) == ["./results"]
+        assert len(service["cap_add"]) == 2
     else:
         assert not {"user", "cap_add"} & set(service)
     lasting = service.get("restart") == "unless-stopped"
@@ -173,6 +174,52 @@ def test_the_host_s_user_can_read_results_and_nobody_else_the_superlink_s_state(
     (private,) = re.findall(r"mkdir -p -m 700 (/[^&]*)&&", layout)
     assert set(private.split()) >= {"/state", "/keys", "/volumes/authority-keys", "/volumes/superlink-keys"}
     assert 'mkdir -p -m 700 "/volumes/site-$site-keys"' in layout
+
+
+def test_what_a_run_leaves_is_handed_to_whoever_the_folder_belongs_to() -> None:
+    service = SERVICES["handover"]
+    assert service["depends_on"] == {"federation": {"condition": "service_completed_successfully"}}
+    # no link in the folder leads it elsewhere
+    assert service["command"][-1] == 'chown -hR "$$(stat -c %u /results)" /results'
+    assert "run --rm --no-deps handover" in (DOCKER / "demo.sh").read_text()
+
+
+def test_the_demo_without_an_engine_fails_unless_it_was_to_be_skipped(tmp_path: Path) -> None:
+    stand_in = tmp_path / "docker"
+    stand_in.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    stand_in.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    for more, code in (({}, 1), ({"SKIP_WITHOUT_DOCKER": "yes"}, 0)):
+        done = subprocess.run([DOCKER / "demo.sh"], env=environment | more, capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert "no Docker engine answers here (Cannot connect" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("code", "folder"), [(0, "a-run"), (1, "a-run"), (2, None)])
+def test_the_report_s_place_on_this_machine_is_said_last(tmp_path: Path, code: int, folder: str | None) -> None:
+    """By the script itself, with stand-ins for what it calls."""
+    results = tmp_path / "results" / "a-run"
+    results.mkdir(parents=True)
+    (results / "report.html").write_text("")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    outcome = json.dumps({"folder": str(results) if folder else None})
+    take_outcome = f'[ "$1" = --outcome ] && echo \'{outcome}\' > "$2"'
+    (programs / "protosphere").write_text(
+        f"#!/bin/sh\nwhile [ $# -gt 0 ]; do {take_outcome}; shift; done\nexit {code}\n"
+    )
+    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    for program in programs.iterdir():
+        program.chmod(0o755)
+    script_text = (DOCKER / "federation.sh").read_text()
+    script_text = script_text.replace(". /opt/protosphere/deploy/docker/connection.sh", "").replace(
+        "/tmp/", f"{tmp_path}/"
+    )
+    environment = {"PATH": f"{programs}:/usr/bin:/bin", "SITES": "3", "RESULTS_HERE": "/srv/results"}
+    done = subprocess.run(["sh", "-c", script_text], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    said = done.stdout.splitlines()[-1:]
+    assert said == (["on this machine: /srv/results/a-run/report.html"] if folder else [])
 
 
 def test_the_control_port_stays_on_the_superlinks_loopback() -> None:

@@ -42,7 +42,7 @@ def script(tmp_path, monkeypatch):
     # a copy, so that no .venv beside the repository's deploy/ goes before the stand-ins
     place = tmp_path / "checkout" / "deploy"
     place.mkdir(parents=True)
-    for name in ("superlink.sh", "supernode.sh", "swept.py", "model.py", "credentials.py"):
+    for name in ("superlink.sh", "supernode.sh", "swept.py", "patient.py", "model.py", "credentials.py"):
         (place / name).write_text((DEPLOY / name).read_text())
         (place / name).chmod(0o755)
     programs = tmp_path / "programs"
