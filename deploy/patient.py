@@ -82,9 +82,8 @@ def main(command: list[str]) -> int:
             )
             return code
         print(
-            "deploy/supernode.sh: the SuperLink does not take this site's key: it is not registered, or it still counts "
-            "as online, as for about a minute after a SuperNode was killed. It is tried again every "
-            f"{PAUSE:.0f} s.",
+            "deploy/supernode.sh: the SuperLink does not take this site's key: it is not registered, or still counts "
+            f"as online, as for about a minute after a SuperNode was killed. It is tried again every {PAUSE:.0f} s.",
             file=sys.stderr,
             flush=True,
         )
