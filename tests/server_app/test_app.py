@@ -8,7 +8,8 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.grid import SERVER, LocalGrid
+from protosphere.core.flower import SERVER_NODE
+from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.record.locations import find_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
@@ -24,7 +25,7 @@ def start(settings, clients=3, of=None):
     config |= {"rounds": 1, "strategy": "protonorm"} | settings
     nodes = [{"partition-id": p, "num-partitions": of or clients} for p in range(clients)]
     grid = LocalGrid(config, nodes)
-    app(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config))
+    app(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config))
 
 
 def written(home):
