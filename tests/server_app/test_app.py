@@ -118,13 +118,13 @@ def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     ]
     assert json.loads((folder / "status.json").read_text()) == seen[-1]
     summary = json.loads((folder / "summary.json").read_text())
-    assert seen[-1]["headline"] == {"accuracy": summary["rules"]["local-prototypes"]["final"], "of_round": 2}
+    assert seen[-1]["latest"] == {"accuracy": summary["rules"]["local-prototypes"]["final"], "of_round": 2}
     assert (seen[-1]["rounds"], seen[-1]["folder"], seen[-1]["problem"]) == (2, str(folder), "")
     assert find_run(seen[-1]["flower_run"], "") == folder
     seconds = [told["seconds"] for told in seen]
     assert seconds == sorted(seconds)
     cut({"rounds": 2, "seed": 1, "strategy": "protonorm"}, "configure_train", lambda self, number, *_: number == 2)
-    assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["headline"]["of_round"]) == ("failed", 1, 0)
+    assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["latest"]["of_round"]) == ("failed", 1, 0)
 
 
 # --- speaking ---------------------------------------------------------------------------------------------
