@@ -8,7 +8,8 @@ import pytest
 from flwr.app import Context, RecordDict
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.grid import SERVER, LocalGrid
+from protosphere.core.flower import SERVER_NODE
+from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.record.locations import find_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
@@ -24,7 +25,7 @@ def start(settings, clients=3, of=None):
     config |= {"rounds": 1, "strategy": "protonorm"} | settings
     nodes = [{"partition-id": p, "num-partitions": of or clients} for p in range(clients)]
     grid = LocalGrid(config, nodes)
-    app(grid, Context(grid.run_id, SERVER, {}, RecordDict(), config))
+    app(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config))
 
 
 def written(home):
@@ -117,13 +118,13 @@ def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     ]
     assert json.loads((folder / "status.json").read_text()) == seen[-1]
     summary = json.loads((folder / "summary.json").read_text())
-    assert seen[-1]["headline"] == {"accuracy": summary["rules"]["local-prototypes"]["final"], "of_round": 2}
+    assert seen[-1]["latest"] == {"accuracy": summary["rules"]["local-prototypes"]["final"], "of_round": 2}
     assert (seen[-1]["rounds"], seen[-1]["folder"], seen[-1]["problem"]) == (2, str(folder), "")
     assert find_run(seen[-1]["flower_run"], "") == folder
     seconds = [told["seconds"] for told in seen]
     assert seconds == sorted(seconds)
     cut({"rounds": 2, "seed": 1, "strategy": "protonorm"}, "configure_train", lambda self, number, *_: number == 2)
-    assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["headline"]["of_round"]) == ("failed", 1, 0)
+    assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["latest"]["of_round"]) == ("failed", 1, 0)
 
 
 # --- speaking ---------------------------------------------------------------------------------------------
