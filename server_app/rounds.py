@@ -70,7 +70,8 @@ from protosphere.wire.replies import over_ray
 
 log = logging.getLogger("protosphere")
 OnRound = Callable[[Mapping[str, Any]], object]  # given a line of metrics.jsonl; False ends the run
-ASKED = "on-round"  # why a run ends that its `on_round` has ended
+# why a run ends that its `on_round`, or the `should_stop` of its start, has ended
+ON_ROUND, SHOULD_STOP = "on-round", "should-stop"
 
 
 class PrototypeStrategy(Strategy):
@@ -117,8 +118,10 @@ class PrototypeStrategy(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
     ) -> Result:
         """Run all rounds: by default `rounds`, each for `timeout` at most, by default `round-timeout` (not in process).
+        As Flower has it from 1.43 on, `should_stop` is asked after each round with its number and the result so far.
 
         Raises:
             SettingError: what cannot work with these clients, or on resume with the rounds already run.
@@ -156,6 +159,8 @@ class PrototypeStrategy(Strategy):
                 with self._blame_method(f"round {number}"):
                     line = self._round(grid, number, rounds, result)
                 self._after_round(line)
+                if should_stop is not None and should_stop(number, result):
+                    self.stop_reason = self.stop_reason or SHOULD_STOP
             self._final_evaluation(grid, rounds, result)
             self._leave_summary(rounds)
         return result
@@ -214,7 +219,7 @@ class PrototypeStrategy(Strategy):
             feature.after_round(line)
             self.stop_reason = self.stop_reason or feature.stop_reason
         if self._on_round is not None and self._on_round(line) is False:
-            self.stop_reason = self.stop_reason or ASKED
+            self.stop_reason = self.stop_reason or ON_ROUND
 
     def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
         """Evaluate what the last round has left, with messages that ask for nothing else."""
