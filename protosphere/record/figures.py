@@ -124,7 +124,7 @@ def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> di
         evaluation, TinyProto's), client-best (mean of every client's own best, weighted by its test samples as all
         other figures are) and client-best-unweighted (every client alike, ProtoNorm's), last-5 (mean of the last five
         evaluations, or of as many as there are, FedPAGR's), each None before the first evaluation of trained models;
-        final; clients, how many were evaluated in each of the rounds among which was chosen; and where clients are
+        final; clients, how many were evaluated in the rounds among which was chosen, at most; and where clients are
         tested on the classes that they lack, too, all-classes (of the last evaluation).
     """
     evaluated = [line for line in lines if line.get("evaluation", {}).get("rules")]
@@ -238,7 +238,7 @@ def _headline(
         "client-best-unweighted": math.fsum(a for a, _ in bests) / len(bests) if samples else None,
         "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
         "final": rounds[-1][1]["test"]["mean"],
-        "clients": min((_count_clients(splits) for _, splits in trained), default=None),
+        "clients": max((_count_clients(splits) for _, splits in trained), default=None),
     }
     if "all-classes" in rounds[-1][1]:
         figures["all-classes"] = rounds[-1][1]["all-classes"]["mean"]
