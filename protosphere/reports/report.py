@@ -308,6 +308,7 @@ def _figures(results: Results) -> Iterator[Html]:
 
 def _roster(results: Results) -> Html:
     domains = any(client["domain"] for client in results.roster)
+    changes = any("joined" in client or "left" in client for client in results.roster)
     rows = []
     models = cut_apart([client["model"] for client in results.roster], 60)
     domain_names = cut_apart([client["domain"] for client in results.roster], 40)
@@ -315,16 +316,26 @@ def _roster(results: Results) -> Html:
         row = [client["partition"], model, *(client["rows"] + [0, 0, 0])[:3]]
         row += [one_line(class_words(client["classes"], results.class_names), 120)]
         row += [_in_percent(results.at_the_end.get(client["partition"], (None,))[0])]
-        rows.append(row + ([domain] if domains else []))
-    head = ["client", "model", "training", "validation", "test", "classes", "accuracy"] + ["domain"] * domains
+        row += [domain] if domains else []
+        row += [_membership(client)] if changes else []
+        rows.append(row)
+    head = ["client", "model", "training", "validation", "test", "classes", "accuracy"]
+    head += ["domain"] * domains + ["takes part"] * changes
     more = len(results.roster) - MOST_CLIENTS
     caption = "Clients: rows, classes among the training rows, last test accuracy in %" + (
         f"; the first {MOST_CLIENTS}, {more} more are in roster.json" if more > 0 else ""
     )
     disclosed = sorted({one_line(str(item)) for client in results.roster for item in client.get("discloses", [])})
     learnt = paragraph(f"The server learnt of each client: {', '.join(disclosed)}.", class_="note") if disclosed else ""
-    table = page.table(head, rows, caption, words=(0, 1, 5, 7))
+    table = page.table(head, rows, caption, words=(0, 1, 5, 7, 8))
     return page.Html((page.details(f"{len(results.roster)} clients", table) if len(rows) > 12 else table) + learnt)
+
+
+def _membership(client: Mapping[str, Any]) -> str:
+    """From which round on, and until the start of which, a client takes part in the run."""
+    words = [f"from round {client['joined']}"] if "joined" in client else []
+    words += [f"until round {client['left']}"] if "left" in client else []
+    return ", ".join(words) or "always"
 
 
 def _bytes(summary: Mapping[str, Any]) -> Html:

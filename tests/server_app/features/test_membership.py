@@ -7,6 +7,7 @@ import pytest
 
 from protosphere.core.errors import SettingError
 from protosphere.record.folder import RunFolder
+from protosphere.reports.report import write_report
 from protosphere.server_app.features.membership import Change, read_changes
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import METHODS
@@ -279,3 +280,11 @@ def _stop_after(number):
             raise KeyboardInterrupt
 
     return on_round
+
+
+def test_the_report_says_who_took_part_when(run, changes):
+    page = write_report(run(of("fedproto", lambda: changes(["3,0,joins", "4,2,leaves"])))).read_text()
+    assert "takes part" in page
+    for words in ("from round 3", "until round 4", "always"):
+        assert words in page
+    assert "takes part" not in write_report(run({"rounds": 1})).read_text()
