@@ -19,18 +19,17 @@ from protosphere.data.folders import Listed
 from protosphere.data.groups import Units, shared_group, units_of
 from protosphere.data.mixed import MIXED, cells_of, mixed_rows
 from protosphere.data.partition_table import TABLE, table_digest, table_rows
-from protosphere.data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
+from protosphere.data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
 from protosphere.data.row_hashes import occurs_once
 from protosphere.data.secret_split import secret_split
 from protosphere.data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
-SPLITS = ("pooled", "official")
 FORMAT = 3
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What decides every client's rows; names and meaning are those of the settings.
+    """What decides every client's rows; names and meaning are those of the settings, which have been checked as such.
 
     `split`: `pooled` puts train and test rows together, deals them to the clients, and each client splits its own
     (ProtoNorm, TinyProto); `official` deals the training rows and gives each client its share of the official test
@@ -135,19 +134,10 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
 
     Raises:
-        DataError: what partition_rows, way_shot_rows, mixed_rows, table_rows and split_rows raise, an unknown
-            `partition` or `split`, a data set or domain without official test rows or with a group on both sides of
-            its official split, `way-shot` with groups or without `official`, `mixed` with groups or without domains,
-            `table` with groups, a shared test set out of a single site's own data.
+        DataError: what partition_rows, way_shot_rows, mixed_rows and table_rows raise, a data set or domain without
+            official test rows or with a group on both sides of its official split, `way-shot` with groups, `mixed`
+            with groups or without domains, `table` with groups, a shared test set out of a single site's own data.
     """
-    if spec.split not in SPLITS:
-        raise DataError.public(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
-    partitions = (*PARTITIONS, WAY_SHOT, MIXED, TABLE, COLUMN)
-    if spec.partition not in partitions and spec.dealer is None and not own:
-        raise DataError.public(f"partition is {spec.partition!r}, but it must be one of {', '.join(partitions)}.")
-    if spec.max_samples < 0 or spec.seed < 0:
-        name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
-        raise DataError.public(f"{name} is {value}, but it must be 0 or more.")
     if own and spec.shared_test_share:
         raise DataError.public(
             "a client with its own data-path cannot set rows aside for the others: set shared-test-path to a test "
@@ -189,7 +179,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     few = spec.partition in (WAY_SHOT, MIXED) and not own
     way_shot = few and spec.partition == WAY_SHOT
     if few or (spec.partition in (TABLE, COLUMN) and not own):
-        _refuse_for_few(spec.partition, data, official)
+        _refuse_for_few(spec.partition, data)
     if not (own and spec.secret):
         # there no row decides whether its client takes part
         if official:
@@ -285,12 +275,8 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
         ) from error
 
 
-def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
+def _refuse_for_few(partition: str, data: Decoded) -> None:
     """What `way-shot`, `mixed` and `table`, which give out some rows, cannot be dealt of."""
-    if partition == WAY_SHOT and not official:
-        raise DataError.public(
-            f'the {WAY_SHOT} partition tests a client on all official test rows of its classes: set split = "official".'
-        )
     if partition == WAY_SHOT and data.train_rows == len(data.labels):
         raise DataError(
             f"data set {data.name!r} has no official test rows, which the {WAY_SHOT} partition tests on: give one that "

@@ -27,7 +27,6 @@ from protosphere.data.tabular import Column, columns_of, is_numbers, read_table
 from protosphere.data.texts import CONTENT, Texts, write_texts
 
 FORMAT = 3
-MOST_PIXELS = 4096  # of a side: a slip of the finger would fill the disk
 _BATCH = 1000
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.decoded")
@@ -78,12 +77,6 @@ class Recipe:
     listed: Listed = ""
     alone: bool = False
     code: Code | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.image_size <= MOST_PIXELS:
-            raise DataError.public(
-                f"image-size is {self.image_size}, but it must lie between 0 and {MOST_PIXELS} pixels."
-            )
 
     def key(self) -> str:
         """That of the cache entry: another one whenever a setting, or a local file's size or time, is another.

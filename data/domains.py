@@ -23,7 +23,6 @@ from protosphere.data.images import in_bytes, resized
 from protosphere.data.sources import locate
 from protosphere.data.texts import Texts
 
-CLASSES = ("same", "union")
 _BLOCK = 1000
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.domains")
@@ -103,8 +102,6 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
             arrays or has no training row, arrays of another shape or type than the first domain's, classes that a
             `classes.txt` for all does not name, and with `same` different classes.
     """
-    if classes not in CLASSES:
-        raise DataError.public(f"classes is {classes!r}, but it must be one of {', '.join(CLASSES)}.")
     domains = () if recipe.code is not None else domains_of(recipe.dataset)
     if not domains:
         return decode(recipe, cache_dir)

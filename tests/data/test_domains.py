@@ -140,8 +140,6 @@ def test_what_has_no_images_cannot_be_resized(held, tmp_path):
     dataset = "spiral" if held == "numbers" else str(tmp_path / "set")
     text = refusal(decoded, dataset, tmp_path / "cache", image_size=8)
     assert text.startswith(f"image-size is 8, but {dataset!r} holds {held}")
-    for size in (-1, 4097):
-        assert f"image-size is {size}, but" in refusal(decoded, dataset, tmp_path / "cache", image_size=size)
 
 
 # --- their classes --------------------------------------------------------------------------------------------------
@@ -157,7 +155,6 @@ def test_different_classes_are_named(domain, opened):
     assert "domains 'a' and 'c' have different classes (only 'a' has bee; only 'c' has dog, eel): " in said
     only = refusal(opened, folders[1], domain("d", classes=("ant", "bee")))
     assert "domains 'b' and 'd' have different classes (only 'b' has cat):" in only
-    assert "'other'" in refusal(opened, *folders, classes="other")
 
 
 def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
