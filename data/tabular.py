@@ -24,13 +24,10 @@ from protosphere.data.columns import (
     LABEL_COLUMNS,
     TEXT_COLUMNS,
     Columns,
-    check_groups,
-    check_labels,
-    column_values,
+    class_numbers,
+    group_values,
     is_string,
-    number_labels,
     refuse_absent,
-    refuse_many,
 )
 from protosphere.data.folders import SCHEMA, Folder
 from protosphere.data.independent_rows import usable
@@ -42,7 +39,6 @@ if TYPE_CHECKING:
 NUMBER, CATEGORY = "number", "category"
 UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
 MOST_VALUES = 200  # of a category; more are ids or texts
-_ROW = "number of the row"
 NOTHING = "no value"
 _FEW = 10  # values that a category may have however few rows there are
 
@@ -100,7 +96,7 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
         DataError: no label column, a column of another kind than numbers or strings, a value that is none of its
             column's, unusable labels or groups, a columns.json that is none.
     """
-    import datasets
+    import pyarrow
 
     name = folder.name
     types = types_of(folder.train[0])
@@ -122,33 +118,28 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
     )
     tables = {split: _table(folder, paths, [*feature_names, *other_columns]) for split, paths in _splits(folder)}
     schema = _infer_columns(name, tables, feature_names) if schema is None else schema
-    class_names = folder.class_names
     encoded = {split: encode(name, split, schema, table, alone) for split, table in tables.items()}
-    about = {
-        split: datasets.Dataset(table.select(other_columns).append_column(_ROW, [_number_usable_rows(encoded[split])]))
-        for split, table in tables.items()
-    }
     if alone:
-        role_by_column = {_ROW: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
-        about = {split: usable(table, role_by_column, "text", class_names) for split, table in about.items()}
-        encoded = {split: x[np.array(about[split][_ROW], dtype=np.int64)] for split, x in encoded.items()}
-    about, class_names = number_labels(name, about, label, class_names, folder.format == "csv")
-    largest = max(check_labels(name, split, table, label, class_names) for split, table in about.items())
-    if not class_names:
-        refuse_many(name, label, largest + 1)
-    extra = {}
-    for column in filter(None, (columns.group, columns.partition)):
-        for split, table in about.items():
-            check_groups(name, split, table, column)
-        extra[column] = np.concatenate([column_values(table, column).to_numpy() for table in about.values()])
-    return Arrays(
-        np.concatenate(list(encoded.values())),
-        np.concatenate([column_values(table, label).to_numpy() for table in about.values()]).astype(np.int64),
-        len(encoded["train"]),
-        class_names or tuple(map(str, range(largest + 1))),
-        extra,
-        schema,
+        for split, table in tables.items():
+            groups = table.column(columns.group) if columns.group else None
+            cells = pyarrow.array(~np.isinf(encoded[split]).any(axis=1))
+            rows, numbers = usable(table.column(label), groups, cells, bool, folder.class_names)
+            encoded[split] = encoded[split][rows]
+            table = table.take(rows)
+            tables[split] = table.set_column(table.column_names.index(label), label, [numbers])
+    labels, class_names = class_numbers(
+        name,
+        label,
+        {split: table.column(label) for split, table in tables.items()},
+        folder.class_names,
+        names=True,
+        untyped=folder.format == "csv",
     )
+    extra = {
+        column: group_values(name, column, {split: table.column(column) for split, table in tables.items()})
+        for column in filter(None, (columns.group, columns.partition))
+    }
+    return Arrays(np.concatenate(list(encoded.values())), labels, len(encoded["train"]), class_names, extra, schema)
 
 
 def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table, alone: bool = False) -> np.ndarray:
@@ -220,11 +211,6 @@ def _encode_one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]
     if column.missing:
         hot[missing, -1] = 1
     return hot, np.where(missing, not column.missing, codes < 0)
-
-
-def _number_usable_rows(encoded: np.ndarray) -> list[str]:
-    """The numbers of the rows all of whose cells can be used, "" of any other."""
-    return [str(row) if is_usable else "" for row, is_usable in enumerate((~np.isinf(encoded).any(axis=1)).tolist())]
 
 
 def numeric(schema: Sequence[Column]) -> np.ndarray:

@@ -5,6 +5,7 @@ import pytest
 from scipy.stats import chisquare
 
 from protosphere.core.errors import DataError
+from protosphere.data.decoded_cache import Recipe, decode
 
 # seeds are fixed, so a test that passes once passes always; the level is far below any that chance would miss
 LEVEL = 1e-3
@@ -30,6 +31,11 @@ def disjoint(parts):
     rows = np.concatenate(parts)
     assert np.unique(rows).size == rows.size
     return np.sort(rows)
+
+
+def decoded(dataset, cache_dir, **recipe):
+    """A data set from a cache, or decoded into it."""
+    return decode(Recipe(dataset, **recipe), cache_dir)
 
 
 def refusal(action, *args, **keywords):

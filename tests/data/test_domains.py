@@ -1,6 +1,5 @@
 """Several data sets as one: their images and labels against loops, and which one an error is about."""
 
-import io
 import logging
 from pathlib import Path
 
@@ -12,11 +11,12 @@ from PIL import Image
 
 from protosphere.data.assignment import DataSpec, open_data
 from protosphere.data.client_data import client_data
-from protosphere.data.columns import Columns
-from protosphere.data.decoded_cache import Recipe, decoded
+from protosphere.data.columns import USUAL, Columns
+from protosphere.data.decoded_cache import Recipe
 from protosphere.data.domains import interleaved, locate_all, open_all
-from protosphere.data.sources import load_source
-from tests.data.draws import refusal
+from protosphere.data.images import open_image
+from protosphere.data.sources import load_source, locate
+from tests.data.draws import decoded, refusal
 
 
 def names_of(data, domain):
@@ -29,9 +29,8 @@ ABC = ("ant", "bee", "cat")
 
 def files_of(folder):
     """The images of a made domain, as PIL reads them, and their labels: training rows first."""
-    source = load_source(folder, Path(folder).parents[1] / "unpacked")
-    rows = [row for table in (source.train, source.test) if table is not None for row in table]
-    return [Image.open(io.BytesIO(row["inputs"]["bytes"])) for row in rows], [row["label"] for row in rows]
+    source = load_source(locate(folder), USUAL, Path(folder).parents[1] / "unpacked")
+    return [open_image(cell.as_py()) for _, _, cell in source.cells()], source.labels.tolist()
 
 
 # --- their images ---------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from protosphere.client_app.client import Client
 from protosphere.client_app.features.encoder import loaded
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import ModelError, SettingError
-from protosphere.data.decoded_cache import decoded
 from protosphere.record.folder import RunFolder
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies import METHODS, load_method
+from tests.data.draws import decoded
 from tests.strategies.needs import ASKED
 
 CLIENTS = 2
