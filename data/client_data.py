@@ -1,7 +1,6 @@
 """One client's data: its own rows as tensors on its device, and how inputs become what a model sees."""
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -204,34 +203,13 @@ class ClientData:
         return len(self.class_names)
 
 
-class _Recent:
-    """The client data that this process used last, up to a number of bytes: a worker serves the same clients again."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._entries: Recent[ClientData] = Recent(size_in_bytes)
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[Any, ...]) -> ClientData | None:
-        with self._lock:
-            if key not in self._entries:
-                return None
-            self._entries[key] = data = self._entries[key]
-            return data
-
-    def put(self, key: tuple[Any, ...], data: ClientData) -> None:
-        with self._lock:
-            self._entries[key] = data
-            # what is larger than the bound on its own is not kept either
-            self._entries.shrink(self._max_bytes)
-
-
 def size_in_bytes(data: ClientData) -> int:
     """Of a client's rows."""
     return sum(rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation))
 
 
-_recent = _Recent(_CACHE_BYTES)
+# the clients that this process served last: a worker serves the same ones again
+_recent: Recent[ClientData] = Recent(size_in_bytes)
 
 
 def client_data(
@@ -262,7 +240,9 @@ def client_data(
     data = _recent.get(key)
     if data is None:
         data = _load(spec, partition, Path(cache_dir), torch.device(device), data_path, encode)
-        _recent.put(key, data)
+    _recent[key] = data
+    # what is larger than the bound on its own is not kept either
+    _recent.shrink(_CACHE_BYTES)
     return data
 
 

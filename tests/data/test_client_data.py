@@ -20,13 +20,14 @@ from protosphere.data.client_data import (
     client_data,
     partition_labels,
 )
+from protosphere.data.lru_cache import Recent
 
 PARTS = ("train", "test", "validation")
 
 
 @pytest.fixture(autouse=True)
 def fresh_process(monkeypatch):
-    monkeypatch.setattr(module, "_recent", module._Recent(2**30))
+    monkeypatch.setattr(module, "_recent", Recent(module.size_in_bytes))
 
 
 @pytest.fixture(scope="session")
@@ -151,13 +152,13 @@ def test_a_process_keeps_what_it_used_last_within_its_bytes(cache, monkeypatch):
     first = client_data(spec, 0, cache)
     assert client_data(spec, 0, cache) is first
     size = module.size_in_bytes(first)
-    monkeypatch.setattr(module, "_recent", module._Recent(int(2.5 * size)))
+    monkeypatch.setattr(module, "_CACHE_BYTES", int(2.5 * size))
     kept = [client_data(spec, k, cache) for k in (0, 1)]
     assert client_data(spec, 0, cache) is kept[0]
     client_data(spec, 2, cache)
     assert client_data(spec, 0, cache) is kept[0]
     assert client_data(spec, 1, cache) is not kept[1]
-    monkeypatch.setattr(module, "_recent", module._Recent(size // 2))
+    monkeypatch.setattr(module, "_CACHE_BYTES", size // 2)
     assert client_data(spec, 0, cache) is not client_data(spec, 0, cache)
 
 
