@@ -6,14 +6,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 
 from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_path, is_several
 from protosphere.data.assignment_file import Assignment, read_assignment, write_assignment
+from protosphere.data.column_partition import COLUMN, column_clients, column_rows, unit_values
 from protosphere.data.columns import USUAL, Columns
-from protosphere.data.custom_partition import COLUMN, Code, column_clients, column_rows, dealt_by_code, unit_values
-from protosphere.data.decoded_cache import Decoded, Recipe, decode
+from protosphere.data.decoded_cache import Decoded, Recipe, decode, one_writer
 from protosphere.data.domains import kept_all, open_all
 from protosphere.data.folders import Listed
 from protosphere.data.groups import Units, shared_group, units_of
@@ -22,6 +21,7 @@ from protosphere.data.partition_table import TABLE, table_digest, table_rows
 from protosphere.data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
 from protosphere.data.row_hashes import occurs_once
 from protosphere.data.secret_split import secret_split
+from protosphere.data.user_code import OwnCode, dealt_by_code
 from protosphere.data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
 FORMAT = 3
@@ -78,8 +78,8 @@ class DataSpec:
     image_size: int = 0
     listed: Listed = ""
     secret: str = ""
-    dealer: Code | None = None
-    code: Code | None = None
+    dealer: OwnCode | None = None
+    code: OwnCode | None = None
     normalise: bool = False
 
 
@@ -147,19 +147,11 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     row_assignment = read_assignment(file, len(data.labels))
     if row_assignment is not None:
         return row_assignment
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_suffix(".lock")):
-            row_assignment = read_assignment(file, len(data.labels))
-            if row_assignment is None:
-                row_assignment = _assign(spec, data, own)
-                write_assignment(file, row_assignment)
-    except OSError as error:
-        raise DataError(
-            f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
-            "give another folder.",
-            public("storage", storage="data cache"),
-        ) from error
+    with one_writer(cache_dir, file):
+        row_assignment = read_assignment(file, len(data.labels))
+        if row_assignment is None:
+            row_assignment = _assign(spec, data, own)
+            write_assignment(file, row_assignment)
     return row_assignment
 
 

@@ -8,7 +8,8 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,12 @@ from protosphere.core.errors import DataError, UnsizedError, public
 from protosphere.core.files import KIND, opened, sealed
 from protosphere.data.arrays import Arrays, read_arrays
 from protosphere.data.columns import USUAL, Columns
-from protosphere.data.custom_dataset import read_code
-from protosphere.data.custom_partition import Code
 from protosphere.data.folders import SCHEMA, Folder, Listed, refuse_unlisted
 from protosphere.data.images import decode_images, in_bytes, resized
 from protosphere.data.sources import BUILT_IN, Source, built_in, load_source, locate
 from protosphere.data.tabular import Column, columns_of, is_numbers, read_table
 from protosphere.data.texts import CONTENT, Texts, write_texts
+from protosphere.data.user_code import OwnCode, read_code
 
 FORMAT = 3
 # no child of `protosphere`, whose lines a run shows
@@ -65,7 +65,7 @@ class Recipe:
     """What decides one decoded data set; names and meaning are those of the settings.
 
     `listed`: of what local folder a classes.txt is asked (refuse_unlisted). `alone`: whether each row of a local folder
-    is judged by itself (independent_rows.py). `code`: somebody's own, which `dataset` names (custom_dataset.py).
+    is judged by itself (independent_rows.py). `code`: somebody's own, which `dataset` names (user_code.py).
     """
 
     dataset: str
@@ -76,7 +76,7 @@ class Recipe:
     image_size: int = 0
     listed: Listed = ""
     alone: bool = False
-    code: Code | None = None
+    code: OwnCode | None = None
 
     def key(self) -> str:
         """That of the cache entry: another one whenever a setting, or a local file's size or time, is another.
@@ -86,7 +86,7 @@ class Recipe:
         """
         place = locate(self.dataset) if self.code is None else ""
         content: Any = place
-        if is_dataclass(self.code) and not isinstance(self.code, type):
+        if self.code is not None:
             content = ["code", asdict(self.code)]
         elif isinstance(place, Folder):
             # here, since an entry may have been made when nobody asked for a list
@@ -160,37 +160,48 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
     data = _open(folder)
     if data is not None:
         return data
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
-            data = _open(folder)
-            if data is None:
-                if folder.exists():
-                    logging.getLogger("protosphere").warning(
-                        "the decoded data in %s are not as they were written; they are made anew", folder
-                    )
-                partial = folder.with_suffix(".partial")
+    with one_writer(cache_dir, folder):
+        data = _open(folder)
+        if data is None:
+            if folder.exists():
+                logging.getLogger("protosphere").warning(
+                    "the decoded data in %s are not as they were written; they are made anew", folder
+                )
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            try:
+                partial.mkdir()
+                write(partial)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.rename(partial, folder)
+            finally:
                 shutil.rmtree(partial, ignore_errors=True)
-                try:
-                    partial.mkdir()
-                    write(partial)
-                    shutil.rmtree(folder, ignore_errors=True)
-                    os.rename(partial, folder)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
-                data = _open(folder)
-    except OSError as error:
-        raise DataError(
-            f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
-            "give another folder.",
-            public("storage", storage="data cache"),
-        ) from error
+            data = _open(folder)
     if data is None:
         raise DataError(
             f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.",
             public("storage", storage="data cache"),
         )
     return data
+
+
+@contextmanager
+def one_writer(cache_dir: Path, entry: Path) -> Iterator[None]:
+    """While one process writes an entry of the cache in `cache_dir` the others wait.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(entry.with_suffix(".lock")):
+            yield
+    except OSError as error:
+        raise DataError(
+            f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
+            "give another folder.",
+            public("storage", storage="data cache"),
+        ) from error
 
 
 def read_kept(cache_dir: Path, key: str) -> Decoded | None:

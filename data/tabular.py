@@ -19,7 +19,6 @@ import numpy as np
 from protosphere.core.errors import DataError, Public, public
 from protosphere.core.files import replacing
 from protosphere.data.arrays import Arrays
-from protosphere.data.cell_values import MISSING, as_numbers, as_words, is_number
 from protosphere.data.columns import (
     LABEL_COLUMNS,
     TEXT_COLUMNS,
@@ -40,6 +39,9 @@ NUMBER, CATEGORY = "number", "category"
 UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
 MOST_VALUES = 200  # of a category; more are ids or texts
 NOTHING = "no value"
+# how a CSV file writes a missing value
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+TRUTHS = ("false", "true")
 _FEW = 10  # values that a category may have however few rows there are
 
 
@@ -192,7 +194,7 @@ def cell_word(value: Any) -> str:
 
 def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """(n, 1 or 2) features and which rows are wrong (n,)."""
-    values, missing = as_numbers(cells, truths=True)
+    values, missing = _as_numbers(cells, truths=True)
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
     wrong = (~missing & ~np.isfinite(numbers)) | (missing & (not column.missing))
@@ -203,7 +205,7 @@ def _encode_one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]
     import pyarrow
     import pyarrow.compute as pc
 
-    texts, missing = as_words(cells)
+    texts, missing = _as_words(cells)
     codes = pc.index_in(texts, value_set=pyarrow.array(column.values, pyarrow.string())).fill_null(-1).to_numpy()
     hot = np.zeros((len(codes), column.features), np.float32)
     rows = np.flatnonzero(~missing & (codes >= 0))
@@ -227,6 +229,58 @@ def missing_rows(schema: Sequence[Column], inputs: np.ndarray) -> dict[str, int]
         for column, end in zip(schema, ends.tolist(), strict=True)
         if column.missing
     }
+
+
+# --- cells, of whatever type they are --------------------------------------------------------------------------
+
+
+def _as_numbers(cells: Any, truths: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing. With
+    `truths` the words true and false are 1 and 0, as the column has them where it is no strings."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    if pyarrow.types.is_dictionary(cells.type):
+        cells = cells.cast(cells.type.value_type)
+    if not pyarrow.types.is_string(cells.type) and not pyarrow.types.is_large_string(cells.type):
+        values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
+        return values, np.isnan(values)
+    texts, missing = _as_words(cells)
+    try:
+        values = texts.cast(pyarrow.float64()).to_numpy().astype(np.float64)
+    except pyarrow.ArrowInvalid:
+        values = np.array([_number(word, truths) for word in texts.to_pylist()])
+    # the word itself is no number, either
+    values = np.where(np.isnan(values) & ~missing, np.inf, values)
+    return values, missing if len(values) else np.asarray(pc.is_null(texts).to_numpy())
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word is one, infinity too."""
+    try:
+        return not np.isnan(float(word))
+    except ValueError:
+        return False
+
+
+def _number(word: str | None, truths: bool) -> float:
+    if truths and word is not None and word.lower() in TRUTHS:
+        return float(TRUTHS.index(word.lower()))
+    try:
+        return np.nan if word is None else float(word)
+    except ValueError:
+        return np.inf
+
+
+def _as_words(cells: Any) -> tuple[Any, np.ndarray]:
+    """Cells as strings without spaces around them, null for what is missing; and which are missing."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    texts = cells.cast(pyarrow.string())
+    texts = pc.utf8_trim_whitespace(texts)
+    missing = pc.is_in(texts, value_set=pyarrow.array([*MISSING, None], pyarrow.string()))
+    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), texts), np.asarray(missing.to_numpy())
 
 
 # --- what columns there are ----------------------------------------------------------------------------------
@@ -304,12 +358,12 @@ def _column(name: str, column: str, cells: Any) -> Column:
             f"them, or name the columns to use in {SCHEMA}",
             public("column-type", column="feature"),
         )
-    values, missing = as_numbers(cells)
+    values, missing = _as_numbers(cells)
     if not np.isinf(values).any() or not strings:
         return Column(column, NUMBER, missing=bool(missing.any()))
-    texts, missing = as_words(cells)
+    texts, missing = _as_words(cells)
     distinct = sorted(word for word in texts.unique().to_pylist() if word is not None)
-    non_numbers = [word for word in distinct if not is_number(word)]
+    non_numbers = [word for word in distinct if not _is_number(word)]
     if not non_numbers:
         # a number all the same: its row refuses infinity
         return Column(column, NUMBER, missing=bool(missing.any()))

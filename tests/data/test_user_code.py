@@ -12,9 +12,7 @@ from torch.utils.data import Dataset
 from protosphere.core.errors import DataError
 from protosphere.data.assignment import DataSpec, assignment, open_data
 from protosphere.data.columns import Columns
-from protosphere.data.custom_dataset import read_code
-from protosphere.data.custom_partition import dealt_by_code
-from protosphere.data.user_code import own_code
+from protosphere.data.user_code import dealt_by_code, own_code, read_code
 
 N = 60
 WARD = np.array([("north", "south", "east", "west")[i % 7 % 4] for i in range(N)])
