@@ -115,17 +115,22 @@ def _recipe(spec: DataSpec, dataset: str) -> Recipe:
     return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed, bool(spec.secret), spec.code)
 
 
-def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignment] | None:
-    """The data set and the assignment of its rows as `cache_dir` holds both, None if it does not: nothing is worked
-    out."""
+def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:
+    """How many rows of each class every client holds in all, (clients, K) int64, and the class names, if this machine
+    has worked it out before; else None.
+
+    Downloads, decodes and writes nothing.
+    """
     try:
         data = kept_all(_recipe(spec, spec.dataset), cache_dir, spec.classes)
     except DataError:
         return None
-    row_assignment = (
-        None if data is None else read_assignment(_file(spec, data, cache_dir, own=False), len(data.labels))
-    )
-    return None if data is None or row_assignment is None else (data, row_assignment)
+    if data is None:
+        return None
+    row_assignment = read_assignment(_file(spec, data, cache_dir, own=False), len(data.labels))
+    if row_assignment is None:
+        return None
+    return class_counts(data.labels, row_assignment.held, len(data.class_names)), data.class_names
 
 
 def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = False) -> Assignment:

@@ -21,6 +21,7 @@ from protosphere.core.files import KIND, opened, sealed
 from protosphere.data.arrays import Arrays, read_arrays
 from protosphere.data.columns import USUAL, Columns
 from protosphere.data.folders import SCHEMA, Folder, Listed, refuse_unlisted
+from protosphere.data.groups import by_first
 from protosphere.data.images import decode_images, in_bytes, resized
 from protosphere.data.sources import BUILT_IN, Source, built_in, load_source, locate
 from protosphere.data.tabular import Column, columns_of, is_numbers, read_table
@@ -298,7 +299,7 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         scale = _write_inputs(recipe, rows, partial)
     np.save(partial / "labels.npy", rows.labels)
     if recipe.columns.group:
-        np.save(partial / "groups.npy", _by_first(rows.extra[recipe.columns.group]))
+        np.save(partial / "groups.npy", by_first(rows.extra[recipe.columns.group]))
     if recipe.columns.partition:
         np.save(partial / "dealt.npy", _in_order(rows.extra[recipe.columns.partition]))
     columns = rows.columns if isinstance(rows, Arrays) else ()
@@ -343,14 +344,6 @@ def _write_inputs(recipe: Recipe, rows: Arrays | Source, partial: Path) -> float
 def _in_order(values: np.ndarray) -> np.ndarray:
     """A number for each value, in the order of the values: (n,) int64."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
-
-
-def _by_first(values: np.ndarray) -> np.ndarray:
-    """A number for each value, by its first row: (n,) int64."""
-    import pandas as pd
-
-    codes: np.ndarray = pd.factorize(values)[0].astype(np.int64)
-    return codes
 
 
 def _resize(recipe: Recipe, inputs: np.ndarray, scale: float) -> tuple[np.ndarray, float]:

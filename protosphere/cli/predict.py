@@ -81,7 +81,7 @@ def predict(
                 "--csv and --label-column go with one folder of classes, one table or one .npz file, and nothing else."
             )
         else:
-            answers = list(answers_of(trained, chosen, files or [], texts or []))
+            answers = list(answers_of(trained, chosen, [*(files or []), *(texts or [])]))
     except USER_ERRORS as error:
         end(str(error))
     read = [answer for answer in answers if not answer.problem]

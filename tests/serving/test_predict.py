@@ -297,7 +297,7 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
         (tmp_path / name).write_text(content)
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xff")
     files = [tmp_path / name for name in ("warm.txt", "none.txt", "bytes.txt")]
-    warm, none, broken, same, cold = predict(trained, "discriminant", files, ["warm day", "cold day"])
+    warm, none, broken, same, cold = predict(trained, "discriminant", [*files, "warm day", "cold day"])
     assert "has no text" in none.problem
     assert "no readable text" in broken.problem
     assert [trained.class_names[answer.label] for answer in (warm, same, cold)] == ["warm", "warm", "cold"]
