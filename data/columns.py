@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,6 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
     Raises:
         DataError: a column that does not exist, one named twice, no column of inputs or of labels.
     """
-    has = f"its columns are {', '.join(features)}" if features else "it has no columns"
     refuse_absent(name, features, columns)
     chosen = list(columns.named.values())
     free = {column: feature for column, feature in features.items() if column not in chosen}
@@ -80,17 +79,12 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
                 "one with texts"
             )
         raise DataError(
-            f"{name!r} has no {kind} column; {has}: {remedy}; a site's table of numbers needs a columns.json.",
+            f"{name!r} has no {kind} column; {_listed(features)}: {remedy}; a site's table of numbers needs a "
+            "columns.json.",
             public("no-usual-column", column=kind),
         )
     inputs = image or text
-    label = columns.label or next((column for column in LABEL_COLUMNS if column in free and column != inputs), "")
-    if not label:
-        raise DataError(
-            f"{name!r} has no label column; {has}: name the one with the class numbers {LABEL_COLUMNS[0]}, or set "
-            "label-column.",
-            public("no-usual-column", column="label"),
-        )
+    label = columns.label or usual_label(name, features, [column for column in free if column != inputs])
     role_by_column = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
     role_by_column |= {columns.partition: "partition"} if columns.partition else {}
     return "image" if image else "text", role_by_column
@@ -102,11 +96,10 @@ def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> N
     Raises:
         DataError: names the first.
     """
-    has = f"its columns are {', '.join(features)}" if features else "it has no columns"
     for setting, column in columns.named.items():
         if column not in features:
             raise DataError(
-                f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.",
+                f"{setting} is {column!r}, but {name!r} has no such column; {_listed(features)}: name one of them.",
                 public("no-named-column", setting=setting),
             )
     chosen = list(columns.named.values())
@@ -115,6 +108,27 @@ def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> N
         raise DataError(
             f"{settings} name one column of {name!r} twice: name a column for each.", public("column-twice")
         )
+
+
+def usual_label(name: str, columns: Iterable[str], free: Collection[str]) -> str:
+    """The first of `free` that has a usual name of labels.
+
+    Raises:
+        DataError: none has; it names all `columns`.
+    """
+    label = next((column for column in LABEL_COLUMNS if column in free), "")
+    if not label:
+        raise DataError(
+            f"{name!r} has no label column; {_listed(columns)}: name the one with the classes {LABEL_COLUMNS[0]}, or "
+            "set label-column.",
+            public("no-usual-column", column="label"),
+        )
+    return label
+
+
+def _listed(columns: Iterable[str]) -> str:
+    names = ", ".join(columns)
+    return f"its columns are {names}" if names else "it has no columns"
 
 
 def _image_column(features: Mapping[str, Any]) -> str | None:

@@ -143,14 +143,14 @@ def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset
     datasets.disable_progress_bars()
     tables = {}
     try:
-        for split, paths in (("train", folder.train), ("test", folder.test)):
+        for split, paths in folder.splits.items():
             # `datasets` fails on tables without rows, and reads names as patterns
             full = [glob.escape(str(path)) for path in paths if pyarrow.parquet.read_metadata(path).num_rows]
             if full:
                 tables[split] = datasets.load_dataset(
                     "parquet", data_files={split: full}, split=split, cache_dir=str(cache_dir)
                 )
-            elif paths:
+            else:
                 tables[split] = datasets.Dataset(pyarrow.parquet.read_table(paths[0]))
     except Exception as error:
         raise DataError(
@@ -181,9 +181,7 @@ def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[
             )
     tables = {}
     cache_dir.mkdir(parents=True, exist_ok=True)
-    for split, paths in (("train", folder.train), ("test", folder.test)):
-        if not paths:
-            continue
+    for split, paths in folder.splits.items():
         file = cache_dir / f"{split}.arrow"
         with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
             for path in paths:
@@ -205,9 +203,7 @@ def _from_images(folder: Folder) -> dict[str, datasets.Dataset]:
     label_of = {name: label for label, name in enumerate(folder.class_names)}
     split = (folder.root / "train").is_dir()
     tables = {}
-    for name, paths in (("train", folder.train), ("test", folder.test)):
-        if name == "test" and not paths:
-            continue
+    for name, paths in folder.splits.items():
         labels = [label_of[path.relative_to(folder.root).parts[1 if split else 0]] for path in paths]
         columns = {"image": [_name_image(path) for path in paths], "label": labels}
         tables[name] = datasets.Dataset.from_dict(columns, features=features)

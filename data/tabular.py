@@ -20,13 +20,13 @@ from protosphere.core.errors import DataError, Public, public
 from protosphere.core.files import replacing
 from protosphere.data.arrays import Arrays
 from protosphere.data.columns import (
-    LABEL_COLUMNS,
     TEXT_COLUMNS,
     Columns,
     class_numbers,
     group_values,
     is_string,
     refuse_absent,
+    usual_label,
 )
 from protosphere.data.folders import SCHEMA, Folder
 from protosphere.data.independent_rows import usable
@@ -103,14 +103,7 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
     name = folder.name
     types = types_of(folder.train[0])
     refuse_absent(name, types, columns)
-    label = columns.label or next((column for column in LABEL_COLUMNS if column in types), "")
-    if not label:
-        _refuse(
-            name,
-            f"has no label column; its columns are {', '.join(types)}: name the one with the classes "
-            f"{LABEL_COLUMNS[0]}, or set label-column",
-            public("no-usual-column", column="label"),
-        )
+    label = columns.label or usual_label(name, types, types)
     other_columns = [label, *filter(None, (columns.group, columns.partition))]
     schema = read_schema(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None
     feature_names = (
@@ -118,7 +111,7 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
         if schema is None
         else [column.name for column in schema]
     )
-    tables = {split: _table(folder, paths, [*feature_names, *other_columns]) for split, paths in _splits(folder)}
+    tables = {split: _table(folder, paths, [*feature_names, *other_columns]) for split, paths in folder.splits.items()}
     schema = _infer_columns(name, tables, feature_names) if schema is None else schema
     encoded = {split: encode(name, split, schema, table, alone) for split, table in tables.items()}
     if alone:
@@ -381,10 +374,6 @@ def _column(name: str, column: str, cells: Any) -> Column:
 
 
 # --- files ---------------------------------------------------------------------------------------------------
-
-
-def _splits(folder: Folder) -> list[tuple[str, tuple[Path, ...]]]:
-    return [(split, paths) for split, paths in (("train", folder.train), ("test", folder.test)) if paths]
 
 
 def _table(folder: Folder, paths: tuple[Path, ...], column_names: Sequence[str]) -> pyarrow.Table:
