@@ -22,7 +22,7 @@ from protosphere.data.folders import TEST_SPLITS, Folder, read_folder
 from protosphere.data.images import is_readable
 from protosphere.data.independent_rows import usable
 from protosphere.data.spiral import NUM_CLASSES, spiral
-from protosphere.data.table_files import batches, column_types
+from protosphere.data.table_files import batches, types_of
 
 if TYPE_CHECKING:
     import datasets
@@ -167,7 +167,7 @@ def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[
     import pyarrow
 
     name = folder.name
-    types_by_path = {path: column_types(path) for path in (*folder.train, *folder.test)}
+    types_by_path = {path: types_of(path) for path in (*folder.train, *folder.test)}
     first = types_by_path[folder.train[0]]
     schema = pyarrow.schema([(column, first[column]) for column in roles(name, first, columns, True)[1]])
     for path, types in types_by_path.items():

@@ -17,7 +17,7 @@ from PIL import Image
 from protosphere.core.errors import DataError
 from protosphere.data.columns import MOST_NAMES, Columns
 from protosphere.data.sources import locate
-from protosphere.data.table_files import column_types
+from protosphere.data.table_files import types_of
 from protosphere.data.texts import Texts
 from tests.data.draws import decoded, refusal
 
@@ -310,7 +310,7 @@ BOM = {".csv": "text,label\na,x\n", ".jsonl": '{"text": "a", "label": "x"}\n'}
 @pytest.mark.parametrize("suffix", BOM)
 def test_a_file_with_a_byte_order_mark(tmp_path, suffix):
     (tmp_path / f"train{suffix}").write_text(BOM[suffix], "utf-8-sig")
-    assert list(column_types(tmp_path / f"train{suffix}")) == ["text", "label"]
+    assert list(types_of(tmp_path / f"train{suffix}")) == ["text", "label"]
 
 
 def test_a_shortened_file_of_texts_is_decoded_anew(tmp_path):
