@@ -311,20 +311,30 @@ def _open_rows(recipe: Recipe, place: str | Folder, unpacked: Path) -> Arrays | 
     """The data set that lies at a place; `datasets` may write to `unpacked`."""
     columns = recipe.columns
     if recipe.code is not None:
+        # columns of texts and labels may be those of other sites' tables
+        _refuse_columns(recipe, "group-column", "partition-column")
         return read_code(recipe.code)
-    if columns.named and (place in BUILT_IN or (isinstance(place, Folder) and place.format == "images")):
-        setting, column = next(iter(columns.named.items()))
-        raise DataError(
-            f"{setting} is {column!r}, but {recipe.dataset!r} is no table: leave {setting} empty.",
-            public("no-named-column", setting=setting),
-        )
     if isinstance(place, str) and place in BUILT_IN:
+        _refuse_columns(recipe, *columns.named)
         return built_in(place, recipe.spiral_points, recipe.spiral_noise, recipe.seed)
+    if isinstance(place, Folder) and place.format == "images":
+        _refuse_columns(recipe, *columns.named)
     if isinstance(place, Folder) and place.format == "arrays":
         return read_arrays(place.train[0], place.class_names, columns, recipe.alone)
     if isinstance(place, Folder) and is_numbers(place, columns, bool(recipe.listed)):
         return read_table(place, columns, recipe.alone)
     return load_source(place, columns, unpacked, recipe.alone)
+
+
+def _refuse_columns(recipe: Recipe, *settings: str) -> None:
+    """Refuse these settings, which name columns, of a data set that has none."""
+    setting = next((setting for setting in settings if setting in recipe.columns.named), "")
+    if setting:
+        raise DataError(
+            f"{setting} is {recipe.columns.named[setting]!r}, but {recipe.dataset!r} is no table: leave {setting} "
+            "empty.",
+            public("no-named-column", setting=setting),
+        )
 
 
 def _write_inputs(recipe: Recipe, rows: Arrays | Source, partial: Path) -> float:

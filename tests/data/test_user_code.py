@@ -194,6 +194,10 @@ def test_code_is_named_by_its_content(tmp_path):
     again = own_code(str(file), "dataset")
     assert again != first
     assert len(open_data(replace(spec, code=again), tmp_path / "cache").labels) == 3
+    for columns, words in ((Columns(group="ward"), "group-column"), (Columns(partition="ward"), "partition-column")):
+        with pytest.raises(DataError, match=f"{words} is 'ward', but .* is no table"):
+            open_data(replace(spec, columns=columns), tmp_path / "cache")
+    assert len(open_data(replace(spec, columns=Columns(label="outcome")), tmp_path / "cache").labels) == 3
     assert own_code("digits", "dataset") is None
     with pytest.raises(DataError, match="nowhere"):
         own_code("nowhere.at_all:rows", "dataset")
