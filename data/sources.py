@@ -284,7 +284,7 @@ def _source(
     check_alike(name, tables, role_by_column)
     values = {column: {split: _cells(table, column) for split, table in tables.items()} for column in (label, *extra)}
     if alone:
-        read = is_readable if kind == "image" else bool
+        read = is_readable if kind == "image" else _is_text
         for split, table in tables.items():
             groups = values[columns.group][split] if columns.group else None
             rows, numbers = usable(values[label][split], groups, _cells(table, inputs), read, class_names)
@@ -301,6 +301,10 @@ def _source(
         table = table.select_columns([inputs]).rename_columns({inputs: "inputs"})
         tables[split] = table if is_text else table.cast_column("inputs", datasets.Image(decode=False))
     return Source(name, kind, tables, labels, class_names, extra_values)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _cells(table: datasets.Dataset, column: str) -> pyarrow.ChunkedArray:
