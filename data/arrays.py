@@ -31,6 +31,7 @@ class Arrays:
         inputs: (n, C, H, W) or (n, ...), uint8 of full scale 255 or float32. labels: (n,) int64 in 0..K−1.
         train_rows: how many are for training. class_names: K names.
         extra: further values of each row, (n,), by name. columns: of a table (tabular.py).
+        scale: the value of a full-scale input.
     """
 
     inputs: np.ndarray
@@ -39,11 +40,7 @@ class Arrays:
     class_names: tuple[str, ...]
     extra: Mapping[str, np.ndarray]
     columns: tuple[Any, ...] = ()
-
-    @property
-    def scale(self) -> float:
-        """The value of a full-scale input."""
-        return 255.0 if self.inputs.dtype == np.uint8 else 1.0
+    scale: float = 1.0
 
 
 def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alone: bool = False) -> Arrays:
@@ -165,6 +162,7 @@ def arranged(
         int(masks[0].sum()),
         class_names,
         {key: values[every] for key, values in extra.items()},
+        scale=255.0 if inputs[0].dtype == np.uint8 else 1.0,
     )
 
 

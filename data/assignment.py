@@ -6,31 +6,30 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock
 
 from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_path, is_several
 from protosphere.data.assignment_file import Assignment, read_assignment, write_assignment
+from protosphere.data.column_partition import COLUMN, column_clients, column_rows, unit_values
 from protosphere.data.columns import USUAL, Columns
-from protosphere.data.custom_partition import COLUMN, Code, column_clients, column_rows, dealt_by_code, unit_values
-from protosphere.data.decoded_cache import Decoded, Recipe, decode
+from protosphere.data.decoded_cache import Decoded, Recipe, decode, one_writer
 from protosphere.data.domains import kept_all, open_all
 from protosphere.data.folders import Listed
 from protosphere.data.groups import Units, shared_group, units_of
 from protosphere.data.mixed import MIXED, cells_of, mixed_rows
 from protosphere.data.partition_table import TABLE, table_digest, table_rows
-from protosphere.data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
+from protosphere.data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
 from protosphere.data.row_hashes import occurs_once
 from protosphere.data.secret_split import secret_split
+from protosphere.data.user_code import OwnCode, dealt_by_code
 from protosphere.data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
-SPLITS = ("pooled", "official")
 FORMAT = 3
 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What decides every client's rows; names and meaning are those of the settings.
+    """What decides every client's rows; names and meaning are those of the settings, which have been checked as such.
 
     `split`: `pooled` puts train and test rows together, deals them to the clients, and each client splits its own
     (ProtoNorm, TinyProto); `official` deals the training rows and gives each client its share of the official test
@@ -79,8 +78,8 @@ class DataSpec:
     image_size: int = 0
     listed: Listed = ""
     secret: str = ""
-    dealer: Code | None = None
-    code: Code | None = None
+    dealer: OwnCode | None = None
+    code: OwnCode | None = None
     normalise: bool = False
 
 
@@ -116,17 +115,22 @@ def _recipe(spec: DataSpec, dataset: str) -> Recipe:
     return Recipe(dataset, spec.columns, *points, spec.image_size, spec.listed, bool(spec.secret), spec.code)
 
 
-def kept_assignment(spec: DataSpec, cache_dir: Path) -> tuple[Decoded, Assignment] | None:
-    """The data set and the assignment of its rows as `cache_dir` holds both, None if it does not: nothing is worked
-    out."""
+def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:
+    """How many rows of each class every client holds in all, (clients, K) int64, and the class names, if this machine
+    has worked it out before; else None.
+
+    Downloads, decodes and writes nothing.
+    """
     try:
         data = kept_all(_recipe(spec, spec.dataset), cache_dir, spec.classes)
     except DataError:
         return None
-    row_assignment = (
-        None if data is None else read_assignment(_file(spec, data, cache_dir, own=False), len(data.labels))
-    )
-    return None if data is None or row_assignment is None else (data, row_assignment)
+    if data is None:
+        return None
+    row_assignment = read_assignment(_file(spec, data, cache_dir, own=False), len(data.labels))
+    if row_assignment is None:
+        return None
+    return class_counts(data.labels, row_assignment.held, len(data.class_names)), data.class_names
 
 
 def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = False) -> Assignment:
@@ -135,19 +139,10 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
 
     Raises:
-        DataError: what partition_rows, way_shot_rows, mixed_rows, table_rows and split_rows raise, an unknown
-            `partition` or `split`, a data set or domain without official test rows or with a group on both sides of
-            its official split, `way-shot` with groups or without `official`, `mixed` with groups or without domains,
-            `table` with groups, a shared test set out of a single site's own data.
+        DataError: what partition_rows, way_shot_rows, mixed_rows and table_rows raise, a data set or domain without
+            official test rows or with a group on both sides of its official split, `way-shot` with groups, `mixed`
+            with groups or without domains, `table` with groups, a shared test set out of a single site's own data.
     """
-    if spec.split not in SPLITS:
-        raise DataError.public(f"split is {spec.split!r}, but it must be one of {', '.join(SPLITS)}.")
-    partitions = (*PARTITIONS, WAY_SHOT, MIXED, TABLE, COLUMN)
-    if spec.partition not in partitions and spec.dealer is None and not own:
-        raise DataError.public(f"partition is {spec.partition!r}, but it must be one of {', '.join(partitions)}.")
-    if spec.max_samples < 0 or spec.seed < 0:
-        name, value = ("max-samples", spec.max_samples) if spec.max_samples < 0 else ("seed", spec.seed)
-        raise DataError.public(f"{name} is {value}, but it must be 0 or more.")
     if own and spec.shared_test_share:
         raise DataError.public(
             "a client with its own data-path cannot set rows aside for the others: set shared-test-path to a test "
@@ -157,19 +152,11 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     row_assignment = read_assignment(file, len(data.labels))
     if row_assignment is not None:
         return row_assignment
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(file.with_suffix(".lock")):
-            row_assignment = read_assignment(file, len(data.labels))
-            if row_assignment is None:
-                row_assignment = _assign(spec, data, own)
-                write_assignment(file, row_assignment)
-    except OSError as error:
-        raise DataError(
-            f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
-            "give another folder.",
-            public("storage", storage="data cache"),
-        ) from error
+    with one_writer(cache_dir, file):
+        row_assignment = read_assignment(file, len(data.labels))
+        if row_assignment is None:
+            row_assignment = _assign(spec, data, own)
+            write_assignment(file, row_assignment)
     return row_assignment
 
 
@@ -189,7 +176,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     few = spec.partition in (WAY_SHOT, MIXED) and not own
     way_shot = few and spec.partition == WAY_SHOT
     if few or (spec.partition in (TABLE, COLUMN) and not own):
-        _refuse_for_few(spec.partition, data, official)
+        _refuse_for_few(spec.partition, data)
     if not (own and spec.secret):
         # there no row decides whether its client takes part
         if official:
@@ -285,12 +272,8 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
         ) from error
 
 
-def _refuse_for_few(partition: str, data: Decoded, official: bool) -> None:
+def _refuse_for_few(partition: str, data: Decoded) -> None:
     """What `way-shot`, `mixed` and `table`, which give out some rows, cannot be dealt of."""
-    if partition == WAY_SHOT and not official:
-        raise DataError.public(
-            f'the {WAY_SHOT} partition tests a client on all official test rows of its classes: set split = "official".'
-        )
     if partition == WAY_SHOT and data.train_rows == len(data.labels):
         raise DataError(
             f"data set {data.name!r} has no official test rows, which the {WAY_SHOT} partition tests on: give one that "

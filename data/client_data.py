@@ -1,7 +1,6 @@
 """One client's data: its own rows as tensors on its device, and how inputs become what a model sees."""
 
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,29 +11,12 @@ import torch
 from torch import Tensor
 
 from protosphere.core.errors import DataError, public
-from protosphere.data.assignment import DataSpec, assignment, kept_assignment, open_data
+from protosphere.data.assignment import DataSpec, assignment, open_data
 from protosphere.data.decoded_cache import Decoded
 from protosphere.data.lru_cache import Recent
-from protosphere.data.partitions import class_counts
 from protosphere.data.tabular import Column, columns_of, numeric
 from protosphere.data.texts import Texts
 from protosphere.data.way_shot import WAY_SHOT
-
-__all__ = [
-    "ClientData",
-    "DataSpec",
-    "Encode",
-    "InputTransform",
-    "Rows",
-    "TokenTransform",
-    "Transform",
-    "cached_partition_labels",
-    "class_names",
-    "client_data",
-    "partition_labels",
-    "refuse_other_inputs",
-    "rows_of",
-]
 
 _CACHE_BYTES = 2**30
 _ROWS_AT_ONCE = 1024
@@ -204,34 +186,13 @@ class ClientData:
         return len(self.class_names)
 
 
-class _Recent:
-    """The client data that this process used last, up to a number of bytes: a worker serves the same clients again."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._entries: Recent[ClientData] = Recent(size_in_bytes)
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[Any, ...]) -> ClientData | None:
-        with self._lock:
-            if key not in self._entries:
-                return None
-            self._entries[key] = data = self._entries[key]
-            return data
-
-    def put(self, key: tuple[Any, ...], data: ClientData) -> None:
-        with self._lock:
-            self._entries[key] = data
-            # what is larger than the bound on its own is not kept either
-            self._entries.shrink(self._max_bytes)
-
-
 def size_in_bytes(data: ClientData) -> int:
     """Of a client's rows."""
     return sum(rows.inputs.nbytes + rows.labels.nbytes for rows in (data.train, data.test, data.validation))
 
 
-_recent = _Recent(_CACHE_BYTES)
+# the clients that this process served last: a worker serves the same ones again
+_recent: Recent[ClientData] = Recent(size_in_bytes)
 
 
 def client_data(
@@ -262,7 +223,9 @@ def client_data(
     data = _recent.get(key)
     if data is None:
         data = _load(spec, partition, Path(cache_dir), torch.device(device), data_path, encode)
-        _recent.put(key, data)
+    _recent[key] = data
+    # what is larger than the bound on its own is not kept either
+    _recent.shrink(_CACHE_BYTES)
     return data
 
 
@@ -375,27 +338,3 @@ def standard(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = exact.sum(axis=0) / count
     std = np.sqrt((np.where(present, exact - mean, 0) ** 2).sum(axis=0) / count)
     return mean, np.where(std > _SAME * np.maximum(np.abs(mean), 1e-30), std, 1.0)
-
-
-def partition_labels(spec: DataSpec, cache_dir: Path) -> np.ndarray:
-    """How many rows of each class every client holds in all, for a heat map: (clients, K) int64."""
-    data = open_data(spec, cache_dir)
-    row_assignment = assignment(spec, data, Path(cache_dir))
-    return class_counts(data.labels, row_assignment.held, len(data.class_names))
-
-
-def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray, tuple[str, ...]] | None:
-    """What `partition_labels` gives, and the class names, if this machine has worked it out before; else None.
-
-    Downloads, decodes and writes nothing.
-    """
-    entry = kept_assignment(spec, Path(cache_dir))
-    if entry is None:
-        return None
-    data, row_assignment = entry
-    return class_counts(data.labels, row_assignment.held, len(data.class_names)), data.class_names
-
-
-def class_names(spec: DataSpec, cache_dir: Path) -> tuple[str, ...]:
-    """The classes of the data set in label order."""
-    return open_data(spec, cache_dir).class_names

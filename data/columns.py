@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from protosphere.core.errors import DataError, public
 
 if TYPE_CHECKING:
     import datasets
+    import pyarrow
 
 IMAGE_COLUMNS = ("image", "img")
 TEXT_COLUMNS = ("text", "sentence", "content", "document", "note", "input")
@@ -63,12 +64,11 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
     Raises:
         DataError: a column that does not exist, one named twice, no column of inputs or of labels.
     """
-    has = f"its columns are {', '.join(features)}" if features else "it has no columns"
     refuse_absent(name, features, columns)
     chosen = list(columns.named.values())
     free = {column: feature for column, feature in features.items() if column not in chosen}
     image = None if columns.text or texts_only else _image_column(free)
-    strings = [column for column in TEXT_COLUMNS if column in free and (texts_only or _is_string(free[column]))]
+    strings = [column for column in TEXT_COLUMNS if column in free and (texts_only or is_string(free[column]))]
     text = columns.text or next(iter(strings), "")
     if not image and not text:
         kind, remedy = "text", f"name it {TEXT_COLUMNS[0]} or set text-column"
@@ -79,17 +79,12 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
                 "one with texts"
             )
         raise DataError(
-            f"{name!r} has no {kind} column; {has}: {remedy}; a site's table of numbers needs a columns.json.",
+            f"{name!r} has no {kind} column; {_listed(features)}: {remedy}; a site's table of numbers needs a "
+            "columns.json.",
             public("no-usual-column", column=kind),
         )
     inputs = image or text
-    label = columns.label or next((column for column in LABEL_COLUMNS if column in free and column != inputs), "")
-    if not label:
-        raise DataError(
-            f"{name!r} has no label column; {has}: name the one with the class numbers {LABEL_COLUMNS[0]}, or set "
-            "label-column.",
-            public("no-usual-column", column="label"),
-        )
+    label = columns.label or usual_label(name, features, [column for column in free if column != inputs])
     role_by_column = {inputs: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
     role_by_column |= {columns.partition: "partition"} if columns.partition else {}
     return "image" if image else "text", role_by_column
@@ -101,11 +96,10 @@ def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> N
     Raises:
         DataError: names the first.
     """
-    has = f"its columns are {', '.join(features)}" if features else "it has no columns"
     for setting, column in columns.named.items():
         if column not in features:
             raise DataError(
-                f"{setting} is {column!r}, but {name!r} has no such column; {has}: name one of them.",
+                f"{setting} is {column!r}, but {name!r} has no such column; {_listed(features)}: name one of them.",
                 public("no-named-column", setting=setting),
             )
     chosen = list(columns.named.values())
@@ -114,6 +108,27 @@ def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> N
         raise DataError(
             f"{settings} name one column of {name!r} twice: name a column for each.", public("column-twice")
         )
+
+
+def usual_label(name: str, columns: Iterable[str], free: Collection[str]) -> str:
+    """The first of `free` that has a usual name of labels.
+
+    Raises:
+        DataError: none has; it names all `columns`.
+    """
+    label = next((column for column in LABEL_COLUMNS if column in free), "")
+    if not label:
+        raise DataError(
+            f"{name!r} has no label column; {_listed(columns)}: name the one with the classes {LABEL_COLUMNS[0]}, or "
+            "set label-column.",
+            public("no-usual-column", column="label"),
+        )
+    return label
+
+
+def _listed(columns: Iterable[str]) -> str:
+    names = ", ".join(columns)
+    return f"its columns are {names}" if names else "it has no columns"
 
 
 def _image_column(features: Mapping[str, Any]) -> str | None:
@@ -129,17 +144,14 @@ def _holds_images(feature: Any) -> bool:
 
 
 def is_string(kind: Any) -> bool:
-    """Whether an Arrow type is that of strings."""
-    return str(kind) in STRINGS
+    """Whether an Arrow type, or that of a column of `datasets`, is that of strings."""
+    return str(getattr(kind, "dtype", kind)) in STRINGS
 
 
-def _is_string(feature: Any) -> bool:
-    return getattr(feature, "dtype", None) in STRINGS
-
-
-def column_values(table: datasets.Dataset, column: str) -> Any:
-    """One column of a table as it lies in memory: a pyarrow ChunkedArray."""
-    return table.select_columns([column]).with_format("arrow")[:].column(column)
+def _kind(kind: pyarrow.DataType) -> str:
+    if is_string(kind):
+        return "strings"
+    return "whole numbers" if str(kind).startswith(("int", "uint")) else str(kind)
 
 
 def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_column: Mapping[str, str]) -> None:
@@ -157,7 +169,7 @@ def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_colum
                 public("columns-differ"),
             )
         for column in [column for column, role in role_by_column.items() if role != "inputs"]:
-            types = [_kind(side.features[column]) for side in (table, train)]
+            types = [_kind(side.features.arrow_schema.field(column).type) for side in (table, train)]
             if types[0] != types[1] and len(table) and len(train):
                 raise DataError(
                     f"column {column!r} holds {types[0]} in the {split} table of {name!r}, but {types[1]} in the "
@@ -166,45 +178,40 @@ def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_colum
                 )
 
 
-def _kind(feature: Any) -> str:
-    if _is_string(feature):
-        return "strings"
-    dtype = str(getattr(feature, "dtype", "values of several parts"))
-    return "whole numbers" if dtype.startswith(("int", "uint")) else dtype
-
-
 def check_strings(name: str, split: str, table: datasets.Dataset, column: str) -> None:
     """Refuse a column of texts that holds no strings; a table without rows may be of any type.
 
     Raises:
         DataError: it holds something else.
     """
-    if len(table) and not _is_string(table.features[column]):
-        kind = _kind(table.features[column])
+    if len(table) and not is_string(table.features[column]):
+        kind = _kind(table.features.arrow_schema.field(column).type)
         raise DataError(
             f"column {column!r} of the {split} table of {name!r} holds {kind}, but texts must be strings.",
             public("column-type", column="text"),
         )
 
 
-def check_groups(name: str, split: str, table: datasets.Dataset, column: str) -> None:
-    """Refuse groups that are neither whole numbers nor strings, and rows without one.
+def group_values(name: str, column: str, values_by_split: Mapping[str, pyarrow.ChunkedArray]) -> np.ndarray:
+    """The groups of all rows, (n,), training rows first.
 
     Raises:
-        DataError: the column's type, or the first such row.
+        DataError: they are neither whole numbers nor strings, or the first row without one.
     """
-    if not len(table):
-        return
-    kind = _kind(table.features[column])
-    if kind not in ("strings", "whole numbers"):
-        raise DataError(
-            f"column {column!r} of {name!r} holds {kind}, but groups must be whole numbers or strings.",
-            public("column-type", column="group"),
-        )
-    _refuse_missing(name, split, column_values(table, column), "group", f" in column {column!r}")
+    filled = {split: values for split, values in values_by_split.items() if len(values)}
+    for split, values in filled.items():
+        if _kind(values.type) not in ("strings", "whole numbers"):
+            raise DataError(
+                f"column {column!r} of {name!r} holds {_kind(values.type)}, but groups must be whole numbers or "
+                "strings.",
+                public("column-type", column="group"),
+            )
+        _refuse_missing(name, split, values, "group", f" in column {column!r}")
+    parts = [values.to_numpy() for values in filled.values()]
+    return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
-def _refuse_missing(name: str, split: str, values: Any, column: str, where: str = "") -> None:
+def _refuse_missing(name: str, split: str, values: pyarrow.ChunkedArray, column: str, where: str = "") -> None:
     import pyarrow
     import pyarrow.compute as pc
 
@@ -217,7 +224,7 @@ def _refuse_missing(name: str, split: str, values: Any, column: str, where: str 
             public("not-utf8", row=row),
         ) from None
     missing = values.is_null()
-    if pyarrow.types.is_string(values.type) or pyarrow.types.is_large_string(values.type):
+    if is_string(values.type):
         missing = pc.or_kleene(missing, pc.equal(pc.utf8_trim_whitespace(values), ""))
     rows = np.flatnonzero(missing.to_numpy())
     if rows.size:
@@ -236,22 +243,62 @@ def _is_utf8(value: Any) -> bool:
     return True
 
 
-def check_labels(name: str, split: str, table: datasets.Dataset, column: str, class_names: tuple[str, ...]) -> int:
-    """The largest label of a table of class numbers, −1 for an empty table.
+def class_numbers(
+    name: str,
+    column: str,
+    labels_by_split: Mapping[str, pyarrow.ChunkedArray],
+    class_names: tuple[str, ...],
+    *,
+    names: bool,
+    untyped: bool,
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The class number of each row, (n,) int64, training rows first, and the classes' names.
+
+    Names are numbered in the order of `class_names`, or sorted where there are none.
+
+    Args:
+        name: the data set's, for errors.
+        column: that of the labels.
+        class_names: those that are known, () for none.
+        names: whether labels may be classes' names.
+        untyped: the format knows strings only, so whole numbers written out are class numbers, unless a class has
+            such a name.
 
     Raises:
-        DataError: the column holds no whole numbers, or the first row with an unusable one.
+        DataError: the column holds neither, the first row without a label or with one that is no class, too many
+            classes.
     """
-    if column not in table.column_names or not len(table):
-        return -1
-    values = column_values(table, column)
-    if not str(values.type).startswith(("int", "uint")):
+    labels = {split: values for split, values in labels_by_split.items() if len(values)}
+    if names and any(is_string(values.type) for values in labels.values()):
+        for split, values in labels.items():
+            _refuse_missing(name, split, values, "label")
+        distinct = sorted({label for values in labels.values() for label in values.unique().to_pylist()})
+        if untyped and all(map(_NUMBER.fullmatch, distinct)) and not any(map(_NUMBER.fullmatch, class_names)):
+            labels = {split: values.cast("int64") for split, values in labels.items()}
+        else:
+            if not class_names:
+                _refuse_many(name, column, len(distinct))
+                class_names = tuple(distinct)
+            labels = {split: _codes(name, split, values, class_names) for split, values in labels.items()}
+    parts = [_checked(name, column, split, values, class_names) for split, values in labels.items()]
+    if not class_names:
+        count = max((int(numbers.max()) for numbers in parts), default=-1) + 1
+        if names:
+            _refuse_many(name, column, count)
+        class_names = tuple(map(str, range(count)))
+    return np.concatenate([np.empty(0, dtype=np.int64), *(numbers.astype(np.int64) for numbers in parts)]), class_names
+
+
+def _checked(
+    name: str, column: str, split: str, values: pyarrow.ChunkedArray, class_names: tuple[str, ...]
+) -> np.ndarray:
+    if _kind(values.type) != "whole numbers":
         raise DataError(
             f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, ….",
             public("column-type", column="label"),
         )
     _refuse_missing(name, split, values, "label")
-    labels = values.to_numpy()
+    labels: np.ndarray = values.to_numpy()
     allowed = (
         f"0 to {len(class_names) - 1}, since there are {len(class_names)} class names" if class_names else "0 or more"
     )
@@ -263,54 +310,11 @@ def check_labels(name: str, split: str, table: datasets.Dataset, column: str, cl
             f"{allowed}: correct the row or the class names.",
             public("no-class", row=row, split=split),
         )
-    return int(labels.max())
+    return labels
 
 
-def number_labels(
-    name: str, tables: Mapping[str, datasets.Dataset], column: str, class_names: tuple[str, ...], untyped: bool
-) -> tuple[dict[str, datasets.Dataset], tuple[str, ...]]:
-    """Tables of texts with class numbers in `column`, which may hold classes' names; and the classes' names.
-
-    Names are numbered in the order of `class_names`, or sorted where there are none.
-
-    Args:
-        name: the data set's, for errors.
-        tables: split to table.
-        column: that of the labels.
-        class_names: those of classes.txt, () for none.
-        untyped: the format knows strings only, so whole numbers written out are class numbers, unless a class has
-            such a name.
-
-    Raises:
-        DataError: the first row without a label or with one that is no class; too many classes.
-    """
-    if not any(_is_string(table.features[column]) and len(table) for table in tables.values()):
-        return dict(tables), class_names
-    values = {split: column_values(table, column) for split, table in tables.items() if len(table)}
-    for split, labels in values.items():
-        _refuse_missing(name, split, labels, "label")
-    distinct_labels = sorted({label for labels in values.values() for label in labels.unique().to_pylist()})
-    if untyped and all(map(_NUMBER.fullmatch, distinct_labels)) and not any(map(_NUMBER.fullmatch, class_names)):
-        return {
-            split: _with_column(table, column, values[split].cast("int64").to_numpy() if split in values else [])
-            for split, table in tables.items()
-        }, class_names
-    if not class_names:
-        refuse_many(name, column, len(distinct_labels))
-    names = class_names or tuple(distinct_labels)
-    numbered = {}
-    for split, table in tables.items():
-        codes = _codes(name, split, values[split], names) if split in values else np.empty(0, dtype=np.int64)
-        numbered[split] = _with_column(table, column, codes)
-    return numbered, names
-
-
-def refuse_many(name: str, column: str, count: int) -> None:
-    """Refuse labels that can be no classes.
-
-    Raises:
-        DataError: there are more than MOST_NAMES.
-    """
+def _refuse_many(name: str, column: str, count: int) -> None:
+    """Labels of so many kinds can be no classes."""
     if count > MOST_NAMES:
         raise DataError(
             f"column {column!r} of {name!r} would make {count} classes, more than {MOST_NAMES}: set label-column to "
@@ -319,11 +323,11 @@ def refuse_many(name: str, column: str, count: int) -> None:
         )
 
 
-def _codes(name: str, split: str, labels: Any, names: tuple[str, ...]) -> np.ndarray:
+def _codes(name: str, split: str, labels: pyarrow.ChunkedArray, class_names: tuple[str, ...]) -> pyarrow.ChunkedArray:
     import pyarrow
     import pyarrow.compute as pc
 
-    codes = pc.index_in(labels, value_set=pyarrow.array(names, labels.type))
+    codes = pc.index_in(labels, value_set=pyarrow.array(class_names, labels.type))
     unknown = np.flatnonzero(codes.is_null().to_numpy())
     if unknown.size:
         row = int(unknown[0])
@@ -332,8 +336,4 @@ def _codes(name: str, split: str, labels: Any, names: tuple[str, ...]) -> np.nda
             "no such class: add it there or correct the row.",
             public("no-class", row=row, split=split),
         )
-    return codes.to_numpy().astype(np.int64)
-
-
-def _with_column(table: datasets.Dataset, column: str, values: Any) -> datasets.Dataset:
-    return table.remove_columns(column).add_column(column, np.asarray(values, dtype=np.int64))
+    return codes

@@ -5,9 +5,11 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +19,16 @@ from filelock import FileLock
 from protosphere.core.errors import DataError, UnsizedError, public
 from protosphere.core.files import KIND, opened, sealed
 from protosphere.data.arrays import Arrays, read_arrays
-from protosphere.data.columns import USUAL, Columns, column_values
-from protosphere.data.custom_dataset import read_code
-from protosphere.data.custom_partition import Code
+from protosphere.data.columns import USUAL, Columns
 from protosphere.data.folders import SCHEMA, Folder, Listed, refuse_unlisted
+from protosphere.data.groups import by_first
 from protosphere.data.images import decode_images, in_bytes, resized
-from protosphere.data.sources import Source, load_source, locate
+from protosphere.data.sources import BUILT_IN, Source, built_in, load_source, locate
 from protosphere.data.tabular import Column, columns_of, is_numbers, read_table
 from protosphere.data.texts import CONTENT, Texts, write_texts
+from protosphere.data.user_code import OwnCode, read_code
 
 FORMAT = 3
-MOST_PIXELS = 4096  # of a side: a slip of the finger would fill the disk
-_BATCH = 1000
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.decoded")
 # path, inode, time and size of the files that this process has held against their digests: an entry is opened often
@@ -66,7 +66,7 @@ class Recipe:
     """What decides one decoded data set; names and meaning are those of the settings.
 
     `listed`: of what local folder a classes.txt is asked (refuse_unlisted). `alone`: whether each row of a local folder
-    is judged by itself (independent_rows.py). `code`: somebody's own, which `dataset` names (custom_dataset.py).
+    is judged by itself (independent_rows.py). `code`: somebody's own, which `dataset` names (user_code.py).
     """
 
     dataset: str
@@ -77,13 +77,7 @@ class Recipe:
     image_size: int = 0
     listed: Listed = ""
     alone: bool = False
-    code: Code | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.image_size <= MOST_PIXELS:
-            raise DataError.public(
-                f"image-size is {self.image_size}, but it must lie between 0 and {MOST_PIXELS} pixels."
-            )
+    code: OwnCode | None = None
 
     def key(self) -> str:
         """That of the cache entry: another one whenever a setting, or a local file's size or time, is another.
@@ -93,7 +87,7 @@ class Recipe:
         """
         place = locate(self.dataset) if self.code is None else ""
         content: Any = place
-        if is_dataclass(self.code) and not isinstance(self.code, type):
+        if self.code is not None:
             content = ["code", asdict(self.code)]
         elif isinstance(place, Folder):
             # here, since an entry may have been made when nobody asked for a list
@@ -103,29 +97,6 @@ class Recipe:
             content = [place, self.spiral_noise, self.spiral_points, self.seed]
         columns = {name: value for name, value in asdict(self.columns).items() if value or name != "partition"}
         return cache_key([content, columns, self.image_size, *(["alone"] if self.alone else [])])
-
-
-def decoded(
-    dataset: str,
-    cache_dir: Path,
-    *,
-    columns: Columns = USUAL,
-    spiral_noise: float = 0.2,
-    spiral_points: int = 1000,
-    seed: int = 0,
-    image_size: int = 0,
-) -> Decoded:
-    """The decoded data set `dataset` (sources.py), from the cache in `cache_dir` or decoded into it now.
-
-    The first process to come decodes and the others wait for it. A local folder is decoded anew when a file's size or
-    time has changed, or the cached copy is incomplete. `image_size` above 0 brings all images to that square (and
-    those of `digits` to 0..255 before, so that what lies between two pixels is not rounded to sixteenths).
-
-    Raises:
-        DataError: what load_source raises, an unreadable image, images of several sizes, an `image_size` below 0 or of
-            what holds no images, a row without text, an unwritable cache.
-    """
-    return decode(Recipe(dataset, columns, spiral_noise, spiral_points, seed, image_size), cache_dir)
 
 
 def _read(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
@@ -147,7 +118,16 @@ def _read(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
 
 
 def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
-    """What `decoded` does, of a recipe."""
+    """The decoded data set of a recipe, from the cache in `cache_dir` or decoded into it now.
+
+    The first process to come decodes and the others wait for it. A local folder is decoded anew when a file's size or
+    time has changed, or the cached copy is incomplete. `image_size` above 0 brings all images to that square (and
+    those of `digits` to 0..255 before, so that what lies between two pixels is not rounded to sixteenths).
+
+    Raises:
+        DataError: what load_source raises, an unreadable image, images of several sizes, an `image_size` of what holds
+            no images, a row without text, an unwritable cache.
+    """
     data = kept(cache_dir, recipe.key(), lambda partial: _read(recipe, partial, cache_dir))
     # an entry may have been made when nobody asked for a list
     place = locate(recipe.dataset) if data.columns and recipe.listed else None
@@ -181,37 +161,48 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
     data = _open(folder)
     if data is not None:
         return data
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder.with_suffix(".lock")):
-            data = _open(folder)
-            if data is None:
-                if folder.exists():
-                    logging.getLogger("protosphere").warning(
-                        "the decoded data in %s are not as they were written; they are made anew", folder
-                    )
-                partial = folder.with_suffix(".partial")
+    with one_writer(cache_dir, folder):
+        data = _open(folder)
+        if data is None:
+            if folder.exists():
+                logging.getLogger("protosphere").warning(
+                    "the decoded data in %s are not as they were written; they are made anew", folder
+                )
+            partial = folder.with_suffix(".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            try:
+                partial.mkdir()
+                write(partial)
+                shutil.rmtree(folder, ignore_errors=True)
+                os.rename(partial, folder)
+            finally:
                 shutil.rmtree(partial, ignore_errors=True)
-                try:
-                    partial.mkdir()
-                    write(partial)
-                    shutil.rmtree(folder, ignore_errors=True)
-                    os.rename(partial, folder)
-                finally:
-                    shutil.rmtree(partial, ignore_errors=True)
-                data = _open(folder)
-    except OSError as error:
-        raise DataError(
-            f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
-            "give another folder.",
-            public("storage", storage="data cache"),
-        ) from error
+            data = _open(folder)
     if data is None:
         raise DataError(
             f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.",
             public("storage", storage="data cache"),
         )
     return data
+
+
+@contextmanager
+def one_writer(cache_dir: Path, entry: Path) -> Iterator[None]:
+    """While one process writes an entry of the cache in `cache_dir` the others wait.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    try:
+        entry.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(entry.with_suffix(".lock")):
+            yield
+    except OSError as error:
+        raise DataError(
+            f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
+            "give another folder.",
+            public("storage", storage="data cache"),
+        ) from error
 
 
 def read_kept(cache_dir: Path, key: str) -> Decoded | None:
@@ -295,85 +286,74 @@ def _open(folder: Path) -> Decoded | None:
 def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     """Write the whole data set to the folder `partial`."""
     begin = time.perf_counter()
-    dataset, columns = recipe.dataset, recipe.columns
-    if recipe.code is not None:
-        return _write_arrays(recipe, recipe.code.name, read_code(recipe.code), partial)
-    place = locate(dataset)
-    if isinstance(place, Folder) and place.format == "arrays":
-        arrays = read_arrays(place.train[0], place.class_names, columns, recipe.alone)
-        return _write_arrays(recipe, place.name, arrays, partial)
-    if isinstance(place, Folder) and is_numbers(place, columns, bool(recipe.listed)):
-        return _write_arrays(recipe, place.name, read_table(place, columns, recipe.alone), partial)
-    unpacked = partial / "unpacked"
-    unpacked.mkdir()
-    # What was downloaded is worth keeping; what `datasets` copies from a local folder is not.
-    keep = cache_dir if isinstance(place, str) else unpacked
-    source = load_source(
-        dataset,
-        keep,
-        columns=columns,
-        spiral_noise=recipe.spiral_noise,
-        spiral_points=recipe.spiral_points,
-        seed=recipe.seed,
-        alone=recipe.alone,
-    )
-    if recipe.alone and source.kind == "image" and not recipe.image_size:
-        # before images are looked at, whose sizes nobody is told
-        raise UnsizedError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
-    tables = [table for table in (source.train, source.test) if table is not None]
-    labels = np.concatenate([column_values(table, "label").to_numpy() for table in tables]).astype(np.int64)
-    if not labels.size and not recipe.alone:
-        raise DataError(f"data set {dataset!r} has no rows: give it at least one.", public("no-rows"))
-    np.save(partial / "labels.npy", labels)
-    if columns.group:
-        np.save(partial / "groups.npy", _group_codes(tables))
-    if columns.partition:
-        values = [column_values(table, "partition").to_numpy() for table in tables if len(table)]
-        np.save(partial / "dealt.npy", _in_order(np.concatenate(values)))
-    scale = source.scale
-    if source.kind == "image":
-        decode_images(source, partial / "inputs.npy", recipe.image_size, recipe.alone)
-    elif source.kind == "text":
-        _refuse_size(recipe, "texts")
-        write_texts(_texts(source), partial)
-    else:
-        inputs = np.concatenate([table.with_format("numpy")[:]["inputs"] for table in tables])
-        # the format hands out int64 whatever the column holds
-        inputs = inputs.astype(np.float32 if inputs.dtype.kind == "f" else np.uint8)
-        inputs, scale = _resize(recipe, inputs, scale)
-        np.save(partial / "inputs.npy", inputs)
-    name, train_rows, class_names = source.name, len(source.train), source.class_names
-    del source, tables
-    shutil.rmtree(unpacked, ignore_errors=True)
-    write_about(partial, name, train_rows, class_names, scale)
-    _log.info("decoded %s: %d rows in %.1f s", dataset, labels.size, time.perf_counter() - begin)
-
-
-def _write_arrays(recipe: Recipe, name: str, arrays: Arrays, partial: Path) -> None:
-    """Write a data set that is arrays to the folder `partial`."""
-    if not arrays.labels.size and not recipe.alone:
-        raise DataError(f"data set {name!r} has no rows: give it at least one.", public("no-rows"))
-    inputs, scale = _resize(recipe, arrays.inputs, arrays.scale)
-    np.save(partial / "inputs.npy", inputs)
-    np.save(partial / "labels.npy", arrays.labels)
+    place = locate(recipe.dataset) if recipe.code is None else recipe.code.name
+    name = place.name if isinstance(place, Folder) else place
+    with tempfile.TemporaryDirectory(dir=partial) as unpacked:
+        # what was downloaded is worth keeping; what `datasets` copies from a local folder is not
+        rows = _open_rows(recipe, place, cache_dir if isinstance(place, str) else Path(unpacked))
+        if recipe.alone and isinstance(rows, Source) and rows.kind == "image" and not recipe.image_size:
+            # before images are looked at, whose sizes nobody is told
+            raise UnsizedError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
+        if not rows.labels.size and not recipe.alone:
+            raise DataError(f"data set {name!r} has no rows: give it at least one.", public("no-rows"))
+        scale = _write_inputs(recipe, rows, partial)
+    np.save(partial / "labels.npy", rows.labels)
     if recipe.columns.group:
-        np.save(partial / "groups.npy", _by_first(arrays.extra[recipe.columns.group]))
+        np.save(partial / "groups.npy", by_first(rows.extra[recipe.columns.group]))
     if recipe.columns.partition:
-        np.save(partial / "dealt.npy", _in_order(arrays.extra[recipe.columns.partition]))
-    write_about(partial, name, arrays.train_rows, arrays.class_names, scale, columns=arrays.columns)
+        np.save(partial / "dealt.npy", _in_order(rows.extra[recipe.columns.partition]))
+    columns = rows.columns if isinstance(rows, Arrays) else ()
+    write_about(partial, name, rows.train_rows, rows.class_names, scale, columns=columns)
+    _log.info("decoded %s: %d rows in %.1f s", recipe.dataset, rows.labels.size, time.perf_counter() - begin)
+
+
+def _open_rows(recipe: Recipe, place: str | Folder, unpacked: Path) -> Arrays | Source:
+    """The data set that lies at a place; `datasets` may write to `unpacked`."""
+    columns = recipe.columns
+    if recipe.code is not None:
+        # columns of texts and labels may be those of other sites' tables
+        _refuse_columns(recipe, "group-column", "partition-column")
+        return read_code(recipe.code)
+    if isinstance(place, str) and place in BUILT_IN:
+        _refuse_columns(recipe, *columns.named)
+        return built_in(place, recipe.spiral_points, recipe.spiral_noise, recipe.seed)
+    if isinstance(place, Folder) and place.format == "images":
+        _refuse_columns(recipe, *columns.named)
+    if isinstance(place, Folder) and place.format == "arrays":
+        return read_arrays(place.train[0], place.class_names, columns, recipe.alone)
+    if isinstance(place, Folder) and is_numbers(place, columns, bool(recipe.listed)):
+        return read_table(place, columns, recipe.alone)
+    return load_source(place, columns, unpacked, recipe.alone)
+
+
+def _refuse_columns(recipe: Recipe, *settings: str) -> None:
+    """Refuse these settings, which name columns, of a data set that has none."""
+    setting = next((setting for setting in settings if setting in recipe.columns.named), "")
+    if setting:
+        raise DataError(
+            f"{setting} is {recipe.columns.named[setting]!r}, but {recipe.dataset!r} is no table: leave {setting} "
+            "empty.",
+            public("no-named-column", setting=setting),
+        )
+
+
+def _write_inputs(recipe: Recipe, rows: Arrays | Source, partial: Path) -> float:
+    """Write the inputs to the folder `partial`; the value of a full-scale one."""
+    if isinstance(rows, Arrays):
+        inputs, scale = _resize(recipe, rows.inputs, rows.scale)
+        np.save(partial / "inputs.npy", inputs)
+        return scale
+    if rows.kind == "image":
+        decode_images(rows, partial / "inputs.npy", recipe.image_size, recipe.alone)
+        return 255.0
+    _refuse_size(recipe, "texts")
+    write_texts(_texts(rows), partial)
+    return 1.0
 
 
 def _in_order(values: np.ndarray) -> np.ndarray:
     """A number for each value, in the order of the values: (n,) int64."""
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
-
-
-def _by_first(values: np.ndarray) -> np.ndarray:
-    """A number for each value, by its first row: (n,) int64."""
-    _, first, codes = np.unique(values, return_index=True, return_inverse=True)
-    numbers = np.empty(first.size, dtype=np.int64)
-    numbers[np.argsort(first)] = np.arange(first.size)
-    return numbers[codes]
 
 
 def _resize(recipe: Recipe, inputs: np.ndarray, scale: float) -> tuple[np.ndarray, float]:
@@ -396,38 +376,19 @@ def _refuse_size(recipe: Recipe, content: str) -> None:
         )
 
 
-def _group_codes(tables: list[Any]) -> np.ndarray:
-    """A number for each group, by its first row; (n,) int64 over all rows of `tables`."""
-    import pyarrow
-
-    # a table without rows may be of another type
-    values = [column_values(table, "group").cast("string") for table in tables if len(table)]
-    chunks = [chunk for column in values for chunk in column.chunks]
-    if not chunks:
-        return np.empty(0, dtype=np.int64)
-    codes = pyarrow.concat_arrays(chunks).dictionary_encode().indices
-    return codes.to_numpy(zero_copy_only=False).astype(np.int64)
-
-
 def _texts(source: Source) -> Iterator[str]:
     """Each text, training rows first."""
-    for split, table in (("train", source.train), ("test", source.test)):
-        if table is None:
-            continue
-        row = 0
-        for batch in table.select_columns(["inputs"]).with_format("arrow").iter(_BATCH):
-            for value in batch.column("inputs"):
-                try:
-                    text = value.as_py()
-                except UnicodeDecodeError:
-                    raise DataError(
-                        f"row {row} of the {split} table of {source.name!r} is not UTF-8: write its text in UTF-8.",
-                        public("not-utf8", row=row),
-                    ) from None
-                if text is None or not text.strip():
-                    raise DataError(
-                        f"row {row} of the {split} table of {source.name!r} has no text: give it one or drop the row.",
-                        public("no-value", row=row, split=split, column="text"),
-                    )
-                yield text
-                row += 1
+    for split, row, cell in source.cells():
+        try:
+            text = cell.as_py()
+        except UnicodeDecodeError:
+            raise DataError(
+                f"row {row} of the {split} table of {source.name!r} is not UTF-8: write its text in UTF-8.",
+                public("not-utf8", row=row),
+            ) from None
+        if text is None or not text.strip():
+            raise DataError(
+                f"row {row} of the {split} table of {source.name!r} has no text: give it one or drop the row.",
+                public("no-value", row=row, split=split, column="text"),
+            )
+        yield text

@@ -23,7 +23,6 @@ from protosphere.data.images import in_bytes, resized
 from protosphere.data.sources import locate
 from protosphere.data.texts import Texts
 
-CLASSES = ("same", "union")
 _BLOCK = 1000
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.domains")
@@ -103,8 +102,6 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
             arrays or has no training row, arrays of another shape or type than the first domain's, classes that a
             `classes.txt` for all does not name, and with `same` different classes.
     """
-    if classes not in CLASSES:
-        raise DataError.public(f"classes is {classes!r}, but it must be one of {', '.join(CLASSES)}.")
     domains = () if recipe.code is not None else domains_of(recipe.dataset)
     if not domains:
         return decode(recipe, cache_dir)
@@ -229,7 +226,7 @@ def _combine(
     np.save(partial / "domains.npy", table)
     if recipe.columns.group:
         np.save(partial / "groups.npy", groups)
-    (_write_images if images else _write_numbers)(parts, table, partial / "inputs.npy")
+    _write_inputs(parts, table, images, partial / "inputs.npy")
     write_about(
         partial, short_name(recipe.dataset), sum(train), class_names, 255.0 if images else parts[0].scale, names
     )
@@ -311,29 +308,18 @@ def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -
     return first
 
 
-def _write_images(parts: Sequence[Decoded], table: np.ndarray, target: Path) -> None:
-    """The images of all parts, each where `table` has its part's number, its rows in their order."""
-    shapes = np.array([part.inputs.shape[1:] for part in parts if not isinstance(part.inputs, Texts)])
-    channels, height, width = shapes.max(axis=0).tolist()
-    shape = (table.size, channels, height, width)
-    inputs = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
-    for index, part in enumerate(parts):
+def _write_inputs(parts: Sequence[Decoded], table: np.ndarray, are_images: bool, target: Path) -> None:
+    """The rows of all parts, each where `table` has its part's number, in their order; images brought to one size."""
+    arrays = [part.inputs for part in parts if isinstance(part.inputs, np.ndarray)]
+    shape = np.max([inputs.shape[1:] for inputs in arrays], axis=0).tolist()
+    target_inputs = np.lib.format.open_memmap(target, mode="w+", dtype=arrays[0].dtype, shape=(table.size, *shape))
+    for index, inputs in enumerate(arrays):
         rows = np.flatnonzero(table == index)
         for start in range(0, rows.size, _BLOCK):
-            block = in_bytes(np.asarray(part.inputs[np.arange(start, min(start + _BLOCK, rows.size))]), part.scale)
-            # a grey image is repeated in every channel
-            inputs[rows[start : start + _BLOCK]] = np.stack([resized(image, height, width) for image in block])
-    inputs.flush()
-
-
-def _write_numbers(parts: Sequence[Decoded], table: np.ndarray, target: Path) -> None:
-    """The rows of all parts, which have one shape and type, as they are, each where `table` has its part's number."""
-    first = parts[0].inputs
-    assert isinstance(first, np.ndarray)
-    shape = (table.size, *first.shape[1:])
-    inputs = np.lib.format.open_memmap(target, mode="w+", dtype=first.dtype, shape=shape)
-    for index, part in enumerate(parts):
-        rows = np.flatnonzero(table == index)
-        for start in range(0, rows.size, _BLOCK):
-            inputs[rows[start : start + _BLOCK]] = part.inputs[np.arange(start, min(start + _BLOCK, rows.size))]
-    inputs.flush()
+            block = inputs[start : start + _BLOCK]
+            if are_images:
+                # a grey image is repeated in every channel
+                images = in_bytes(np.asarray(block), parts[index].scale)
+                block = np.stack([resized(image, *shape[1:]) for image in images])
+            target_inputs[rows[start : start + _BLOCK]] = block
+    target_inputs.flush()

@@ -39,6 +39,11 @@ class Folder:
         """What was named: the folder, or the one file."""
         return str(self.file or self.root)
 
+    @property
+    def splits(self) -> dict[str, tuple[Path, ...]]:
+        """The files of each split; a test split without files is none."""
+        return {"train": self.train} | ({"test": self.test} if self.test else {})
+
     def state(self) -> list[tuple[str, int, int]]:
         """Name, size in bytes and time of change in ns of every file that the data are read from."""
         extra_files = [

@@ -1,5 +1,7 @@
 """The settings that decide who holds which rows, for the data floor: clients and `protosphere run` ask alike."""
 
+from dataclasses import fields
+
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
 from protosphere.data.assignment import DataSpec
@@ -17,36 +19,20 @@ def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
     Raises:
         DataError: such a callable cannot be found.
     """
-    return DataSpec(
-        dataset=settings.dataset,
-        clients=clients,
-        partition=settings.partition,
-        alpha=settings.alpha,
-        classes_per_client=settings.classes_per_client,
-        ways=settings.ways,
-        ways_spread=settings.ways_spread,
-        shots=settings.shots,
-        shots_spread=settings.shots_spread,
-        min_samples=settings.min_samples,
-        max_samples=settings.max_samples,
-        partition_table=settings.partition_table,
-        split=settings.split,
-        test_share=settings.test_share,
-        validation_share=settings.validation_share,
-        # whoever brings a test set need not give up rows for one
-        shared_test_share=settings.shared_test_share
-        if settings.ensemble_every and not settings.shared_test_path
-        else 0.0,
-        seed=settings.seed,
-        spiral_noise=settings.spiral_noise,
-        spiral_points=settings.spiral_points,
-        columns=Columns(settings.text_column, settings.label_column, settings.group_column, settings.partition_column),
-        classes=settings.classes,
-        image_size=settings.image_size,
-        normalise=settings.normalise,
-        code=own_code(settings.dataset, "dataset") if code else None,
-        dealer=own_code(settings.partition, "partition") if code else None,
-    )
+    # whoever brings a test set need not give up rows for one
+    sets_rows_aside = settings.ensemble_every and not settings.shared_test_path
+    columns = Columns(settings.text_column, settings.label_column, settings.group_column, settings.partition_column)
+    shared = {
+        field.name: getattr(settings, field.name) for field in fields(DataSpec) if field.name in Settings.model_fields
+    }
+    own = {
+        "clients": clients,
+        "shared_test_share": settings.shared_test_share if sets_rows_aside else 0.0,
+        "columns": columns,
+        "code": own_code(settings.dataset, "dataset") if code else None,
+        "dealer": own_code(settings.partition, "partition") if code else None,
+    }
+    return DataSpec(**(shared | own))
 
 
 def shared_test_spec(settings: Settings, clients: int, here: str = "", code: bool = True) -> SharedTestSpec:

@@ -37,16 +37,21 @@ def units_of(labels: np.ndarray, groups: np.ndarray | None) -> Units:
     """The units of rows with `labels` (n,) int of at least 0 and `groups` (n,) int; None: each row is its own unit."""
     if groups is None or not len(groups):
         return Units(labels, None)
-    _, first, codes = np.unique(groups, return_index=True, return_inverse=True)
-    numbers = np.empty_like(first)
-    numbers[np.argsort(first)] = np.arange(first.size)
-    of_row = numbers[codes]
+    of_row = by_first(groups)
     num_classes = int(labels.max()) + 1
     pairs, counts = np.unique(of_row * num_classes + labels, return_counts=True)
     units, classes = np.divmod(pairs, num_classes)
     order = np.lexsort((classes, -counts, units))
     heads = np.unique(units[order], return_index=True)[1]
     return Units(classes[order][heads].astype(labels.dtype), of_row)
+
+
+def by_first(values: np.ndarray) -> np.ndarray:
+    """A number for each value, by its first row: (n,) int64."""
+    import pandas as pd
+
+    numbers: np.ndarray = pd.factorize(values)[0].astype(np.int64)
+    return numbers
 
 
 def shared_group(groups: np.ndarray, train_rows: int) -> tuple[int, int] | None:

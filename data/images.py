@@ -7,23 +7,24 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from protosphere.core.errors import DataError, public
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
-from protosphere.data.independent_rows import TOO_DEEP
-from protosphere.data.sources import Source
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from protosphere.data.sources import Source
+
 _GREY = ("1", "L", "LA", "La")
-_BATCH = 1000
+# Pillow's modes of more than 8 bits a channel
+TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
-def decode_images(source: Source, target: Path, image_size: int = 0, colour: bool = False) -> None:
+def decode_images(source: "Source", target: Path, image_size: int = 0, colour: bool = False) -> None:
     """Write all images, one channel if all are grey, else three, to the array file `target`.
 
     Args:
@@ -97,28 +98,44 @@ class Where:
         return f"row {self.row} of the {self.split} table{self.names}"
 
 
-def _images(source: Source) -> "Iterator[tuple[Where, Image.Image]]":
-    """Each image, its header read and its pixels not yet, with the words that name it; training rows first."""
+def open_image(stored: dict[str, Any] | None) -> "Image.Image":
+    """An image of a table, {bytes, path}, its header read and its pixels not yet; a path without bytes is a file.
+
+    Raises:
+        Exception: of many a kind, as Pillow has them, where it is no image.
+    """
     from PIL import Image
 
-    for split, table in (("train", source.train), ("test", source.test)):
-        if table is None:
-            continue
-        row = 0
-        for batch in table.select_columns(["inputs"]).with_format("arrow").iter(_BATCH):
-            for item in batch.column("inputs").to_pylist():
-                content, path = (item["bytes"], item["path"]) if item else (None, None)
-                names = f" of {source.name!r}" + (f" ({path})" if path else "")
-                where = Where(row, split, names)
-                try:
-                    if content is None:
-                        # A path without bytes is a file; read here, so that no file stays open.
-                        refuse_irregular(Path(path or ""), LARGEST_ROW)
-                        content = Path(path or "").read_bytes()
-                    yield where, Image.open(io.BytesIO(content))
-                except Exception as error:
-                    raise _unreadable(where, error) from error
-                row += 1
+    content, path = (stored["bytes"], stored["path"]) if stored else (None, None)
+    if content is None:
+        # read here, so that no file stays open
+        refuse_irregular(Path(path or ""), LARGEST_ROW)
+        content = Path(path or "").read_bytes()
+    return Image.open(io.BytesIO(content))
+
+
+def is_readable(stored: dict[str, Any] | None) -> bool:
+    """Whether an image of a table can be decoded."""
+    try:
+        image = open_image(stored)
+        image.convert("RGB")
+    except Exception:
+        # Pillow raises a dozen kinds
+        return False
+    return image.mode not in TOO_DEEP
+
+
+def _images(source: "Source") -> "Iterator[tuple[Where, Image.Image]]":
+    """Each image, opened, with the words that name it; training rows first."""
+    for split, row, cell in source.cells():
+        stored = cell.as_py()
+        path = stored["path"] if stored else None
+        where = Where(row, split, f" of {source.name!r}" + (f" ({path})" if path else ""))
+        try:
+            image = open_image(stored)
+        except Exception as error:
+            raise _unreadable(where, error) from error
+        yield where, image
 
 
 def _unreadable(where: Where, error: Exception) -> DataError:

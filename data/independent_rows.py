@@ -2,66 +2,52 @@
 left out, and decides on nothing else: no refusal, no class, no number of channels.
 """
 
-from __future__ import annotations
-
-import io
 import re
-from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
-from protosphere.core.files import LARGEST_ROW, refuse_irregular
-
-if TYPE_CHECKING:
-    import datasets
-
-# Pillow's modes of more than 8 bits a channel
-TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 _NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 
 
 def usable(
-    table: datasets.Dataset, role_by_column: Mapping[str, str], kind: str, class_names: tuple[str, ...]
-) -> datasets.Dataset:
-    """The rows of a table that have a class of the list, a group where groups are asked for, and an input that can be
-    read; with class numbers in the label's column.
+    labels: Iterable[Any],
+    groups: Iterable[Any] | None,
+    inputs: Iterable[Any],
+    is_readable: Callable[[Any], bool],
+    class_names: tuple[str, ...],
+) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows have a class of the list, a group where groups are asked for, and an input that can be read.
 
     Args:
-        role_by_column: column -> `inputs`, `label` or `group`.
-        kind: "image" or "text".
+        labels, groups, inputs: Arrow's cells, a row each.
+        is_readable: whether an input can be read, None if it is missing.
+
+    Returns:
+        The numbers of these rows and of their classes, both (m,) int64.
     """
-    of = {role: column for column, role in role_by_column.items()}
-    labels = [_label(value, class_names) for value in _values(table, of["label"])]
-    groups = (
-        [value not in (None, "") for value in _values(table, of["group"])] if "group" in of else [True] * len(table)
-    )
-    read = _image if kind == "image" else _text
-    inputs = _values(table, of["inputs"])
-    chosen = [
+    numbers = [_class_number(_value(cell), class_names) for cell in labels]
+    has_group = [True] * len(numbers) if groups is None else [_value(cell) not in (None, "") for cell in groups]
+    rows = [
         row
-        for row, (label, grouped, value) in enumerate(zip(labels, groups, inputs, strict=True))
-        if label is not None and grouped and read(value)
+        for row, (number, is_grouped, cell) in enumerate(zip(numbers, has_group, inputs, strict=True))
+        if number is not None and is_grouped and is_readable(_value(cell))
     ]
-    subset = table.select(chosen).remove_columns(of["label"])
-    return subset.add_column(of["label"], np.array([labels[row] for row in chosen], dtype=np.int64))
+    return np.array(rows, dtype=np.int64), np.array([numbers[row] for row in rows], dtype=np.int64)
 
 
-def _values(table: datasets.Dataset, column: str) -> list[Any]:
-    """One by one, None for what is missing or no UTF-8."""
-    values = []
-    for value in table.select_columns([column]).with_format("arrow")[:].column(column) if len(table) else ():
-        try:
-            cell = value.as_py()
-        except UnicodeDecodeError:
-            cell = None
-        values.append(cell.strip() if isinstance(cell, str) else cell)
-    return values
+def _value(cell: Any) -> Any:
+    """None for what is missing or no UTF-8."""
+    try:
+        value = cell.as_py()
+    except UnicodeDecodeError:
+        return None
+    return value.strip() if isinstance(value, str) else value
 
 
-def _label(value: Any, class_names: tuple[str, ...]) -> int | None:
-    """A class's name, or its number where no class has a number's name."""
+def _class_number(value: Any, class_names: tuple[str, ...]) -> int | None:
+    """Of a class's name, or of its number where no class has a number's name."""
     if isinstance(value, str):
         if value in class_names:
             return class_names.index(value)
@@ -69,23 +55,3 @@ def _label(value: Any, class_names: tuple[str, ...]) -> int | None:
             return None
         value = int(value)
     return value if type(value) is int and 0 <= value < len(class_names) else None
-
-
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _image(value: Any) -> bool:
-    from PIL import Image
-
-    try:
-        content = value["bytes"]
-        if content is None:
-            refuse_irregular(Path(value["path"] or ""), LARGEST_ROW)
-            content = Path(value["path"] or "").read_bytes()
-        image = Image.open(io.BytesIO(content))
-        image.convert("RGB")
-    except Exception:
-        # Pillow raises a dozen kinds
-        return False
-    return image.mode not in TOO_DEEP

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from protosphere.core.errors import DataError, public
-from protosphere.data.way_shot import FEWEST_WAYS, check_draws, check_ways, draw_wanted, hand_out, refuse_too_few
+from protosphere.data.way_shot import FEWEST_WAYS, check_ways, draw_wanted, hand_out, refuse_too_few
 
 MIXED = "mixed"
 
@@ -43,10 +43,9 @@ def mixed_rows(
         For each client its row indices, sorted, int64; disjoint, rarely a cover.
 
     Raises:
-        DataError: a value out of its range, a domain with rows of fewer than 2 classes, or a class of a domain with
-            fewer rows than the clients that drew it want.
+        DataError: fewer clients than domains, more `ways` than classes, a domain with rows of fewer than 2 classes, or
+            a class of a domain with fewer rows than the clients that drew it want.
     """
-    check_draws(num_clients, ways_spread, shots, shots_spread, least_shots=0)
     if num_clients < len(domain_names):
         raise DataError.public(
             f"the {MIXED} partition gives each client one domain, but there are {num_clients} clients for "

@@ -88,12 +88,6 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
             f"the partition table {path!r} is no CSV file ({error}): write it anew, one line a client.",
             public("no-partition-table"),
         ) from None
-    twice = sorted({name for name in class_names if list(class_names).count(name) > 1})
-    if twice:
-        raise DataError(
-            f"the data set has two classes named {twice[0]!r}, which a partition table cannot tell apart: rename one.",
-            public("class-list"),
-        )
     if head[:1] != [CLIENT] or sorted(head[1:]) != sorted(class_names):
         wrong = (
             f"has the columns {', '.join(head) or 'of no name'}, but it needs {CLIENT!r} and then the data set's "

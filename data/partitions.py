@@ -43,11 +43,11 @@ def partition_rows(
         For each client its row indices, sorted, int64.
 
     Raises:
-        DataError: a value out of its range, too few rows, or no partition that meets `min_samples`.
+        DataError: too few rows or classes, or no partition that meets `min_samples`.
     """
     labels = np.asarray(labels)
     num_classes = np.unique(labels).size
-    _check(labels.size, num_classes, num_partitions, scheme, alpha, classes_per_client, min_samples)
+    _check(labels.size, num_classes, num_partitions, scheme, classes_per_client, min_samples)
     for attempt in range(_ATTEMPTS):
         rng = np.random.default_rng([seed, attempt])
         order = rng.permutation(labels.size)
@@ -75,24 +75,15 @@ def _check(
     num_classes: int,
     num_partitions: int,
     scheme: str,
-    alpha: float,
     classes_per_client: int,
     min_samples: int,
 ) -> None:
-    if scheme not in PARTITIONS:
-        raise DataError.public(f"partition is {scheme!r}, but it must be one of {', '.join(PARTITIONS)}.")
-    if num_partitions < 1:
-        raise DataError.public(f"the number of clients is {num_partitions}, but it must be at least 1.")
-    if min_samples < 0:
-        raise DataError.public(f"min-samples is {min_samples}, but it must be 0 or more.")
     if rows < num_partitions * max(min_samples, 1):
         minimum = f"with min-samples = {min_samples} each " if min_samples > 1 else ""
         raise DataError.public(
             f"{num_partitions} clients {minimum}need at least {num_partitions * max(min_samples, 1)} rows, but the "
             f"data set has {rows}: lower the number of clients or min-samples, or raise max-samples."
         )
-    if scheme == "dirichlet" and not (math.isfinite(alpha) and alpha > 0):
-        raise DataError.public(f"alpha is {alpha}, but it must be a finite number above 0.")
     if scheme == "pathological":
         if not 1 <= classes_per_client <= num_classes:
             raise DataError.public(
@@ -210,15 +201,7 @@ def split_rows(
 
     Returns:
         Three sorted int64 arrays of positions in `labels`: a disjoint cover of 0..m−1.
-
-    Raises:
-        DataError: a share out of its range.
     """
-    if not (test_share >= 0 and validation_share >= 0 and test_share + validation_share < 1):
-        raise DataError.public(
-            f"test-share is {test_share} and validation-share {validation_share}, but each must be 0 or more and their "
-            "sum below 1."
-        )
     labels = np.asarray(labels)
     _, codes, counts = np.unique(labels, return_inverse=True, return_counts=True)
     test = _largest_remainder(counts * test_share, math.floor(labels.size * test_share + 0.5), counts - 1, counts)

@@ -1,11 +1,11 @@
-"""Data sets by name, hub id or local path, each as a train and a test table of inputs, labels and groups."""
+"""Data sets by name, hub id or local path: arrays, or encoded images and texts in tables."""
 
 from __future__ import annotations
 
 import difflib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,28 +16,20 @@ import numpy as np
 from protosphere.core.errors import DataError, public
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.paths import is_path
-from protosphere.data.columns import (
-    USUAL,
-    Columns,
-    check_alike,
-    check_groups,
-    check_labels,
-    check_strings,
-    number_labels,
-    refuse_many,
-    roles,
-)
+from protosphere.data.arrays import Arrays
+from protosphere.data.columns import Columns, check_alike, check_strings, class_numbers, group_values, roles
 from protosphere.data.folders import TEST_SPLITS, Folder, read_folder
+from protosphere.data.images import is_readable
 from protosphere.data.independent_rows import usable
 from protosphere.data.spiral import NUM_CLASSES, spiral
-from protosphere.data.table_files import batches, column_types
+from protosphere.data.table_files import batches, types_of
 
 if TYPE_CHECKING:
     import datasets
-
-__all__ = ["BUILT_IN", "HUB", "Columns", "Source", "load_source", "locate"]
+    import pyarrow
 
 BUILT_IN = ("digits", "spiral")
+_BATCH = 1000
 # Short names for the papers' data sets: hub id and, where the hub has several, the configuration.
 HUB = {
     "cifar10": ("uoft-cs/cifar10", None),
@@ -53,22 +45,35 @@ HUB = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Source:
-    """A data set, not decoded yet.
+    """A data set of images or texts, not decoded yet; training rows first.
 
-    Both tables have the columns `inputs`, `label` (int, 0..K−1) and, where asked for, `group` (int or string). `kind`
-    says what `inputs` is: "image", encoded as struct{bytes, path}; "number", an array of one shape, uint8 (C, H, W) or
-    float32 (F,); "text", a string. `scale` is the value that a full-scale input has (255 for images, 16 for digits, 1
-    for plain numbers and texts).
+    Attributes:
+        kind: what `tables` hold, by split, in the column `inputs`: "image", struct{bytes, path}; "text", strings.
+        labels: (n,) int64 in 0..K-1. extra: further values of each row, (n,), by name.
     """
 
     name: str
-    train: datasets.Dataset
-    test: datasets.Dataset | None
-    class_names: tuple[str, ...]
     kind: str
-    scale: float
+    tables: Mapping[str, datasets.Dataset]
+    labels: np.ndarray
+    class_names: tuple[str, ...]
+    extra: Mapping[str, np.ndarray]
+
+    @property
+    def train_rows(self) -> int:
+        """How many are for training."""
+        return len(self.tables["train"])
+
+    def cells(self) -> Iterator[tuple[str, int, Any]]:
+        """The inputs, Arrow's cells, each with its split and its row there."""
+        for split, table in self.tables.items():
+            row = 0
+            for batch in table.with_format("arrow").iter(_BATCH):
+                for cell in batch.column("inputs"):
+                    yield split, row, cell
+                    row += 1
 
 
 def locate(dataset: str) -> str | Folder:
@@ -95,45 +100,31 @@ def locate(dataset: str) -> str | Folder:
     )
 
 
-def load_source(
-    dataset: str,
-    cache_dir: Path,
-    *,
-    columns: Columns = USUAL,
-    spiral_noise: float = 0.2,
-    spiral_points: int = 1000,
-    seed: int = 0,
-    alone: bool = False,
-) -> Source:
-    """Open a data set.
+def built_in(name: str, points: int, noise: float, seed: int) -> Arrays:
+    """One of BUILT_IN; `points`, `noise` and `seed` are of the spiral (spiral.py)."""
+    if name == "spiral":
+        positions, arms = spiral(points, noise, seed)
+        return Arrays(positions, arms, len(arms), tuple(f"arm {k}" for k in range(NUM_CLASSES)), {})
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    images = bunch.images.astype(np.uint8)[:, None]
+    return Arrays(images, bunch.target.astype(np.int64), len(images), tuple(map(str, range(10))), {}, scale=16.0)
+
+
+def load_source(place: str | Folder, columns: Columns, cache_dir: Path, alone: bool = False) -> Source:
+    """Open a data set of images or texts.
 
     Args:
-        dataset: `digits`, `spiral`, a short name of HUB, a hub id owner/name, or the path of a folder: of tables
-            (train* and test*, all .parquet with images or texts, all .csv or all .json/.jsonl with texts; a label
-            column) or of images (train/<class>/*.png and test/<class>/*.png, or <class>/*.png). `classes.txt` in a
-            folder names the classes, one a line, in label order. Splits other than train and test (without one:
-            validation) are left out.
-        cache_dir: where `datasets` keeps what it downloads and unpacks.
+        place: a hub id, or a folder of tables or images. Splits other than train and test (without one: validation)
+            are left out.
         columns: the names of the columns, where they are not the usual ones.
-        spiral_noise, spiral_points, seed: of the spiral (spiral.py).
-        alone: whether each row of a folder is judged by itself (independent_rows.py).
-
-    Arrays (arrays.py) are no such table: `decoded` reads them.
+        cache_dir: where `datasets` keeps what it downloads and unpacks.
+        alone: whether each row is judged by itself (independent_rows.py).
 
     Raises:
-        DataError: the data set is unknown, cannot be fetched or read, or lacks inputs, usable labels or groups.
+        DataError: it cannot be fetched or read, or lacks inputs, usable labels or groups.
     """
-    place = locate(dataset)
-    if columns.named and (place in BUILT_IN or (isinstance(place, Folder) and place.format == "images")):
-        setting, column = next(iter(columns.named.items()))
-        raise DataError(
-            f"{setting} is {column!r}, but {dataset!r} is no table: leave {setting} empty.",
-            public("no-named-column", setting=setting),
-        )
-    if place == "digits":
-        return _digits()
-    if place == "spiral":
-        return _spiral(spiral_points, spiral_noise, seed)
     if isinstance(place, str):
         return _source(place, _from_hub(place, cache_dir), (), columns)
     if place.format in ("csv", "json"):
@@ -141,30 +132,6 @@ def load_source(
     else:
         splits = _from_parquet(place, cache_dir) if place.format == "parquet" else _from_images(place)
     return _source(place.name, splits, place.class_names, columns, place.format, alone)
-
-
-def _digits() -> Source:
-    import datasets
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    images = bunch.images.astype(np.uint8)[:, None]
-    features = datasets.Features(
-        {"inputs": datasets.Array3D(images.shape[1:], "uint8"), "label": datasets.Value("int64")}
-    )
-    table = datasets.Dataset.from_dict({"inputs": images, "label": bunch.target}, features=features)
-    return Source("digits", table, None, tuple(str(k) for k in range(10)), "number", 16.0)
-
-
-def _spiral(points: int, noise: float, seed: int) -> Source:
-    import datasets
-
-    positions, arms = spiral(points, noise, seed)
-    features = datasets.Features(
-        {"inputs": datasets.List(datasets.Value("float32"), 2), "label": datasets.Value("int64")}
-    )
-    table = datasets.Dataset.from_dict({"inputs": positions, "label": arms}, features=features)
-    return Source("spiral", table, None, tuple(f"arm {k}" for k in range(NUM_CLASSES)), "number", 1.0)
 
 
 def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset]:
@@ -176,14 +143,14 @@ def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset
     datasets.disable_progress_bars()
     tables = {}
     try:
-        for split, paths in (("train", folder.train), ("test", folder.test)):
+        for split, paths in folder.splits.items():
             # `datasets` fails on tables without rows, and reads names as patterns
             full = [glob.escape(str(path)) for path in paths if pyarrow.parquet.read_metadata(path).num_rows]
             if full:
                 tables[split] = datasets.load_dataset(
                     "parquet", data_files={split: full}, split=split, cache_dir=str(cache_dir)
                 )
-            elif paths:
+            else:
                 tables[split] = datasets.Dataset(pyarrow.parquet.read_table(paths[0]))
     except Exception as error:
         raise DataError(
@@ -200,7 +167,7 @@ def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[
     import pyarrow
 
     name = folder.name
-    types_by_path = {path: column_types(path) for path in (*folder.train, *folder.test)}
+    types_by_path = {path: types_of(path) for path in (*folder.train, *folder.test)}
     first = types_by_path[folder.train[0]]
     schema = pyarrow.schema([(column, first[column]) for column in roles(name, first, columns, True)[1]])
     for path, types in types_by_path.items():
@@ -214,9 +181,7 @@ def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[
             )
     tables = {}
     cache_dir.mkdir(parents=True, exist_ok=True)
-    for split, paths in (("train", folder.train), ("test", folder.test)):
-        if not paths:
-            continue
+    for split, paths in folder.splits.items():
         file = cache_dir / f"{split}.arrow"
         with pyarrow.OSFile(str(file), "wb") as sink, pyarrow.ipc.new_stream(sink, schema) as writer:
             for path in paths:
@@ -238,9 +203,7 @@ def _from_images(folder: Folder) -> dict[str, datasets.Dataset]:
     label_of = {name: label for label, name in enumerate(folder.class_names)}
     split = (folder.root / "train").is_dir()
     tables = {}
-    for name, paths in (("train", folder.train), ("test", folder.test)):
-        if name == "test" and not paths:
-            continue
+    for name, paths in folder.splits.items():
         labels = [label_of[path.relative_to(folder.root).parts[1 if split else 0]] for path in paths]
         columns = {"image": [_name_image(path) for path in paths], "label": labels}
         tables[name] = datasets.Dataset.from_dict(columns, features=features)
@@ -307,33 +270,47 @@ def _source(
     form: str = "hub",
     alone: bool = False,
 ) -> Source:
-    """The tables of `splits` cut down to `inputs`, `label` and `group`, their labels and groups checked."""
+    """The inputs of `splits`, with their labels and groups checked."""
     import datasets
+    import pyarrow
 
     train = splits["train"] if "train" in splits else next(iter(splits.values()))
     test = next((splits[key] for key in TEST_SPLITS if key in splits and splits[key] is not train), None)
-    kind, role_by_column = roles(name, train.features, columns, form in ("csv", "json"))
     tables = {"train": train} if test is None else {"train": train, "test": test}
-    inputs, label, *groups = role_by_column
-    feature = train.features[label]
-    if not class_names and isinstance(feature, datasets.ClassLabel):
-        class_names = tuple(feature.names)
+    kind, role_by_column = roles(name, train.features, columns, form in ("csv", "json"))
+    inputs, label, *extra = role_by_column
+    if not class_names and isinstance(train.features[label], datasets.ClassLabel):
+        class_names = tuple(train.features[label].names)
     check_alike(name, tables, role_by_column)
+    values = {column: {split: _cells(table, column) for split, table in tables.items()} for column in (label, *extra)}
     if alone:
-        tables = {split: usable(table, role_by_column, kind, class_names) for split, table in tables.items()}
-    if kind == "text":
-        tables, class_names = number_labels(name, tables, label, class_names, form == "csv")
-    largest = max(check_labels(name, split, table, label, class_names) for split, table in tables.items())
-    if kind == "text" and not class_names:
-        refuse_many(name, label, largest + 1)
-    chosen = {}
+        read = is_readable if kind == "image" else _is_text
+        for split, table in tables.items():
+            groups = values[columns.group][split] if columns.group else None
+            rows, numbers = usable(values[label][split], groups, _cells(table, inputs), read, class_names)
+            tables[split] = table.select(rows)
+            for column in extra:
+                values[column][split] = values[column][split].take(rows)
+            values[label][split] = pyarrow.chunked_array([numbers])
+    is_text = kind == "text"
+    labels, class_names = class_numbers(name, label, values[label], class_names, names=is_text, untyped=form == "csv")
+    extra_values = {column: group_values(name, column, values[column]) for column in extra}
     for split, table in tables.items():
-        for group in groups:
-            check_groups(name, split, table, group)
-        if kind == "text":
+        if is_text:
             check_strings(name, split, table, inputs)
-        renamed = table.select_columns(list(role_by_column)).rename_columns(role_by_column)
-        chosen[split] = renamed if kind == "text" else renamed.cast_column("inputs", datasets.Image(decode=False))
-    class_names = class_names or tuple(str(k) for k in range(largest + 1))
-    scale = 1.0 if kind == "text" else 255.0
-    return Source(name, chosen["train"], chosen.get("test"), class_names, kind, scale)
+        table = table.select_columns([inputs]).rename_columns({inputs: "inputs"})
+        tables[split] = table if is_text else table.cast_column("inputs", datasets.Image(decode=False))
+    return Source(name, kind, tables, labels, class_names, extra_values)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _cells(table: datasets.Dataset, column: str) -> pyarrow.ChunkedArray:
+    """One column of a table as it lies in memory."""
+    import pyarrow
+
+    if not len(table):
+        return pyarrow.chunked_array([], pyarrow.null())
+    return table.select_columns([column]).with_format("arrow")[:].column(column)

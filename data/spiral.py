@@ -23,12 +23,10 @@ def spiral(points: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray
         Positions (6 · points, 2) float32 and arms (6 · points,) int64, the rows in random order.
 
     Raises:
-        DataError: a value out of its range.
+        DataError: fewer points.
     """
     if points < 2:
         raise DataError.public(f"spiral-points is {points}, but an arm of the spiral needs at least 2 points.")
-    if not (np.isfinite(noise) and noise >= 0):
-        raise DataError.public(f"spiral-noise is {noise}, but it is an angle in radians and must be 0 or more.")
     rng = np.random.default_rng([seed, 0])
     arm = np.repeat(np.arange(NUM_CLASSES), points)
     along = np.tile(np.linspace(0.0, 1.0, points), NUM_CLASSES)

@@ -29,14 +29,18 @@ _KINDS = {str: "text", bool: "true or false", int: "a number", float: "a number"
 _INT64 = 2**63
 
 
-def column_types(path: Path) -> dict[str, pyarrow.DataType]:
-    """The columns of a file, in its order, and what each holds: string or, in JSON, int64 by its first value.
+def types_of(path: Path) -> dict[str, pyarrow.DataType]:
+    """The columns of a file, in its order, and what each holds: of CSV strings; of JSON int64 or string, by its first
+    value, numbers with a point told as strings.
 
     Raises:
         DataError: the file cannot be read, or names a column twice.
     """
-    import pyarrow
+    import pyarrow.parquet
 
+    if path.suffix == ".parquet":
+        schema = pyarrow.parquet.read_schema(path)
+        return {name: schema.field(name).type for name in schema.names}
     if path.suffix == ".csv":
         try:
             with _csv(path) as reader:
@@ -49,16 +53,12 @@ def column_types(path: Path) -> dict[str, pyarrow.DataType]:
                 f"{str(path)!r} names the column {twice!r} twice: name each column once.", public("column-twice")
             )
         return {name: pyarrow.string() for name in names}
-    types: dict[str, pyarrow.DataType | None] = {}
+    firsts: dict[str, Any] = {}
     for _, row in json_rows(path):
-        for key, value in row.items():
-            if types.get(key) is not None:
-                continue
-            if value is None:
-                types[key] = None
-            else:
-                types[key] = pyarrow.int64() if type(value) is int else pyarrow.string()
-    return {name: pyarrow.string() if kind is None else kind for name, kind in types.items()}
+        for name, value in row.items():
+            if firsts.get(name) is None:
+                firsts[name] = value
+    return {name: pyarrow.int64() if type(value) is int else pyarrow.string() for name, value in firsts.items()}
 
 
 def batches(path: Path, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
@@ -192,20 +192,6 @@ def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) 
             public("not-utf8", row=row),
         )
     return value
-
-
-def types_of(path: Path) -> dict[str, Any]:
-    """The columns of a file, in its order, and what each holds; of JSON numbers with a point are told as strings.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    import pyarrow.parquet
-
-    if path.suffix != ".parquet":
-        return dict(column_types(path))
-    schema = pyarrow.parquet.read_schema(path)
-    return {name: schema.field(name).type for name in schema.names}
 
 
 def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:

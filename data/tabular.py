@@ -19,18 +19,14 @@ import numpy as np
 from protosphere.core.errors import DataError, Public, public
 from protosphere.core.files import replacing
 from protosphere.data.arrays import Arrays
-from protosphere.data.cell_values import MISSING, as_numbers, as_words, is_number
 from protosphere.data.columns import (
-    LABEL_COLUMNS,
     TEXT_COLUMNS,
     Columns,
-    check_groups,
-    check_labels,
-    column_values,
+    class_numbers,
+    group_values,
     is_string,
-    number_labels,
     refuse_absent,
-    refuse_many,
+    usual_label,
 )
 from protosphere.data.folders import SCHEMA, Folder
 from protosphere.data.independent_rows import usable
@@ -42,8 +38,10 @@ if TYPE_CHECKING:
 NUMBER, CATEGORY = "number", "category"
 UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
 MOST_VALUES = 200  # of a category; more are ids or texts
-_ROW = "number of the row"
 NOTHING = "no value"
+# how a CSV file writes a missing value
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+TRUTHS = ("false", "true")
 _FEW = 10  # values that a category may have however few rows there are
 
 
@@ -100,19 +98,12 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
         DataError: no label column, a column of another kind than numbers or strings, a value that is none of its
             column's, unusable labels or groups, a columns.json that is none.
     """
-    import datasets
+    import pyarrow
 
     name = folder.name
     types = types_of(folder.train[0])
     refuse_absent(name, types, columns)
-    label = columns.label or next((column for column in LABEL_COLUMNS if column in types), "")
-    if not label:
-        _refuse(
-            name,
-            f"has no label column; its columns are {', '.join(types)}: name the one with the classes "
-            f"{LABEL_COLUMNS[0]}, or set label-column",
-            public("no-usual-column", column="label"),
-        )
+    label = columns.label or usual_label(name, types, types)
     other_columns = [label, *filter(None, (columns.group, columns.partition))]
     schema = read_schema(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None
     feature_names = (
@@ -120,35 +111,30 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
         if schema is None
         else [column.name for column in schema]
     )
-    tables = {split: _table(folder, paths, [*feature_names, *other_columns]) for split, paths in _splits(folder)}
+    tables = {split: _table(folder, paths, [*feature_names, *other_columns]) for split, paths in folder.splits.items()}
     schema = _infer_columns(name, tables, feature_names) if schema is None else schema
-    class_names = folder.class_names
     encoded = {split: encode(name, split, schema, table, alone) for split, table in tables.items()}
-    about = {
-        split: datasets.Dataset(table.select(other_columns).append_column(_ROW, [_number_usable_rows(encoded[split])]))
-        for split, table in tables.items()
-    }
     if alone:
-        role_by_column = {_ROW: "inputs", label: "label"} | ({columns.group: "group"} if columns.group else {})
-        about = {split: usable(table, role_by_column, "text", class_names) for split, table in about.items()}
-        encoded = {split: x[np.array(about[split][_ROW], dtype=np.int64)] for split, x in encoded.items()}
-    about, class_names = number_labels(name, about, label, class_names, folder.format == "csv")
-    largest = max(check_labels(name, split, table, label, class_names) for split, table in about.items())
-    if not class_names:
-        refuse_many(name, label, largest + 1)
-    extra = {}
-    for column in filter(None, (columns.group, columns.partition)):
-        for split, table in about.items():
-            check_groups(name, split, table, column)
-        extra[column] = np.concatenate([column_values(table, column).to_numpy() for table in about.values()])
-    return Arrays(
-        np.concatenate(list(encoded.values())),
-        np.concatenate([column_values(table, label).to_numpy() for table in about.values()]).astype(np.int64),
-        len(encoded["train"]),
-        class_names or tuple(map(str, range(largest + 1))),
-        extra,
-        schema,
+        for split, table in tables.items():
+            groups = table.column(columns.group) if columns.group else None
+            cells = pyarrow.array(~np.isinf(encoded[split]).any(axis=1))
+            rows, numbers = usable(table.column(label), groups, cells, bool, folder.class_names)
+            encoded[split] = encoded[split][rows]
+            table = table.take(rows)
+            tables[split] = table.set_column(table.column_names.index(label), label, [numbers])
+    labels, class_names = class_numbers(
+        name,
+        label,
+        {split: table.column(label) for split, table in tables.items()},
+        folder.class_names,
+        names=True,
+        untyped=folder.format == "csv",
     )
+    extra = {
+        column: group_values(name, column, {split: table.column(column) for split, table in tables.items()})
+        for column in filter(None, (columns.group, columns.partition))
+    }
+    return Arrays(np.concatenate(list(encoded.values())), labels, len(encoded["train"]), class_names, extra, schema)
 
 
 def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table, alone: bool = False) -> np.ndarray:
@@ -201,7 +187,7 @@ def cell_word(value: Any) -> str:
 
 def _numbers(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]:
     """(n, 1 or 2) features and which rows are wrong (n,)."""
-    values, missing = as_numbers(cells, truths=True)
+    values, missing = _as_numbers(cells, truths=True)
     with np.errstate(over="ignore"):
         numbers = values.astype(np.float32)
     wrong = (~missing & ~np.isfinite(numbers)) | (missing & (not column.missing))
@@ -212,7 +198,7 @@ def _encode_one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]
     import pyarrow
     import pyarrow.compute as pc
 
-    texts, missing = as_words(cells)
+    texts, missing = _as_words(cells)
     codes = pc.index_in(texts, value_set=pyarrow.array(column.values, pyarrow.string())).fill_null(-1).to_numpy()
     hot = np.zeros((len(codes), column.features), np.float32)
     rows = np.flatnonzero(~missing & (codes >= 0))
@@ -220,11 +206,6 @@ def _encode_one_hot(column: Column, cells: Any) -> tuple[np.ndarray, np.ndarray]
     if column.missing:
         hot[missing, -1] = 1
     return hot, np.where(missing, not column.missing, codes < 0)
-
-
-def _number_usable_rows(encoded: np.ndarray) -> list[str]:
-    """The numbers of the rows all of whose cells can be used, "" of any other."""
-    return [str(row) if is_usable else "" for row, is_usable in enumerate((~np.isinf(encoded).any(axis=1)).tolist())]
 
 
 def numeric(schema: Sequence[Column]) -> np.ndarray:
@@ -241,6 +222,58 @@ def missing_rows(schema: Sequence[Column], inputs: np.ndarray) -> dict[str, int]
         for column, end in zip(schema, ends.tolist(), strict=True)
         if column.missing
     }
+
+
+# --- cells, of whatever type they are --------------------------------------------------------------------------
+
+
+def _as_numbers(cells: Any, truths: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Values (n,) float64, NaN for what is missing and infinity for what is no number; and which are missing. With
+    `truths` the words true and false are 1 and 0, as the column has them where it is no strings."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    if pyarrow.types.is_dictionary(cells.type):
+        cells = cells.cast(cells.type.value_type)
+    if not pyarrow.types.is_string(cells.type) and not pyarrow.types.is_large_string(cells.type):
+        values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
+        return values, np.isnan(values)
+    texts, missing = _as_words(cells)
+    try:
+        values = texts.cast(pyarrow.float64()).to_numpy().astype(np.float64)
+    except pyarrow.ArrowInvalid:
+        values = np.array([_number(word, truths) for word in texts.to_pylist()])
+    # the word itself is no number, either
+    values = np.where(np.isnan(values) & ~missing, np.inf, values)
+    return values, missing if len(values) else np.asarray(pc.is_null(texts).to_numpy())
+
+
+def _is_number(word: str) -> bool:
+    """Whether a word is one, infinity too."""
+    try:
+        return not np.isnan(float(word))
+    except ValueError:
+        return False
+
+
+def _number(word: str | None, truths: bool) -> float:
+    if truths and word is not None and word.lower() in TRUTHS:
+        return float(TRUTHS.index(word.lower()))
+    try:
+        return np.nan if word is None else float(word)
+    except ValueError:
+        return np.inf
+
+
+def _as_words(cells: Any) -> tuple[Any, np.ndarray]:
+    """Cells as strings without spaces around them, null for what is missing; and which are missing."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    texts = cells.cast(pyarrow.string())
+    texts = pc.utf8_trim_whitespace(texts)
+    missing = pc.is_in(texts, value_set=pyarrow.array([*MISSING, None], pyarrow.string()))
+    return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), texts), np.asarray(missing.to_numpy())
 
 
 # --- what columns there are ----------------------------------------------------------------------------------
@@ -318,12 +351,12 @@ def _column(name: str, column: str, cells: Any) -> Column:
             f"them, or name the columns to use in {SCHEMA}",
             public("column-type", column="feature"),
         )
-    values, missing = as_numbers(cells)
+    values, missing = _as_numbers(cells)
     if not np.isinf(values).any() or not strings:
         return Column(column, NUMBER, missing=bool(missing.any()))
-    texts, missing = as_words(cells)
+    texts, missing = _as_words(cells)
     distinct = sorted(word for word in texts.unique().to_pylist() if word is not None)
-    non_numbers = [word for word in distinct if not is_number(word)]
+    non_numbers = [word for word in distinct if not _is_number(word)]
     if not non_numbers:
         # a number all the same: its row refuses infinity
         return Column(column, NUMBER, missing=bool(missing.any()))
@@ -341,10 +374,6 @@ def _column(name: str, column: str, cells: Any) -> Column:
 
 
 # --- files ---------------------------------------------------------------------------------------------------
-
-
-def _splits(folder: Folder) -> list[tuple[str, tuple[Path, ...]]]:
-    return [(split, paths) for split, paths in (("train", folder.train), ("test", folder.test)) if paths]
 
 
 def _table(folder: Folder, paths: tuple[Path, ...], column_names: Sequence[str]) -> pyarrow.Table:

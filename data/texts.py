@@ -37,14 +37,8 @@ class Texts:
         return len(self._ends)
 
     def __getitem__(self, rows: np.ndarray) -> list[str]:
-        """The texts of `rows` (m,) int, in that order.
-
-        Raises:
-            IndexError: a row is not in 0..n−1.
-        """
+        """The texts of `rows` (m,) int in 0..n−1, in that order."""
         rows = np.asarray(rows, dtype=np.int64)
-        if rows.size and rows.min() < 0:
-            raise IndexError(f"row {rows.min()} of texts that are numbered from 0")
         ends = self._ends[rows]
         begins = np.where(rows > 0, self._ends[rows - 1], 0) if rows.size else ends
         return [self._content[begin:end].tobytes().decode() for begin, end in zip(begins, ends, strict=True)]

@@ -1,10 +1,18 @@
 """Somebody's own code in a run's data: a callable that gives the rows, or one that deals them."""
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, public
+from protosphere.data.arrays import Arrays, arranged
+
+_DATASET = "data set", "a torch Dataset of (tensor, int), or a pair of two"
+_PARTITION = "partition", "a list with an array of different row numbers for each client"
 
 
 @dataclass(frozen=True)
@@ -59,6 +67,103 @@ def _of_module(name: str) -> str:
     if not files:
         raise ImportError(f"there is no module {plugins.parted(name)[0]}")
     return hashlib.blake2b(files[-1].read_bytes(), digest_size=8).hexdigest() if files[-1].is_file() else ""
+
+
+def read_code(code: OwnCode, class_names: tuple[str, ...] = ()) -> Arrays:
+    """The rows that a callable gives: every item of a Dataset, read once in its order.
+
+    Inputs are tensors or arrays of one shape, taken as `arranged` takes them; labels whole numbers. The names of
+    classes are the first one's attribute `classes`, where it has one.
+
+    Raises:
+        DataError: it fails, or gives something else.
+    """
+    result = code()
+    parts: list[Any] = list(result) if isinstance(result, tuple) else [result]
+    if len(parts) not in (1, 2) or not all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
+        raise _make_return_error(
+            code, _DATASET, f"gives a {type(result).__name__}, but not a Dataset or a pair of them"
+        )
+    arrays: dict[str, Any] = {}
+    for part, end in zip(parts, ("", "_test"), strict=False):
+        rows = [_item(code, part, row) for row in range(len(part))]
+        if len({(x.shape, x.dtype) for x, _ in rows}) > 1:
+            raise _make_return_error(code, _DATASET, "gives items of several shapes or types")
+        if not rows:
+            raise _make_return_error(code, _DATASET, "gives a Dataset without items")
+        arrays["x" + end] = np.stack([x for x, _ in rows])
+        arrays["y" + end] = np.array([y for _, y in rows])
+    names = class_names or tuple(str(name) for name in getattr(parts[0], "classes", ()))
+    return arranged(code.name, arrays, names)
+
+
+def _item(code: OwnCode, part: Any, row: int) -> tuple[np.ndarray, int]:
+    try:
+        x, y = part[row]
+        x = x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+        number = int(y)
+        if number != y:
+            raise ValueError(f"its label is {y}, no whole number")
+        return x, number
+    except Exception as error:
+        raise _make_return_error(code, _DATASET, f"fails at item {row} ({type(error).__name__}: {error})") from error
+
+
+def dealt_by_code(
+    code: OwnCode, labels: np.ndarray, groups: np.ndarray | None, num_clients: int, seed: int
+) -> list[np.ndarray]:
+    """What somebody's own partition gives each client: sorted positions in `labels` (n,) int64.
+
+    It is called with (labels, groups, clients, seed): copies, `groups` (n,) int64 or None. Rows that it leaves out are
+    nobody's.
+
+    Raises:
+        DataError: it fails, or gives no list of as many arrays of whole numbers in 0..n−1, all different.
+    """
+    result = code(labels.copy(), None if groups is None else groups.copy(), num_clients, seed)
+    try:
+        parts = [np.asarray(part).reshape(-1) for part in _sequence(result)]
+        parts = [part.astype(np.int64) if not part.size else part for part in parts]
+    except (TypeError, ValueError) as error:
+        raise _make_return_error(code, _PARTITION, f"gives what is no list of arrays ({error})") from None
+    if len(parts) != num_clients:
+        raise _make_return_error(code, _PARTITION, f"gives {len(parts)} arrays, but there are {num_clients} clients")
+    for number, part in enumerate(parts):
+        if part.dtype.kind not in "iu":
+            raise _make_return_error(
+                code, _PARTITION, f"gives client {number} {part.dtype}, but rows are whole numbers"
+            )
+        if not part.size:
+            raise _make_return_error(code, _PARTITION, f"gives client {number} no row")
+        if part.min() < 0 or part.max() >= len(labels):
+            raise _make_return_error(
+                code,
+                _PARTITION,
+                f"gives client {number} row {part.min() if part.min() < 0 else part.max()} of {len(labels)}",
+            )
+    rows, counts = np.unique(np.concatenate(parts), return_counts=True)
+    if (counts > 1).any():
+        raise _make_return_error(code, _PARTITION, f"gives row {rows[counts.argmax()]} twice")
+    parts = [np.sort(part).astype(np.int64) for part in parts]
+    if groups is not None:
+        whose = np.full(len(labels), -1)
+        for number, part in enumerate(parts):
+            whose[part] = number
+        _, first, codes = np.unique(groups, return_index=True, return_inverse=True)
+        if not np.array_equal(whose[first][codes], whose):
+            raise _make_return_error(code, _PARTITION, "parts a group, but the rows of one stay together")
+    return parts
+
+
+def _sequence(value: object) -> Sequence[Any]:
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
+        raise TypeError(f"a {type(value).__name__}")
+    return list(value)
+
+
+def _make_return_error(code: OwnCode, due: tuple[str, str], what: str) -> DataError:
+    kind, remedy = due
+    return DataError(f"the {kind} {code.name!r} {what}: let it return {remedy}.", public("user-code"))
 
 
 def _make_error(name: str, error: Exception) -> DataError:

@@ -40,10 +40,11 @@ def way_shot_rows(
         For each client its row indices, sorted, int64; disjoint, rarely a cover.
 
     Raises:
-        DataError: a value out of its range, or a class with fewer rows than the clients that drew it want.
+        DataError: `shots` 0, more `ways` than classes, or a class with fewer rows than the clients that drew it want.
     """
     present, codes = np.unique(labels, return_inverse=True)
-    check_draws(num_clients, ways_spread, shots, shots_spread, least_shots=1)
+    if not shots:
+        raise DataError.public("shots is 0, but it must be 1 or more.")
     if present.size < FEWEST_WAYS:
         raise DataError.public(
             f"the {WAY_SHOT} partition gives each client at least {FEWEST_WAYS} classes, but the training rows are of "
@@ -107,20 +108,6 @@ def rows_of_held_classes(labels: np.ndarray, counts: np.ndarray) -> list[np.ndar
         counts: (clients, K) int, rows that each client holds of each class elsewhere.
     """
     return [np.flatnonzero(mask[labels]) for mask in counts > 0]
-
-
-def check_draws(num_clients: int, ways_spread: int, shots: int, shots_spread: int, least_shots: int) -> None:
-    """Refuse values that no data set could be dealt by.
-
-    Raises:
-        DataError: the first that is out of its range.
-    """
-    if num_clients < 1:
-        raise DataError.public(f"the number of clients is {num_clients}, but it must be at least 1.")
-    ranges = (("ways-spread", ways_spread, 0), ("shots", shots, least_shots), ("shots-spread", shots_spread, 0))
-    for name, value, least in ranges:
-        if value < least:
-            raise DataError.public(f"{name} is {value}, but it must be {least} or more.")
 
 
 def check_ways(ways: int, num_classes: int) -> None:

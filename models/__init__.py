@@ -13,7 +13,7 @@ from torch import nn
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, public, words_of
 from protosphere.models.small import FLAT, SMALL
-from protosphere.models.split import SplitModel, check_activation, keep_layout, probe, split
+from protosphere.models.split import SplitModel, keep_layout, probe, split
 from protosphere.models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
 
 if __name__ == "models":
@@ -96,7 +96,6 @@ def build(
 
     Args:
         name: one of ours, a torchvision classifier constructor, `hf:<hub id or path>` (see `protosphere.models.text`),
-        or
             `package.module:callable` or `./file.py:callable` (`model` unless it is named), which is called as
             callable(input_shape=, num_classes=, feature_dim=) and returns a SplitModel, or a backbone that
             `protosphere.models.split.split` completes.
@@ -112,7 +111,6 @@ def build(
     """
     _check_name(name)
     _check_input(input_shape, any_shape=name in FLAT or plugins.is_plugin(name))
-    check_activation(feature_activation)
     with torch.random.fork_rng(devices=[]):
         make = _maker(name, input_shape, feature_dim, num_classes)
         try:

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from protosphere.core.errors import ModelError
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -45,15 +44,10 @@ class ConsensusModel(nn.Module):
         model: the client's network, f and K; changed in place, not to be used further by itself.
         seed: of the new layers.
         dropout: of the head, in [0, 1).
-
-    Raises:
-        ModelError: a dropout out of range.
     """
 
     def __init__(self, model: SplitModel, seed: int, dropout: float = 0.1) -> None:
         super().__init__()
-        if not 0 <= dropout < 1:
-            raise ModelError(f"the dropout of the projection head is {dropout}; it must be at least 0 and below 1.")
         self.feature_dim = model.feature_dim
         self.num_classes = model.num_classes
         del model.classifier
@@ -125,9 +119,6 @@ class DualClassifierModel(nn.Module):
         model: any SplitModel.
         frame: the fixed classifier's unit vectors, (K, d); they are no parameters, and the state leaves them out.
         seed: of the projection.
-
-    Raises:
-        ModelError: a frame of another shape.
     """
 
     frame: Tensor
@@ -136,11 +127,6 @@ class DualClassifierModel(nn.Module):
         super().__init__()
         self.feature_dim = model.feature_dim
         self.num_classes = model.num_classes
-        if frame.shape != (self.num_classes, self.feature_dim):
-            raise ModelError(
-                f"the fixed classifier is {tuple(frame.shape)}, but the model has {self.num_classes} classes and "
-                f"{self.feature_dim} features; derive it from the same settings."
-            )
         self.network = model
         self.projection = drawn(seed, lambda: nn.Linear(self.feature_dim, self.feature_dim))
         self.register_buffer("frame", frame.float(), persistent=False)

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from protosphere.core.errors import ModelError, public
 
 log = logging.getLogger("protosphere")
-ACTIVATIONS = ("linear", "relu")
 KEPT = "keeps_layout"  # attribute of an extractor
 
 
@@ -26,16 +25,12 @@ class SplitModel(nn.Module):
 
     Attributes:
         input_shape: of one input, known of what `protosphere.models.build` made: a second model is built for the same.
-
-    Raises:
-        ModelError: an unknown `feature_activation`.
     """
 
     input_shape: tuple[int, ...] = ()
 
     def __init__(self, extractor: nn.Module, feature_dim: int, num_classes: int, feature_activation: str = "linear"):
         super().__init__()
-        check_activation(feature_activation)
         self.extractor = extractor
         self.classifier = nn.Linear(feature_dim, num_classes)
         self.feature_dim = feature_dim
@@ -145,10 +140,3 @@ def probe(
             f"it gives a {type(output).__name__}; let it return one tensor, the features alone.", public("no-module")
         )
     return tuple(output.shape)
-
-
-def check_activation(feature_activation: str) -> None:
-    """Raises ModelError unless `feature_activation` is one of ACTIVATIONS."""
-    if feature_activation not in ACTIVATIONS:
-        allowed = " or ".join(map(repr, ACTIVATIONS))
-        raise ModelError(f"feature-activation is {feature_activation!r}; it must be {allowed}.")

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
 
 from protosphere.cli import complete
 from protosphere.cli.options import FAILED, KILLED, Trust, end, option
+from protosphere.cli.tables import console
+from protosphere.core.errors import ToldError
 
 if TYPE_CHECKING:
     from protosphere.comparison.folder import ComparisonFolder
@@ -95,7 +98,6 @@ def compare(
     from protosphere.comparison.selection import chosen, listed, named
     from protosphere.comparison.sweep import swept
     from protosphere.comparison.trials import cells as cells_of
-    from protosphere.core.errors import DataError, ModelError, SettingError
     from protosphere.launch.ray_cluster import cluster_at
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
@@ -134,7 +136,7 @@ def compare(
             if reuse:
                 _reuse(folder, cells)
             _run(folder, comparison, cells, machine, keep_models)
-    except (SettingError, DataError, ModelError) as error:
+    except ToldError as error:
         end(str(error))
     except OSError as error:
         end(f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished cells are kept.", FAILED)
@@ -164,8 +166,6 @@ def _run(
     folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]", machine: "Share", keep: bool
 ) -> None:
     """Run what is not finished, with a bar; then write and print the tables, and what failed."""
-    from rich.console import Console
-
     from protosphere.cli.compare_bar import Bar
     from protosphere.comparison.engine import run_cells
     from protosphere.comparison.trials import scaled_words
@@ -203,7 +203,6 @@ def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
 
 
 def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
-    from protosphere.cli.tables import console
     from protosphere.comparison import tables
     from protosphere.comparison.report import write_all
 

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from protosphere.cli import complete
 from protosphere.cli.options import Preset, end, option
+from protosphere.core.errors import SettingError, ToldError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from protosphere.launch.partition_preview import DataView
 
 SETTINGS = "'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`)."
@@ -54,7 +56,6 @@ def data(
 
     Exits 0, or 2 when the data or the settings are of no use.
     """
-    from protosphere.core.errors import DataError, ModelError, SettingError
     from protosphere.data.partition_table import write_table
     from protosphere.data.tabular import write_schema
     from protosphere.launch.partition_preview import refuse_ending, view, write_picture
@@ -75,7 +76,7 @@ def data(
                     "leave it out."
                 )
             write_schema(export_columns, [column for column, _ in data_view.columns])
-    except (SettingError, DataError, ModelError) as error:
+    except ToldError as error:
         end(str(error))
     if as_json:
         typer.echo(json.dumps(data_view.as_json()))
@@ -86,8 +87,6 @@ def data(
 
 
 def _print(data_view: "DataView") -> None:
-    from rich.console import Console
-
     from protosphere.core.text import one_class
 
     console = Console(highlight=False, soft_wrap=True)
@@ -149,11 +148,7 @@ def _spread(values: Sequence[int]) -> str:
     return f"{ordered[0]} to {ordered[-1]}, median {ordered[len(ordered) // 2]}"
 
 
-def _table(data_view: "DataView") -> "Table":
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
+def _table(data_view: "DataView") -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("client", justify="right", no_wrap=True)
     named = any(client.domain for client in data_view.clients)
@@ -169,10 +164,8 @@ def _table(data_view: "DataView") -> "Table":
     return table
 
 
-def _heat_map(data_view: "DataView", console: "Console") -> "list[Text]":
+def _heat_map(data_view: "DataView", console: Console) -> list[Text]:
     """Clients × classes: numbers on a ground that darkens with them where they fit, else shades alone."""
-    from rich.text import Text
-
     clients = data_view.clients[:MOST_CLIENTS]
     most = max((max(client.counts) for client in data_view.clients), default=0)
     label = len(str(len(clients) - 1)) + len("client ")
@@ -202,8 +195,6 @@ def _heat_map(data_view: "DataView", console: "Console") -> "list[Text]":
 def _heads(names: Sequence[str], narrow: int, room: int) -> tuple[str, int, str]:
     """The heads of the columns in a line, how wide a column is, and what is to be told below: names stand over the
     columns where all fit, else below, by their numbers."""
-    from rich.cells import cell_len
-
     numbers = [str(number) for number in range(len(names))]
     wide = max(narrow, 2 + max(map(cell_len, names)))
     named = len(names) * wide <= room

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
+from protosphere.core.errors import ToldError
 
 KIND = "torch (torch.export, .pt2) or onnx (.onnx, needs the extra `onnx`); the file's name says it as well."
 
@@ -25,7 +26,6 @@ def export(
 
     Exits 0 when the file is written, and 2 when it cannot be.
     """
-    from protosphere.client_app.public_errors import USER_ERRORS
     from protosphere.serving.export import export as write
     from protosphere.serving.predict import open_trained
 
@@ -34,7 +34,7 @@ def export(
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
         write(trained, output, kind, rule, force)
-    except USER_ERRORS as error:
+    except ToldError as error:
         end(str(error))
     size = output.stat().st_size
     typer.echo(f"wrote {output}: {trained.model} by {trained.chosen(rule)}, {size} bytes")

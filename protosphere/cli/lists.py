@@ -4,6 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.table import Table
+
+from protosphere.cli.tables import console
 
 Search = Annotated[
     str, typer.Option(help="Only what has this word somewhere, in any case.", metavar="WORD", show_default=False)
@@ -54,11 +58,6 @@ def settings(search: Search = "") -> None:
 
 
 def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:
-    from rich import box
-    from rich.table import Table
-
-    from protosphere.cli.tables import console
-
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(head):
         table.add_column(name, no_wrap=place == 0, overflow="fold")

@@ -7,8 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from protosphere.cli.options import end
+from protosphere.cli.tables import console
 
 if TYPE_CHECKING:
     import numpy as np
@@ -102,12 +106,6 @@ def _as_json(counts: "NDArray[np.int64]", rule: str, names: Sequence[str]) -> di
 
 
 def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from protosphere.cli.tables import console
-
     names = trained.class_names
     rows, right = int(counts.sum()), int(counts.trace())
     typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {rule}")

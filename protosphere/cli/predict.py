@@ -6,8 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
+from protosphere.cli.tables import console
+from protosphere.core.errors import SettingError, ToldError
 
 if TYPE_CHECKING:
     from protosphere.serving.predict import Answer
@@ -48,8 +53,6 @@ def predict(
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
     """
     from protosphere.cli.measure import measure, tell_problems, tell_unknown, write_answers
-    from protosphere.client_app.public_errors import USER_ERRORS
-    from protosphere.core.errors import SettingError
     from protosphere.serving.input_rows import answers_to, holds_rows, read_rows
     from protosphere.serving.labelled_data import holds_labels, judge, read_labelled
     from protosphere.serving.predict import open_trained
@@ -81,8 +84,8 @@ def predict(
                 "--csv and --label-column go with one folder of classes, one table or one .npz file, and nothing else."
             )
         else:
-            answers = list(answers_of(trained, chosen, files or [], texts or []))
-    except USER_ERRORS as error:
+            answers = list(answers_of(trained, chosen, [*(files or []), *(texts or [])]))
+    except ToldError as error:
         end(str(error))
     read = [answer for answer in answers if not answer.problem]
     if as_json:
@@ -110,12 +113,6 @@ def _as_json(answer: "Answer", rule: str, class_names: tuple[str, ...]) -> dict[
 
 
 def _print_table(answers: Iterable["Answer"], class_names: tuple[str, ...]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from protosphere.cli.tables import console
-
     # Text: a name is no markup
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("input", overflow="fold")

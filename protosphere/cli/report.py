@@ -7,6 +7,7 @@ import typer
 
 from protosphere.cli import complete
 from protosphere.cli.options import Trust, end, option
+from protosphere.core.errors import ToldError
 
 STATE = (
     "A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>: print the figures that it keeps to itself under "
@@ -46,7 +47,6 @@ def report(
     if state:
         _print_site_figures(Path(state).expanduser())
         return
-    from protosphere.core.errors import SettingError
     from protosphere.record.locations import find_run, results_root
     from protosphere.reports.report import write_report
 
@@ -57,19 +57,18 @@ def report(
             given_path, results_path = Path(folder).expanduser(), results_root(results) / folder
             place = results_path if results_path.is_dir() and not given_path.exists() else given_path
         typer.echo(f"report: {write_report(place.resolve(), trust)}")
-    except SettingError as error:
+    except ToldError as error:
         end(str(error))
     except OSError as error:
         end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.")
 
 
 def _write_site_page(folder: Path, target: Path) -> None:
-    from protosphere.core.errors import SettingError
     from protosphere.reports.site import write_site
 
     try:
         typer.echo(f"report: {write_site(folder, target).resolve()}")
-    except SettingError as error:
+    except ToldError as error:
         end(str(error))
     except OSError as error:
         end(f"the page cannot be written to {target} ({error.strerror or error}).")

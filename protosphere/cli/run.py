@@ -13,6 +13,7 @@ import typer
 from protosphere.cli import complete
 from protosphere.cli.display import Display
 from protosphere.cli.options import BAD_INPUT, FAILED, KILLED, Preset, Trust, end, option
+from protosphere.core.errors import ToldError
 from protosphere.core.startup import uncollected
 
 if TYPE_CHECKING:
@@ -163,7 +164,6 @@ def _plan_run(
 ) -> "Plan | _Ending":
     with uncollected():
         from protosphere.core.devices import device_of
-        from protosphere.core.errors import DataError, ModelError, SettingError
         from protosphere.launch.flower_run import check_resources
         from protosphere.launch.ray_cluster import cluster_at
         from protosphere.launch.run_config import plan
@@ -177,7 +177,7 @@ def _plan_run(
         elif choices["here"]:
             check_resources(*resources)
         return run_plan
-    except (SettingError, DataError, ModelError) as error:
+    except ToldError as error:
         return _Ending(BAD_INPUT, words=str(error))
 
 

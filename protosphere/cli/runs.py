@@ -4,10 +4,14 @@ import sys
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.table import Table
 
 from protosphere.cli import complete
 from protosphere.cli.help import Command, Group
 from protosphere.cli.options import end, option
+from protosphere.cli.tables import console
+from protosphere.core.errors import ToldError
 
 WIDE = 100  # characters
 MOST_OF_DATA = (16, 24)  # characters of a data set's name, in a narrow and in a wide terminal
@@ -28,10 +32,6 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from rich import box
-    from rich.table import Table
-
-    from protosphere.cli.tables import console
     from protosphere.comparison.stored_runs import list_stored
     from protosphere.core.plugins import stem
     from protosphere.core.text import without_middle
@@ -91,13 +91,8 @@ def compare(
 
     Exits 0; 2 where a name is no run.
     """
-    from rich import box
-    from rich.table import Table
-
-    from protosphere.cli.tables import console
     from protosphere.comparison.runs import differing_settings, figures, gain
     from protosphere.comparison.stored_runs import find
-    from protosphere.core.errors import SettingError
     from protosphere.reports.results import read_results
 
     try:
@@ -107,7 +102,7 @@ def compare(
         first, *other_runs = run_results
         # before anything is printed: of many clients it reads files beside the lines
         gains = [(other, gain(first, other)) for other in other_runs]
-    except SettingError as error:
+    except ToldError as error:
         end(str(error))
     terminal = console()
     for title, rows in (("setting", differing_settings(run_results)), ("figure", figures(run_results))):
@@ -149,7 +144,6 @@ def delete(
     """
     from protosphere.comparison.stored_runs import delete as away
     from protosphere.comparison.stored_runs import find
-    from protosphere.core.errors import SettingError
 
     try:
         folders = [find(name, _in(context, results)) for name in names]
@@ -161,7 +155,7 @@ def delete(
             if not typer.confirm(f"Delete {'it' if len(folders) == 1 else 'them'}, with the clients' models?"):
                 raise typer.Exit(1)
         away(folders)
-    except SettingError as error:
+    except ToldError as error:
         end(str(error))
     except OSError as error:
         end(f"{error.filename or 'a folder'} cannot be deleted ({error.strerror}).", 1)

@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protosphere.client_app.evaluate import ROWS_AT_ONCE
 from protosphere.core.errors import SettingError
 from protosphere.core.files import refuse_irregular
 from protosphere.core.settings import shown
@@ -18,7 +16,7 @@ from protosphere.core.text import class_words
 from protosphere.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
 from protosphere.data.folders import IMAGE_SUFFIXES, is_visible
 from protosphere.data.table_files import json_rows
-from protosphere.serving.predict import Answer, Trained, answers_of, refuse_unfit
+from protosphere.serving.predict import Answer, Input, Trained, predict
 
 TABLES = (".csv", ".parquet", ".jsonl")
 TEXT_SUFFIXES = (".txt",)
@@ -30,7 +28,7 @@ class Labelled:
     """An input, by what name it goes, and its class."""
 
     name: str
-    source: Path | str | BytesIO
+    source: Input
     label: int
 
 
@@ -109,7 +107,7 @@ def _column(path: Path, columns: Sequence[str], candidates: Sequence[str], what:
     return names[0]
 
 
-def _source(trained: Trained, path: Path, column: str, cell: Any) -> Path | str | BytesIO:
+def _source(trained: Trained, path: Path, column: str, cell: Any) -> Input:
     if trained.tokens:
         return str(cell)
     if isinstance(cell, dict) and isinstance(cell.get("bytes"), bytes):
@@ -140,19 +138,12 @@ def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[t
     Raises:
         SettingError: at once, for inputs that the client's model does not take.
     """
-    files = [row.source for row in inputs if isinstance(row.source, Path)]
-    texts = [row.source for row in inputs if isinstance(row.source, str)]
-    refuse_unfit(trained, files, texts, in_memory=len(inputs) - len(files) - len(texts))
-    return _judge_batches(trained, rule, inputs)
+    answers = predict(trained, rule, [row.source for row in inputs])
+    return ((row.label, _named(row.name, answer)) for row, answer in zip(inputs, answers, strict=True))
 
 
-def _judge_batches(trained: Trained, rule: str, inputs: Iterable[Labelled]) -> Iterator[tuple[int, Answer]]:
-    iterator = iter(inputs)
-    while some := list(islice(iterator, ROWS_AT_ONCE)):
-        answers = answers_of(trained, rule, [row.source for row in some])
-        for row, answer in zip(some, answers, strict=True):
-            problem = f"{row.name}: {answer.problem}" if answer.problem else ""
-            yield row.label, replace(answer, source=row.name, problem=problem)
+def _named(name: str, answer: Answer) -> Answer:
+    return replace(answer, source=name, problem=f"{name}: {answer.problem}" if answer.problem else "")
 
 
 def confusion(judged: Iterable[tuple[int, Answer]], num_classes: int) -> NDArray[np.int64]:

@@ -210,16 +210,18 @@ class Answer:
     unknown: tuple[str, ...] = ()
 
 
-def predict(trained: Trained, rule: str, files: Sequence[Path], texts: Sequence[str] = ()) -> Iterator[Answer]:
-    """An answer a file and a text, in that order; files that cannot be read are told in their answers.
+Input = Path | str | BytesIO  # a file, a text itself, or an image in memory
+
+
+def predict(trained: Trained, rule: str, sources: Sequence[Input]) -> Iterator[Answer]:
+    """An answer an input; what cannot be read is told in its answer.
 
     Raises:
         SettingError: at once, for inputs that the client's model does not take.
     """
-    refuse_unfit(trained, files, texts)
-    sources: list[Path | str] = [*files, *texts]
+    _refuse_unfit(trained, sources)
     starts = range(0, len(sources), ROWS_AT_ONCE)
-    return chain.from_iterable(answers_of(trained, rule, sources[start : start + ROWS_AT_ONCE]) for start in starts)
+    return chain.from_iterable(_answers_of(trained, rule, sources[start : start + ROWS_AT_ONCE]) for start in starts)
 
 
 def inputs_of(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Tensor:
@@ -229,12 +231,11 @@ def inputs_of(trained: Trained, rule: str, sources: Sequence[Path | str]) -> Ten
         SettingError: the client's model takes no such thing.
         DataError: the first that cannot be read.
     """
-    files = [source for source in sources if isinstance(source, Path)]
-    refuse_unfit(trained, files, [source for source in sources if isinstance(source, str)])
+    _refuse_unfit(trained, sources)
     return torch.stack([_read(trained, rule, source) for source in sources])
 
 
-def _read(trained: Trained, rule: str, source: Path | str | BytesIO) -> Tensor:
+def _read(trained: Trained, rule: str, source: Input) -> Tensor:
     # an encoder of texts has tokens of its own
     tokens = trained.judge.tokens if rule == RULE and trained.judge and trained.judge.tokens else trained.tokens
     if tokens and not isinstance(source, BytesIO):
@@ -248,15 +249,8 @@ def reads_images(trained: Trained) -> bool:
     return isinstance(transform, InputTransform) and transform.pixels and transform.shape[0] in (1, 3)
 
 
-def refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str], in_memory: int = 0) -> None:
-    """Refuse inputs that the client's model does not take.
-
-    Args:
-        in_memory: how many images there are in memory.
-
-    Raises:
-        SettingError: what they are, and what it takes.
-    """
+def _refuse_unfit(trained: Trained, sources: Sequence[Input]) -> None:
+    """Refuse inputs that the client's model does not take."""
     shape = trained.transform.shape
     rows = f"rows of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {tuple(shape)}"
     if trained.tokens is None and not reads_images(trained):
@@ -264,14 +258,13 @@ def refuse_unfit(trained: Trained, files: Sequence[Path], texts: Sequence[str], 
             f"this client's model takes no images but {rows}: give it one table (.csv, .jsonl, .parquet) or one .npz "
             "file, like its training data."
         )
-    if trained.tokens is None and texts:
+    if trained.tokens is None and any(isinstance(source, str) for source in sources):
         raise SettingError(f"this client's model {trained.model!r} reads images; give it files instead of --text.")
-    if not files and not texts and not in_memory:
+    if not sources:
         raise SettingError("there is nothing to classify; name a file at least.")
 
 
-def answers_of(trained: Trained, rule: str, sources: Sequence[Path | str | BytesIO]) -> Iterator[Answer]:
-    """An answer a source; what cannot be read is told in its answer."""
+def _answers_of(trained: Trained, rule: str, sources: Sequence[Input]) -> Iterator[Answer]:
     read: list[Tensor | str] = []
     for source in sources:
         try:
@@ -306,7 +299,7 @@ def judged(trained: Trained, rule: str, inputs: Tensor) -> list[Answer]:
     ]
 
 
-def _image(transform: Transform, source: Path | str | BytesIO) -> Tensor:
+def _image(transform: Transform, source: Input) -> Tensor:
     """An image file as the training images are stored: (C, H, W) uint8 of their full scale.
 
     Raises:

@@ -142,23 +142,24 @@ NOT_HERE = {
 }
 # What stands in sentences that are told whole: settings of the run, numbers, and names that this program gives.
 SETTINGS_AND_NUMBERS = {
-    *("(1, feature_dim)", "(1, num_classes)", "FEWEST_WAYS", "MAX_PIXELS", "MIXED", "MOST_PIXELS", "WAY_SHOT"),
+    *("(1, feature_dim)", "(1, num_classes)", "FEWEST_WAYS", "MAX_PIXELS", "MIXED", "WAY_SHOT"),
     *(
-        "', '.join(CLASSES)",
-        "', '.join(PARTITIONS)",
-        "', '.join(SPLITS)",
-        "', '.join(partitions)",
         "_list_rates(phases)",
+        "among.size",
+        "classes",
+        "classes_per_client",
+        "draws",
+        "minimum",
+        "epoch + 1",
+        "labels.size",
+        "least",
     ),
-    *("alpha", "among.size", "classes", "classes_per_client", "draws", "minimum", "epoch + 1", "labels.size", "least"),
-    *("len(domain_names)", "math.ceil(num_classes / num_partitions)", "min_samples", "name", "noise", "num_classes"),
+    *("len(domain_names)", "math.ceil(num_classes / num_partitions)", "min_samples", "name", "num_classes"),
     *("num_clients", "num_partitions", "num_partitions * classes_per_client", "num_partitions * max(min_samples, 1)"),
     *("augment", "len(distinct)"),
     *("partition", "points", "present.size", "pull", "phases[-1].name", "remedy", "rows", "scheme", "self.device.type"),
-    "self.image_size",
     *("asked_for", "delta", "most_epsilon", "other_unit", "so_far", "together", "settings.max_samples"),
-    *("self.shape", "setting", "spec.clients", "spec.partition", "spec.shared_test_share", "spec.split", "test_share"),
-    *("tuple(inputs.shape[1:])", "validation_share", "value", "ways"),
+    *("self.shape", "setting", "spec.clients", "spec.shared_test_share", "tuple(inputs.shape[1:])", "ways"),
 }
 
 

@@ -15,10 +15,10 @@ from PIL import Image
 from protosphere.core import files as data_files
 from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
-from protosphere.data.decoded_cache import decoded
 from protosphere.data.folders import read_folder
 from protosphere.data.partition_table import table_rows
 from protosphere.serving.labelled_data import _in_table
+from tests.data.draws import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -87,9 +87,9 @@ def test_nor_by_a_path_in_a_table_or_as_a_partition_table(tmp_path):
     # in a process of its own, which else would take all memory
     words = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))\n"
-        "from pathlib import Path; from protosphere.data.decoded_cache import decoded; "
+        "from pathlib import Path; from protosphere.data.decoded_cache import Recipe, decode; "
         "from protosphere.core.errors import DataError\n"
-        "try: decoded(sys.argv[1], Path(sys.argv[2]))\n"
+        "try: decode(Recipe(sys.argv[1]), Path(sys.argv[2]))\n"
         "except DataError as error: print(error)\n"
     )
     done = subprocess.run(
@@ -123,8 +123,9 @@ def test_nor_by_predict(tmp_path):
 def test_a_parquet_file_whose_footer_alone_is_whole_is_said_to_be_damaged(tmp_path, how):
     table = pa.table({"x": np.arange(40.0), "y": np.arange(40.0), "label": np.arange(40) % 2})
     if how != "a page":
-        said = b'{"info": {"features": {"x": {"_type": "__import__"}}}}'
-        table = table.replace_schema_metadata({b"huggingface": said})
+        # of texts, which `datasets` reads
+        said = b'{"info": {"features": {"text": {"_type": "__import__"}}}}'
+        table = table.append_column("text", [["note"] * 40]).replace_schema_metadata({b"huggingface": said})
     place = tmp_path / "train.parquet"
     pq.write_table(table, place)
     if how == "a page":

@@ -5,6 +5,9 @@ import pytest
 from scipy.stats import chisquare
 
 from protosphere.core.errors import DataError
+from protosphere.data.assignment import assignment, open_data
+from protosphere.data.decoded_cache import Recipe, decode
+from protosphere.data.partitions import class_counts
 
 # seeds are fixed, so a test that passes once passes always; the level is far below any that chance would miss
 LEVEL = 1e-3
@@ -30,6 +33,17 @@ def disjoint(parts):
     rows = np.concatenate(parts)
     assert np.unique(rows).size == rows.size
     return np.sort(rows)
+
+
+def decoded(dataset, cache_dir, **recipe):
+    """A data set from a cache, or decoded into it."""
+    return decode(Recipe(dataset, **recipe), cache_dir)
+
+
+def held_labels(spec, cache_dir):
+    """How many rows of each class every client holds in all: (clients, K)."""
+    data = open_data(spec, cache_dir)
+    return class_counts(data.labels, assignment(spec, data, cache_dir).held, len(data.class_names))
 
 
 def refusal(action, *args, **keywords):

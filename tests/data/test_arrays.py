@@ -8,8 +8,9 @@ import pytest
 from protosphere.core.errors import DataError
 from protosphere.data.arrays import arranged, read_arrays, read_inputs, write_arrays
 from protosphere.data.columns import USUAL, Columns
-from protosphere.data.decoded_cache import Recipe, decode, decoded
+from protosphere.data.decoded_cache import Recipe, decode
 from protosphere.data.folders import read_folder
+from tests.data.draws import decoded
 
 RNG = np.random.default_rng(5)
 Y = np.arange(6) % 3

@@ -14,15 +14,15 @@ from PIL import Image
 
 from protosphere.core.errors import DataError
 from protosphere.data import decoded_cache as decoded_module
-from protosphere.data.decoded_cache import decoded
+from tests.data.draws import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
 ASK = """
 import logging, sys
 from pathlib import Path
 logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-from protosphere.data.decoded_cache import decoded
-data = decoded(sys.argv[1], Path(sys.argv[2]))
+from protosphere.data.decoded_cache import Recipe, decode
+data = decode(Recipe(sys.argv[1]), Path(sys.argv[2]))
 print("rows", len(data.labels), int(data.inputs.sum()))
 """
 

@@ -3,9 +3,9 @@
 import pytest
 
 from protosphere.core.paths import listed
-from protosphere.data.decoded_cache import Recipe, decoded
+from protosphere.data.decoded_cache import Recipe
 from protosphere.data.domains import domains_of, locate_all, open_all, short_name
-from tests.data.draws import refusal
+from tests.data.draws import decoded, refusal
 
 
 def test_a_list_names_its_domains_by_the_last_part_of_a_path():

@@ -64,8 +64,6 @@ def test_what_does_not_fit_is_refused_by_a_sentence(content, refusal, table):
     with pytest.raises(DataError, match=refusal) as raised:
         table_rows(LABELS, table(content), 2, NAMES, 0)
     assert "\n" not in str(raised.value)
-    with pytest.raises(DataError, match="two classes named 'cat'"):
-        table_rows(LABELS, table("client,cat,cat,dog\n0,1,1,1\n1,1,1,1\n"), 2, ("cat", "cat", "dog"), 0)
 
 
 @pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"client,\xff\n", "it is not UTF-8")])

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from protosphere.core.errors import DataError
-from protosphere.data.decoded_cache import decoded
-from protosphere.data.sources import HUB, load_source, locate
+from protosphere.data.sources import HUB, locate
+from tests.data.draws import decoded
 
 
 def make_table(images, labels, names=None, image_column="image", label_column="label"):
@@ -99,7 +99,7 @@ def test_a_hub_that_cannot_be_reached_names_the_remedy(tmp_path, monkeypatch):
     with pytest.raises(
         DataError, match=r"'uoft-cs/cifar10' could not be fetched .*Couldn't reach the Hub\).*local folder"
     ):
-        load_source("cifar10", tmp_path)
+        decoded("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -172,4 +172,4 @@ def test_a_test_table_with_other_columns(parquet_folder, tmp_path, monkeypatch):
     }
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: datasets.DatasetDict(tables))
     with pytest.raises(DataError, match="the test table of 'a/b' has the columns image, target, but the train table"):
-        load_source("a/b", tmp_path)
+        decoded("a/b", tmp_path)

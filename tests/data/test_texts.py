@@ -16,11 +16,10 @@ from PIL import Image
 
 from protosphere.core.errors import DataError
 from protosphere.data.columns import MOST_NAMES, Columns
-from protosphere.data.decoded_cache import decoded
-from protosphere.data.sources import load_source, locate
-from protosphere.data.table_files import column_types
+from protosphere.data.sources import locate
+from protosphere.data.table_files import types_of
 from protosphere.data.texts import Texts
-from tests.data.draws import refusal
+from tests.data.draws import decoded, refusal
 
 ROOT = Path(__file__).resolve().parents[2]
 ODD = ['a, "b"\nc', "None", "NA", "null", "nan", "  blank around ", "007", "1e5", "😀 ünï", "2020-01-01", '"', "#x"]
@@ -157,8 +156,6 @@ def test_parquet_with_images_and_texts_is_what_is_asked_for(tmp_path, png):
     assert image.inputs.shape == (3, 3, 2, 2)
     assert (image.labels.tolist(), image.groups.tolist()) == ([1, 1, 0], [0, 0, 1])
     assert everything(opened(tmp_path / "set", text="text")) == ["x", "y", "z"]
-    assert load_source(str(tmp_path / "set"), tmp_path / "a").kind == "image"
-    assert load_source(str(tmp_path / "set"), tmp_path / "b", columns=Columns(text="text")).kind == "text"
 
 
 def test_a_hub_id_with_texts(tmp_path, monkeypatch):
@@ -265,7 +262,7 @@ def test_tables_typed_differently(tmp_path, suffix, change, words):
 
 def test_groups_that_are_no_ids_and_files_of_other_columns(tmp_path):
     put(tmp_path / "set" / "train.parquet", [{"text": "a", "label": 0, "id": 0.5}])
-    assert re.search("column 'id' of .* holds float64, but groups", failure(tmp_path / "set", group="id"))
+    assert re.search("column 'id' of .* holds double, but groups", failure(tmp_path / "set", group="id"))
     for split, column in (("train", "label"), ("test", "class")):
         put(tmp_path / "other" / f"{split}.csv", of("x", column), ("text", column))
     assert "test.csv' has the columns text, class, but train.csv text and label" in failure(tmp_path / "other")
@@ -303,7 +300,7 @@ def test_folders_of_several_formats(tmp_path):
 @pytest.mark.parametrize("setting", ["text", "label", "group"])
 def test_what_is_no_table_has_no_columns(image_folder, tmp_path, setting):
     for name in ("digits", "spiral", str(image_folder)):
-        said = refusal(load_source, name, tmp_path, columns=Columns(**{setting: "note"}))
+        said = refusal(decoded, name, tmp_path, columns=Columns(**{setting: "note"}))
         assert f"{setting}-column is 'note', but {name!r} is no table" in said
 
 
@@ -313,7 +310,7 @@ BOM = {".csv": "text,label\na,x\n", ".jsonl": '{"text": "a", "label": "x"}\n'}
 @pytest.mark.parametrize("suffix", BOM)
 def test_a_file_with_a_byte_order_mark(tmp_path, suffix):
     (tmp_path / f"train{suffix}").write_text(BOM[suffix], "utf-8-sig")
-    assert list(column_types(tmp_path / f"train{suffix}")) == ["text", "label"]
+    assert list(types_of(tmp_path / f"train{suffix}")) == ["text", "label"]
 
 
 def test_a_shortened_file_of_texts_is_decoded_anew(tmp_path):

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm, normalize
 
 from protosphere import models
-from protosphere.core.errors import ModelError
 from protosphere.models.heads import ConsensusModel, DualClassifierModel
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.etf import simplex_etf
@@ -145,12 +144,6 @@ def test_prototypes_that_do_not_fit_are_refused() -> None:
             consensus().anchor(given)
 
 
-@pytest.mark.parametrize("dropout", [-0.1, 1.0, float("nan")])
-def test_a_dropout_out_of_range_is_named(dropout: float) -> None:
-    with pytest.raises(ModelError, match=f"dropout of the projection head is {dropout}; it must be at least 0"):
-        consensus(dropout=dropout)
-
-
 # --- GFPL's two classifiers ---------------------------------------------------------------------------------------
 
 
@@ -181,11 +174,3 @@ def test_the_frame_is_no_parameter_and_in_no_state() -> None:
     assert torch.equal(model.frame, simplex_etf(K, D, 7).float())
     # where the model goes it goes, too
     assert model.double().frame.dtype == torch.float64
-
-
-@pytest.mark.parametrize("shape", [(K + 1, D), (K, D + 1), (D, K)])
-def test_a_frame_of_another_shape_is_refused(shape: tuple[int, int]) -> None:
-    model = models.build("tiny_perceptron", (1, 8, 8), D, K, 1)
-    said = rf"fixed classifier is \({shape[0]}, {shape[1]}\), but the model has 4 classes and 6 features"
-    with pytest.raises(ModelError, match=said):
-        DualClassifierModel(model, torch.zeros(shape), 0)

@@ -87,21 +87,18 @@ def test_names_are_refused_with_the_nearest(asked: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "shape", "activation", "words"),
+    ("name", "shape", "words"),
     [
-        ("inception_v3", (1, 8, 8), "linear", r"'inception_v3' does not fit .*\(1, 8, 8\)"),
-        *[(name, (1, 8, 8), "ReLU", "feature-activation is 'ReLU'") for name in ("cnn2", "resnet18")],
+        ("inception_v3", (1, 8, 8), r"'inception_v3' does not fit .*\(1, 8, 8\)"),
         *[
-            ("cnn2", shape, "linear", rf"inputs have shape {re.escape(str(shape))}")
+            ("cnn2", shape, rf"inputs have shape {re.escape(str(shape))}")
             for shape in ((1, 7, 8), (3, 32, 4), (8, 8), (0, 8, 8), (0,), (1, 1, 8, 8), ())
         ],
     ],
 )
-def test_inputs_and_activations_that_do_not_fit_are_refused(
-    name: str, shape: tuple[int, ...], activation: str, words: str
-) -> None:
+def test_inputs_that_do_not_fit_are_refused(name: str, shape: tuple[int, ...], words: str) -> None:
     with pytest.raises(models.ModelError, match=words):
-        models.build(name, shape, 8, 4, 0, activation)
+        models.build(name, shape, 8, 4, 0)
 
 
 def test_a_callable_gives_its_own_split_model(networks: str) -> None:

@@ -37,8 +37,6 @@ def test_probing_keeps_the_mode_and_the_statistics() -> None:
 def test_other_outputs_are_refused() -> None:
     with pytest.raises(ModelError, match=r"output of shape \(1, 3, 64\) for one input; let it give \(n, width\) or"):
         split(nn.Flatten(2), (3, 8, 8), 4, 2)
-    with pytest.raises(ModelError, match="feature-activation is 'gelu'; it must be 'linear' or 'relu'"):
-        split(nn.Flatten(), (3, 8, 8), 4, 2, "gelu")
 
 
 def test_convolutions_over_images_alone_are_laid_out_channels_last() -> None:

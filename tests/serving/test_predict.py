@@ -14,10 +14,10 @@ from protosphere.client_app.client import Client
 from protosphere.client_app.features.encoder import loaded
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import ModelError, SettingError
-from protosphere.data.decoded_cache import decoded
 from protosphere.record.folder import RunFolder
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies import METHODS, load_method
+from tests.data.draws import decoded
 from tests.strategies.needs import ASKED
 
 CLIENTS = 2
@@ -297,7 +297,7 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
         (tmp_path / name).write_text(content)
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\xff")
     files = [tmp_path / name for name in ("warm.txt", "none.txt", "bytes.txt")]
-    warm, none, broken, same, cold = predict(trained, "discriminant", files, ["warm day", "cold day"])
+    warm, none, broken, same, cold = predict(trained, "discriminant", [*files, "warm day", "cold day"])
     assert "has no text" in none.problem
     assert "no readable text" in broken.problem
     assert [trained.class_names[answer.label] for answer in (warm, same, cold)] == ["warm", "warm", "cold"]

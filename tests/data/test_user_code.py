@@ -12,9 +12,7 @@ from torch.utils.data import Dataset
 from protosphere.core.errors import DataError
 from protosphere.data.assignment import DataSpec, assignment, open_data
 from protosphere.data.columns import Columns
-from protosphere.data.custom_dataset import read_code
-from protosphere.data.custom_partition import dealt_by_code
-from protosphere.data.user_code import own_code
+from protosphere.data.user_code import dealt_by_code, own_code, read_code
 
 N = 60
 WARD = np.array([("north", "south", "east", "west")[i % 7 % 4] for i in range(N)])
@@ -196,6 +194,10 @@ def test_code_is_named_by_its_content(tmp_path):
     again = own_code(str(file), "dataset")
     assert again != first
     assert len(open_data(replace(spec, code=again), tmp_path / "cache").labels) == 3
+    for columns, words in ((Columns(group="ward"), "group-column"), (Columns(partition="ward"), "partition-column")):
+        with pytest.raises(DataError, match=f"{words} is 'ward', but .* is no table"):
+            open_data(replace(spec, columns=columns), tmp_path / "cache")
+    assert len(open_data(replace(spec, columns=Columns(label="outcome")), tmp_path / "cache").labels) == 3
     assert own_code("digits", "dataset") is None
     with pytest.raises(DataError, match="nowhere"):
         own_code("nowhere.at_all:rows", "dataset")
