@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 from protosphere.core.flower import is_refused_key
 
@@ -35,8 +36,10 @@ class SuperNode:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.refused = self.refused or is_refused_key(line.decode(errors="replace"))
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
+            # whoever reads may have gone; a SuperNode that nobody listens to would stop at a full pipe
+            with suppress(OSError):
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
 
     def wait(self) -> int:
         """Its exit code, when all that it said has been passed on."""

@@ -102,7 +102,8 @@ class FeSEM(AveragedWeights):
         """Those of the last round; or, of the first round with enough uploads, C of them."""
         clusters = self.clusters
         last_centres = state[CENTRES] if state else None
-        if last_centres is not None and (len(last_centres) == clusters or len(uploads) < clusters):
+        # several stay as they are, also where clients that come or go would allow for another number
+        if last_centres is not None and (len(last_centres) >= min(2, clusters) or len(uploads) < clusters):
             return last_centres
         if len(uploads) < clusters:
             # any one will do: all join it

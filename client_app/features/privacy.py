@@ -39,6 +39,7 @@ ENTRY = "privacy"  # of a node config
 REQUIRED = "required"
 FIGURES = "figures.jsonl"
 MEANS = "encoder-means"  # in the client's store
+NO_LIMIT = "it states no limit: give its SuperNode privacy-epsilon and privacy-delta."
 
 
 def site_ledger(node: NodeConfig | None = None) -> Ledger:
@@ -128,7 +129,14 @@ class Privacy(Feature):
         return bool(self.client.own_data) or not simulated()
 
     def ledger(self, run_name: str) -> Ledger:
-        """Of a site its own, of a simulated client one a run."""
+        """Of a site its own, of a simulated client one a run.
+
+        Raises:
+            SettingError: a site that states no limit has none to spend from.
+        """
+        # here, too: what `start` knows of the encoder depends on the order of the features
+        if self.is_site and self.limit is None:
+            raise SettingError.public(NO_LIMIT)
         folder = home() if self.is_site else self.client.store(run_name).folder
         return Ledger(folder / "privacy", self.limit)
 
@@ -146,7 +154,7 @@ class Privacy(Feature):
             return
         self.limit = _read_limit(self.client.node)
         if self.encoded is not None and self.is_site and self.limit is None:
-            raise SettingError.public("it states no limit: give its SuperNode privacy-epsilon and privacy-delta.")
+            raise SettingError.public(NO_LIMIT)
 
     def identity(self, identity: Identity) -> Identity:
         """What may be told of a client before training.

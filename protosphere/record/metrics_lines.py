@@ -291,8 +291,9 @@ def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
     lack clients, too, or weighed the clients of `client-best` alike, are worked out anew."""
     if is_up_to_date(summary):
         return summary
-    # those versions believed every claim
-    accuracies = outcome(summary["headline"]["rule"], lines, math.inf)
+    # versions without the setting believed every claim
+    ratio = summary.get("settings", {}).get("max-weight-ratio", math.inf)
+    accuracies = outcome(summary["headline"]["rule"], lines, ratio)
     return {**summary, **accuracies, **figures.ensemble_headline(lines)}
 
 

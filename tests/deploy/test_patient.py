@@ -91,3 +91,19 @@ def test_the_log_is_passed_on_while_it_runs(patient):
     assert process.stdout.readline() == "attempt 1\n"
     os.kill(process.pid, signal.SIGTERM)
     process.communicate(timeout=30)
+
+
+def test_a_supernode_goes_on_where_nobody_reads_what_it_says(tmp_path):
+    """Far more than a pipe holds."""
+    done = tmp_path / "done"
+    speaker = f"import pathlib; [print('x' * 999, flush=True) for _ in range(999)]; pathlib.Path({str(done)!r}).touch()"
+    command = [sys.executable, DEPLOY / "patient.py", sys.executable, "-c", speaker]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    try:
+        process.wait(30)
+    finally:
+        process.kill()
+    assert done.exists()

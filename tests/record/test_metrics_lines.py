@@ -11,6 +11,7 @@ from protosphere.record.metrics_lines import (
     console_line,
     doubts,
     final_line,
+    outcome,
     summarise,
     times,
     training_line,
@@ -324,3 +325,14 @@ def test_a_headline_of_a_round_that_lacks_clients_says_so():
     assert doubts(summary) == []
     (sentence,) = doubts(summary | {"clients": 3})
     assert sentence == "no round evaluated all 3 clients: selected and best are chosen among those that evaluated 1"
+
+
+def test_a_claim_that_was_not_believed_is_not_believed_later_either():
+    rows = {0: 10, 1: 10, 2: 10_000}
+    evaluations = {str(p): {"evaluation": {"pool": [float(p == 2)], "rows": [number]}} for p, number in rows.items()}
+    rules = {"pool": {"test": {"mean": 0.5, "plain_mean": 0.5, "clients": 3}, "validation": {"mean": 0.5}}}
+    line = {"problems": {}, "clients": evaluations, "evaluation": {"of_round": 1, "rules": rules}}
+    today = {"settings": {"max-weight-ratio": 3.0}, **outcome("pool", [line], 3.0)}
+    earlier_rules = {"pool": {name: value for name, value in today["rules"]["pool"].items() if name != "clients"}}
+    assert up_to_date(today | {"rules": earlier_rules}, [line]) == today
+    assert today["rules"]["pool"]["client-best"] == pytest.approx(0.6)

@@ -1,6 +1,7 @@
 """FeSEM: who joins which centre, what becomes of centres, and at one centre FedAvg."""
 
 from collections import OrderedDict
+from dataclasses import replace
 
 import pytest
 import torch
@@ -126,3 +127,18 @@ def test_there_are_no_more_centres_than_clients():
     assert sorted(values(outcome)) == [0.0, 10.0]
     assert "`fesem.clusters` is 3, but there are 2 clients" in server.notices()[0]
     assert met(clusters=2, clients=2)[0].notices() == ()
+
+
+@pytest.mark.parametrize("later", [4, 1])
+def test_centres_that_were_chosen_stay_where_clients_come_or_go(later):
+    server, objective = met(clusters=3, clients=2)
+    identity = replace(server.identities[0], partitions=4)
+
+    def meet(clients):
+        server.meet(server.codec, {p: replace(identity, partition=p) for p in range(clients)})
+
+    meet(2)
+    first = server.aggregate({p: upload(objective, 10.0 * p) for p in range(2)}, {}, 1)
+    meet(later)
+    second = server.aggregate({p: upload(objective, 10.0 * (p % 2)) for p in range(later)}, first.state, 2)
+    assert sorted(values(second)) == [0.0, 10.0]

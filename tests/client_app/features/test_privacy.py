@@ -5,12 +5,14 @@ import re
 from copy import copy
 from dataclasses import replace
 from functools import partial
+from itertools import permutations
 
 import pytest
 import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from protosphere.client_app import client as client_module
+from protosphere.client_app import feature as feature_module
 from protosphere.client_app import train as trainer
 from protosphere.client_app.features import encoder as encoder_module
 from protosphere.client_app.features import privacy
@@ -314,6 +316,17 @@ def test_a_site_without_a_limit_releases_nothing_of_what_a_run_deals_either(monk
         one_client({"privacy": "required"}, dealt)
     client = one_client({"privacy": "required"} | SITE, dealt)
     assert privacy_of(client).ledger("").limit.epsilon == 5
+
+
+def test_a_site_without_a_limit_releases_nothing_in_whatever_order_features_stand(monkeypatch, tmp_path):
+    node = site(tmp_path / "one", *FULL) | {"privacy-epsilon": "", "privacy-delta": ""}
+    for order in permutations(feature_module.FEATURES):
+        registry = {name: feature_module.FEATURES[name] for name in order}
+        with monkeypatch.context() as patch:
+            patch.setattr(feature_module, "FEATURES", registry)
+            with pytest.raises(SettingError, match="states no limit"):
+                one_client(node, {"strategy": "fedproto"} | PRIVATE).identity()
+    assert privacy.site_ledger().entries() == []
 
 
 def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
