@@ -2,8 +2,9 @@
 
 import json
 import time
+from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -60,7 +61,7 @@ class Preparation:
     Attributes:
         instruction: with the download that it trains towards. report: the evaluation's, to which training adds.
         began, ready: when the work on its training began, and when all was done but the training itself.
-        kept: what a feature around it keeps until its end.
+        kept: what features around it keep until its end, by their registered names.
     """
 
     job: Job
@@ -68,7 +69,7 @@ class Preparation:
     report: Report
     began: float
     ready: float
-    kept: Any = None
+    kept: Mapping[str, Any] = field(default_factory=dict)
 
     def seconds_waited(self, outcome: Outcome) -> float:
         """Of a step in common a client has its share alone: the rest of the time is others'."""

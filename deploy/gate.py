@@ -83,6 +83,7 @@ class Gate:
         self._open: dict[socket.socket, float] = {}
         self._by_address: Counter[str] = Counter()
         self._held = 0
+        self._held_by: Counter[str] = Counter()
         self._said: dict[str, float] = {}
 
     @contextmanager
@@ -123,25 +124,32 @@ class Gate:
                         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
     @contextmanager
-    def body(self) -> Iterator["_Body"]:
+    def body(self, address: str) -> Iterator["_Body"]:
         """A body that is being read; its bytes count until it was passed on."""
-        body = _Body(self)
+        body = _Body(self, address)
         try:
             yield body
         finally:
             with self._lock:
                 self._held -= len(body.content)
+                self._held_by[address] -= len(body.content)
+                if not self._held_by[address]:
+                    del self._held_by[address]
 
-    def hold(self, size: int) -> None:
+    def hold(self, address: str, size: int) -> None:
         """Count bytes of a body.
 
         Raises:
-            Refusal: all together hold too many.
+            Refusal: all together hold too many, or this address does.
         """
+        room = AT_ONCE * self.largest
         with self._lock:
-            if self._held + size > AT_ONCE * self.largest:
+            if self._held + size > room:
                 raise Refusal(503, "sent a body while others filled all the room there is")
+            if self._held_by[address] + size > room // 4 and not _is_loopback(address):
+                raise Refusal(503, "sent bodies that together fill an address's room")
             self._held += size
+            self._held_by[address] += size
 
     def say(self, address: str, reason: str) -> None:
         """Write a line on an address, unless there was one a moment ago."""
@@ -156,12 +164,13 @@ class Gate:
 
 
 class _Body:
-    def __init__(self, gate: Gate):
+    def __init__(self, gate: Gate, address: str):
         self._gate = gate
+        self._address = address
         self.content = bytearray()
 
     def add(self, piece: bytes) -> None:
-        self._gate.hold(len(piece))
+        self._gate.hold(self._address, len(piece))
         self.content += piece
 
 
@@ -202,7 +211,7 @@ class Caller:
             if not self._served:
                 raise Refusal(503, "has more connections than it may, or there are too many of all")
             limit = self._refuse_strange(request)
-            with self._gate.body() as body:
+            with self._gate.body(self._address) as body:
                 self._read(body, limit)
                 self._gate.allow(self._connection, SUPERLINK)
                 self._forward(request, body.content)
@@ -216,7 +225,8 @@ class Caller:
         while (event := self._http.next_event()) is h11.NEED_DATA:
             if self._http.they_are_waiting_for_100_continue:
                 self._send(h11.InformationalResponse(status_code=100, headers=[]))
-            received = self._connection.recv(64 << 10)
+            # of a head no more at once than it may be long
+            received = self._connection.recv(LARGEST_HEAD if self._http.their_state is h11.IDLE else 64 << 10)
             if self._http.their_state is h11.IDLE and not self._http.trailing_data[0]:
                 # its first bytes, after which it may not dawdle
                 self._gate.allow(self._connection, HEAD)
@@ -238,12 +248,17 @@ class Caller:
         length = int(dict(request.headers)[b"content-length"])
         if length > limit:
             raise Refusal(413, f"sent a body of {length} bytes to {target.decode()}, where {limit} are the most")
-        self._gate.allow(self._connection, HEAD + length / SLOWEST)
+        self._gate.allow(self._connection, HEAD)
         return limit
 
     def _read(self, body: _Body, limit: int) -> None:
+        timed = 0
         while isinstance(event := self._next(), h11.Data):
             body.add(bytes(event.data))
+            # by what has come, not by what was announced: else a large body could be held back for an hour
+            if len(body.content) - timed >= HEAD * SLOWEST:
+                timed = len(body.content)
+                self._gate.allow(self._connection, HEAD)
             if len(body.content) > limit:
                 raise Refusal(413, "sent a longer body than it said")
         if not isinstance(event, h11.EndOfMessage):

@@ -20,7 +20,8 @@ class RoundState:
 
     Attributes:
         last_round: the number of the last finished round.
-        method: the tensors of the method's server half. constants: what that worked out once for the run.
+        method: the tensors of the method's server half. constants: what that worked out once for the run. group_names:
+            how it names groups of clients.
         downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
         trained: partition -> the last round whose training the server took from this client.
     """
@@ -28,6 +29,7 @@ class RoundState:
     last_round: int = 0
     method: State = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
+    group_names: dict[str, int] = field(default_factory=dict)
     downloads: Mapping[int, Payload] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)
 
@@ -40,6 +42,7 @@ def pack(state: RoundState, features: Sequence[Feature] = ()) -> tuple[dict[str,
     stored: dict[str, Any] = {
         "round": state.last_round,
         "constants": dict(state.constants),
+        "group_names": dict(state.group_names),
         "trained": {str(partition): number for partition, number in sorted(state.trained.items())},
     }
     for feature in features:
@@ -54,6 +57,7 @@ def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any], features: S
     state = RoundState(
         last_round=stored["round"],
         constants=stored["constants"],
+        group_names=stored.get("group_names", {}),
         trained={int(partition): number for partition, number in stored["trained"].items()},
     )
     downloads: dict[int, dict[str, Tensor]] = {}

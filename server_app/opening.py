@@ -47,11 +47,12 @@ def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> Be
         assert roster.codec is not None
         believed = Believed(roster.identities, settings.max_weight_ratio, settings.client_weights)
         try:
-            half.meet(roster.codec, believed.identities)
+            half.try_meeting(roster.codec, believed.identities)
         except OtherWeightsError as error:
             roster.leave_out(error.clients)
-        else:
-            return believed
+            continue
+        half.meet(roster.codec, believed.identities)
+        return believed
 
 
 def _shorten_model_name(identity: Identity) -> str:

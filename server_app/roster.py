@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
@@ -71,7 +71,9 @@ class Roster:
         self.joined: dict[int, int] = {}
         self.left: dict[int, int] = {}
         self.listed_nodes: frozenset[int] = frozenset()
-        self._earlier_entries: list[dict[str, Any]] = []
+        # of a run that is resumed: partition -> its entry in the run's folder, of those who were there
+        self._earlier_entries: dict[int, dict[str, Any]] = {}
+        self._last_round = 0  # before it was cut
         self.question = RecordDict()
         # at the start: node -> who it said it is, in the order of answers; the nodes that answered for a partition; how
         # many say how many clients there are; and node -> why its answer tells nothing
@@ -174,7 +176,17 @@ class Roster:
             return f"it says: {quoted(problem, LONGEST_PROBLEM)}"
         if earlier is not None and earlier != newcomer:
             return "it is another client than the one of its partition before; start a new run with it."
-        return misfit(self.members(), newcomer, self.settings, self.terms)
+        if earlier is None and newcomer.partition in self._earlier_entries:
+            try:
+                refuse_changes([self._earlier_entries[newcomer.partition]], [_as_entry(newcomer)])
+            except RosterError as error:
+                return str(error)
+        # where all have left, whoever comes has to fit in with those who were there
+        return misfit(self.members() or self.identities, newcomer, self.settings, self.terms)
+
+    def was_member(self, partition: int) -> bool:
+        """Whether it has taken part before, perhaps before the run was cut."""
+        return partition in self.identities or partition in self._earlier_entries
 
     def set_aside(self, partition: int) -> None:
         """Whoever has answered for a partition is no member yet."""
@@ -183,7 +195,9 @@ class Roster:
     def join(self, partition: int, server_round: int) -> None:
         """Whoever is absent becomes a member at the start of a round."""
         node, identity = self.absent.pop(partition)
-        if partition not in self.identities:
+        if partition in self._earlier_entries:
+            server_round = self._earlier_entries[partition].get("joined", 0)
+        if partition not in self.identities and server_round:
             self.joined[partition] = server_round
         self.left.pop(partition, None)
         self._enter(node, identity)
@@ -200,14 +214,18 @@ class Roster:
         self.left[partition] = server_round
         self._times_to_ask.pop(node, None)
 
-    def resume(self, entries: Sequence[dict[str, Any]], last_round: int) -> None:
-        """Members are those who were when a run was cut; whoever else has answered may come in its next round.
+    def expect(self, entries: Sequence[dict[str, Any]], last_round: int) -> None:
+        """Who took part when a run was cut that is resumed: of these as many have to be there as a start needs.
 
         Args:
             entries: of the run's folder, as `as_json` gave them.
         """
-        self._earlier_entries = [entry for entry in entries if entry.get("joined", 0) <= last_round]
-        earlier = {entry["partition"]: entry for entry in self._earlier_entries}
+        self._earlier_entries = {entry["partition"]: entry for entry in entries if entry.get("joined", 0) <= last_round}
+        self._last_round = last_round
+
+    def resume(self) -> None:
+        """Members are those who were when the run was cut; whoever else has answered may come in its next round."""
+        earlier, last_round = self._earlier_entries, self._last_round
         for partition in sorted(self.identities):
             if partition not in earlier:
                 self.set_aside(partition)
@@ -281,11 +299,9 @@ class Roster:
 
     def as_json(self) -> list[dict[str, Any]]:
         """The roster for the run's folder, without node ids: those differ from run to run."""
-        entries = {entry["partition"]: entry for entry in self._earlier_entries}
+        entries = dict(self._earlier_entries)
         for partition, identity in self.identities.items():
-            client = asdict(identity)
-            # of layouts a digest: they run to thousands of lines
-            entries[partition] = client | {"layouts": _digest(client["layouts"])}
+            entries[partition] = _as_entry(identity)
             if partition in self.joined:
                 entries[partition]["joined"] = self.joined[partition]
             if partition in self.left:
@@ -325,7 +341,7 @@ class Roster:
         there from the start, as many nodes as there are clients."""
         expected = self._count_expected()
         if self.settings.min_clients and not is_simulated(grid):
-            return len(self._list_usable()) >= self.settings.min_clients
+            return len(self._list_usable()) >= self._count_needed()
         if (
             expected
             and len(self._nodes_by_partition) >= expected
@@ -341,13 +357,20 @@ class Roster:
 
     def _refuse_missing(self) -> None:
         """At the deadline: fewer nodes have answered than the run has clients."""
-        expected = self.settings.min_clients or self._count_expected()
+        expected = self._count_needed() or self._count_expected()
         answered = len(self._identities_by_node) + len(self._problems_by_node)
+        # a client may say that there are two thousand million
+        due: Collection[int] = range(expected)
+        there = {*self._nodes_by_partition}
+        if self._earlier_entries:
+            # of other clients there may be as many as there will
+            due, there = self._expected(), self._list_usable()
+            answered = len(there)
         # where the number itself is in dispute, that is what is wrong
         if answered >= expected > 0 or (self._identities_by_node and not expected):
             return
-        missing = list(islice((p for p in range(expected) if p not in self._nodes_by_partition), 20))
-        number = sum(0 <= partition < expected for partition in self._nodes_by_partition)
+        missing = list(islice((partition for partition in due if partition not in there), 20))
+        number = sum(partition in due for partition in there)
         problems = [
             f" Client {identity.partition} (node {node}) says: {quoted(identity.problem, LONGEST_PROBLEM)}"
             for node, identity in self._identities_by_node.items()
@@ -362,7 +385,21 @@ class Roster:
 
     def _list_usable(self) -> set[int]:
         """The partitions for which somebody has answered that can take part."""
-        return {identity.partition for identity in self._identities_by_node.values() if not identity.problem}
+        usable = {identity.partition for identity in self._identities_by_node.values() if not identity.problem}
+        return usable & self._expected() if self._earlier_entries else usable
+
+    def _expected(self) -> set[int]:
+        """Of a run that is resumed: who took part when it was cut."""
+        return {
+            partition
+            for partition, entry in self._earlier_entries.items()
+            if not 0 < entry.get("left", 0) <= self._last_round
+        }
+
+    def _count_needed(self) -> int:
+        """How many have to be there for a start by `min-clients`."""
+        needed = self.settings.min_clients
+        return min(needed, len(self._expected())) if self._earlier_entries else needed
 
     def _enough_fit(self) -> bool:
         """Of a run that starts when `min-clients` fit: whether they do."""
@@ -372,7 +409,8 @@ class Roster:
             agreement = agree(self._identities_by_node.items(), self.settings, self.terms, enough=False)
         except RosterError:
             return False
-        return len(agreement.identities) >= self.settings.min_clients
+        fitting = {*agreement.identities}
+        return len(fitting & self._expected() if self._earlier_entries else fitting) >= self._count_needed()
 
     def _take(self, agreement: Agreement) -> None:
         self._agreement = agreement
@@ -441,6 +479,12 @@ class Roster:
                 self._silent_nodes.add(node)
                 log.warning("node %d did not say who it is within `query-timeout`", node)
         return False
+
+
+def _as_entry(identity: Identity) -> dict[str, Any]:
+    client = asdict(identity)
+    # of layouts a digest: they run to thousands of lines
+    return client | {"layouts": _digest(client["layouts"])}
 
 
 def _digest(lines: Sequence[str]) -> str:

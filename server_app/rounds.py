@@ -144,6 +144,8 @@ class PrototypeStrategy(Strategy):
                 self.roster.question = encode_question(self.folder.name, self.token)
         if self.settings.resume:
             self._restore(rounds)
+            if self.roster.is_open:
+                self.roster.expect(self.folder.roster(), self.state.last_round)
         self.roster.gather(grid)
         with self._blame_method(f"before round {self.state.last_round + 1}"):
             self._meet()
@@ -174,7 +176,7 @@ class PrototypeStrategy(Strategy):
         tensors, stored = self.folder.load_checkpoint()
         self.folder.refuse_fewer_rounds(rounds, stored["round"])
         self.state = unpack(tensors, stored, self.features)
-        self.half.constants = self.state.constants
+        self.half.constants, self.half.group_names = self.state.constants, self.state.group_names
 
     def _meet(self) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
@@ -209,6 +211,7 @@ class PrototypeStrategy(Strategy):
             log.info("resuming after round %d", self.state.last_round)
         else:
             self.half.constants = self.state.constants = self.half.derive_constants()
+            self.state.group_names = self.half.group_names
             beginning = checked_outcome(self.half.begin(), self.half.begin, self.run.exchange.down)
             self.state.method, self.state.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())

@@ -208,7 +208,8 @@ class ServerHalf:
         settings, options: the run's.
         shared_settings: prefix -> settings that all methods of such a server have, beside their own.
         codec: K, d and how vectors are written. identities: partition -> who the client said it is. constants: what
-            `derive_constants` gave when the run began. All known from `meet` on.
+            `derive_constants` gave when the run began. All known from `meet` on. group_names: what groups of clients
+            are called, by what they have in common, where the method has groups; it outlasts a resume.
     """
 
     shared_settings: Mapping[str, type] = MappingProxyType({})
@@ -219,6 +220,7 @@ class ServerHalf:
         self.options = options
         self.identities: Mapping[int, Identity] = {}
         self.constants: Mapping[str, float] = {}
+        self.group_names: dict[str, int] = {}
 
     def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
         """Take what is known once the clients are; refuse a K or d that the method cannot work with.
@@ -228,6 +230,19 @@ class ServerHalf:
         """
         self.codec, self.identities = codec, identities
         self.check(codec.num_classes, codec.dim)
+
+    def try_meeting(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
+        """Meet clients of whom some may have to stay outside: groups that are formed in it get no lasting name.
+
+        Raises:
+            SettingError: of `meet`.
+        """
+        names = dict(self.group_names)
+        try:
+            self.meet(codec, identities)
+        finally:
+            self.group_names.clear()
+            self.group_names.update(names)
 
     @property
     def num_classes(self) -> int:

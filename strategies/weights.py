@@ -9,6 +9,7 @@ sends nothing: clients of one architecture start alike (`shared-init`), and a he
 the run's seed, whatever the architecture.
 """
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
@@ -245,16 +246,16 @@ class AveragedWeights(ServerHalf):
     def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
         """Form the groups: of one layout, and for a part of the extractor of one model name. Each is called after the
         first of its clients that was met, so that it keeps its name when others join."""
-        group_by_key: dict[tuple[str, tuple[str, ...]], int] = {}
         groups: dict[int, int] = {}
+        layouts: dict[int, dict[str, Layout]] = {}
         for partition, identity in identities.items():
             is_of_one_model = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
-            key = (identity.model if is_of_one_model else "", identity.layouts)
-            groups[partition] = group_by_key.setdefault(key, partition)
-        self._groups = groups
-        self._layouts: dict[int, dict[str, Layout]] = {
-            group: read_layouts(identities[group].layouts) for group in group_by_key.values()
-        }
+            in_common = "\n".join((identity.model if is_of_one_model else "", *identity.layouts))
+            key = hashlib.blake2b(in_common.encode(), digest_size=16).hexdigest()
+            group = groups[partition] = self.group_names.setdefault(key, partition)
+            if group not in layouts:
+                layouts[group] = read_layouts(identity.layouts)
+        self._groups, self._layouts = groups, layouts
         super().meet(codec, identities)
 
     def check(self, num_classes: int, dim: int) -> None:

@@ -189,7 +189,7 @@ class Privacy(Feature):
         preparation = self._try_step(instruction, lambda: inner(replace(instruction, payload=plain)))
         if preparation is None or isinstance(preparation, Report):
             return self._make_reply(instruction, preparation, means, self._release_payload(instruction))
-        return replace(preparation, kept=means)
+        return replace(preparation, kept={**preparation.kept, ENTRY: means})
 
     def finish(
         self,
@@ -200,7 +200,7 @@ class Privacy(Feature):
         """The rest of it, of which the release leaves."""
         instruction = preparation.instruction
         report = self._try_step(instruction, lambda: inner(preparation, outcome))
-        return self._make_reply(instruction, report, preparation.kept, self._release_payload(instruction))
+        return self._make_reply(instruction, report, preparation.kept[ENTRY], self._release_payload(instruction))
 
     def evaluate(self, inner: Callable[[Instruction], Report], instruction: Instruction) -> Report:
         """An evaluation, of which nothing leaves."""

@@ -73,12 +73,12 @@ docker logs --follow "$federation" &
 follower=$!
 wait "$follower"
 code=$(docker wait "$federation")
+# what the containers wrote is theirs until then
+compose run --rm --no-deps handover
 if [ "$code" -ne 0 ]; then
     echo "deploy/docker/demo.sh: the service \`federation\` ended with exit code $code" >&2
     exit 1
 fi
-# what the containers wrote is theirs until then
-compose run --rm --no-deps handover
 "${PYTHON:-python3}" deploy/docker/check.py "$results" 3
 echo "results: $results"
 for report in "$results"/*/report.html; do

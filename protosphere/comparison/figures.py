@@ -13,14 +13,14 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import Difference, difference
 from protosphere.comparison.plan import ENSEMBLE, Comparison, Metric
 from protosphere.comparison.trials import Cell
-from protosphere.record.figures import MAJORITY
+from protosphere.record.figures import MAJORITY, rounds_to_choose_from, with_members
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import up_to_date
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
 
 # of a rule in summary.json; a round's number is no figure
-NO_FIGURES = ("selected_round", "clients")
+NO_FIGURES = ("selected_round", "clients", "since", "complete")
 VALIDATION = "validation"  # column of what a sweep is decided by
 # columns of the frame of all cells that are not in table.csv: the values exchanged a round, as float32 (None where
 # another format was sent), the second model that all clients have, and every evaluation by the first metric's rule
@@ -143,6 +143,9 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     means = over_rounds(lines, rule)["validation"].dropna()
     # round 0 has trained nothing
     means = means[means.index > 0]
+    if metric.figure not in ("last-5", "final", "all-classes"):
+        evaluations = [with_members(line) for line in lines if "evaluation" in line]
+        means = means[means.index.isin(rounds_to_choose_from(evaluations, rule)[0])]
     if means.empty:
         return None
     if metric.figure == "last-5":

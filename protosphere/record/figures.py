@@ -128,7 +128,7 @@ def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> di
         tested on the classes that they lack, too, all-classes (of the last evaluation).
     """
     evaluated = [line for line in lines if line.get("evaluation", {}).get("rules")]
-    evaluations = [line["evaluation"] | {"due": line.get("members")} for line in evaluated]
+    evaluations = [with_members(line) for line in evaluated]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
     best_by_client: dict[str, dict[str, tuple[float, int]]] = {rule: {} for rule in rules}
     for line in evaluated:
@@ -221,7 +221,8 @@ def _headline(
     rounds = [(e["of_round"], e["rules"][rule]) for e in evaluations if e["rules"].get(rule, {}).get("test")]
     if not rounds:
         return dict.fromkeys(FIGURES_OF_RULE)
-    trained = [(e["of_round"], e["rules"][rule]) for e in _complete(evaluations, rule)]
+    chosen_from, is_complete = rounds_to_choose_from(evaluations, rule)
+    trained = [(of_round, splits) for of_round, splits in rounds if of_round in chosen_from]
     validated = [(of_round, figures) for of_round, figures in trained if "validation" in figures]
     # max() keeps the first of equals, and the latest is asked for
     selected_round, selected = max(
@@ -239,20 +240,46 @@ def _headline(
         "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
         "final": rounds[-1][1]["test"]["mean"],
         "clients": max((_count_clients(splits) for _, splits in trained), default=None),
+        **_since_change(evaluations, is_complete),
     }
     if "all-classes" in rounds[-1][1]:
         figures["all-classes"] = rounds[-1][1]["all-classes"]["mean"]
     return figures
 
 
-def _complete(evaluations: Sequence[Mapping[str, Any]], rule: str) -> list[Mapping[str, Any]]:
-    """The evaluations of trained models from which a round may be chosen: of all clients, or of the most."""
+def _since_change(evaluations: Sequence[Mapping[str, Any]], is_complete: bool) -> dict[str, float | int | None]:
+    """Of a run whose clients come and go: since which round they are the same, and whether a round has all of them."""
+    members = evaluations[-1].get("members")
+    return {"since": members["since"], "complete": is_complete} if members else {}
+
+
+def rounds_to_choose_from(evaluations: Sequence[Mapping[str, Any]], rule: str) -> tuple[list[int], bool]:
+    """The rounds of which one may be chosen as the best, and whether all their clients were evaluated in them.
+
+    A round that lacks a weak client would be the best for that alone: so those count in which all were evaluated, and
+    where there is none those with the most. Of a run whose clients come and go the rounds since the last change count,
+    for others are of other clients.
+
+    Args:
+        evaluations: of the lines of metrics.jsonl, with their `members`.
+    """
     trained = [e for e in evaluations if e["of_round"] > 0 and e["rules"].get(rule, {}).get("test")]
-    numbers = [_count_clients(e["rules"][rule]) for e in trained]
-    # of a run whose clients come and go a line says how many there were to evaluate
-    due = [evaluation["due"] or max(numbers) for evaluation in trained]
-    complete = [e for e, number, needed in zip(trained, numbers, due, strict=True) if number >= needed]
-    return complete or [e for e, number in zip(trained, numbers, strict=True) if number == max(numbers)]
+    if not trained:
+        return [], True
+    members = trained[-1].get("members")
+    if members:
+        trained = [e for e in trained if (e.get("members") or {}).get("since") == members["since"]]
+    number_of = {e["of_round"]: _count_clients(e["rules"][rule]) for e in trained}
+    most = max(number_of.values())
+    due = members["clients"] if members else most
+    complete = [of_round for of_round, number in number_of.items() if number >= due]
+    return complete or [of_round for of_round, number in number_of.items() if number == most], bool(complete)
+
+
+def with_members(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The evaluation of a line of metrics.jsonl, and what the line says of who was there to evaluate."""
+    evaluation: Mapping[str, Any] = line["evaluation"]
+    return {**evaluation, "members": line.get("members")}
 
 
 def _count_clients(splits: Mapping[str, Any]) -> int:

@@ -188,8 +188,15 @@ def doubts(summary: Mapping[str, Any]) -> list[str]:
     """What a reader has to know beside the headline of a summary: where it is of a round that lacks clients, and whose
     numbers of test samples are believed in part alone."""
     headline, sentences = summary["headline"], []
-    clients = summary["rules"].get(headline["rule"], {}).get("clients")
-    if clients is not None and clients < summary["clients"]:
+    figures_of_rule = summary["rules"].get(headline["rule"], {})
+    clients, since = figures_of_rule.get("clients"), figures_of_rule.get("since")
+    if since:
+        sentences.append(
+            f"clients came and went: selected and best are chosen among the rounds since round {since}, whose clients "
+            "are those at the end"
+        )
+    is_complete = figures_of_rule.get("complete", clients is None or clients >= summary["clients"])
+    if not is_complete:
         sentences.append(
             f"no round evaluated all {summary['clients']} clients: selected and best are chosen among those that "
             f"evaluated {clients}"

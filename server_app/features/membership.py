@@ -7,6 +7,7 @@ and leaves when: a row a change, `round,client,change`.
 
 import csv
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,6 +49,7 @@ class Membership(Feature):
         super().__init__(run, folder)
         self._changes = read_changes(self.settings.membership) if self.settings.membership else []
         self._roster: Roster
+        self._since = 0  # the round of the last change
         self._rounds_gone: dict[int, int] = {}  # partition -> for how many rounds in a row its node has been gone
 
     @staticmethod
@@ -69,7 +71,7 @@ class Membership(Feature):
         self._roster = roster
         self._refuse_unfit(roster)
         if self.settings.resume:
-            roster.resume(self.folder.roster(), last_round)
+            roster.resume()
         else:
             for partition in _list_newcomers(self._changes):
                 # of one that was left out nothing is known
@@ -93,7 +95,10 @@ class Membership(Feature):
         for partition in leaving:
             if partition in self._roster.nodes:
                 self._let_go(partition, number)
+        if not self._roster.nodes:
+            log.warning("warning: round %d: no client is left; the run goes on when one comes", number)
         if {*self._roster.nodes} != before:
+            self._since = number
             self.folder.write_roster(self._roster.as_json())
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
@@ -112,7 +117,7 @@ class Membership(Feature):
             del self._roster.absent[partition]
             log.warning("warning: round %d: client %d is not taken in: %s", number, partition, reason)
             return
-        is_back = partition in self._roster.identities
+        is_back = self._roster.was_member(partition)
         self._roster.join(partition, number)
         federation = self.federation
         federation.believed.update(self._roster.identities)
@@ -126,7 +131,7 @@ class Membership(Feature):
         federation, known = self.federation, self._roster.identities
         try:
             federation.believed.update({**known, partition: identity})
-            federation.half.meet(federation.codec, federation.believed.identities)
+            federation.half.try_meeting(federation.codec, federation.believed.identities)
         except OtherWeightsError as error:
             return error.clients.get(partition) or "its weights do not fit with those of the others."
         except SettingError as error:
@@ -169,20 +174,30 @@ class Membership(Feature):
                     f"{change.round}, but it is {state}; correct the file."
                 )
             is_there[change.partition] = change.change == "joins"
+        twice = [p for p, number in Counter((c.round, c.partition) for c in self._changes).items() if number > 1]
+        if twice:
+            server_round, partition = twice[0]
+            raise SettingError(
+                f"setting `membership`: {path} has two changes of client {partition} in round {server_round}; give "
+                "each a round of its own."
+            )
 
     def figures(self, of_round: int, replies: Sequence[Reply]) -> Mapping[str, Any]:
-        """How many clients there were to evaluate: all but those who have just come, and have samples to test."""
+        """`members`: how many clients there were to evaluate, all but those who have just come, that have samples to
+        test; and since which round they are the same."""
         roster = self._roster
         old_members = [p for p in roster.nodes if roster.joined.get(p, 0) <= of_round]
         tested = [p for p in old_members if not roster.identities[p].rows or roster.identities[p].rows[2]]
-        return {"members": len(tested)}
+        return {"members": {"clients": len(tested), "since": self._since}}
 
     def state(self) -> Any:
-        return {"gone": {str(p): rounds for p, rounds in sorted(self._rounds_gone.items()) if rounds}}
+        gone = {str(p): rounds for p, rounds in sorted(self._rounds_gone.items()) if rounds}
+        return {"gone": gone, "since": self._since}
 
     def load(self, stored: Any, tensors: Any) -> None:
-        gone = (stored or {}).get("gone", {})
-        self._rounds_gone = {int(partition): rounds for partition, rounds in gone.items()}
+        stored = stored or {}
+        self._since = int(stored.get("since", 0))
+        self._rounds_gone = {int(partition): rounds for partition, rounds in stored.get("gone", {}).items()}
 
 
 def read_changes(path: str) -> list[Change]:

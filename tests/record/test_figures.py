@@ -196,12 +196,15 @@ def test_where_no_round_has_all_it_is_one_of_those_with_the_most():
     assert (found["selected"], found["selected_round"], found["best"], found["clients"]) == (0.7, 2, 0.7, 2)
 
 
-def test_where_clients_come_and_go_a_round_is_whole_with_those_who_are_there():
-    rounds = [(0.2, 0.2, 4), (0.6, 0.6, 4), (0.95, 0.95, 2), (0.8, 0.8, 3), (0.7, 0.7, 3)]
-    found = headlines(lines_of(rounds, members=[4, 4, 4, 3, 3]))["classifier"]
-    assert (found["selected"], found["selected_round"], found["clients"]) == (0.8, 3, 4)
-    none_is_whole = headlines(lines_of(rounds, members=[5] * 5))["classifier"]
-    assert (none_is_whole["selected_round"], none_is_whole["clients"]) == (1, 4)
+def test_where_clients_come_and_go_a_round_since_the_last_change_is_chosen():
+    rounds = [(0.2, 0.2, 4), (0.6, 0.6, 4), (0.99, 0.99, 2), (0.8, 0.8, 3), (0.7, 0.7, 3), (0.97, 0.97, 2)]
+    before, after = {"clients": 4, "since": 0}, {"clients": 3, "since": 3}
+    found = headlines(lines_of(rounds, members=[before, before, before, after, after, after]))["classifier"]
+    assert (found["selected"], found["selected_round"], found["best"]) == (0.8, 3, 0.8)
+    assert (found["clients"], found["since"], found["complete"]) == (3, 3, True)
+    lacking = {"clients": 5, "since": 3}
+    found = headlines(lines_of(rounds, members=[before, before, before, lacking, lacking, lacking]))["classifier"]
+    assert (found["selected_round"], found["clients"], found["complete"]) == (3, 3, False)
 
 
 @pytest.mark.parametrize(("number", "last_five"), [(1, None), (3, 0.50), (4, 0.60), (7, 0.55)])

@@ -336,3 +336,10 @@ def test_a_claim_that_was_not_believed_is_not_believed_later_either():
     earlier_rules = {"pool": {name: value for name, value in today["rules"]["pool"].items() if name != "clients"}}
     assert up_to_date(today | {"rules": earlier_rules}, [line]) == today
     assert today["rules"]["pool"]["client-best"] == pytest.approx(0.6)
+
+
+def test_where_clients_came_and_went_the_choice_is_told():
+    summary = summary_of() | {"clients": 3}
+    values = summary["rules"]["classifier"] | {"since": 4, "complete": True}
+    (sentence,) = doubts(summary | {"rules": {"classifier": values}})
+    assert "since round 4, whose clients are those at the end" in sentence

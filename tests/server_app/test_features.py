@@ -115,11 +115,13 @@ def test_a_clients_feature_that_a_run_does_not_use_can_be_taken_out(lines_of, wh
 
 
 @pytest.mark.parametrize("settings", [ONCE, PRIVATE])
-def test_without_the_encoder_a_method_that_needs_it_trains_and_sends_nothing(lines_of, monkeypatch, settings):
+def test_without_the_encoder_a_method_that_needs_it_trains_and_sends_nothing(run, metrics, monkeypatch, settings):
     monkeypatch.delitem(CLIENT_FEATURES, "encoder")
-    lines = lines_of(settings)
+    lines = metrics(run(settings))
     assert [line["round"] for line in lines] == [1, 2, 3]
-    assert not any("encoder" in line["evaluation"]["rules"] for line in lines if "evaluation" in line)
+    assert all(line["bytes"]["payload_up"] == 0 for line in lines)
+    assert len(lines[0]["problems"]) == 4
+    assert all("the upload is missing" in problem for problem in lines[0]["problems"].values())
 
 
 def test_clients_without_privacy_are_refused_before_round_1(run, monkeypatch):

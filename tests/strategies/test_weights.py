@@ -395,3 +395,26 @@ def test_the_roster_keeps_a_digest_of_layouts(run):
     folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 1})
     (digest,) = {client["layouts"] for client in RunFolder(folder).roster()}
     assert len(digest) == 16
+
+
+def test_a_group_keeps_its_name_where_its_first_client_is_absent_at_a_resume(halves):
+    """Else its weights, which lie under that name, would be lost, and training would start anew."""
+    settings = {"strategy": "fedavg", "min-clients": 2}
+    server = halves(settings, 3, 4).server
+    codec, one, other = server.codec, ("head/w:3x4",), ("head/w:3x5",)
+
+    def identity(partition, layouts):
+        named = {"partition": partition, "partitions": 9, "model": "m", "parameters": 1, "feature_dim": 4}
+        return Identity(
+            **named, class_names=("a", "b", "c"), classes=(0,), rows=(5, 1, 1), discloses=(), layouts=layouts
+        )
+
+    server.meet(codec, {0: identity(0, one), 1: identity(1, other), 2: identity(2, one)})
+    assert [server.group(p) for p in (0, 1, 2)] == [0, 1, 0]
+    resumed = halves(settings, 3, 4).server
+    resumed.group_names = dict(server.group_names)
+    resumed.meet(codec, {1: identity(1, other), 2: identity(2, one)})
+    assert [resumed.group(p) for p in (1, 2)] == [1, 0]
+    # whoever is looked at and stays outside names no group
+    resumed.try_meeting(codec, {1: identity(1, other), 7: identity(7, ("head/w:3x6",))})
+    assert resumed.group_names == server.group_names

@@ -109,6 +109,7 @@ def test_fedcgs_adds_a_newcomer_to_the_sums_of_the_others(run, changes, covarian
         (["2,1,leaves", "3,1,leaves"], "client 1 leaves in round 3, but it is not there"),
         (["2,1,joins", "3,1,joins"], "client 1 joins in round 3, but it is there already"),
         (["2,1,join"], 'line 2 of .* is "2,1,join"'),
+        (["2,1,leaves", "2,1,joins"], "two changes of client 1 in round 2"),
         (["0,1,joins"], "line 2"),
         (["2,1"], "line 2"),
         (["two,1,joins"], "line 2"),
@@ -272,6 +273,65 @@ def test_a_resumed_run_takes_who_is_there_again(network):
     assert rounds_of(made, 3) == [4, 5]
     assert [entry.get("joined") for entry in resumed.folder.roster()] == [None, None, None, 2]
     assert json.loads((folder.path / "summary.json").read_text())
+
+
+def cut_after(made, number, settings):
+    """The folder of a run that ends in the middle, after this round."""
+    with pytest.raises(KeyboardInterrupt):
+        made.start(settings, on_round=_stop_after(number))
+    made.asked.clear()
+    made.grid.round = number + 1
+    return str(made.strategy.folder.path)
+
+
+def test_who_is_absent_at_a_resume_comes_back_as_itself(network, say):
+    settings = {"min-clients": 2, "rounds": 6}
+    made = network()
+    folder = cut_after(made, 2, settings)
+    there = made.grid.get_node_ids
+    made.grid.get_node_ids = lambda: [node for node in there() if node != made.grid.nodes[0] or made.grid.round > 4]
+    resumed = made.start(settings | {"resume": folder})
+    assert rounds_of(made, 0) == [5, 6]
+    assert "client 0 (scripted) is back in round 5" in say()
+    assert [entry.get("joined") for entry in resumed.folder.roster()] == [None] * 4
+
+
+def test_another_client_does_not_take_the_place_of_one_that_is_absent_at_a_resume(network, say):
+    settings = {"min-clients": 2, "rounds": 5}
+    made = network()
+    folder = cut_after(made, 2, settings)
+    there = made.grid.get_node_ids
+    made.grid.get_node_ids = lambda: [node for node in there() if node != made.grid.nodes[0] or made.grid.round > 3]
+    made.identities[0] = replace(made.identities[0], model="another")
+    resumed = made.start(settings | {"resume": folder})
+    assert rounds_of(made, 0) == []
+    assert any("client 0 is not taken in" in line and "its model was" in line for line in say())
+    assert [entry["model"] for entry in resumed.folder.roster()] == ["scripted"] * 4
+
+
+def test_a_resumed_run_waits_for_enough_of_its_own_clients(network):
+    settings = {"min-clients": 3, "rounds": 5}
+    made = network(clients=6, late={3: 99, 4: 99, 5: 99})
+    folder = cut_after(made, 2, settings)
+    # one of its own and three others
+    made.grid.get_node_ids = lambda: [made.grid.nodes[p] for p in (0, 3, 4, 5)]
+    with pytest.raises(RosterError, match="of 3 clients answered"):
+        made.start(settings | {"resume": folder})
+
+
+def test_where_all_have_left_whoever_comes_has_to_fit_in_with_those_who_were_there(network):
+    made = network(clients=3)
+    roster = made.start({"min-clients": 3, "rounds": 1}).roster
+    stranger = replace(made.identities[0], partition=1, class_names=tuple("wxyz"))
+    roster.nodes.clear()
+    assert "another client than the one" in roster.misfit(stranger)
+    del roster.identities[1]
+    assert "another class list" in roster.misfit(stranger)
+
+
+def test_a_run_that_nobody_is_left_of_says_so(run, changes):
+    run({"rounds": 3, "membership": changes([f"2,{p},leaves" for p in range(4)] + ["3,1,joins"])})
+    assert any("no client is left" in line for line in run.said)
 
 
 def _stop_after(number):
