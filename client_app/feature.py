@@ -47,14 +47,20 @@ class Feature:
     Attributes:
         name: under which the server asks and is answered; "" where it asks nothing.
         needs_features: whether the features of the training samples have to be known for its answer.
-        wraps: whether training and evaluation go through its `prepare`, `finish` and `evaluate`.
-        hides_errors: whether what goes wrong, and how long an answer took, must not be told.
     """
 
     name = ""
     needs_features = False
-    wraps = False
-    hides_errors = False
+
+    @property
+    def wraps(self) -> bool:
+        """Whether training and evaluation go through its `prepare`, `finish` and `evaluate`."""
+        return False
+
+    @property
+    def hides_errors(self) -> bool:
+        """Whether what goes wrong, and how long an answer took, must not be told."""
+        return False
 
     def __init__(self, client: "Client"):
         self.client = client

@@ -46,7 +46,7 @@ REFUSED_AT_ONCE = 64  # connections, to which a 503 is told
 REMEMBERED = 1000  # addresses, of which lines were written
 
 
-class Refusal(Exception):  # noqa: N818
+class RefusalError(Exception):
     """A request that goes no further: the status, and the reason for our log; the caller hears no reason."""
 
     def __init__(self, status: int, reason: str = ""):
@@ -140,14 +140,14 @@ class Gate:
         """Count bytes of a body.
 
         Raises:
-            Refusal: all together hold too many, or this address does.
+            RefusalError: all together hold too many, or this address does.
         """
         room = AT_ONCE * self.largest
         with self._lock:
             if self._held + size > room:
-                raise Refusal(503, "sent a body while others filled all the room there is")
+                raise RefusalError(503, "sent a body while others filled all the room there is")
             if self._held_by[address] + size > room // 4 and not _is_loopback(address):
-                raise Refusal(503, "sent bodies that together fill an address's room")
+                raise RefusalError(503, "sent bodies that together fill an address's room")
             self._held += size
             self._held_by[address] += size
 
@@ -209,15 +209,15 @@ class Caller:
             if not isinstance(request, h11.Request):
                 return False
             if not self._served:
-                raise Refusal(503, "has more connections than it may, or there are too many of all")
+                raise RefusalError(503, "has more connections than it may, or there are too many of all")
             limit = self._refuse_strange(request)
             with self._gate.body(self._address) as body:
                 self._read(body, limit)
                 self._gate.allow(self._connection, SUPERLINK)
                 self._forward(request, body.content)
         except h11.RemoteProtocolError as error:
-            self._refuse(Refusal(error.error_status_hint, "does not speak HTTP as it should"))
-        except Refusal as refusal:
+            self._refuse(RefusalError(error.error_status_hint, "does not speak HTTP as it should"))
+        except RefusalError as refusal:
             self._refuse(refusal)
         return self._http.our_state is h11.DONE and self._http.their_state is h11.DONE
 
@@ -238,16 +238,16 @@ class Caller:
         target = request.target
         if target not in self._gate.paths:
             words = f"{request.method.decode('ascii', 'replace')} {target[:80].decode('ascii', 'replace')}"
-            raise Refusal(404, f"asked for {words!a}, which is not for SuperNodes")
+            raise RefusalError(404, f"asked for {words!a}, which is not for SuperNodes")
         if request.method != b"POST":
-            raise Refusal(405, "asked otherwise than by POST")
+            raise RefusalError(405, "asked otherwise than by POST")
         names = [name for name, _ in request.headers]
         if names.count(b"content-length") != 1 or b"transfer-encoding" in names:
-            raise Refusal(411, "sent a body of no known length")
+            raise RefusalError(411, "sent a body of no known length")
         limit = self._gate.largest if target == PATH_OF_OBJECTS.encode() else min(LARGEST_CALL, self._gate.largest)
         length = int(dict(request.headers)[b"content-length"])
         if length > limit:
-            raise Refusal(413, f"sent a body of {length} bytes to {target.decode()}, where {limit} are the most")
+            raise RefusalError(413, f"sent a body of {length} bytes to {target.decode()}, where {limit} are the most")
         self._gate.allow(self._connection, HEAD)
         return limit
 
@@ -260,7 +260,7 @@ class Caller:
                 timed = len(body.content)
                 self._gate.allow(self._connection, HEAD)
             if len(body.content) > limit:
-                raise Refusal(413, "sent a longer body than it said")
+                raise RefusalError(413, "sent a longer body than it said")
         if not isinstance(event, h11.EndOfMessage):
             raise ConnectionResetError("hung up in the middle of a body")
 
@@ -273,7 +273,7 @@ class Caller:
             answer = superlink.getresponse()
         except (OSError, http.client.HTTPException) as error:
             self._forget()
-            raise Refusal(
+            raise RefusalError(
                 503, f"was not served: the SuperLink does not answer ({error or type(error).__name__})"
             ) from None
         self._pass_on(answer)
@@ -308,7 +308,7 @@ class Caller:
             self._superlink.close()
             self._superlink = None
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: RefusalError) -> None:
         """Answer with a status and no word more, and hang up."""
         self._gate.say(self._address, refusal.reason)
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):

@@ -25,7 +25,7 @@ AGAIN = 1.0  # seconds, after which a gate that has ended is started again
 REFUSED = 2  # the exit code of what cannot begin, nor could if it were tried again
 
 
-class StrangeTables(Exception):  # noqa: N818
+class StrangeTablesError(Exception):
     """A database has tables of which nobody here knows what they hold."""
 
 
@@ -33,7 +33,7 @@ def sweep(file: Path) -> None:
     """Delete the messages in a database that no SuperLink has open, and all that was deleted before.
 
     Raises:
-        StrangeTables: it has other tables, too, which are left as they are.
+        StrangeTablesError: it has other tables, too, which are left as they are.
         sqlite3.Error: it is no database, damaged or in use, or there is no room for a second copy of it.
     """
     address = f"{file.absolute().as_uri()}?mode=rw"
@@ -49,7 +49,7 @@ def sweep(file: Path) -> None:
     # SQLite's own have names of this form, and nobody else's may
     strange = {name for name in there if not name.startswith("sqlite_")} - {*TABLES_OF_MESSAGES, *OTHER_TABLES}
     if strange:
-        raise StrangeTables(", ".join(sorted(strange)))
+        raise StrangeTablesError(", ".join(sorted(strange)))
 
 
 def hold(file: Path) -> int:
@@ -145,7 +145,7 @@ def clear(file: Path) -> bool:
     try:
         if file.exists():
             sweep(file)
-    except StrangeTables as tables:
+    except StrangeTablesError as tables:
         print(
             f"deploy/swept.py: {file} has tables of which this version knows nothing ({tables}), and they may hold "
             "messages of the sites; install the Flower that Protosphere asks for, and give it a --state of its own",

@@ -62,6 +62,7 @@ from protosphere.server_app.opening import believed_clients, open_folder, openin
 from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
 from protosphere.strategies import Run, read_settings
 from protosphere.strategies.contract import Outcome, ServerHalf
+from protosphere.strategies.state import ROUND_OF_JOINING, own_round
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.messages import encode_question
@@ -446,7 +447,7 @@ class PrototypeStrategy(Strategy):
         specs_of_newcomers = {}
         if self.run.method.counts_own_rounds:
             specs_of_newcomers = {
-                partition: self.half.awaited(up, self.state.method, number - joined + 1)
+                partition: self.half.awaited(up, self.state.method, own_round({ROUND_OF_JOINING: joined}, number))
                 for partition, joined in self.roster.joined.items()
             }
         return ReplyContext(

@@ -323,7 +323,7 @@ class ServerHalf:
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
 
     def group(self, partition: int) -> int:
-        """With whose uploads a client's weights can be compared, by the lowest partition among them."""
+        """With whose uploads a client's weights can be compared, by the first of them that was met."""
         return 0
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:

@@ -66,6 +66,7 @@ from protosphere.strategies.statistics import (
     Outliers,
     Pooled,
     Statistics,
+    class_means_of,
     impossible_means,
     impossible_scatter,
     rounding,
@@ -225,9 +226,7 @@ class FedCGS(ServerHalf):
         """mu_j, which go down as part of the discriminant."""
         if "sums" not in state:
             return remembered(state) if state else None
-        present = state["weights"] > 0
-        means = state["sums"][present] / state["weights"][present].unsqueeze(1)
-        return PrototypeSet(present.nonzero().flatten(), means.float())
+        return class_means_of(state)
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""

@@ -64,6 +64,7 @@ from protosphere.strategies.statistics import (
     Outliers,
     Pooled,
     Statistics,
+    class_means_of,
     impossible_means,
     impossible_scatter,
     usual_samples,
@@ -258,11 +259,7 @@ class Protosphere(ServerHalf):
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:
         """mu_j, in the encoder's space."""
-        if "sums" not in state:
-            return None
-        present = state["weights"] > 0
-        means = state["sums"][present] / state["weights"][present].unsqueeze(1)
-        return PrototypeSet(present.nonzero().flatten(), means.float())
+        return class_means_of(state) if "sums" in state else None
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""

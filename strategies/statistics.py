@@ -249,6 +249,13 @@ class Pooled:
         ]
 
 
+def class_means_of(state: State) -> PrototypeSet:
+    """mu_j = s_j / n_j of a state that `Pooled.as_state` made with sums, of the classes that somebody has."""
+    present = state["weights"] > 0
+    means = state["sums"][present] / state["weights"][present].unsqueeze(1)
+    return PrototypeSet(present.nonzero().flatten(), means.float())
+
+
 def semidefinite(scatter: Tensor) -> Tensor:
     """A scatter, (d, d), without the eigenvalues below 0 that rounding on the way, or a client, has given it."""
     slack = ROUNDING * scatter.trace().clamp(min=0) * torch.eye(len(scatter), dtype=scatter.dtype)

@@ -105,11 +105,11 @@ class Privacy(Feature):
     limit: Limit | None = None
 
     @property
-    def wraps(self) -> bool:  # type: ignore[override]
+    def wraps(self) -> bool:
         return self.client.run.private
 
     @property
-    def hides_errors(self) -> bool:  # type: ignore[override]
+    def hides_errors(self) -> bool:
         return self.client.run.private and not self.is_measured
 
     @property
