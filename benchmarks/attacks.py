@@ -44,7 +44,7 @@ ROWS = {
     "GFPL": 'strategy="gfpl" momentum=0.5 gfpl.first-exchange=2 gfpl.exchange-every=2',
     **{f"FedAvg, {how}": f'strategy="fedavg" models="tiny_cnn" weights.aggregation="{how}"' for how in AGGREGATIONS},
     "FedGen": 'strategy="fedgen"',
-    "FedCGS": 'strategy="fedcgs" privacy-encoder="handcrafted" disclose-class-counts=true',
+    "FedCGS": 'strategy="fedcgs" encoder="handcrafted" disclose-class-counts=true',
     "protosphere": 'strategy="protosphere"',
     "protosphere, all kept": 'strategy="protosphere" protosphere.outliers="keep"',
 }

@@ -29,7 +29,7 @@ TASK = f'dataset="digits" models="tiny" partition="dirichlet" alpha=0.5 rounds={
 METHODS: dict[str, dict[str, Any]] = {
     **{name: {} for name in ("local", "frame", "protosphere", "fedproto", "protonorm", "tinyproto-fp", "tinyproto-ft")},
     **{name: {} for name in ("fedtgp", "fedpagr", "fedproc", "pfpl", "gfpl", "feddistill", "fedgh", "lg-fedavg")},
-    "fedcgs": {"privacy-encoder": "handcrafted", "disclose-class-counts": True},
+    "fedcgs": {"encoder": "handcrafted", "disclose-class-counts": True},
     **{name: {} for name in ("fedgen", "fedkd", "fml", "fedper", "fedavg")},
 }
 

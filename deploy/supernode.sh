@@ -28,7 +28,7 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --privacy              take part in runs with `privacy` alone
   --privacy-epsilon E    the most that may ever be spent on this site's rows, with --privacy-delta D: without them it takes
                          part in no release (docs/privacy.md); `protosphere privacy` prints what has been spent
-  --privacy-encoder NAME where the run's public encoder lies here, as its setting names it; a file or folder by its
+  --encoder NAME where the run's public encoder lies here, as its setting names it; a file or folder by its
                          absolute path
   --trusted-entities FILE  run signed code alone, of publishers that this file names (docs/privacy.md)
   --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
@@ -100,7 +100,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --shared-test | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
-            --privacy-delta | --privacy-encoder | --trusted-entities)
+            --privacy-delta | --encoder | --privacy-encoder | --trusted-entities)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -121,7 +121,7 @@ while [ $# -gt 0 ]; do
         --strategy) strategy=$2 ;;
         --privacy-epsilon) epsilon=$2 ;;
         --privacy-delta) delta=$2 ;;
-        --privacy-encoder) encoder=$2 ;;
+        --encoder | --privacy-encoder) encoder=$2 ;;
         --trusted-entities) trusted=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;
@@ -156,7 +156,7 @@ esac
 [ -z "$device" ] || say device "$device"
 [ -z "$domain" ] || say domain "$domain"
 [ -z "$privacy" ] || say privacy "$privacy"
-[ -z "$encoder" ] || say privacy-encoder "$encoder"
+[ -z "$encoder" ] || say encoder "$encoder"
 [ -n "$epsilon" ] && [ -n "$delta" ] || [ -z "$epsilon$delta" ] ||
     refuse "a limit has two parts: give --privacy-epsilon and --privacy-delta"
 for limit in "privacy-epsilon $epsilon" "privacy-delta $delta"; do

@@ -12,7 +12,14 @@ from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown, without_gone
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, Options
-from protosphere.strategies.release import RULE, check_public_encoder, refuse_unreleasable, under_release
+from protosphere.strategies.release import (
+    OWN_POOL,
+    OWN_RULE,
+    RULE,
+    check_public_encoder,
+    refuse_unreleasable,
+    under_release,
+)
 
 if __name__ == "strategies":
     raise ImportError(
@@ -87,13 +94,14 @@ class Run:
     @cached_property
     def rules(self) -> tuple[str, ...]:
         """All rules that its clients report."""
-        rules = (*self.method.rules, RULE) if self.private and self.exchange.down else self.method.rules
-        return tuple(dict.fromkeys(rules))
+        released = (RULE,) if self.private and self.exchange.down else ()
+        controls = (OWN_RULE, OWN_POOL) if self.encodes else ()
+        return tuple(dict.fromkeys((*self.method.rules, *released, *controls)))
 
     @property
     def encodes(self) -> bool:
-        """Whether clients read their rows through a public encoder."""
-        return bool(self.exchange.up) if self.private else self.method.objective.encodes
+        """Whether clients read their samples through a public encoder."""
+        return bool(self.exchange.up) if self.private else bool(self.settings.encoder)
 
     @property
     def inference(self) -> str:
@@ -141,8 +149,8 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     refuse_unknown(shared, _list_names(Settings))
     settings: Settings = check(Settings, shared)
     method = load_method(settings.strategy)
-    if method.objective.encoder and settings.privacy == "none" and not settings.privacy_encoder:
-        settings = settings.model_copy(update={"privacy_encoder": method.objective.encoder})
+    if method.objective.encoder and settings.privacy == "none" and not settings.encoder:
+        settings = settings.model_copy(update={"encoder": method.objective.encoder})
     settings_by_type: dict[type, Any] = {}
     for prefix, kind in method.settings.items():
         values = {name.removeprefix(f"{prefix}."): v for name, v in run_config.items() if name.startswith(f"{prefix}.")}
@@ -165,10 +173,12 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
         )
     options = Options(settings_by_type)
     run = Run(settings, method, options)
-    if settings.inference not in ("auto", *run.rules):
+    # by the rules without an exchange a run is measured, and no client predicts
+    rules = [rule for rule in run.rules if rule not in (OWN_RULE, OWN_POOL)]
+    if settings.inference not in ("auto", *rules):
         raise SettingError(
             f"setting `inference` is {shown(settings.inference)}, but with `{settings.strategy}` it can be auto, "
-            f"{' or '.join(run.rules)}."
+            f"{' or '.join(rules)}."
         )
     _refuse_unobeyed(settings, method.exchange(options))
     if run.private:
@@ -177,7 +187,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
     if method.objective.encodes:
         check_public_encoder(
             settings,
-            f"setting `privacy-encoder` is empty, but `{settings.strategy}` works in the space of a public encoder, "
+            f"setting `encoder` is empty, but `{settings.strategy}` works in the space of a public encoder, "
             'the same at all clients; name one ("random" is for trying)',
         )
     if method.exchange(options).counts and not settings.disclose_class_counts:

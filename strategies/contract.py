@@ -62,7 +62,7 @@ class Objective:
         of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
         of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
             features are measured before evaluations alone, and there are no prototypes after other rounds.
-        encodes: whether it reads rows through the public encoder that `privacy-encoder` names, without `privacy`.
+        encodes: whether it reads rows through the public encoder that `encoder` names, without `privacy`.
         encoder: the one that it takes where none is named; "" for none.
         pulls: whether its loss has the prototype pull, which reads `prototype-weight` and `prototype-loss`.
     """

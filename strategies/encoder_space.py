@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import log_softmax, normalize
 
 from protosphere.core.errors import SettingError
 from protosphere.prototypes.prediction import linear_discriminant
@@ -23,6 +23,21 @@ TOLD = ("by these what its rows look like to a public encoder",)
 def directions(features: Tensor) -> Tensor:
     """z^ = u / ||u|| of an encoder's features, (n, d) float64: 0 where it failed."""
     return normalize(features.double().nan_to_num(0, 0, 0), dim=1)
+
+
+def opinion_pool(logits: Tensor, class_scores: Tensor, counts: Tensor) -> Tensor:
+    """The logarithmic opinion pool of a model and a discriminant: log softmax(g)_j + log softmax(q + log pi)_j with
+    pi_j = (n_j + 1/K) / (n + 1), (n, K) float64.
+
+    Args:
+        logits: g, (n, K). class_scores: q, (n, K) float64, minus infinity for a class that it does not know.
+        counts: n_j of the client's training samples, (K,) float64.
+    """
+    priors = (counts + 1 / len(counts)) / (counts.sum() + 1)
+    # of a class that nobody spoke for the space knows nothing, which is no reason against it
+    lowest_scores = class_scores.masked_fill(class_scores.isneginf(), torch.inf).amin(dim=1, keepdim=True)
+    posterior = log_softmax(class_scores.maximum(lowest_scores) + priors.log(), dim=1)
+    return log_softmax(logits.double(), dim=1) + posterior
 
 
 def unknown(layouts: Mapping[str, Layout]) -> dict[str, Weights]:

@@ -1,6 +1,6 @@
 """Protosphere: what one exchange of class means in a public space gives, beside private models of any architecture.
 
-    space    z^ = u / ||u||, u of a public encoder: `handcrafted`, unless `privacy-encoder` names another
+    space    z^ = u / ||u||, u of a public encoder: `handcrafted`, unless `encoder` names another
     client   L = CE(g(z), y) + lambda R(z, gamma c_y), c the seed's frame (strategies/frame.py); so no target crosses
              once: m_ij of C_i, those of its k_i classes with n_ij >= max(fewest, n_i / 2k_i); and
              S_i = sum over its rows of (z^ - m_iy)(z^ - m_iy)^T / n_i, half of it, in 16 bits
@@ -55,6 +55,7 @@ from protosphere.strategies.encoder_space import (
     discriminant_layout,
     discriminant_of,
     discriminant_scores,
+    opinion_pool,
     unknown,
 )
 from protosphere.strategies.frame import seeded_frame
@@ -151,16 +152,13 @@ class ProtosphereObjective(Pulled):
 
     def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
         """The logarithmic opinion pool: both posteriors multiplied, (n, K); before anything came the model's."""
-        log_posterior = log_softmax(exact(self.logits(state, z)).double(), dim=1)
+        logits = exact(self.logits(state, z))
         if encoded is None:
-            return log_posterior
+            return log_softmax(logits.double(), dim=1)
         counts = torch.zeros(self.num_classes, dtype=torch.float64, device=encoded.device)
         if state.prototypes is not None and state.prototypes.counts is not None:
             counts[state.prototypes.labels] = state.prototypes.counts.double()
-        priors = (counts + 1 / self.num_classes) / (counts.sum() + 1)
-        # of a class that nobody spoke for the space knows nothing, which is no reason against it
-        lowest_scores = encoded.masked_fill(encoded.isneginf(), torch.inf).amin(dim=1, keepdim=True)
-        return log_posterior + log_softmax(encoded.maximum(lowest_scores) + priors.log(), dim=1)
+        return opinion_pool(logits, encoded, counts)
 
 
 def spoken_for(counts: Tensor, fewest: int) -> Tensor:

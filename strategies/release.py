@@ -23,6 +23,8 @@ from protosphere.strategies.contract import Exchange, Method, Options, Spec
 from protosphere.wire.payloads import Payload, class_vectors, prototypes_of
 
 RULE, POOL = "encoder", "pool"
+# the same without any exchange: a client's own discriminant, and it with the private model
+OWN_RULE, OWN_POOL = "encoder-local", "pool-local"
 MEANS = Spec("prototypes", "encoder-means")
 
 
@@ -51,7 +53,7 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
         )
     check_public_encoder(
         settings,
-        'setting `privacy` is "release", but model features are trained on private rows: set `privacy-encoder` to '
+        'setting `privacy` is "release", but model features are trained on private rows: set `encoder` to '
         "a public encoder, or use strategy `frame`",
     )
     method.releases(options)
@@ -66,12 +68,12 @@ def check_public_encoder(settings: Settings, why: str) -> None:
     Raises:
         SettingError: that, or what is named is no encoder.
     """
-    if not settings.privacy_encoder:
+    if not settings.encoder:
         raise SettingError(f"{why}.")
     try:
-        check_encoder(settings.privacy_encoder)
+        check_encoder(settings.encoder)
     except ModelError as error:
-        raise SettingError(f"setting `privacy-encoder`: {error}", public("privacy-encoder", error=error)) from None
+        raise SettingError(f"setting `encoder`: {error}", public("encoder", error=error)) from None
 
 
 def joined(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Payload | None:

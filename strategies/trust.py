@@ -13,8 +13,8 @@ from protosphere.core.settings import shown
 from protosphere.models.text import reads_text
 from protosphere.strategies import unpacked
 
-NAMED = ("strategy", "dataset", "partition", "privacy-encoder")
-ENCODES = ("model", "models", "privacy-encoder")  # where a hub's name is no module's
+NAMED = ("strategy", "dataset", "partition", "encoder")
+ENCODES = ("model", "models", "encoder")  # where a hub's name is no module's
 
 Named = tuple[str, str]  # a setting, and what stands there
 

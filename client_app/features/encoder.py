@@ -10,16 +10,17 @@ from torch import Tensor
 
 from protosphere.client_app.feature import Feature, LoadData, Scores
 from protosphere.client_app.site import NodeConfig, simulated, text
-from protosphere.core.devices import exact_on
+from protosphere.core.devices import exact, exact_on
 from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import shown
 from protosphere.data.client_data import ClientData, Rows, TokenTransform
 from protosphere.models.encoder import Encoder, has_place, public_encoder
 from protosphere.models.text import Tokens, reads_text
+from protosphere.prototypes.own_discriminant import OwnDiscriminant, own_discriminant
 from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState, Objective
-from protosphere.strategies.encoder_space import directions
-from protosphere.strategies.release import POOL, RULE
+from protosphere.strategies.encoder_space import directions, opinion_pool
+from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Evaluation, Payload
 
@@ -27,6 +28,7 @@ ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # in client.json
 
 _directions: WeakKeyDictionary[Rows, tuple[str, Tensor]] = WeakKeyDictionary()
+_discriminants: WeakKeyDictionary[Rows, tuple[str, OwnDiscriminant | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +64,34 @@ class Encoded:
     def scores(
         self, objective: Objective, state: ClientState, received: Payload | None, rows: Rows, z: Tensor
     ) -> dict[str, Tensor]:
-        """By the rules that read rows through the encoder, (n, K); without those that have nothing to judge by yet."""
-        # before anything has come no row needs the encoder
-        encoder_scores = (
-            None if received is None else objective.encoded_scores(received, self._compute_directions(rows))
-        )
+        """By the rules that read samples through the encoder, (n, K); without those that have nothing to judge by."""
+        vectors = self._compute_directions(rows)
+        encoder_scores = None if received is None else objective.encoded_scores(received, vectors)
         encoder_scores = None if encoder_scores is None else encoder_scores.to(exact_on(z.device))
         scores = {RULE: encoder_scores, POOL: objective.pooled(state, z, encoder_scores)}
-        return {rule: rule_scores for rule, rule_scores in scores.items() if rule_scores is not None}
+        own = self._fit_own_discriminant(objective.num_classes)
+        if own is not None:
+            logits = exact(objective.logits(state, z)).cpu()
+            scores[OWN_RULE] = own.scores(vectors)
+            scores[OWN_POOL] = opinion_pool(logits, own.class_scores(vectors), own.counts)
+        return {
+            rule: rule_scores.to(exact_on(z.device)) for rule, rule_scores in scores.items() if rule_scores is not None
+        }
+
+    def _fit_own_discriminant(self, num_classes: int) -> OwnDiscriminant | None:
+        """Of the client's own training samples, its shrinkage chosen on its validation samples."""
+        train, validation = self.data.train, self.data.validation
+        entry = _discriminants.get(train)
+        if entry is None or entry[0] != self.encoder.fingerprint:
+            own = own_discriminant(
+                self._compute_directions(train),
+                train.labels.cpu(),
+                num_classes,
+                self._compute_directions(validation),
+                validation.labels.cpu(),
+            )
+            _discriminants[train] = entry = self.encoder.fingerprint, own
+        return entry[1]
 
     def judged(self, evaluation: Evaluation, scores: Callable[[Tensor], Tensor | None]) -> Evaluation:
         """An evaluation under `privacy`, with the rule `encoder` beside the others.
@@ -135,12 +157,12 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
     """
     if not run.encodes:
         return None
-    settings, site_encoder = run.settings, text(node, "privacy-encoder")
-    name = site_encoder or settings.privacy_encoder
+    settings, site_encoder = run.settings, text(node, "encoder") or text(node, "privacy-encoder")
+    name = site_encoder or settings.encoder
     if has_place(name) and not site_encoder and not simulated:
         raise SettingError.public(
-            "the run's `privacy-encoder` lies in a file, and no run names files of this site; start its SuperNode "
-            "with --privacy-encoder NAME."
+            "the run's `encoder` lies in a file, and no run names files of this site; start its SuperNode "
+            "with --encoder NAME."
         )
     if reads_text(name) and len(data.transform.shape) == 1:
         data = load(Tokens(name.partition("?")[0], settings.max_tokens))
@@ -153,7 +175,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
         blank = torch.zeros(1, *data.transform.shape, dtype=torch.int64)
         if bool(encoder(blank).isnan().any()):
             raise SettingError(
-                f"setting `privacy-encoder` is {shown(name)}, which takes no token ids, and this client's rows are "
+                f"setting `encoder` is {shown(name)}, which takes no token ids, and this client's rows are "
                 "texts; give an encoder of texts, as hf:<hub id or path>.",
                 public("encoder-texts"),
             )
@@ -162,7 +184,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
 
 @lru_cache(maxsize=2)
 def loaded(name: str, shape: tuple[int, ...], dim: int) -> Encoder:
-    """The encoder that `privacy-encoder` names.
+    """The encoder that `encoder` names.
 
     Raises:
         ModelError: it cannot be had.
@@ -170,4 +192,4 @@ def loaded(name: str, shape: tuple[int, ...], dim: int) -> Encoder:
     try:
         return public_encoder(name, shape, dim)
     except ModelError as error:
-        raise ModelError(f"setting `privacy-encoder`: {error}", public("privacy-encoder", error=error)) from error
+        raise ModelError(f"setting `encoder`: {error}", public("encoder", error=error)) from error

@@ -16,6 +16,7 @@ from protosphere.data.domains import short_name
 from protosphere.launch.run_config import RunConfig, flatten, preset_names
 from protosphere.record import figures
 from protosphere.strategies import METHODS, known_settings, load_method
+from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 FIGURES = ("headline", *figures.FIGURES, "all-classes")
@@ -208,7 +209,8 @@ def parse_metric(text: str) -> Metric:
         SettingError: an unknown rule or figure, with the nearest one.
     """
     parts = text.split() if isinstance(text, str) else []
-    rules = (*dict.fromkeys((*RULES, *(rule for name in METHODS for rule in load_method(name).rules))), ENSEMBLE)
+    method_rules = (rule for name in METHODS for rule in load_method(name).rules)
+    rules = (*dict.fromkeys((*RULES, *method_rules, RULE, OWN_RULE, OWN_POOL)), ENSEMBLE)
     if not 1 <= len(parts) <= 2:
         raise SettingError(f"metric is {shown(text)}, but it is a figure, or a prediction rule and a figure.")
     rule, figure = parts if len(parts) == 2 else ["", parts[0]]

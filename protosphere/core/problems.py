@@ -89,7 +89,7 @@ PROBLEMS = {
     "layers": "trainable={asked} is more than its {layers} layers",
     "layers-shared": "its encoder's last layers cannot be told apart, so ?trainable= can be 0 or left out",
     # encoders that a run names
-    "privacy-encoder": "setting `privacy-encoder` cannot be used: {error}",
+    "encoder": "setting `encoder` cannot be used: {error}",
     "encoder-name": "the encoder's name is none",
     "encoder-texts": "the encoder takes no texts",
     "encoder-inputs": "the encoder takes no inputs of shape {shape}",

@@ -142,6 +142,7 @@ class Settings(BaseModel):
     optimizer_state: Literal["fresh", "persistent"] = "fresh"
     shared_init: bool = True
     feature_dim: AtLeastTwo = 64
+    encoder: str = ""
     feature_activation: Literal["linear", "relu"] = "linear"
     prototype_weight: NotNegative = 10.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
@@ -166,7 +167,6 @@ class Settings(BaseModel):
     privacy_epsilon: Positive = 3.0
     privacy_delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
     privacy_unit: Literal["row", "group"] = "row"
-    privacy_encoder: str = ""
     privacy_scale: Positive = 10.0
     privacy_measure: bool = False
 
@@ -340,6 +340,9 @@ ELSEWHERE = {
 }
 
 
+# a setting's name before -> its name now; what is given by the old one counts as if by the new
+RENAMED = {"privacy-encoder": "encoder"}
+
 GONE_SINCE = "0.1.0"
 # name -> its default, as which the program goes on to work, and what is so now. A row may go with the next version.
 GONE: dict[str, tuple[Scalar, str]] = {
@@ -351,15 +354,16 @@ GONE: dict[str, tuple[Scalar, str]] = {
 
 
 def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) -> dict[str, Scalar]:
-    """The settings without those of `GONE`: at its default such a one changed nothing, and a notice says that it is
-    ignored. A method of somebody's own may have one of its own by such a name.
+    """The settings by their names of today, without those of `GONE`: at its default such a one changed nothing, and a
+    notice says that it is ignored. A method of somebody's own may have one of its own by such a name.
 
     Args:
         is_finished: whether nothing is to run by them any more: then whatever value they had is left out.
 
     Raises:
-        SettingError: one has another value than its default.
+        SettingError: one has another value than its default, or a setting is given by both of its names.
     """
+    run_config = _by_new_names(run_config)
     is_own_method = plugins.is_plugin(str(run_config.get("strategy", "")))
     gone_names = {name for name in GONE.keys() & run_config.keys() if "." not in name or not is_own_method}
     for name in sorted(gone_names):
@@ -372,6 +376,22 @@ def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) ->
         if not is_finished:
             _log_gone(name, replacement)
     return {name: value for name, value in run_config.items() if name not in gone_names}
+
+
+def _by_new_names(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """The settings by their names of today; one that is empty by its old name was not given."""
+    settings = dict(run_config)
+    for old_name, name in RENAMED.items():
+        value = settings.pop(old_name, "")
+        if value in ("", settings.get(name)):
+            continue
+        if settings.get(name):
+            raise SettingError(
+                f"setting `{name}` is {shown(settings[name])}, but by its old name `{old_name}` it is {shown(value)}; "
+                "take the old name out."
+            )
+        settings[name] = value
+    return settings
 
 
 @cache
@@ -437,7 +457,7 @@ def refuse_relative_paths(settings: Settings) -> None:
         ("strategy", settings.strategy if plugins.is_file(settings.strategy) else ""),
         *(("dataset", item) for item in data),
         ("dataset", settings.dataset if plugins.is_file(settings.dataset) else ""),
-        ("privacy-encoder", _encoder_place(settings.privacy_encoder)),
+        ("encoder", _encoder_place(settings.encoder)),
         ("shared-test-path", settings.shared_test_path),
         ("partition-table", settings.partition_table),
         ("membership", settings.membership),

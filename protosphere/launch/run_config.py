@@ -259,7 +259,7 @@ def _absolute(name: str, value: Scalar) -> Scalar:
     """Flower's processes run elsewhere: what is a path must not depend on the working directory."""
     if name == "models" and isinstance(value, str):
         return ",".join(plugins.absolute(_absolute_encoder(item.strip())) for item in value.split(","))
-    if name == "privacy-encoder" and isinstance(value, str):
+    if name == "encoder" and isinstance(value, str):
         kind, at, place = value.partition(AT)
         if at and not plugins.is_file(value) and not value.startswith(PREFIX):
             return f"{kind}{at}{os.path.abspath(Path(place).expanduser())}"

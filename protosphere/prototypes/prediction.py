@@ -25,8 +25,9 @@ SHRINKAGE = 0.1
 SMALLEST = 1e-6  # of an eigenvalue of sums that were float32, in units of their mean
 
 
-def pooled_covariance(features: Tensor, labels: Tensor, means: PrototypeSet) -> Tensor:
-    """Σ = 0.9 S + 0.1 (tr S / d) I, S the scatter of all samples around their class means, divided by n.
+def pooled_covariance(features: Tensor, labels: Tensor, means: PrototypeSet, shrinkage: float = SHRINKAGE) -> Tensor:
+    """Σ = (1 - shrinkage) S + shrinkage (tr S / d) I, S the scatter of all samples around their class means, divided by
+    n.
 
     features: (n, d). labels: (n,) int64. means: a row for each class that occurs. Returns (d, d), float64;
     the identity when S is zero (one sample a class, constant features, no samples). Raises ValueError for a
@@ -52,7 +53,7 @@ def pooled_covariance(features: Tensor, labels: Tensor, means: PrototypeSet) -> 
         )
     if not bool(spread > 0):
         return identity
-    return (1 - SHRINKAGE) * scatter + SHRINKAGE * spread * identity
+    return (1 - shrinkage) * scatter + shrinkage * spread * identity
 
 
 def discriminant_scores(z: Tensor, prototypes: PrototypeSet, covariance: Tensor, num_classes: int) -> Tensor:

@@ -91,7 +91,7 @@ def judge_of(
 
     description = about.get(ENCODER)
     description = description if isinstance(description, dict) else {}
-    name = encoder or encoder_of(about, {"privacy-encoder": run.settings.privacy_encoder})
+    name = encoder or encoder_of(about, {"encoder": run.settings.encoder})
     tokens = None
     if reads_text(name) and len(shape) == 1:
         tokens = Tokens(name.partition("?")[0], run.settings.max_tokens)
@@ -101,4 +101,4 @@ def judge_of(
 def encoder_of(about: Mapping[str, Any], settings: Mapping[str, Any]) -> str:
     """The public encoder's name, as the client that made the description had it."""
     description = about.get(ENCODER)
-    return str((description if isinstance(description, dict) else {}).get("name", settings.get("privacy-encoder", "")))
+    return str((description if isinstance(description, dict) else {}).get("name", settings.get("encoder", "")))

@@ -141,7 +141,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     """
     about = _description(folder)
     settings = unpacked(without_gone(about["settings"], is_finished=True))
-    encoders = [] if encoder else [("privacy-encoder", encoder_of(about, settings))]
+    encoders = [] if encoder else [("encoder", encoder_of(about, settings))]
     refuse_untrusted(
         folder, [("strategy", str(settings.get("strategy", ""))), ("model", about["model"]), *encoders], trust
     )

@@ -68,7 +68,7 @@ def test_a_client_has_figures_of_its_own(tmp_path):
 
 
 def test_what_clients_keep_to_themselves_is_said_in_place_of_a_table(home, capsys):
-    settings = {"strategy": "fedproto", "rounds": 1, "privacy": "release", "privacy-encoder": "random"}
+    settings = {"strategy": "fedproto", "rounds": 1, "privacy": "release", "encoder": "random"}
     folder = start(settings)
     print_summary(folder)
     told = capsys.readouterr().out

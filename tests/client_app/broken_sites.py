@@ -58,7 +58,7 @@ IN_GROUPS = {GROUP_COLUMN: "canary"}
 MEIER = "text,label\na,canary Meier\n"
 OFFICIAL = {"split": "official"}
 LIMITED = own(*folder(), node={"privacy-epsilon": 3.0, "privacy-delta": 1e-5})
-PRIVATE = {"privacy": "release", "privacy-encoder": "random", "image-size": 8}
+PRIVATE = {"privacy": "release", "encoder": "random", "image-size": 8}
 ENSEMBLE = {"ensemble-every": 1, "shared-test-path": "{root}/canary-shared"}
 TABLES = [
     Case("label-column names a column that its data do not have", csv("canary\na\n", label_column="canary_gone")),
@@ -278,8 +278,8 @@ NODES = [
     Case("its node config's privacy is none", node(PIXELS, privacy="canary")),
     Case("its node config's privacy-epsilon is none", node(PIXELS, privacy_epsilon="canary"), PRIVATE),
     Case("it states no limit", PIXELS, PRIVATE),
-    Case("lies in a file, and no run names files", LIMITED, PRIVATE | {"privacy-encoder": "/canary/mine.py"}),
-    Case("its encoder's weights cannot be loaded", node(LIMITED, privacy_encoder="resnet18@/canary.pth"), PRIVATE),
+    Case("lies in a file, and no run names files", LIMITED, PRIVATE | {"encoder": "/canary/mine.py"}),
+    Case("its encoder's weights cannot be loaded", node(LIMITED, encoder="resnet18@/canary.pth"), PRIVATE),
 ]
 BROKEN_SITES = [*TABLES, *FILES, *FOLDERS, *ARRAYS, *RUNS, *SHARED, *MODELS_OF_SITES, *ROUNDS, *NODES]
 WELL = {

@@ -280,7 +280,7 @@ def test_the_same_broken_folder_is_the_users_own_in_a_simulation_and_a_site_s_wi
 def test_what_a_run_packs_into_one_setting_takes_no_shared_ones_place(ask, tmp_path):
     """`privacy`, by which errors quote no row, and a path, which no run has of this site."""
     broken = own(("train-canary.csv", "text,label\na,no\nb,no,more\n"))
-    packed = {"own-settings": json.dumps({"privacy": "release", "privacy-encoder": "random"})}
+    packed = {"own-settings": json.dumps({"privacy": "release", "encoder": "random"})}
     said = {words_of(reply) for reply in ask(Case("", broken, packed))}
     assert len(said) == 1
     assert said.pop().startswith("client 1: setting `own-settings` holds `privacy`, which is no setting of a method")

@@ -36,7 +36,7 @@ MODELS = ("tiny_perceptron", "tiny_cnn")
 DOMAINS = ("north", "south")
 SETTINGS = {"strategy": "fedproto", "rounds": 2, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
-RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0, "image-size": 8, "rounds": 1}
+RELEASE = {"privacy": "release", "encoder": "random", "privacy-epsilon": 2.0, "image-size": 8, "rounds": 1}
 # up in the round, down with the message that ends the run: Flower starts a process for each
 WEIGHTS = {"strategy": "lg-fedavg", "rounds": 1}
 SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever

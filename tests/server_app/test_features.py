@@ -41,7 +41,7 @@ ALL = {
     "stop-patience": 5,
     "tensorboard": True,
 }
-PRIVATE = {"rounds": 2, "strategy": "fedproto", "privacy": "release", "privacy-encoder": "handcrafted"}
+PRIVATE = {"rounds": 2, "strategy": "fedproto", "privacy": "release", "encoder": "handcrafted"}
 ONCE = {"rounds": 2, "strategy": "protosphere"}
 OPEN = {"rounds": 2, "strategy": "fedproto", "min-clients": 4}
 LEAVES = {

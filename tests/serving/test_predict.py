@@ -23,7 +23,7 @@ from tests.strategies.needs import ASKED
 CLIENTS = 2
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 RELEASED = {"strategy": "fedproto", "privacy": "release", "privacy-measure": True, "privacy-epsilon": 500.0}
-RELEASED |= {"privacy-encoder": "random", "inference": "encoder", "rounds": 2}
+RELEASED |= {"encoder": "random", "inference": "encoder", "rounds": 2}
 VARIANTS = [
     *(ASKED[name] | (EVERY_ROUND if name == "gfpl" else {}) for name in METHODS),
     {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
@@ -62,7 +62,8 @@ def counted(folder, partition):
     last = RunFolder(folder).lines()[-1]
     shares = last["clients"][str(partition)]["evaluation"]
     rows = shares.pop("rows")
-    del shares["majority-class"]
+    for baseline in ("majority-class", "encoder-local", "pool-local"):
+        shares.pop(baseline, None)
     return {rule: [round(a * n) for a, n in zip(pair, rows, strict=True)] for rule, pair in shares.items()}
 
 
@@ -100,7 +101,7 @@ def test_the_rule_encoder_needs_the_run_s_own_and_says_so(trained_run, tmp_path)
     """It is sought where the client had it, or where one says; without it the other rules go on."""
     (tmp_path / "public.py").write_text(OTHER)
     (tmp_path / "moved").mkdir()
-    folder, stores = trained_run(ASKED["fedcgs"] | {"privacy-encoder": str(tmp_path / "public.py")})
+    folder, stores = trained_run(ASKED["fedcgs"] | {"encoder": str(tmp_path / "public.py")})
     rows, _ = rows_of(folder, 0)
     scores = open_trained(stores / "0", "cpu").scores("encoder", rows.inputs)
     moved = shutil.move(tmp_path / "public.py", tmp_path / "moved" / "public.py")

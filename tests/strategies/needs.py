@@ -2,5 +2,5 @@
 
 from protosphere.strategies import METHODS
 
-NEEDS = {"fedcgs": {"privacy-encoder": "random", "disclose-class-counts": True}}
+NEEDS = {"fedcgs": {"encoder": "random", "disclose-class-counts": True}}
 ASKED = {name: {"strategy": name} | NEEDS.get(name, {}) for name in METHODS}

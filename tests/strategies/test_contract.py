@@ -225,7 +225,7 @@ def test_with_a_part_of_the_clients_they_alone_train_and_upload_and_all_are_eval
         assert {str(p) for p, number in seen.made if number == line["round"]} == trained
         assert {p for p, client in line["clients"].items() if "evaluation" in client} == set(map(str, range(CLIENTS)))
     rules = set(seen.lines()[-1]["evaluation"]["rules"])
-    usual = set(read_settings(ROWS[row]).method.rules) | {"majority-class"}
+    usual = set(read_settings(ROWS[row]).rules) | {"majority-class"}
     # GFPL's own rule goes with its frame
     assert rules == usual - ({"etf"} if ROWS[row].get("gfpl.dual-classifier") is False else set())
 

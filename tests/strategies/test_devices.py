@@ -16,7 +16,7 @@ from tests.said import DeviceError, Said, Saying
 QUICK = 'dataset="spiral" spiral-points=20 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
 IMAGES = 'dataset="digits" feature-dim=10 max-samples=200 models="tiny_cnn,tiny_resnet" batch-size=8'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
-MORE = {"fedcgs": 'privacy-encoder="random" disclose-class-counts=true'}
+MORE = {"fedcgs": 'encoder="random" disclose-class-counts=true'}
 # of methods that compute in float64 beside the batches, each in its way
 ON_MPS = ("fedproto", "gfpl", "feddistill", "fedrod", "fednh")
 

@@ -237,7 +237,7 @@ def test_who_contradicts_the_others_is_left_out_and_named():
 
 def test_moments_that_int8_has_rounded_end_no_honest_run(run, metrics):
     """On digits: the means that cross are another rounding than the second moment's."""
-    settings = {"strategy": "fedcgs", "dataset": "digits", "privacy-encoder": "handcrafted", "rounds": 2}
+    settings = {"strategy": "fedcgs", "dataset": "digits", "encoder": "handcrafted", "rounds": 2}
     folder = run(settings | {"disclose-class-counts": True, "wire-dtype": "int8"}, clients=10)
     assert not any(line["problems"] for line in metrics(folder))
     assert metrics(folder)[-1]["evaluation"]["rules"]["encoder"]["test"]["mean"] > 0.8

@@ -183,8 +183,8 @@ def test_what_came_once_judges_in_every_round(home):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"privacy": "release", "privacy-encoder": "random"}, ["privacy", "protosphere"]),
-        ({"privacy-encoder": "what"}, ["privacy-encoder"]),
+        ({"privacy": "release", "encoder": "random"}, ["privacy", "protosphere"]),
+        ({"encoder": "what"}, ["encoder"]),
         ({"inference": "received"}, ["inference", "pool"]),
     ],
 )

@@ -283,9 +283,9 @@ CONTRADICTIONS = [
     ({"strategy": "fedgen", "fedgen.weighting": "samples"}, ["`disclose-class-counts` is false", "`fedgen`"]),
     # without pseudo-features nothing is uploaded, so there is nothing to allow
     ({"strategy": "gfpl", "gfpl.weighting": "samples", "gfpl.pseudo-features": 0}, None),
-    ({"strategy": "fedcgs"}, ["`privacy-encoder` is empty", "`fedcgs`"]),
-    ({"strategy": "fedcgs", "privacy-encoder": "what"}, ["`privacy-encoder`", "'what' is none"]),
-    ({"strategy": "fedcgs", "privacy-encoder": "random"}, ["`disclose-class-counts` is false", "`fedcgs`"]),
+    ({"strategy": "fedcgs"}, ["`encoder` is empty", "`fedcgs`"]),
+    ({"strategy": "fedcgs", "encoder": "what"}, ["`encoder`", "'what' is none"]),
+    ({"strategy": "fedcgs", "encoder": "random"}, ["`disclose-class-counts` is false", "`fedcgs`"]),
     ({"strategy": "gfpl", "sparsity-dim": 3}, ["`sparsity-dim` is 3", "`gfpl` sends mixtures"]),
     ({"strategy": "gfpl", "wire-dtype": "int8"}, ['`wire-dtype` is "int8"', "`gfpl` sends mixtures"]),
     ({"strategy": "fedper", "sparsity-dim": 5}, ["`sparsity-dim` is 5", "`fedper` sends weights"]),

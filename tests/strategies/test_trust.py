@@ -92,7 +92,7 @@ def test_a_cut_or_private_run_has_its_report_without_the_method_too(evil, finish
         {"partition": "./evil.py:deal"},
         {"dataset": "./evil.py"},
         {"dataset": "evil:rows"},
-        {"privacy-encoder": "./evil.py"},
+        {"encoder": "./evil.py"},
     ],
 )
 def test_a_run_of_a_received_folder_is_not_gone_on_with(evil, changes):

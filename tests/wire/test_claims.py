@@ -133,7 +133,7 @@ def claiming(claim):
 BY_SAMPLES = {
     "fedavg": {"models": "tiny_perceptron"},
     "protosphere": {},
-    "fedcgs": {"privacy-encoder": "handcrafted"},
+    "fedcgs": {"encoder": "handcrafted"},
     "fedgen": {"fedgen.weighting": "samples"},
     "fedproto": {"fedproto.aggregation": "weighted"},
     "fedfa": {"models": "tiny_perceptron"},

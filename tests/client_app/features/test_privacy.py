@@ -31,7 +31,7 @@ from tests.payloads import lone
 from tests.strategies.needs import ASKED
 from tests.strategies.watched import without_time
 
-PRIVATE = {"privacy": "release", "privacy-encoder": "random"}
+PRIVATE = {"privacy": "release", "encoder": "random"}
 SMALL = PRIVATE | {
     "models": "tiny_perceptron",
     "feature-dim": 6,
@@ -227,7 +227,7 @@ def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
         encoders.save_encoder(tmp_path / name, seed=seed)
     lines = "".join(f"the patient was seen {'.' * (row % 5)} knees,{row % 2}\n" for row in range(20))
     node = site(tmp_path / "site", ("train.csv", f"text,label\n{lines}"))
-    text = {"models": f"hf:{tmp_path}/private?trainable=1", "privacy-encoder": f"hf:{tmp_path}/public"}
+    text = {"models": f"hf:{tmp_path}/private?trainable=1", "encoder": f"hf:{tmp_path}/public"}
     client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
     assert privacy_of(client).encoded.data.transform.tokenizer == str(tmp_path / "public")
     # nothing is spent on rows that the encoder cannot read
@@ -286,7 +286,7 @@ def test_a_run_that_is_resumed_goes_on_with_its_means(monkeypatch, tmp_path):
 # --- a site's own word ------------------------------------------------------------------------------------------
 
 REFUSED = [
-    ({}, {"privacy": "required"}, {"privacy": "none", "privacy-encoder": ""}, "requires privacy"),
+    ({}, {"privacy": "required"}, {"privacy": "none", "encoder": ""}, "requires privacy"),
     ({}, {"privacy": "yes"}, {}, "privacy"),
     ({"privacy-epsilon": "", "privacy-delta": ""}, {}, {}, "states no limit"),
     ({}, {"privacy-epsilon": -1.0}, {}, "privacy-epsilon"),
@@ -296,7 +296,7 @@ REFUSED = [
     ({}, {}, {"privacy-measure": True}, "privacy-measure"),
     ({}, {}, {"image-size": 0}, "image-size"),
     ({}, {}, {"max-samples": 9}, "max-samples"),
-    ({}, {}, {"privacy-encoder": "no_module:nothing"}, "encoder"),
+    ({}, {}, {"encoder": "no_module:nothing"}, "encoder"),
 ]
 
 
@@ -345,7 +345,7 @@ def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
 
 def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_path):
     sites = [site(tmp_path / name, *FULL) | {"privacy": "required"} for name in ("one", "other")]
-    run(sites, {"strategy": "frame", "privacy-encoder": ""})
+    run(sites, {"strategy": "frame", "encoder": ""})
     assert privacy.site_ledger().entries() == []
 
 
