@@ -49,12 +49,13 @@ $(OTHER)/.ready: $(READY)
 	$(OTHER)/bin/python -m pip install --quiet 'flwr[simulation]==$(FLOWER).*'
 	@touch $@
 
-# the default; then what an exchange is worth beside none, by the classifier and by the default's pool, on one page; then the
-# same app through `flwr run`, over Flower's SuperLink and Ray
+# the default; then what an exchange is worth beside none: the private models, a public encoder's space and both without an
+# exchange, and the default's pool with one; then the same app through `flwr run`, over Flower's SuperLink and Ray
 demo: $(READY)
 	$(BIN)/protosphere run --clients 10 $(if $(SETTINGS),-c '$(SETTINGS)')
 	$(BIN)/protosphere compare --methods local,frame,protonorm,protosphere --seeds 0,1,2 \
-		--metric 'classifier selected,pool selected' $(if $(SETTINGS),-c '$(SETTINGS)')
+		--metric 'classifier selected,encoder-local selected,pool-local selected,pool selected' \
+		-c 'encoder="handcrafted" $(SETTINGS)'
 	$(BIN)/protosphere run --flower --clients 3 -c 'rounds=2'
 
 deploy-demo: $(if $(FLOWER),$(OTHER)/.ready,$(READY))

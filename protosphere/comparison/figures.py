@@ -18,6 +18,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import up_to_date
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
+from protosphere.strategies.release import POOL, RULE
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round", "clients", "since", "complete")
@@ -185,8 +186,26 @@ def every_difference(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[
     return differences
 
 
+def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference]:
+    """(row, figure, method) -> the figure of a rule less that of the same rule without an exchange (`-local`), in the
+    same run, seed by seed; of methods that have both."""
+    figure = comparison.metrics[0].figure
+    gains = {}
+    for row in comparison.rows:
+        for method, runs in by_method(frame, comparison, row.label).items():
+            for rule in (RULE, POOL):
+                # the rules' own figures have no headline
+                names = [f"{rule} {name}" for name in (figure, "selected", "final")]
+                pairs = [(name, f"{rule}-local {name.partition(' ')[2]}") for name in names]
+                pair = next(((a, b) for a, b in pairs if a in runs and b in runs and runs[a].notna().any()), None)
+                contrast = pair and difference(*(runs.set_index("seed")[name].astype(float) for name in pair))
+                if pair and contrast:
+                    gains[row.label, pair[0], method] = contrast
+    return gains
+
+
 def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:
-    """A line for each row, metric and method but the baseline; as shares of 1."""
+    """A line for each row, metric and method but the baseline, and for each gain of an exchange; as shares of 1."""
     heads = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"]
     lines: list[list[object]] = [[*heads]]
     for labels, contrast in every_difference(comparison, frame).items():
@@ -194,6 +213,11 @@ def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:
         if contrast is not None:
             numbers = (contrast.seeds, contrast.mean, contrast.low, contrast.high, contrast.needed)
         lines.append([*labels, comparison.baseline_label, *numbers])
+    for (row, figure, method), gain in gains_of_exchange(comparison, frame).items():
+        rule = figure.partition(" ")[0]
+        lines.append(
+            [row, figure, method, f"{method}: {rule}-local", gain.seeds, gain.mean, gain.low, gain.high, gain.needed]
+        )
     return csv_files.as_csv(lines)
 
 

@@ -15,6 +15,7 @@ from protosphere.comparison.figures import (
     by_method,
     by_seed,
     every_difference,
+    gains_of_exchange,
     spread,
 )
 from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
@@ -57,7 +58,8 @@ class Grid:
 def grids(
     comparison: Comparison, scaled: Sequence[str], frame: pd.DataFrame, choices: Sequence[Choice] = ()
 ) -> list[Grid]:
-    """The accuracies, the differences to the baseline where there is another method, what a sweep has tried, the bytes.
+    """The accuracies, the differences to the baseline where there is another method, what an exchange adds where a
+    public encoder was read, what a sweep has tried, the bytes.
 
     Args:
         scaled: what was made smaller, in words; shown under every table.
@@ -73,6 +75,8 @@ def grids(
     notes += ["epochs scaled by --equal-steps"] if comparison.equal_steps else []
     notes += _different_budgets(comparison, frame)
     apart = [_differences(comparison, notes, frame)] if len(comparison.methods) > 1 else []
+    gains = gains_of_exchange(comparison, frame)
+    apart += [_gains(comparison, notes, gains)] if gains else []
     tried = [_tabulate_sweep(comparison, scaled, choices)] if choices else []
     return [_accuracies(comparison, notes, frame), *apart, *tried, _costs(comparison, notes, frame)]
 
@@ -149,18 +153,33 @@ def _differences(comparison: Comparison, notes: Sequence[str], frame: pd.DataFra
     columns: dict[str, dict[str, Shown]] = {}
     for (row, metric, method), contrast in every_difference(comparison, frame).items():
         columns.setdefault(_name(comparison, row, metric), {})[method] = _show_difference(contrast)
-    legend = "of one seed there is no interval: what differs may be chance"
-    if len(comparison.seeds) > 1:
-        legend = (
-            f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t; bold where it leaves zero "
-            "out, else with how many seeds it would, if mean and spread stayed as they are"
-        )
     title = (
         f"{comparison.title or comparison.name}: difference to {comparison.baseline_label} in points of accuracy "
         f"({', '.join(map(str, comparison.metrics))}), seed by seed"
     )
     methods = [method.label for method in comparison.methods if method.label != comparison.baseline_label]
-    return _lay_out(title, columns, methods, [*notes, legend])
+    return _lay_out(title, columns, methods, [*notes, _interval_legend(comparison)])
+
+
+def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[str, str, str], Difference]) -> Grid:
+    columns: dict[str, dict[str, Shown]] = {}
+    for (row, figure, method), contrast in gains.items():
+        columns.setdefault(f"{row} ({figure})", {})[method] = _show_difference(contrast)
+    title = (
+        f"{comparison.title or comparison.name}: what the exchange adds, in points of accuracy: a rule less the same "
+        "rule of a client's own samples alone (encoder less encoder-local, pool less pool-local), in the same run"
+    )
+    methods = [method.label for method in comparison.methods if any(method.label == name for _, _, name in gains)]
+    return _lay_out(title, columns, methods, [*notes, _interval_legend(comparison)])
+
+
+def _interval_legend(comparison: Comparison) -> str:
+    if len(comparison.seeds) == 1:
+        return "of one seed there is no interval: what differs may be chance"
+    return (
+        f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t; bold where it leaves zero out, "
+        "else the number of seeds estimated to be needed"
+    )
 
 
 def _describe_choice(choice: Choice) -> str:

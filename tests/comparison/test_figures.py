@@ -460,3 +460,27 @@ def test_a_scale_of_orders_is_for_orders(payload, scale):
         fill(axes, {"a": curve(payload)}, "payload")
     assert axes.get_xscale() == scale
     assert axes.get_xlim()[0] < 0
+
+
+def test_what_the_exchange_adds_is_a_rule_less_the_same_without_an_exchange_in_the_same_run(folder):
+    made = comparison(paper=())
+    found = finished(folder(made), made)
+    assert not any("what the exchange adds" in grid.title for grid in grids(made, (), found))
+    has_both = found["method"] == "FedProto"
+    pool, alone = [0.9, 0.8, 0.95], [0.8, 0.78, 0.84]
+    for name, values in (("pool final", pool), ("pool-local final", alone), ("encoder-local final", alone)):
+        found[name] = None
+        found.loc[has_both, name] = values
+    grid = next(grid for grid in grids(made, (), found) if "what the exchange adds" in grid.title)
+    gaps = np.subtract(pool, alone)
+    # t(0.975, 2) = 4.302653
+    half = 4.302653 * gaps.std(ddof=1) / np.sqrt(3)
+    expected = f"{100 * gaps.mean():+.2f} [{100 * (gaps.mean() - half):+.2f}, {100 * (gaps.mean() + half):+.2f}]"
+    (line,) = grid.lines
+    # the other method has no such rules, and no method has the rule `encoder`
+    assert grid.head == ["", "FedProto"]
+    assert line[0].text == "CIFAR-10 (pool final)"
+    assert line[1].text.startswith(expected)
+    told = list(csv.DictReader(differences_csv(made, found).splitlines()))[-1]
+    assert (told["metric"], told["method"], told["baseline"]) == ("pool final", "FedProto", "FedProto: pool-local")
+    assert float(told["difference"]) == pytest.approx(gaps.mean())
