@@ -337,7 +337,7 @@ class Client:
         )
         evaluation, predictions = None, dict[str, torch.Tensor]()
         if instruction.evaluate:
-            scores_of_features = [feature.scores(state, instruction.payload) for feature in self.features]
+            scores_of_features = [feature.scores(state, instruction) for feature in self.features]
             further_scores = [scores for scores in scores_of_features if scores is not None]
             arguments = (self.objective, state, self.data, last, arrived_state, further_scores)
             evaluation = evaluate(*arguments, predictions.update)

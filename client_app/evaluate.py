@@ -87,7 +87,8 @@ def evaluate(
         observe: given the labels that each rule predicts for the test rows.
     """
     began = time.perf_counter()
-    splits = [data.test, data.validation]
+    # the validation samples first, by which a rule may choose how it judges the others
+    splits = [data.validation, data.test]
     if last and data.unheld is not None:
         splits.append(data.unheld.read())
     # of small clients all rows at once, for a pass costs more than they do
@@ -108,7 +109,7 @@ def evaluate(
     numbers = [len(split.labels) for split in splits]
     correct = {rule: _add_unheld([counts[index] for counts in counts_by_split]) for index, rule in enumerate(rules)}
     if observe is not None:
-        observe(answers[0])
+        observe(answers[1])
     return Evaluation(_add_unheld(numbers), correct, time.perf_counter() - began)
 
 
@@ -118,8 +119,8 @@ def _is_row_by_row(module: nn.Module) -> bool:
 
 
 def _add_unheld(numbers: list[int]) -> tuple[int, ...]:
-    """(test, validation[, unheld]) to (test, validation[, test of all classes])."""
-    test, validation, *unheld = numbers
+    """(validation, test[, unheld]) to (test, validation[, test of all classes])."""
+    validation, test, *unheld = numbers
     return test, validation, *(test + more for more in unheld)
 
 

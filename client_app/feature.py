@@ -18,7 +18,7 @@ from protosphere.data.client_data import ClientData, Rows
 from protosphere.models.text import Tokens
 from protosphere.strategies.contract import ClientState
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Instruction, Payload, Report
+from protosphere.wire.payloads import Identity, Instruction, Report
 
 if TYPE_CHECKING:
     from protosphere.client_app.client import Client, Preparation
@@ -136,7 +136,7 @@ class Feature:
         """Around its `evaluate`."""
         return inner(instruction)
 
-    def scores(self, state: ClientState, received: Payload | None) -> Scores | None:
+    def scores(self, state: ClientState, instruction: Instruction) -> Scores | None:
         """Further inference rules for the client's samples, by what has just come; None where it has none."""
         return None
 

@@ -25,6 +25,7 @@ from protosphere.models.split import channels_last
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState, Objective
+from protosphere.strategies.state import EQUAL_WEIGHT
 from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
 FORMAT = 1  # of client.json
@@ -82,6 +83,7 @@ def size_of(state: ClientState) -> int:
 
 
 KEPT_GENERATIONS = 2
+POOL_WEIGHT = "pool.safetensors"
 MADE = "made"  # beside what was received: the round that made it
 AGAIN = "The next round brings it again."
 GENERATION = re.compile(r"round-\d{6,}\.safetensors")
@@ -197,6 +199,7 @@ class Store:
                     f"{path} is damaged ({error}); bring it back from a copy.", public("storage", storage="kept state")
                 ) from None
         state.covariance = parts.get("covariance", {}).get("")
+        state.pool_weight = self._load_pool_weight()
         state.kept, state.optimiser = (
             {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("kept", "optimiser")
         )
@@ -239,6 +242,15 @@ class Store:
                 public("state-sent-before", round=source_round),
             )
         return payload
+
+    def save_pool_weight(self, weight: float) -> None:
+        """Keep what the rule `pool` was judged by last."""
+        self._write(self.folder / POOL_WEIGHT, {"weight": torch.tensor(weight, dtype=torch.float64)})
+
+    def _load_pool_weight(self) -> float:
+        path = self.folder / POOL_WEIGHT
+        tensors = _read(path, "take it away, and the next evaluation chooses it anew.") if path.exists() else {}
+        return float(tensors.get("weight", torch.tensor(EQUAL_WEIGHT)))
 
     def save_prototypes(self, name: str, prototypes: PrototypeSet) -> None:
         """Keep prototypes under a name of their own, beside the state."""

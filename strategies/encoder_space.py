@@ -1,11 +1,11 @@
 """What methods share that work in the space of a public encoder: directions, and a linear discriminant as a message."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
-from torch.nn.functional import log_softmax, normalize
+from torch.nn.functional import cross_entropy, log_softmax, normalize
 
 from protosphere.core.errors import SettingError
 from protosphere.prototypes.prediction import linear_discriminant
@@ -15,6 +15,8 @@ from protosphere.strategies.weights import refuse_other_layouts
 from protosphere.wire.payloads import Payload, weights_of
 
 DISCRIMINANT = "discriminant"
+WEIGHTS = tuple(tenths / 10 for tenths in range(11))
+PRIOR = 2.0  # in nats: what a weight of 0 or 1 has to gain on the validation samples over 1/2
 WEIGHT, BIAS = "weight", "bias"  # of the discriminant
 KNOWN = "known"  # 0 for a class of which nobody has rows, else 1 + ln of what both are to be multiplied by
 TOLD = ("by these what its rows look like to a public encoder",)
@@ -25,19 +27,34 @@ def directions(features: Tensor) -> Tensor:
     return normalize(features.double().nan_to_num(0, 0, 0), dim=1)
 
 
-def opinion_pool(logits: Tensor, class_scores: Tensor, counts: Tensor) -> Tensor:
-    """The logarithmic opinion pool of a model and a discriminant: log softmax(g)_j + log softmax(q + log pi)_j with
-    pi_j = (n_j + 1/K) / (n + 1), (n, K) float64.
+def opinion_pool(logits: Tensor, class_scores: Tensor, counts: Tensor, weight: float) -> Tensor:
+    """The logarithmic opinion pool of a model and a discriminant, (n, K) float64:
+
+        (1 - w) log softmax(g)_j + w log softmax(q + log pi)_j,  pi_j = (n_j + 1/K) / (n + 1)
 
     Args:
         logits: g, (n, K). class_scores: q, (n, K) float64, minus infinity for a class that it does not know.
-        counts: n_j of the client's training samples, (K,) float64.
+        counts: n_j of the client's training samples, (K,) float64. weight: w, in [0, 1].
     """
     priors = (counts + 1 / len(counts)) / (counts.sum() + 1)
     # of a class that nobody spoke for the space knows nothing, which is no reason against it
     lowest_scores = class_scores.masked_fill(class_scores.isneginf(), torch.inf).amin(dim=1, keepdim=True)
     posterior = log_softmax(class_scores.maximum(lowest_scores) + priors.log(), dim=1)
-    return log_softmax(logits.double(), dim=1) + posterior
+    return (1 - weight) * log_softmax(logits.double(), dim=1) + weight * posterior
+
+
+def choose_weight(pool: Callable[[float], Tensor], labels: Tensor) -> float:
+    """The w of WEIGHTS by which validation samples are most likely, with the log prior -PRIOR (2w - 1)^2, so that few
+    samples move it little from 1/2.
+
+    Args:
+        pool: w -> log probabilities of the samples up to a constant of each, (m, K). labels: (m,) int64.
+    """
+
+    def log_likelihood(weight: float) -> float:
+        return -float(cross_entropy(pool(weight), labels, reduction="sum")) - PRIOR * (2 * weight - 1) ** 2
+
+    return max(WEIGHTS, key=log_likelihood)
 
 
 def unknown(layouts: Mapping[str, Layout]) -> dict[str, Weights]:

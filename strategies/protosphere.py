@@ -5,19 +5,21 @@
              once: m_ij of C_i, those of its k_i classes with n_ij >= max(fewest, n_i / 2k_i); and
              S_i = sum over its rows of (z^ - m_iy)(z^ - m_iy)^T / n_i, half of it, in 16 bits
     server   w_ij = n_i / |C_i|, since class counts stay at home;  mu_j = sum_i w_ij m_ij / sum_i w_ij
-             Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere
+             Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere as
+             far as so many samples of so many dimensions need it (OAS: Chen et al., 2010)
              once: W_j = Sigma^-1 mu_j in 16 bits,  b_j = -mu_j^T W_j / 2
              over the clients that agree, none of which counts more than HEAVIEST medians (strategies/statistics.py)
-    predict  `pool`: argmax_j log softmax(g(z))_j + log softmax(q + log pi_i)_j,  q = z^ W + b,
-             pi_ij = (n_ij + 1/K) / (n_i + 1)
+    predict  `pool`: argmax_j (1 - w_i) log softmax(g(z))_j + w_i log softmax(q + log pi_i)_j,  q = z^ W + b,
+             pi_ij = (n_ij + 1/K) / (n_i + 1);  w_i by which the client's validation samples are most likely, near 1/2
+             where these are few (strategies/encoder_space.py)
              `encoder`: argmax_j q_j, which knows classes that a client lacks
 
 In the pool a class that nobody spoke for has the lowest q that is known. Where clients are sampled they send in
 several rounds, and each is heard once.
 
 The parts are known: a linear discriminant of sums (FedCGS, Guan et al., 2025), a fixed frame (ProtoNorm's control),
-the logarithmic opinion pool with equal weights (Genest and Zidek, 1986), and gradients as features. docs/answers/ has
-what each is worth, and where all together lose.
+the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features. docs/answers/ has what each is worth,
+and where all together lose.
 """
 
 import math
@@ -86,7 +88,8 @@ class ProtosphereSettings:
 
     Attributes:
         gamma: the scale of the frame, in units of feature norm, as `frame.gamma`.
-        shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
+        shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1]; 0: what fits its number of samples
+            (OAS).
         exchanges: the rounds, from the first, in which clients send; 0: one where all train in each, else so many
             that nearly all have trained in one of them. Of a client the server takes the first that comes.
         fewest: rows of a class for its mean to be sent, unless none has so many.
@@ -94,7 +97,7 @@ class ProtosphereSettings:
     """
 
     gamma: Positive = 10.0
-    shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.01
+    shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.0
     exchanges: Count = 0
     fewest: AtLeastOne = 5
     outliers: Outliers = "leave-out"
@@ -151,14 +154,14 @@ class ProtosphereObjective(Pulled):
         return discriminant_scores(received, directions)
 
     def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
-        """The logarithmic opinion pool: both posteriors multiplied, (n, K); before anything came the model's."""
+        """The logarithmic opinion pool of both posteriors, (n, K); before anything came the model's."""
         logits = exact(self.logits(state, z))
         if encoded is None:
             return log_softmax(logits.double(), dim=1)
         counts = torch.zeros(self.num_classes, dtype=torch.float64, device=encoded.device)
         if state.prototypes is not None and state.prototypes.counts is not None:
             counts[state.prototypes.labels] = state.prototypes.counts.double()
-        return opinion_pool(logits, encoded, counts)
+        return opinion_pool(logits, encoded, counts, state.pool_weight)
 
 
 def spoken_for(counts: Tensor, fewest: int) -> Tensor:
@@ -238,7 +241,9 @@ class Protosphere(ServerHalf):
 
     def _build_discriminant(self, sums: Tensor, weights: Tensor, moment: Tensor) -> Payload:
         bound = min(self.settings.max_prototype_norm, MOST)
-        covariance = covariance_of_sums(sums, weights, moment, self.options[ProtosphereSettings].shrinkage)
+        # one setting for both: without any Sigma may have no inverse
+        shrinkage = self.options[ProtosphereSettings].shrinkage or None
+        covariance = covariance_of_sums(sums, weights, moment, shrinkage)
         discriminant = discriminant_of(sums, weights, torch.ones_like(weights), covariance, bound)
         # as it crosses
         rounded = {**discriminant.tensors, WEIGHT: discriminant.tensors[WEIGHT].half().float()}

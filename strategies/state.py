@@ -12,6 +12,7 @@ from protosphere.wire.payloads import Payload
 
 # A constant of the messages to a client that has joined later, of a method that counts own rounds.
 ROUND_OF_JOINING = "round-of-joining"
+EQUAL_WEIGHT = 0.5  # of the two that a pool joins
 
 
 def own_round(constants: Mapping[str, float], round_number: int) -> int:
@@ -34,6 +35,7 @@ class ClientState:
         received: what a method keeps of a message for the training that it starts; not stored.
         features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
         encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a method that `encodes`.
+        pool_weight: what the shared discriminant weighs in the rule `pool`, in [0, 1]; as the last evaluation chose it.
         kept: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
     """
@@ -47,6 +49,7 @@ class ClientState:
     received: Payload | None = None
     features: tuple[Tensor, Tensor] | None = None
     encoded: Callable[[], tuple[Tensor, Tensor]] | None = None
+    pool_weight: float = EQUAL_WEIGHT
     kept: dict[str, Tensor] = field(default_factory=dict)
     optimiser: dict[str, Tensor] = field(default_factory=dict)
 

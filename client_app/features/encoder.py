@@ -19,10 +19,11 @@ from protosphere.models.text import Tokens, reads_text
 from protosphere.prototypes.own_discriminant import OwnDiscriminant, own_discriminant
 from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState, Objective
-from protosphere.strategies.encoder_space import directions, opinion_pool
+from protosphere.strategies.encoder_space import choose_weight, directions, opinion_pool
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
+from protosphere.strategies.state import EQUAL_WEIGHT
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Evaluation, Payload
+from protosphere.wire.payloads import Evaluation, Instruction, Payload
 
 ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # in client.json
@@ -36,13 +37,14 @@ class Encoded:
     """A client's rows and the encoder.
 
     Attributes:
-        data: the rows as the encoder takes them.
+        data: the samples as the encoder takes them. model_data: as the client's model does.
         place: the encoder's name, as the run or the site says it.
         alone: whether the encoder takes one row at a time, as a release has to.
     """
 
     encoder: Encoder
     data: ClientData
+    model_data: ClientData
     place: str
     alone: bool = False
 
@@ -61,33 +63,16 @@ class Encoded:
         chunks = [encode(self.data.transform(chunk)) for chunk in inputs.split(ROWS_AT_ONCE) if len(chunk)]
         return torch.cat(chunks) if chunks else torch.empty(0, len(self.encoder.mixing))
 
-    def scores(
-        self, objective: Objective, state: ClientState, received: Payload | None, rows: Rows, z: Tensor
-    ) -> dict[str, Tensor]:
-        """By the rules that read samples through the encoder, (n, K); without those that have nothing to judge by."""
-        vectors = self._compute_directions(rows)
-        encoder_scores = None if received is None else objective.encoded_scores(received, vectors)
-        encoder_scores = None if encoder_scores is None else encoder_scores.to(exact_on(z.device))
-        scores = {RULE: encoder_scores, POOL: objective.pooled(state, z, encoder_scores)}
-        own = self._fit_own_discriminant(objective.num_classes)
-        if own is not None:
-            logits = exact(objective.logits(state, z)).cpu()
-            scores[OWN_RULE] = own.scores(vectors)
-            scores[OWN_POOL] = opinion_pool(logits, own.class_scores(vectors), own.counts)
-        return {
-            rule: rule_scores.to(exact_on(z.device)) for rule, rule_scores in scores.items() if rule_scores is not None
-        }
-
-    def _fit_own_discriminant(self, num_classes: int) -> OwnDiscriminant | None:
+    def fit_own_discriminant(self, num_classes: int) -> OwnDiscriminant | None:
         """Of the client's own training samples, its shrinkage chosen on its validation samples."""
         train, validation = self.data.train, self.data.validation
         entry = _discriminants.get(train)
         if entry is None or entry[0] != self.encoder.fingerprint:
             own = own_discriminant(
-                self._compute_directions(train),
+                self.directions(train),
                 train.labels.cpu(),
                 num_classes,
-                self._compute_directions(validation),
+                self.directions(validation),
                 validation.labels.cpu(),
             )
             _discriminants[train] = entry = self.encoder.fingerprint, own
@@ -107,15 +92,79 @@ class Encoded:
         return replace(evaluation, correct={**evaluation.correct, RULE: tuple(right)})
 
     def _count_right(self, rows: Rows, scores: Callable[[Tensor], Tensor | None]) -> int:
-        row_scores = scores(self._compute_directions(rows)) if len(rows) else None
+        row_scores = scores(self.directions(rows)) if len(rows) else None
         return 0 if row_scores is None else int((row_scores.argmax(dim=1) == rows.labels.cpu()).sum())
 
-    def _compute_directions(self, rows: Rows) -> Tensor:
+    def as_encoder_reads(self, rows: Rows) -> Rows:
+        """The samples that the client's model reads as `rows`: of texts the encoder may have another tokenizer."""
+        for part in ("test", "validation", "train"):
+            if rows is getattr(self.model_data, part):
+                encoder_rows: Rows = getattr(self.data, part)
+                return encoder_rows
+        same_inputs = self.data.test is self.model_data.test
+        return rows if same_inputs or self.data.unheld is None else self.data.unheld.read()
+
+    def directions(self, rows: Rows) -> Tensor:
+        """z^ of samples, (n, d) float64; computed once."""
         entry = _directions.get(rows)
         if entry is None or entry[0] != self.encoder.fingerprint:
             vectors = directions(self.features(rows))
             _directions[rows] = entry = self.encoder.fingerprint, vectors
         return entry[1]
+
+
+class SpaceScores:
+    """One evaluation of a client by the rules that read samples through the encoder. The validation samples come first:
+    by these each pool's weight is chosen, which is 1/2 where there are none.
+
+    Args:
+        state: as it is judged; it gets the weight of the rule `pool`. received: what has just come.
+        keep_weight: called with that weight where it is another than the last evaluation's.
+    """
+
+    def __init__(
+        self,
+        encoded: Encoded,
+        objective: Objective,
+        state: ClientState,
+        received: Payload | None,
+        keep_weight: Callable[[float], object],
+    ):
+        self.encoded, self.objective, self.state, self.received = encoded, objective, state, received
+        self.keep_weight = keep_weight
+        self.own = encoded.fit_own_discriminant(objective.num_classes)
+        self.own_weight = EQUAL_WEIGHT
+
+    def __call__(self, rows: Rows, z: Tensor) -> dict[str, Tensor]:
+        """Rule -> (n, K) of samples and their features; without the rules that have nothing to judge by."""
+        vectors = self.encoded.directions(self.encoded.as_encoder_reads(rows))
+        scores = None if self.received is None else self.objective.encoded_scores(self.received, vectors)
+        scores = None if scores is None else scores.to(exact_on(z.device))
+        if rows is self.encoded.model_data.validation:
+            self._choose_weights(rows.labels, z, vectors, scores)
+        scores_by_rule = {RULE: scores, POOL: self.objective.pooled(self.state, z, scores)}
+        if self.own is not None:
+            scores_by_rule[OWN_RULE] = self.own.scores(vectors).to(exact_on(z.device))
+            scores_by_rule[OWN_POOL] = self._pool_own(self.own, z, vectors, self.own_weight)
+        return {rule: rule_scores for rule, rule_scores in scores_by_rule.items() if rule_scores is not None}
+
+    def _choose_weights(self, labels: Tensor, z: Tensor, vectors: Tensor, scores: Tensor | None) -> None:
+        def pool(weight: float) -> Tensor:
+            pooled = self.objective.pooled(replace(self.state, pool_weight=weight), z, scores)
+            assert pooled is not None
+            return pooled
+
+        if scores is not None and self.objective.pooled(self.state, z, scores) is not None:
+            weight = choose_weight(pool, labels)
+            if weight != self.state.pool_weight:
+                self.keep_weight(weight)
+            self.state.pool_weight = weight
+        if self.own is not None:
+            self.own_weight = choose_weight(partial(self._pool_own, self.own, z, vectors), labels)
+
+    def _pool_own(self, own: OwnDiscriminant, z: Tensor, vectors: Tensor, weight: float) -> Tensor:
+        logits, device = self.objective.logits(self.state, z), exact_on(z.device)
+        return opinion_pool(exact(logits), own.class_scores(vectors).to(device), own.counts.to(device), weight)
 
 
 class EncoderSpace(Feature):
@@ -137,10 +186,12 @@ class EncoderSpace(Feature):
     def description(self) -> Mapping[str, object]:
         return {} if self.encoded is None else self.encoded.description
 
-    def scores(self, state: ClientState, received: Payload | None) -> Scores | None:
+    def scores(self, state: ClientState, instruction: Instruction) -> Scores | None:
         if self.encoded is None:
             return None
-        return partial(self.encoded.scores, self.client.objective, state, received)
+        # prediction reads it there
+        keep_weight = self.client.store(instruction.run).save_pool_weight
+        return SpaceScores(self.encoded, self.client.objective, state, instruction.payload, keep_weight)
 
     def before_upload(self, state: ClientState) -> None:
         state.encoded = None if self.encoded is None else self.encoded.training
@@ -157,6 +208,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
     """
     if not run.encodes:
         return None
+    model_data = data
     settings, site_encoder = run.settings, text(node, "encoder") or text(node, "privacy-encoder")
     name = site_encoder or settings.encoder
     if has_place(name) and not site_encoder and not simulated:
@@ -179,7 +231,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
                 "texts; give an encoder of texts, as hf:<hub id or path>.",
                 public("encoder-texts"),
             )
-    return Encoded(encoder, data, name, run.private)
+    return Encoded(encoder, data, model_data, name, run.private)
 
 
 @lru_cache(maxsize=2)

@@ -78,13 +78,14 @@ def discriminant_scores(z: Tensor, prototypes: PrototypeSet, covariance: Tensor,
 
 
 def covariance_of_sums(
-    sums: Tensor, counts: Tensor, moment: Tensor, shrinkage: float, around_the_mean: bool = False
+    sums: Tensor, counts: Tensor, moment: Tensor, shrinkage: float | None, around_the_mean: bool = False
 ) -> Tensor:
-    """Sigma of all rows around their class means, from what adds up over clients:
+    """Sigma of all samples around their class means, from what adds up over clients:
 
         S = (M - sum_j s_j s_j^T / n_j) / n,    Sigma = (1 - shrinkage) S + shrinkage (tr S / d) I
 
     sums: s_j, (K, d). counts: n_j, (K,), 0 for a class without rows. moment: M, the sum of all z z^T, (d, d).
+    shrinkage: None for that of `oracle_approximating_shrinkage`.
     around_the_mean: S is the total covariance, around the one mean of all rows: (M - s s^T / n) / n, s = sum_j s_j, the
     sum of that within classes and that between their means. Returns (d, d) float64, positive definite whatever the sums
     are: the identity where S is zero or none.
@@ -101,7 +102,21 @@ def covariance_of_sums(
     if not float(values.max()) > noise:
         return identity
     values = values.clamp_min(SMALLEST * float(values.clamp_min(0).mean()))
+    if shrinkage is None:
+        shrinkage = oracle_approximating_shrinkage(values, float(counts.sum()))
     return (1 - shrinkage) * (axes * values) @ axes.T + shrinkage * values.mean() * identity
+
+
+def oracle_approximating_shrinkage(values: Tensor, count: float) -> float:
+    """How far a covariance of `count` Gaussian samples is to be shrunk towards a sphere for the least expected squared
+    error: OAS (Chen, Wiesel, Eldar, Hero, 2010), of the covariance alone.
+
+    values: its eigenvalues, (d,). Returns a number in [0, 1].
+    """
+    d = len(values)
+    of_squares, squared_sum = float(values.square().sum()), float(values.sum()) ** 2
+    excess = (count + 1) * (of_squares - squared_sum / d)
+    return 1.0 if excess <= 0 else min(1.0, (of_squares + squared_sum) / excess)
 
 
 def linear_discriminant(means: Tensor, counts: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:

@@ -5,9 +5,15 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.covariance import OAS
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from protosphere.prototypes.prediction import discriminant_scores, pooled_covariance
+from protosphere.prototypes.prediction import (
+    covariance_of_sums,
+    discriminant_scores,
+    oracle_approximating_shrinkage,
+    pooled_covariance,
+)
 from protosphere.prototypes.prototype_set import PrototypeSet, class_means
 
 
@@ -77,3 +83,28 @@ def test_errors_say_what_is_missing():
     features[3, 1] = math.inf
     with pytest.raises(ValueError, match=r"not finite.*diverged"):
         pooled_covariance(features, labels, class_means(features, labels, 2))
+
+
+@pytest.mark.parametrize(("count", "dim"), [(8, 20), (50, 20), (3000, 5)])
+def test_the_shrinkage_that_fits_the_number_of_samples_is_scikit_learns(count, dim):
+    rng = torch.Generator().manual_seed(count)
+    mixing = torch.randn(dim, dim, generator=rng, dtype=torch.float64)
+    points = torch.randn(count, dim, generator=rng, dtype=torch.float64) @ mixing
+    values = torch.linalg.eigvalsh(points.T @ points / count)
+    expected = OAS(assume_centered=True).fit(points.numpy()).shrinkage_
+    assert oracle_approximating_shrinkage(values, count) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_sphere_is_shrunk_whole():
+    assert oracle_approximating_shrinkage(torch.full((4,), 0.3, dtype=torch.float64), 10) == 1.0
+
+
+def test_of_sums_it_is_the_oas_covariance_of_all_residuals():
+    rng = torch.Generator().manual_seed(7)
+    labels = torch.arange(60) % 3
+    features = torch.randn(60, 12, generator=rng, dtype=torch.float64) * torch.linspace(0.2, 2, 12) + labels[:, None]
+    sums = torch.stack([features[labels == j].sum(dim=0) for j in range(3)])
+    residuals = features - (sums / 20)[labels]
+    found = covariance_of_sums(sums, torch.full((3,), 20.0), features.T @ features, None)
+    expected = OAS(assume_centered=True).fit(residuals.numpy()).covariance_
+    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=1e-6, atol=1e-9)

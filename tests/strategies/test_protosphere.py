@@ -54,7 +54,7 @@ def uploads_of(objective, features, labels, round_number=1):
     return {p: objective.upload(state, round_number) for p, state in states.items()}
 
 
-@pytest.mark.parametrize("shrinkage", [0.0, 0.2])
+@pytest.mark.parametrize("shrinkage", [1e-9, 0.2])
 def test_of_classes_held_alike_it_is_scikit_learn_s_discriminant_of_all_rows(shrinkage):
     features, labels = rows()
     server, objective = halves(**{"protosphere.shrinkage": shrinkage})
@@ -84,7 +84,7 @@ def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
     """Sigma and mu by loops over clients, classes and rows."""
     features, labels = rows(1)
     labels = torch.where((torch.arange(N) < 120) & (labels == 3), 0, labels)  # the first client lacks a class
-    server, objective = halves(**{"protosphere.shrinkage": 0.0, "protosphere.outliers": "keep"})
+    server, objective = halves(**{"protosphere.shrinkage": 1e-9, "protosphere.outliers": "keep"})
     uploads = uploads_of(objective, features, labels)
     state = server.aggregate(uploads, {}, 1).state
     of, ends = normalize(features.double(), dim=1), np.cumsum([0, *SIZES.values()])
@@ -106,7 +106,8 @@ def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
     assert np.allclose(found[2], moment, rtol=1e-3, atol=1e-2)
 
 
-def test_the_pool_is_the_product_of_both_posteriors_with_the_client_s_own_classes_before():
+@pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
+def test_the_pool_is_the_weighted_product_of_both_posteriors_with_the_client_s_own_classes_before(weight):
     _, objective = halves()
 
     class Head:
@@ -114,12 +115,13 @@ def test_the_pool_is_the_product_of_both_posteriors_with_the_client_s_own_classe
             return 3 * z[:, :K]
 
     counts = torch.tensor([30, 10])
-    state = ClientState(Head(), prototypes=PrototypeSet(torch.tensor([0, 2]), torch.zeros(2, D), counts))
+    prototypes = PrototypeSet(torch.tensor([0, 2]), torch.zeros(2, D), counts)
+    state = ClientState(Head(), prototypes=prototypes, pool_weight=weight)
     z, scores = torch.randn(6, D), torch.randn(6, K, dtype=torch.float64)
     priors = np.array([30, 0, 10, 0]) + 1 / K
     own = torch.softmax(3 * z[:, :K].double(), dim=1)
     shared = torch.softmax(scores, dim=1).numpy() * priors
-    expected = own.numpy() * shared / shared.sum(axis=1, keepdims=True)
+    expected = own.numpy() ** (1 - weight) * (shared / shared.sum(axis=1, keepdims=True)) ** weight
     assert np.allclose(objective.pooled(state, z, scores).exp(), expected)
     assert torch.allclose(objective.pooled(state, z, None).exp(), own)
     # of a class that nobody spoke for the space says no more than the client's own priors
@@ -241,7 +243,7 @@ def test_the_bound_of_a_message_is_no_temperature():
     of = normalize(features.double(), dim=1)
     found = []
     for bound in (1e9, 1e4, 20.0):
-        server, objective = halves(**{"max-prototype-norm": bound, "protosphere.shrinkage": 0.0})
+        server, objective = halves(**{"max-prototype-norm": bound, "protosphere.shrinkage": 1e-9})
         received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
         norms = [float(tensor.norm()) for tensor in received["discriminant"].tensors.values()]
         assert max(norms) <= bound

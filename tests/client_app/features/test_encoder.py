@@ -1,5 +1,7 @@
 """The rules without an exchange in a public encoder's space, `encoder-local` and `pool-local`, of every method."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from flwr.app import Context, RecordDict
@@ -11,7 +13,9 @@ from protosphere.launch.grid import run_in_process
 from protosphere.models.encoder import public_encoder
 from protosphere.prototypes.own_discriminant import own_discriminant
 from protosphere.record.folder import RunFolder
+from protosphere.serving.predict import open_trained
 from protosphere.strategies import read_settings
+from protosphere.strategies.encoder_space import choose_weight
 
 QUICK = {"models": "tiny_perceptron", "feature-dim": 10, "max-samples": 300, "rounds": 2, "device": "cpu", "clients": 3}
 CLIENTS = 3
@@ -81,14 +85,24 @@ def test_they_are_the_discriminant_of_the_clients_own_directions_alone_and_times
 
         parts = directions_of(data.train), data.train.labels, 10, directions_of(data.validation), data.validation.labels
         own = own_discriminant(*parts)
-        asked = directions_of(data.test)
-        with torch.no_grad():
-            posterior = state.module(data.transform(data.test.inputs)).double().softmax(dim=1)
         counts = torch.bincount(data.train.labels, minlength=10).double()
-        scores = own.class_scores(asked)
-        scores = torch.where(scores.isinf(), scores.masked_fill(scores.isinf(), torch.inf).amin(1, True), scores)
-        in_space = (scores.exp() * (counts + 0.1) / (counts.sum() + 1)).double()
-        pooled = posterior * in_space / in_space.sum(dim=1, keepdim=True)
+
+        def posteriors(rows, vectors, data=data, state=state, own=own, counts=counts):
+            with torch.no_grad():
+                of_model = state.module(data.transform(rows.inputs)).double().softmax(dim=1)
+            scores = own.class_scores(vectors)
+            scores = torch.where(scores.isinf(), scores.masked_fill(scores.isinf(), torch.inf).amin(1, True), scores)
+            return of_model, (scores + ((counts + 0.1) / (counts.sum() + 1)).log()).softmax(dim=1)
+
+        validation = posteriors(data.validation, parts[3])
+
+        def pool(weight, pair=validation):
+            return (pair[0] ** (1 - weight) * pair[1] ** weight).log()
+
+        asked = directions_of(data.test)
+        of_model, of_space = posteriors(data.test, asked)
+        weight = choose_weight(pool, data.validation.labels)
+        pooled = of_model ** (1 - weight) * of_space**weight
         expected = {"encoder-local": own.scores(asked), "pool-local": pooled}
         for rule, rule_scores in expected.items():
             share = float((rule_scores.argmax(dim=1) == data.test.labels).double().mean())
@@ -108,3 +122,27 @@ def test_the_encoder_goes_by_its_old_name_too(name):
 def test_two_encoders_by_both_names_are_refused():
     with pytest.raises(SettingError, match="by its old name `privacy-encoder`"):
         read_settings({"strategy": "fedproto", "encoder": "handcrafted", "privacy-encoder": "random"})
+
+
+def test_the_pools_weight_is_chosen_on_validation_samples_and_kept_for_prediction():
+    all_lines, folder = lines({"strategy": "protosphere", "validation-share": 0.3, "rounds": 4, "max-samples": 600})
+    weights = []
+    for partition in range(CLIENTS):
+        node = {"partition-id": partition, "num-partitions": CLIENTS}
+        client = Client(Context(1, 2, node, RecordDict(), RunFolder(folder).settings()))
+        trained = open_trained(client.store(folder.name).folder, "cpu")
+        weights.append(trained.state.pool_weight)
+        received, data, state = client.store(folder.name).load_received()[0], client.data, client.restore(folder.name)
+        encoder = public_encoder("handcrafted", tuple(data.transform.shape), QUICK["feature-dim"])
+        vectors = normalize(encoder.together(data.transform.plain(data.validation.inputs)).double(), dim=1)
+        with torch.no_grad():
+            z = state.module.features(data.transform(data.validation.inputs))
+            scores = client.objective.encoded_scores(received, vectors)
+
+            def pool(weight, client=client, state=state, z=z, scores=scores):
+                return client.objective.pooled(replace(state, pool_weight=weight), z, scores)
+
+            assert weights[-1] == choose_weight(pool, data.validation.labels)
+        share = float((pool(weights[-1]).argmax(dim=1) == data.validation.labels).double().mean())
+        assert all_lines[-1]["clients"][str(partition)]["evaluation"]["pool"][1] == pytest.approx(share)
+    assert set(weights) != {0.5}

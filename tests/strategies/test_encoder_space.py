@@ -1,0 +1,49 @@
+"""The pool of a private model and a discriminant, and what the discriminant weighs in it."""
+
+import numpy as np
+import pytest
+import torch
+
+from protosphere.strategies.encoder_space import PRIOR, choose_weight, opinion_pool
+
+K = 4
+COUNTS = torch.tensor([10.0, 10, 10, 10], dtype=torch.float64)
+
+
+def log_odds(labels, right):
+    """Scores by which a share of the samples is right, sure of itself."""
+    rng = torch.Generator().manual_seed(len(labels))
+    shifted = torch.where(torch.rand(len(labels), generator=rng) < right, labels, (labels + 1) % K)
+    return 3.0 * torch.nn.functional.one_hot(shifted, K).double()
+
+
+def pool_of(model, space):
+    return lambda weight: opinion_pool(model, space, COUNTS, weight)
+
+
+def test_it_is_the_most_likely_of_the_tenths_under_its_prior_by_a_naive_search():
+    labels = torch.randint(K, (50,), generator=torch.Generator().manual_seed(1))
+    model, space = log_odds(labels, 0.8), log_odds(labels[:50], 0.6)
+    pool = pool_of(model, space)
+    likelihoods = []
+    for tenths in range(11):
+        w, log_likelihood = tenths / 10, 0.0
+        for row, label in zip(pool(w).numpy(), labels.tolist(), strict=True):
+            log_likelihood += row[label] - np.log(np.exp(row).sum())
+        likelihoods.append(log_likelihood - PRIOR * (2 * w - 1) ** 2)
+    assert choose_weight(pool, labels) == np.argmax(likelihoods) / 10
+
+
+@pytest.mark.parametrize(("of_model", "of_space", "where"), [(0.95, 0.3, (0, 0.3)), (0.3, 0.95, (0.7, 1))])
+def test_of_many_samples_it_goes_to_the_one_that_is_right(of_model, of_space, where):
+    labels = torch.randint(K, (400,), generator=torch.Generator().manual_seed(2))
+    weight = choose_weight(pool_of(log_odds(labels, of_model), log_odds(labels[:400], of_space)), labels)
+    assert where[0] <= weight <= where[1]
+
+
+def test_few_samples_move_it_little_and_none_not_at_all():
+    labels = torch.tensor([2])
+    right, wrong = log_odds(labels, 1.1), log_odds(labels, -1)
+    assert 0.5 < choose_weight(pool_of(wrong, right), labels) < 1
+    nothing = torch.zeros(0, K, dtype=torch.float64)
+    assert choose_weight(pool_of(nothing, nothing), labels[:0]) == 0.5
