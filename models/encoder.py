@@ -3,6 +3,8 @@
     u = R h(x) - c,   h frozen, in eval mode, float32, one row at a time where a release is made of it
 
     handcrafted                   features without weights (models/handcrafted.py), of images and of numbers
+    dinov2-small, clip-vit-b32    of images, and minilm of texts: short for the hub's (`ENCODERS` of core/settings.py)
+    resnet50                      or another torchvision network, with the weights that torchvision fetches for it
     random                        a seeded network, for tests and demonstrations
     hf:<hub id or path>           an encoder of texts or, where the inputs are images, of images, frozen whole
     <torchvision name>@<path>     a torchvision network with weights from a file (.safetensors, or torch's own)
@@ -32,12 +34,22 @@ from protosphere.models.split import probe
 from protosphere.models.text import encoder_name, reads_text, seed_name, text_backbone
 
 RANDOM, HANDCRAFTED = "random", "handcrafted"
+# short name -> size, licence: for whoever chooses
+ABOUT = {
+    HANDCRAFTED: "no weights to fetch",
+    "dinov2-small": "images, 384 features, 22 M parameters, 88 MB, Apache-2.0",
+    "clip-vit-b32": "images, 768 features, 88 M parameters, 605 MB to fetch (its half of texts comes along), MIT",
+    "resnet50": "images, 2,048 features, 24 M parameters, 98 MB, weights by torchvision (BSD-3)",
+    "minilm": "texts, 384 features, 23 M parameters, 91 MB, Apache-2.0",
+}
 USUAL = "encoder"  # what a file's callable is called, where nothing else is said
 AT = "@"
 SMALLEST = 64  # pixels of the shorter side that torchvision's networks get
 # of the pictures that torchvision's weights were trained on
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WIDTH = 256  # of the random networks
+SMALL = 1_000_000  # parameters of a network that reads a sample as fast as a file of its features is read
+CPU = torch.device("cpu")
 
 
 class Encoder:
@@ -58,6 +70,7 @@ class Encoder:
     def __init__(self, name: str, network: nn.Module, input_shape: tuple[int, ...], dim: int):
         self.name = public_name(name)
         self.network = network.float().eval().requires_grad_(False)
+        self._copy: nn.Module | None = None  # on a GPU
         self.shape = input_shape
         shape = probe(self.network, input_shape)
         if len(shape) not in (2, 4):
@@ -98,18 +111,39 @@ class Encoder:
         return torch.stack(rows) if rows else torch.empty(0, len(self.mixing))
 
     @torch.no_grad()
-    def together(self, inputs: Tensor) -> Tensor:
-        """As a call gives it but for the last bits, and sooner: all rows at once, unless that fails or differs."""
+    def together(self, inputs: Tensor, device: torch.device = CPU) -> Tensor:
+        """As a call gives it but for the last bits, and sooner: all samples at once, unless that fails or differs. On a
+        GPU products have bfloat16 factors where it has these, and the last bits are others than on a CPU.
+
+        Returns:
+            (n, d) float32 on the CPU.
+        """
         try:
-            network_gives: Tensor = drawn(0, lambda: self.network(inputs))
-            features = self._mix(network_gives)
-            ends = torch.stack([self._encode_one(row.cpu()) for row in (inputs[:1], inputs[-1:])])
-            if features.shape == (len(inputs), len(self.mixing)) and bool(_is_near(features[[0, -1]], ends)):
+            features = self._encode_on(device, inputs)
+            ends = torch.stack([self._encode_on(device, one)[0] for one in (inputs[:1], inputs[-1:])])
+            if features.shape == (len(inputs), len(self.mixing)) and bool(_is_near(features[[0, -1]], ends, device)):
                 return features
         except Exception:
             # which rows it fails on one at a time will show
             pass
         return self(inputs)
+
+    def _encode_on(self, device: torch.device, inputs: Tensor) -> Tensor:
+        if device.type == CPU.type:
+            network_gives: Tensor = drawn(0, lambda: self.network(inputs.cpu()))
+            return self._mix(network_gives)
+        if self._copy is None or next(self._copy.parameters(), self.mixing).device != device:
+            # the original stays where a row at a time is encoded
+            self._copy = deepcopy(self.network).to(device)
+        network, in_bf16 = self._copy, device.type == "cuda" and torch.cuda.is_bf16_supported()
+        with torch.autocast(device.type, torch.bfloat16, enabled=in_bf16):
+            network_gives = drawn(0, lambda: network(inputs.to(device)))
+        return self._mix(network_gives.cpu())
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether it costs enough to be asked for a sample only once."""
+        return sum(parameter.numel() for parameter in self.network.parameters()) > SMALL
 
     def _safe(self, row: Tensor) -> Tensor:
         try:
@@ -146,11 +180,14 @@ def check_encoder(name: str) -> None:
     """
     if name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name) or all(name.partition(AT)):
         return
-    raise ModelError(
-        f"the encoder {name!r} is none: give {HANDCRAFTED}, {RANDOM}, hf:<hub id or path>, <torchvision name>@<file of "
-        "weights>, package.module:callable or a file.",
-        public("encoder-name"),
-    )
+    from protosphere.models.vision import classifier_names
+
+    if name not in classifier_names():
+        raise ModelError(
+            f"the encoder {name!r} is none: give {', '.join(ABOUT)}, another network of torchvision's, {RANDOM}, "
+            "hf:<hub id or path>, <torchvision name>@<file of weights>, package.module:callable or a file.",
+            public("encoder-name"),
+        )
 
 
 def has_place(name: str) -> bool:
@@ -234,10 +271,10 @@ class Vision(nn.Module):
     """A torchvision network without its classifier: (n, C, H, W) from -1 to 1, of 1 or 3 channels -> (n, w).
 
     Args:
-        name: `<torchvision name>@<path>`.
+        name: `<torchvision name>@<path>`, or the name alone for torchvision's own weights.
 
     Raises:
-        ModelError: no such network or file, or the file lacks weights of it.
+        ModelError: no such network or file, the file lacks weights of it, or torchvision's cannot be fetched.
     """
 
     mean: Tensor
@@ -263,7 +300,7 @@ class Vision(nn.Module):
         grown = max(1.0, SMALLEST / min(input_shape[1:]))
         self.size = [round(side * grown) for side in input_shape[1:]]
         self.network = vision_backbone(kind, (3, *self.size))
-        _load(self.network, path, name)
+        _load(self.network, path or _fetched(kind), name)
         self.register_buffer("mean", torch.tensor(MEAN).view(3, 1, 1))
         self.register_buffer("std", torch.tensor(STD).view(3, 1, 1))
 
@@ -272,6 +309,28 @@ class Vision(nn.Module):
         images = nn.functional.interpolate(x, self.size, mode="bilinear") if [*x.shape[2:]] != self.size else x
         features: Tensor = self.network(((images + 1) / 2 - self.mean) / self.std)
         return features
+
+
+def _fetched(kind: str) -> str:
+    """The file of torchvision's own weights of a network, fetched where it is not there yet.
+
+    Raises:
+        ModelError: it cannot be fetched.
+    """
+    from torchvision.models import get_model_weights
+
+    weights = get_model_weights(kind).DEFAULT
+    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
+    if not file.exists():
+        try:
+            weights.get_state_dict(progress=False, check_hash=True)
+        except OSError as error:
+            raise ModelError(
+                f"the weights of the encoder {kind!r} cannot be fetched from {weights.url} "
+                f"({' '.join(str(error).split())[:200]}); put that file at {file}, or name one as {kind}{AT}FILE.",
+                public("part-not-loaded", part="encoder's weights"),
+            ) from error
+    return str(file)
 
 
 def _load(network: nn.Module, path: str, name: str) -> None:
@@ -317,9 +376,10 @@ def _centre(network: nn.Module, width: int, name: str) -> Tensor:
     return centre
 
 
-def _is_near(features: Tensor, alone: Tensor) -> Tensor:
+def _is_near(features: Tensor, alone: Tensor, device: torch.device) -> Tensor:
     """Whether rows differ by no more than rounding does."""
-    return (features - alone).norm() <= 1e-3 * alone.norm() + 1e-6
+    share = 1e-3 if device.type == CPU.type else 2e-2
+    return (features - alone).norm() <= share * alone.norm() + 1e-6
 
 
 def _seed(name: str, dim: int) -> int:

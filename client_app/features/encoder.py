@@ -7,12 +7,15 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from protosphere.client_app.feature import Feature, LoadData, Scores
+from protosphere.client_app.features.encoder_cache import cached
 from protosphere.client_app.site import NodeConfig, simulated, text
 from protosphere.core.devices import exact, exact_on
 from protosphere.core.errors import ModelError, SettingError, public
-from protosphere.core.settings import shown
+from protosphere.core.home import home
+from protosphere.core.settings import full_encoder_name, shown
 from protosphere.data.client_data import ClientData, Rows, TokenTransform
 from protosphere.models.encoder import Encoder, has_place, public_encoder
 from protosphere.models.text import Tokens, reads_text
@@ -59,9 +62,26 @@ class Encoded:
 
     def features(self, rows: Rows) -> Tensor:
         """u, (n, d)."""
-        inputs, encode = rows.inputs.cpu(), self.encoder if self.alone else self.encoder.together
-        chunks = [encode(self.data.transform(chunk)) for chunk in inputs.split(ROWS_AT_ONCE) if len(chunk)]
-        return torch.cat(chunks) if chunks else torch.empty(0, len(self.encoder.mixing))
+        if not self.encoder.has_weights or not len(rows):
+            return self._encode(rows)
+        # on another kind of device the last bits are others
+        device = "cpu" if self.alone else rows.inputs.device.type
+        facts = {"encoder": self.encoder.fingerprint, "device": device, "alone": self.alone}
+        facts |= {"input": self.data.transform.to_dict()}
+        return cached(home() / "cache" / "features", facts, rows.inputs, lambda: self._encode(rows))
+
+    def _encode(self, rows: Rows) -> Tensor:
+        encode = self.encoder if self.alone else partial(self.encoder.together, device=rows.inputs.device)
+        # on a terminal, and not for what is done at once
+        chunks = tqdm(
+            rows.inputs.cpu().split(ROWS_AT_ONCE),
+            f"reading {len(rows)} samples through {self.encoder.name}",
+            leave=False,
+            delay=2,
+            disable=None,
+        )
+        features = [encode(self.data.transform(chunk)) for chunk in chunks if len(chunk)]
+        return torch.cat(features) if features else torch.empty(0, len(self.encoder.mixing))
 
     def fit_own_discriminant(self, num_classes: int) -> OwnDiscriminant | None:
         """Of the client's own training samples, its shrinkage chosen on its validation samples."""
@@ -209,7 +229,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
     if not run.encodes:
         return None
     model_data = data
-    settings, site_encoder = run.settings, text(node, "encoder") or text(node, "privacy-encoder")
+    settings, site_encoder = run.settings, full_encoder_name(text(node, "encoder") or text(node, "privacy-encoder"))
     name = site_encoder or settings.encoder
     if has_place(name) and not site_encoder and not simulated:
         raise SettingError.public(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from protosphere.cli.settings_tables import PAGE, ROOT, ROW, all_settings
 from protosphere.models import FAMILIES
+from protosphere.models.encoder import ABOUT
 from protosphere.models.small import SMALL
 from protosphere.strategies import METHODS, load_method
 from protosphere.strategies.contract import Options
@@ -34,6 +35,7 @@ def models() -> Iterator[tuple[str, str]]:
     yield "ours, by name", ", ".join(SMALL)
     yield "torchvision's", "any of its classifiers by name: resnet18, mobilenet_v3_small, vit_b_16, ..."
     yield "hub", "hf:<id or path>: an encoder of texts, `?trainable=N` for its last N layers"
+    yield "public encoders", "; ".join(f"{name} ({about})" for name, about in ABOUT.items())
     yield "your own", "package.module:callable, ./file.py or ./file.py:NAME (docs/adding-a-model.md)"
 
 

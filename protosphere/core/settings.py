@@ -86,6 +86,19 @@ AtLeastTwo = Annotated[int, Field(ge=2, lt=2**31)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 NotEmpty = Annotated[str, AfterValidator(_not_empty)]
 
+# short names of public encoders, and what `encoder` then is
+ENCODERS = {
+    "dinov2-small": "hf:facebook/dinov2-small",
+    "clip-vit-b32": "hf:openai/clip-vit-base-patch32",
+    "minilm": "hf:sentence-transformers/all-MiniLM-L6-v2",
+}
+
+
+def full_encoder_name(name: str) -> str:
+    """What a short name of `ENCODERS` stands for; any other name as it is."""
+    return ENCODERS.get(name, name)
+
+
 RULES = ("local-prototypes", "global-prototypes", "classifier", "discriminant")
 RECEIVED = "received"  # the rule of methods that share weights: the classifier of what has just come
 
@@ -142,7 +155,7 @@ class Settings(BaseModel):
     optimizer_state: Literal["fresh", "persistent"] = "fresh"
     shared_init: bool = True
     feature_dim: AtLeastTwo = 64
-    encoder: str = ""
+    encoder: Annotated[str, AfterValidator(full_encoder_name)] = ""
     feature_activation: Literal["linear", "relu"] = "linear"
     prototype_weight: NotNegative = 10.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"

@@ -67,6 +67,8 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
         for name in names:
             refuse_other_inputs(data, reads_text(name))
             _refuse_unfit(name, data, settings)
+        if here and run.encodes:
+            _refuse_encoder(data, settings)
 
 
 def _refuse_unfit(name: str, data: Decoded, settings: Settings) -> None:
@@ -76,6 +78,20 @@ def _refuse_unfit(name: str, data: Decoded, settings: Settings) -> None:
     else:
         shape = tuple(map(int, data.inputs.shape[1:]))
         _built(name, shape, settings.feature_dim, len(data.class_names), settings.feature_activation)
+
+
+def _refuse_encoder(data: Decoded, settings: Settings) -> None:
+    """Have the public encoder that clients of this machine will have; weights of a hub are fetched.
+
+    Raises:
+        ModelError: it cannot be had, or does not fit the data.
+    """
+    from protosphere.client_app.features.encoder import loaded
+
+    if not isinstance(data.inputs, Texts):
+        loaded(settings.encoder, tuple(map(int, data.inputs.shape[1:])), settings.feature_dim)
+    elif reads_text(settings.encoder):
+        loaded(settings.encoder, (settings.max_tokens,), settings.feature_dim)
 
 
 @lru_cache(maxsize=64)
@@ -88,7 +104,7 @@ def _built(name: str, shape: tuple[int, ...], dim: int, num_classes: int, activa
 def without_retries(settings: Settings) -> Iterator[None]:
     """The hub's library says each attempt that failed; the last one's reason is in the error."""
     fetched = any(item not in BUILT_IN and not is_path(item) for item in listed(settings.dataset))
-    if not fetched and not any(map(reads_text, model_names(settings.models))):
+    if not fetched and not any(map(reads_text, [*model_names(settings.models), settings.encoder])):
         yield
         return
     from huggingface_hub.utils import logging as hub

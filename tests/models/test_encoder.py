@@ -1,16 +1,20 @@
 """Public encoders: frozen, one row at a time, the same wherever they lie; what is none, or not the same twice."""
 
 import copy
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torchvision
 from safetensors.torch import save_file
 from torch import nn
+from torchvision.models import ResNet18_Weights
 
 from protosphere.core.errors import ModelError
 from protosphere.core.plugins import load
-from protosphere.models.encoder import Encoder, check_encoder, has_place, public_encoder
+from protosphere.core.settings import ENCODERS, Settings
+from protosphere.models.encoder import ABOUT, Encoder, check_encoder, has_place, public_encoder
 
 IMAGE, FLAT, D = (3, 12, 12), (7,), 5
 OWN = """
@@ -160,6 +164,49 @@ def test_torchvisions_weights_come_from_a_file(weights):
     assert torch.allclose(first(row)[0], expected, atol=1e-4)
 
 
+def test_torchvisions_own_weights_come_from_where_torchvision_keeps_them(weights, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path / "hub"))
+    file = tmp_path / "hub" / "checkpoints" / Path(ResNet18_Weights.DEFAULT.url).name
+    file.parent.mkdir(parents=True)
+    (weights / "one.pth").rename(file)
+    rows = torch.rand(2, 1, 28, 28) * 2 - 1
+    found = public_encoder("resnet18", (1, 28, 28), D)
+    # drawn from another name, so that no two encoders share their mixing
+    network = public_encoder(f"resnet18@{file}", (1, 28, 28), D).network
+    with torch.no_grad():
+        assert torch.equal(found.network(rows), network(rows))
+    assert not has_place("resnet18")
+
+
+def test_weights_that_cannot_be_fetched_are_one_sentence_with_the_place_where_they_belong(monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.hub, "_hub_dir", str(tmp_path))
+    # a place without the file stands for a machine without a network
+    url = f"file://{tmp_path}/resnet18-f37072fd.pth"
+    monkeypatch.setattr(ResNet18_Weights.DEFAULT, "_value_", replace(ResNet18_Weights.DEFAULT.value, url=url))
+    with pytest.raises(ModelError, match="cannot be fetched from file") as refused:
+        public_encoder("resnet18", IMAGE, D)
+    assert f"put that file at {tmp_path}/checkpoints/resnet18-f37072fd.pth" in str(refused.value)
+    assert str(tmp_path) not in refused.value.told
+
+
+def test_short_names_are_the_hubs_and_each_says_its_size_and_licence():
+    assert ENCODERS.keys() < ABOUT.keys()
+    for name, full in ENCODERS.items():
+        assert Settings(encoder=name).encoder == full
+        check_encoder(full)
+        assert "MB" in ABOUT[name]
+    assert Settings(encoder="resnet50").encoder == "resnet50"
+
+
+def test_on_a_device_of_its_own_it_gives_the_same(own):
+    """The path of a GPU, walked on the CPU: features of a copy of the network, all at once."""
+    encoder, rows = public_encoder("random", IMAGE, D), torch.randn(4, *IMAGE)
+    other = torch.device("meta")
+    # where the other device gives nothing that could be compared, samples are read one at a time
+    assert torch.equal(encoder.together(rows, other), encoder(rows))
+    assert torch.allclose(encoder.together(rows), encoder(rows), atol=1e-5)
+
+
 def test_other_weights_are_another_encoder(weights):
     tensors = torch.load(weights / "one.pth", weights_only=True)
     changed = copy.deepcopy(tensors)
@@ -189,7 +236,7 @@ def test_which_names_hold_a_place(name, there):
     assert has_place(name) == there
 
 
-@pytest.mark.parametrize("name", ["", "resnet18", "resnet18@", "@/weights.pth", "Random", "a b"])
+@pytest.mark.parametrize("name", ["", "resnet19", "resnet18@", "@/weights.pth", "Random", "a b"])
 def test_what_names_none_is_refused(name):
     with pytest.raises(ModelError):
         check_encoder(name)

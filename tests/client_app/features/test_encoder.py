@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torchvision
 from flwr.app import Context, RecordDict
 from torch.nn.functional import normalize
 
 from protosphere.client_app.client import Client
+from protosphere.client_app.features import encoder as encoder_module
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import run_in_process
-from protosphere.models.encoder import public_encoder
+from protosphere.models.encoder import Encoder, public_encoder
 from protosphere.prototypes.own_discriminant import own_discriminant
 from protosphere.record.folder import RunFolder
 from protosphere.serving.predict import open_trained
@@ -146,3 +148,21 @@ def test_the_pools_weight_is_chosen_on_validation_samples_and_kept_for_predictio
         share = float((pool(weights[-1]).argmax(dim=1) == data.validation.labels).double().mean())
         assert all_lines[-1]["clients"][str(partition)]["evaluation"]["pool"][1] == pytest.approx(share)
     assert set(weights) != {0.5}
+
+
+def test_a_large_encoder_reads_each_sample_once_for_all_runs(tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    torch.save(torchvision.models.resnet18().state_dict(), tmp_path / "weights.pth")
+    settings = {
+        "strategy": "protosphere",
+        "encoder": f"resnet18@{tmp_path}/weights.pth",
+        "max-samples": 90,
+        "rounds": 1,
+    }
+    first = evaluations(settings)
+    features_of_runs = list((tmp_path / "home" / "cache" / "features").iterdir())
+    # training, validation and test samples of each client
+    assert len(features_of_runs) == 3 * CLIENTS
+    monkeypatch.setattr(Encoder, "together", lambda *_, **__: pytest.fail("it was asked again"))
+    encoder_module._directions.clear()
+    assert evaluations(settings) == first
