@@ -31,6 +31,7 @@ METHODS = {
     "fedproto": "protosphere.strategies.fedproto",
     "protonorm": "protosphere.strategies.protonorm",
     "fedtgp": "protosphere.strategies.fedtgp",
+    "fedorgp": "protosphere.strategies.fedorgp",
     "tinyproto-fp": "protosphere.strategies.tinyproto:FP",
     "tinyproto-ft": "protosphere.strategies.tinyproto:FT",
     "fedpagr": "protosphere.strategies.fedpagr",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, kl_div, log_softmax, mse_loss, one_hot, softmax
+from torch.nn.functional import cosine_similarity, cross_entropy, kl_div, log_softmax, mse_loss, one_hot, softmax
 
 PULLS = ("mse", "l2", "l2-squared")
 CONTRASTS = ("mean", "none")
@@ -38,6 +38,17 @@ def prototype_pull(
         total = mse_loss(features, places, reduction="sum")
     rows = covered.sum().clamp(min=1)
     return total / (rows * features.shape[1] if reduction == "mse" else rows)
+
+
+def cosine_pull(features: Tensor, labels: Tensor, targets: Tensor, present: Tensor) -> Tensor:
+    """L_R of FedORGP: the mean of 1 - cos(z, t_y) over the samples whose class has a target; a scalar, 0 without any.
+
+    features: z, (n, d). labels: (n,) int64 in 0..K-1. targets: t, (K, d); rows of absent classes hold any finite value.
+    present: (K,) bool.
+    """
+    covered = present[labels]
+    distances = 1 - cosine_similarity(features, targets[labels], dim=1)
+    return torch.where(covered, distances, 0.0).sum() / covered.sum().clamp(min=1)
 
 
 def prototype_contrast(

@@ -1,12 +1,15 @@
-"""FedTGP's trainable prototypes: the server's module, its contrastive loss with adaptive margin, its training."""
+"""Trainable prototypes: the server's module, the losses of FedTGP and FedORGP, its training."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, normalize, one_hot
+
+PrototypeLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class TrainablePrototypes(nn.Module):
@@ -52,7 +55,7 @@ def contrastive_loss(vectors: Tensor, labels: Tensor, prototypes: Tensor, margin
     do not fit, and a label that is out of range or not present.
     """
     targets = _check_labels(vectors, labels, present)
-    return _loss(vectors, targets, prototypes[present], margin)
+    return margin_contrast(vectors, targets, prototypes[present], margin)
 
 
 def collapsed_loss(num_classes: int, margin: float) -> float:
@@ -73,7 +76,7 @@ def train_prototypes(
     vectors: Tensor,
     labels: Tensor,
     present: Tensor,
-    margin: float,
+    loss_of: PrototypeLoss,
     *,
     epochs: int,
     batch_size: int,
@@ -82,7 +85,8 @@ def train_prototypes(
     """Trains the module on the uploaded prototypes, in place; returns the last epoch's mean loss.
 
     vectors: (n, d), n >= 1, all uploads of a round, of the module's dtype and device; labels: (n,) int64;
-    present: (K,) bool. Each epoch takes all rows in a new order from `generator` (a CPU generator), in batches of
+    present: (K,) bool; loss_of: of vectors, their classes' places among the present ones, and the prototypes of these.
+    Each epoch takes all rows in a new order from `generator` (a CPU generator), in batches of
     which the last may be smaller. The loss returned is the mean over rows, each taken as its batch came by, before
     the step of that batch; it is not finite when training diverged, which the caller must check.
 
@@ -101,19 +105,35 @@ def train_prototypes(
         order = torch.randperm(len(vectors), generator=generator).to(vectors.device)
         for rows in order.split(batch_size):
             optimiser.zero_grad()
-            loss = _loss(vectors[rows], targets[rows], module()[classes], margin)
+            loss = loss_of(vectors[rows], targets[rows], module()[classes])
             loss.backward()
             optimiser.step()
             total += loss.detach() * len(rows)
     return float(total) / len(vectors)
 
 
-def _loss(vectors: Tensor, targets: Tensor, prototypes: Tensor, margin: float) -> Tensor:
-    """The loss over present classes alone: targets (n,) index the rows of prototypes (k, d)."""
+def margin_contrast(vectors: Tensor, targets: Tensor, prototypes: Tensor, margin: float) -> Tensor:
+    """FedTGP's loss over present classes alone: targets (n,) index the rows of prototypes (k, d)."""
     # A distance through a matrix product cancels far from the origin, and its gradient at 0 may be NaN.
     distances = torch.cdist(vectors, prototypes, compute_mode="donot_use_mm_for_euclid_dist")
     target_mask = one_hot(targets, len(prototypes)).to(distances.dtype)
     return cross_entropy(-(distances + margin * target_mask), targets)
+
+
+def orthogonality_loss(
+    vectors: Tensor, targets: Tensor, prototypes: Tensor, intra_weight: float, inter_weight: float
+) -> Tensor:
+    """L_OR of FedORGP (Eq. 3 to 5): intra_weight (1 - s) + inter_weight d, a scalar.
+
+    s is the mean cosine of a vector and its class's prototype, d that of a vector and the prototypes of other classes,
+    in absolute value; 0 where there is one class. vectors: (n, d). targets: (n,) index the rows of prototypes (k, d). A
+    vector or prototype of zeros has the cosine 0 with all.
+    """
+    cosines = normalize(vectors, dim=1) @ normalize(prototypes, dim=1).T
+    is_own = one_hot(targets, len(prototypes)).bool()
+    intra = cosines[is_own].mean()
+    inter = cosines[~is_own].abs().mean() if len(prototypes) > 1 else cosines.new_zeros(())
+    return intra_weight * (1 - intra) + inter_weight * inter
 
 
 def _check_labels(vectors: Tensor, labels: Tensor, present: Tensor) -> Tensor:

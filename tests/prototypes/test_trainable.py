@@ -1,6 +1,7 @@
 """FedTGP's trainable prototypes: the loss against a loop, closed forms, its gradients, and what training does."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from protosphere.prototypes.trainable import (
     adaptive_margin,
     collapsed_loss,
     contrastive_loss,
+    margin_contrast,
     train_prototypes,
 )
 
@@ -136,7 +138,7 @@ def train(module, vectors, labels, present, epochs=1, batch_size=8):
     """One call with plain SGD; what it does in rounds of FedTGP is written out in tests/strategies/test_fedtgp.py."""
     optimiser = torch.optim.SGD(module.parameters(), lr=0.01)
     shape = {"epochs": epochs, "batch_size": batch_size, "generator": torch.Generator()}
-    return train_prototypes(module, optimiser, vectors, labels, present, 2.0, **shape)
+    return train_prototypes(module, optimiser, vectors, labels, present, partial(margin_contrast, margin=2.0), **shape)
 
 
 BAD_ROWS = [

@@ -1,0 +1,102 @@
+"""Prototypes that the server trains on what clients upload: what FedTGP and FedORGP share.
+
+    P = F(E): an embedding a class, through Linear(d, d) -> ReLU -> Linear(d, d), kept across rounds
+
+Each round the module learns from all (p_ij, j) that were uploaded, by SGD on the method's loss, over the classes that
+were ever reported; one that is missing this round is sent as the module now has it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from protosphere.core.seeds import derive, generator
+from protosphere.models.optimiser import optimiser_tensors, restore_optimiser
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.trainable import PrototypeLoss, TrainablePrototypes, train_prototypes
+from protosphere.record.round import RunError
+from protosphere.strategies.contract import Figure, Outcome, ServerHalf, State, prototype_sets, to_everyone
+from protosphere.wire.payloads import Payload
+
+PREFIX = "module/"
+
+
+@dataclass(frozen=True)
+class Training:
+    """How the server trains: passes over a round's uploads, uploads a batch, and its SGD."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    momentum: float = 0.0
+
+
+class TrainedPrototypes(ServerHalf):
+    """Server half of such a method.
+
+    Attributes:
+        prefix: of its settings, and of the seeds of its training. loss_name: what the figure of its loss is called.
+    """
+
+    prefix: ClassVar[str]
+    loss_name: ClassVar[str]
+
+    def training(self) -> Training:
+        """As the method's settings have it."""
+        raise NotImplementedError
+
+    def loss(self, sets: Sequence[PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, Figure]]:
+        """The loss of a round, and figures of it.
+
+        Args:
+            sets: what was uploaded. present: (K,) bool, the classes that were ever reported.
+        """
+        raise NotImplementedError
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """One round of training on everything that was uploaded."""
+        training = self.training()
+        module, optimiser = self._restore_trainee(state)
+        sets = list(prototype_sets(uploads).values())
+        vectors = torch.cat([prototypes.vectors for prototypes in sets])
+        labels = torch.cat([prototypes.labels for prototypes in sets])
+        present = state.get("present", torch.zeros(self.num_classes, dtype=torch.bool)).clone()
+        present[labels] = True
+        loss, figures = self.loss(sets, present)
+        if len(labels):
+            figures[self.loss_name] = train_prototypes(
+                module,
+                optimiser,
+                vectors,
+                labels,
+                present,
+                loss,
+                epochs=training.epochs,
+                batch_size=training.batch_size,
+                generator=generator(self.settings.seed, "round", server_round, self.prefix),
+            )
+        with torch.no_grad():
+            classes = present.nonzero().flatten()
+            prototypes = PrototypeSet(classes, module()[classes])
+        if not bool(prototypes.vectors.isfinite().all()):
+            raise RunError(
+                f"round {server_round}: the server's training of prototypes diverged; start a new run with a lower "
+                f"`{self.prefix}.server-learning-rate`."
+            )
+        tensors = {f"{PREFIX}{name}": tensor for name, tensor in module.state_dict().items()}
+        tensors |= optimiser_tensors(optimiser, "optimiser") | {"present": present}
+        return Outcome(tensors, to_everyone(prototypes), figures)
+
+    def _restore_trainee(self, state: State) -> tuple[TrainablePrototypes, torch.optim.SGD]:
+        """Module and optimiser as the last round left them, or as they start."""
+        training = self.training()
+        module = TrainablePrototypes(self.num_classes, self.dim, derive(self.settings.seed, self.prefix))
+        optimiser = torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum)
+        if state:
+            weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}
+            module.load_state_dict(weights)
+            restore_optimiser(optimiser, state, "optimiser")
+        return module, optimiser
