@@ -2,5 +2,11 @@
 
 from protosphere.strategies import METHODS
 
-NEEDS = {"fedcgs": {"privacy-encoder": "random", "disclose-class-counts": True}}
+IN_A_SPACE = {"privacy-encoder": "random", "disclose-class-counts": True}
+NEEDS = {
+    "fedcgs": IN_A_SPACE,
+    "fedncm": IN_A_SPACE,
+    "fed3r": {"privacy-encoder": "random"},
+    "fedcof": IN_A_SPACE,
+}
 ASKED = {name: {"strategy": name} | NEEDS.get(name, {}) for name in METHODS}

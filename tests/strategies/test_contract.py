@@ -23,6 +23,7 @@ from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings, settings_read
+from protosphere.strategies.fed3r import DISCLOSED
 from protosphere.wire.low_rank import products
 from tests.payloads import lone
 from tests.strategies.needs import ASKED
@@ -48,12 +49,13 @@ ROWS["fedgen by samples"] = {"strategy": "fedgen", "fedgen.weighting": "samples"
 ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | FEW["fedpa"] | COUNTED
 ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
 ROWS["protosphere"] |= {"protosphere.exchanges": 1}
-ROWS["fedcgs by means alone"] = ROWS["fedcgs"] | {"fedcgs.covariance": "identity"}
+ROWS["fed3r of random features"] = ROWS["fed3r"] | {"fed3r.random-features": 24}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
 METHOD_OF = {row: load_method(settings["strategy"]) for row, settings in ROWS.items()}
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator", "discriminant")
-ONCE = ("fedcgs", "protosphere")  # what is sent in the first round alone
+IN_ROUND_1 = ("fedcgs", "protosphere")  # what is sent in the first round alone
+ONCE = (*IN_ROUND_1, "fedncm", "fed3r", "fedcof")  # and where all train in it, or else in the first rounds
 ROUNDS = 3
 WHOLE = {
     "rounds": ROUNDS,
@@ -106,7 +108,7 @@ def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_i
     seen, exchange = whole(row), read_settings(ROWS[row]).exchange
     roster = {client["partition"]: client for client in RunFolder(seen.folder).roster()}
     last = ROUNDS if "mixtures" in exchange.kinds() else ROUNDS + 1  # of the last round's mixtures nothing comes down
-    last = 2 if ROWS[row]["strategy"] in ONCE else last
+    last = 2 if ROWS[row]["strategy"] in IN_ROUND_1 else last
     assert {number for _, number in seen.took} == (set(range(1, last)) if exchange.up else set())
     for (partition, _), upload in seen.took.items():
         names = {spec.name for spec in exchange.up}
@@ -169,6 +171,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "mixtures of its classes": "means",
         "its class counts": "counts",
         "the second moment of its rows' features, of all classes together": "moment.values",
+        DISCLOSED: "sums.values",
         "how its rows' features vary around the means of their classes, of all classes together": "scatter.values",
         **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},
     }
@@ -184,6 +187,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "companion-update.ranks",
         "moment.small",
         "scatter.small",
+        "sums.small",
         *(f"{part}.small" for part in OF_WEIGHTS),
     }
     assert crossed - {*by_words.values()} <= beside
@@ -315,7 +319,7 @@ def test_who_reads_the_weights_of_clients_is_another_by_others():
     alike = without_time(start(WHOLE | of_one("fedavg") | ROWS["fedavg"] | {"client-weights": "equal"}))
     assert [what_it_comes_to(line) for line in alike] != [what_it_comes_to(line) for line in whole("fedavg").lines()]
     assert {"local", "frame", "fedproto", "fesem", "fednh", "fml", "gfpl"} < set(DEAF)
-    assert not {"fedper", "ditto", "fedfa", "fedgen", "fedcgs", "protosphere"} & set(DEAF)
+    assert not {"fedper", "ditto", "fedfa", "fedgen", *ONCE} & set(DEAF)
 
 
 def what_it_comes_to(line):
@@ -431,11 +435,11 @@ def test_the_number_of_classes_and_d_are_checked_before_any_client_is_met(row):
     asked.method.server(asked.settings, asked.options).check(CLASSES, 32)
 
 
-@pytest.mark.parametrize("name", ["protosphere", "fedcgs", "fedpa"])
+@pytest.mark.parametrize("name", [*IN_ROUND_1, "fedpa"])
 def test_a_report_shows_class_means_that_do_not_go_down_as_such(name):
     folder = RunFolder(whole(name).folder)
     tensors, about = folder.prototypes()
-    assert about["round"] == (1 if name in ONCE else ROUNDS)
+    assert about["round"] == (1 if name in IN_ROUND_1 else ROUNDS)
     state = {key.removeprefix("state/"): value for key, value in folder.load_checkpoint()[0].items()}
     if "sums" in state:
         known = state["weights"] > 0
