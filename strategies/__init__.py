@@ -32,6 +32,7 @@ METHODS = {
     "fedncm": "protosphere.strategies.fedncm",
     "fed3r": "protosphere.strategies.fed3r",
     "fedcof": "protosphere.strategies.fedcof",
+    "fedpft": "protosphere.strategies.fedpft",
     "gfpl": "protosphere.strategies.gfpl",
     "pfpl": "protosphere.strategies.pfpl",
     "local": "protosphere.strategies.local",

@@ -93,6 +93,23 @@ class RoundedShares(Transform):
 
 
 @dataclass(frozen=True)
+class Spherical(Transform):
+    """Of mixtures whose components have one variance for all dimensions: it crosses once."""
+
+    kind = "mixtures"
+
+    @property
+    def words(self) -> str:
+        return "spherical"
+
+    def send(self, fields: Fields) -> Fields:
+        return fields | {"variances": fields["variances"][:, :1]}
+
+    def receive(self, fields: Fields) -> Fields:
+        return fields | {"variances": fields["variances"].expand_as(fields["means"]).contiguous()}
+
+
+@dataclass(frozen=True)
 class Masks(Transform):
     """Class masks (TinyProto): s of a vector's d values cross; on the other side the others are zero (Definition 1)."""
 

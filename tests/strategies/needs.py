@@ -8,5 +8,6 @@ NEEDS = {
     "fedncm": IN_A_SPACE,
     "fed3r": {"privacy-encoder": "random"},
     "fedcof": IN_A_SPACE,
+    "fedpft": IN_A_SPACE,
 }
 ASKED = {name: {"strategy": name} | NEEDS.get(name, {}) for name in METHODS}

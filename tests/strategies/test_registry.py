@@ -27,6 +27,7 @@ TAUGHT = (
     "fedncm",
     "fed3r",
     "fedcof",
+    "fedpft",
     "protosphere",
 )  # by a companion, or in an encoder's space: no part of the model is received
 NORM = {"strategy": "protonorm"}
@@ -209,6 +210,11 @@ WRONG = {
     "fedcgs.outliers": ["drop"],
     "fedcgs.shrinkage": [-0.1, 1.1],
     "fedncm.fewest": [0, 1.5],
+    "fedpft.components": [0],
+    "fedpft.covariance": ["full"],
+    "fedpft.epochs": [0],
+    "fedpft.learning-rate": [0.0],
+    "fedpft.fewest": [0],
     "fedcof.gamma": [0.0, -1.0],
     "fedcof.fewest": [0],
     "fed3r.ridge": [0.0, -0.1],
