@@ -16,10 +16,10 @@ With `fed3r.random-features` D (Fed3R-RF) it is a kernel's ridge regression: z b
 whose products are near exp(-||z - z'||^2 / (2 sigma^2)) (Rahimi and Recht, 2007).
 
 Departures. Features are unit vectors, where the paper has them as the encoder gives them; so lambda, the authors'
-own, shrinks more. The authors' code appends a constant to them; here, as in AFL, there is none. Random features come in
-pairs of cosine and sine, whose squares add up to 1, where the paper has cosines with random phases. The encoder is not
-trained afterwards (Fed3R+FT): a private model is, beside it. The authors' code divides each w_c by its length, so that
-no class wins by its number of samples; as `fed3r.normalise` true does.
+own, shrinks more. The authors' code appends a constant to them and divides each w_c by its length, so that no class
+wins by its number of samples; here, as in AFL, there is no constant, and the length stays unless `fed3r.normalise`
+says otherwise. It has no random features: that they are pairs of cosine and sine, whose squares add up to 1, is ours.
+The encoder is not trained afterwards (Fed3R+FT): a private model is, beside it.
 """
 
 from collections.abc import Mapping
