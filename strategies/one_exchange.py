@@ -127,9 +127,10 @@ class OneExchange(ServerHalf):
         missing = sorted(set(self.identities) - set(heard))
         if self.uploads_due(server_round + 1) or not missing:
             return ()
+        remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
         return (
             f"client {some_of(missing)} sent nothing in the rounds in which clients send, so the shared classifier "
-            "knows nothing of its samples; `fraction-train` 1 asks all of them.",
+            f"knows nothing of its samples{remedy}.",
         )
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
