@@ -304,14 +304,18 @@ def _check_counts(reply: Reply, message: Message, context: ReplyContext) -> Repl
     train, validation, test, *all_classes = identity.rows
     evaluation, training = report.evaluation, report.training
     payload = class_vectors(report.payload)
+    specs = context.specs_of_newcomers.get(reply.partition, context.limits.specs)
+    # whether classes of few samples stay at home
+    leaves_out = any(spec.fewest > 1 for spec in specs)
+    counted = payload.count_samples() if payload is not None and payload.counts is not None else train
     # those of all classes come with the last evaluation alone
     if evaluation is not None and evaluation.rows not in ((test, validation), (test, validation, *all_classes)):
         claim = f"{evaluation.rows} test and validation rows, not {(test, validation, *all_classes)}"
     elif training is not None and training.rows != train:
         claim = f"{training.rows} training rows, not {train}"
-    elif payload is not None and payload.counts is not None and payload.count_samples() != train:
+    elif counted > train or (counted < train and not leaves_out):
         claim = f"class counts that do not add up to its {train} training rows"
-    elif payload is not None and not len(payload):
+    elif payload is not None and not len(payload) and not leaves_out:
         return reply.without_upload(f"upload dropped: it holds no class, though the client has {train} training rows")
     elif payload is not None and (foreign_labels := set(payload.labels.tolist()) - set(identity.classes)):
         class_name = class_word(min(foreign_labels), identity.class_names)

@@ -1,4 +1,4 @@
-"""What methods share that work in the space of a public encoder: directions, and a linear discriminant as a message."""
+"""What methods share that work in the space of a public encoder: directions, and a linear classifier as a message."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,9 +15,10 @@ from protosphere.strategies.weights import refuse_other_layouts
 from protosphere.wire.payloads import Payload, weights_of
 
 DISCRIMINANT = "discriminant"
+CLASSIFIER = "classifier"
 WEIGHTS = tuple(tenths / 10 for tenths in range(11))
 PRIOR = 2.0  # in nats: what a weight of 0 or 1 has to gain on the validation samples over 1/2
-WEIGHT, BIAS = "weight", "bias"  # of the discriminant
+WEIGHT, BIAS = "weight", "bias"  # of both
 KNOWN = "known"  # 0 for a class of which nobody has rows, else 1 + ln of what both are to be multiplied by
 TOLD = ("by these what its rows look like to a public encoder",)
 
@@ -79,7 +80,7 @@ def check_space(half: ServerHalf, dim: int, layouts: Mapping[str, Layout]) -> No
 
 
 def discriminant_layout(num_classes: int, dim: int) -> Layout:
-    """Of the discriminant as a part of weights."""
+    """Of a linear classifier, such as the discriminant, as a part of weights."""
     return (BIAS, (num_classes,)), (KNOWN, (num_classes,)), (WEIGHT, (num_classes, dim))
 
 
@@ -93,21 +94,35 @@ def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Te
     present = counts > 0
     means = sums[present] / counts[present].unsqueeze(1)
     weights, offsets = linear_discriminant(means, priors[present], covariance)
-    # what is the same for all classes decides nothing; a common factor crosses beside what it keeps within the bound
+    # what is the same for all classes decides nothing
     weights, offsets = weights - weights.mean(dim=0), offsets - offsets.mean()
-    largest_norm = max(float(weights.norm()), float(offsets.norm()))
-    factor = min(1.0, 0.99 * bound / max(largest_norm, 1e-300))
     weight, bias = torch.zeros_like(sums), torch.zeros_like(counts)
-    weight[present], bias[present] = factor * weights, factor * offsets
-    tensors = {WEIGHT: weight, BIAS: bias, KNOWN: present * (1 - math.log(factor))}
+    weight[present], bias[present] = weights, offsets
+    return linear_classifier(weight, bias, present, bound)
+
+
+def linear_classifier(weight: Tensor, bias: Tensor, present: Tensor, bound: float) -> Weights:
+    """w_j (K, d) and b_j (K,) as a part of weights; of a class that is not present (K,) both are 0.
+
+    Args:
+        bound: what the norm of a message must stay within. A common factor that keeps both within it crosses beside.
+    """
+    largest_norm = max(float(weight.norm()), float(bias.norm()))
+    factor = min(1.0, 0.99 * bound / max(largest_norm, 1e-300))
+    tensors = {WEIGHT: factor * weight, BIAS: factor * bias, KNOWN: present * (1 - math.log(factor))}
     return Weights({name: tensor.float() for name, tensor in tensors.items()})
 
 
 def discriminant_scores(received: Payload | None, directions: Tensor) -> Tensor | None:
-    """z^ w_j + b_j of directions (n, d): (n, K), minus infinity for a class that nobody holds; None before it came."""
-    if received is None or DISCRIMINANT not in received:
+    """`linear_scores` of the discriminant."""
+    return linear_scores(received, DISCRIMINANT, directions)
+
+
+def linear_scores(received: Payload | None, part: str, features: Tensor) -> Tensor | None:
+    """z w_j + b_j of features (n, d): (n, K), minus infinity for a class that nobody holds; None before it came."""
+    if received is None or part not in received:
         return None
-    weights = weights_of(received, DISCRIMINANT)
-    weight, bias, presence = (weights.tensors[name].to(directions) for name in (WEIGHT, BIAS, KNOWN))
+    weights = weights_of(received, part)
+    weight, bias, presence = (weights.tensors[name].to(features) for name in (WEIGHT, BIAS, KNOWN))
     factor = (presence.max() - 1).clamp_min(0).exp()
-    return (factor * (directions @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)
+    return (factor * (features @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)

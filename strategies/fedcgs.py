@@ -8,8 +8,7 @@
     predict  `encoder`: argmax_j z^ w_j + b_j, over the classes of all clients
 
 All that crosses are sums, so that it does not matter how rows are dealt among clients; and classes that a client lacks
-it has from the others. `fedcgs.covariance` identity is FedNCM (Legate et al., 2023), the nearest mean by cosine,
-for which no M crosses. Beside it every client trains a private model of any architecture, alone, as `local` does.
+it has from the others. Beside it every client trains a private model of any architecture, alone, as `local` does.
 
 Clients whose means contradict most others' are left out, and none counts more than HEAVIEST medians
 (strategies/statistics.py).
@@ -24,32 +23,23 @@ private models to the means, is not built: their features lie in other spaces.
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from protosphere.core.errors import SettingError
-from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prediction import SHRINKAGE, covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import HALF, B, Shape, class_sums, second_moment
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import (
-    PROTOTYPES,
     ClientState,
     Exchange,
     Method,
     Objective,
-    Options,
     Outcome,
     ServerHalf,
     Spec,
     State,
-    as_state,
     method_settings,
-    prototype_sets,
-    remembered,
-    to_everyone,
 )
 from protosphere.strategies.encoder_space import (
     DISCRIMINANT,
@@ -60,7 +50,7 @@ from protosphere.strategies.encoder_space import (
     discriminant_scores,
     unknown,
 )
-from protosphere.strategies.release import RULE, encoder_scores
+from protosphere.strategies.release import RULE
 from protosphere.strategies.statistics import (
     HEAVIEST,
     Outliers,
@@ -76,6 +66,9 @@ from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 MOMENT = "moment"
 MEANS = Spec("prototypes", counts=True)
+SECOND_MOMENT = "the second moment of its rows' features, of all classes together"
+UP = (MEANS, Spec("weights", MOMENT, waits=True, dtype="float32", told=SECOND_MOMENT))
+EXCHANGE = Exchange(UP, (Spec("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
 
 
 @method_settings
@@ -84,12 +77,12 @@ class FedCGSSettings:
 
     Attributes:
         covariance: Sigma, of all clients' rows around their class means (pooled) or around the one mean of all (total;
-            FedCGS' code), or the identity, without priors (FedNCM).
+            FedCGS' code).
         shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
-        outliers: what becomes of a client whose class means contradict most others' (not with the identity).
+        outliers: what becomes of a client whose class means contradict most others'.
     """
 
-    covariance: Literal["pooled", "total", "identity"] = "pooled"
+    covariance: Literal["pooled", "total"] = "pooled"
     shrinkage: Annotated[float, Field(ge=0, le=1)] = SHRINKAGE
     outliers: Outliers = "leave-out"
 
@@ -106,8 +99,6 @@ class FedCGSObjective(Objective):
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:
         """Nothing of the model: the parts of weights as they are before anything is known."""
-        if self.options[FedCGSSettings].covariance == "identity":
-            return {}
         return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
     def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
@@ -126,19 +117,11 @@ class FedCGSObjective(Objective):
             return None
         means = (sums[classes, :-1].double() / B / counts[classes].unsqueeze(1)).float()
         statistics = PrototypeSet(classes, means, counts[classes])
-        if self.options[FedCGSSettings].covariance == "identity":
-            return {MEANS.name: statistics}
         moment = (second_moment(features) / len(features)).float()
         return {MEANS.name: statistics, MOMENT: Weights({MOMENT: moment})}
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
-        """In the first round the class means of a release, with its counts."""
-        return {MEANS.name: prototypes} if round_number == 1 else None
-
     def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
-        """z^ w_j + b_j, or z^ mu_j / ||mu_j||."""
-        if received is not None and MEANS.name in received:
-            return encoder_scores(directions, prototypes_of(received), self.num_classes)
+        """z^ w_j + b_j."""
         return discriminant_scores(received, directions)
 
 
@@ -152,8 +135,7 @@ class FedCGS(ServerHalf):
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
-        by_moments = self.options[FedCGSSettings].covariance != "identity"
-        check_space(self, dim, layouts(num_classes, dim) if by_moments else {})
+        check_space(self, dim, layouts(num_classes, dim))
 
     def notices(self) -> tuple[str, ...]:
         """Say where not all clients are in the statistics."""
@@ -169,12 +151,10 @@ class FedCGS(ServerHalf):
         return server_round == 1
 
     def impossible(self, partition: int, upload: Payload) -> str:
-        """Means outside the unit ball, or moments that no rows with these means have; a release is noisy."""
-        if self.settings.privacy != "none":
-            return ""
+        """Means outside the unit ball, or moments that no rows with these means have."""
         means = prototypes_of(upload)
         reason = impossible_means(means, self.codec.wire_dtype)
-        if reason or MOMENT not in upload or means.counts is None:
+        if reason or means.counts is None:
             return reason
         moments = weights_of(upload, MOMENT)
         shares = means.counts.double() / means.counts.sum()
@@ -183,8 +163,6 @@ class FedCGS(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
-        if self.options[FedCGSSettings].covariance == "identity":
-            return self._aggregate_means(uploads, state)
         pooled = Pooled.of(state, self.dim)
         fresh = [partition for partition in uploads if partition not in pooled.heard]
         if not fresh:
@@ -195,17 +173,6 @@ class FedCGS(ServerHalf):
         downloads = pooled.downloads(self.num_classes, self._build_discriminant)
         figures, warnings = {"rows": int(counts.sum())}, pooled.warnings(self.settings.strategy)
         return Outcome(pooled.as_state(self.num_classes), downloads, figures, warnings)
-
-    def _aggregate_means(self, uploads: Mapping[int, Payload], state: State) -> Outcome:
-        """mu_j alone, of everybody who was heard so far."""
-        earlier = [PrototypeSet(state["labels"], state["vectors"], state["counts"])] if state else []
-        sets = [*earlier, *prototype_sets(uploads).values()]
-        means = aggregate(sets, "weighted")
-        counts = torch.zeros(self.num_classes, dtype=torch.int64)
-        for prototypes in sets:
-            assert prototypes.counts is not None
-            counts[prototypes.labels] += prototypes.counts
-        return Outcome({**as_state(means), "counts": counts[means.labels]}, to_everyone(means))
 
     def _read_statistics(self, upload: Payload, usual: float) -> Statistics:
         """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T, as if of HEAVIEST medians of rows at most."""
@@ -224,9 +191,7 @@ class FedCGS(ServerHalf):
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:
         """mu_j, which go down as part of the discriminant."""
-        if "sums" not in state:
-            return remembered(state) if state else None
-        return class_means_of(state)
+        return class_means_of(state) if "sums" in state else None
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
@@ -240,30 +205,12 @@ def _compute_scatter(moments: Weights, means: PrototypeSet, weights: Tensor) -> 
     return moments.tensors[MOMENT].double() * weights.sum() - between
 
 
-def _choose_exchange(options: Options) -> Exchange:
-    if options[FedCGSSettings].covariance == "identity":
-        return Exchange((MEANS,), (PROTOTYPES,), TOLD, once=True)
-    disclosure = "the second moment of its rows' features, of all classes together"
-    moment = Spec("weights", MOMENT, waits=True, dtype="float32", told=disclosure)
-    return Exchange((MEANS, moment), (Spec("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
-
-
-def _refuse_covariance(options: Options) -> None:
-    """A release has class means, and no second moment of all rows."""
-    if options[FedCGSSettings].covariance != "identity":
-        raise SettingError(
-            f"setting `fedcgs.covariance` is {options[FedCGSSettings].covariance}, of which a release holds nothing; "
-            'under `privacy` it must be "identity".'
-        )
-
-
 METHOD = Method(
     server=FedCGS,
     objective=FedCGSObjective,
     settings={"fedcgs": FedCGSSettings},
-    exchange=_choose_exchange,
+    exchange=lambda options: EXCHANGE,
     inference=RULE,
     rules=("local-prototypes", "classifier", "discriminant", RULE),
-    releases=_refuse_covariance,
     counts_own_rounds=True,
 )

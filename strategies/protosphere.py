@@ -22,7 +22,6 @@ the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features
 and where all together lose.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Annotated
 
@@ -61,6 +60,8 @@ from protosphere.strategies.encoder_space import (
     unknown,
 )
 from protosphere.strategies.frame import seeded_frame
+from protosphere.strategies.one_exchange import rounds_of_exchange as usual_rounds
+from protosphere.strategies.one_exchange import some_of
 from protosphere.strategies.release import POOL, RULE
 from protosphere.strategies.statistics import (
     HEAVIEST,
@@ -79,7 +80,6 @@ MEANS = Spec("prototypes")
 # of the scatter's values, 1 at most, so that 16 bits hold small ones; a power of two changes no digit
 SCALE = 2.0**12
 MOST = 6e4  # a norm whose values 16 bits hold
-SEEN = 3  # of clients who are sampled by chance one in twenty is in none of so many times 1 / fraction rounds
 
 
 @method_settings
@@ -111,8 +111,7 @@ def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
 
 def rounds_of_exchange(settings: Settings, options: Options) -> int:
     """In how many rounds clients send."""
-    fraction = settings.fraction_train
-    return options[ProtosphereSettings].exchanges or (1 if fraction == 1 else math.ceil(SEEN / fraction))
+    return options[ProtosphereSettings].exchanges or usual_rounds(settings)
 
 
 class ProtosphereObjective(Pulled):
@@ -254,10 +253,9 @@ class Protosphere(ServerHalf):
         missing = sorted(set(self.identities) - set(heard))
         if self.uploads_due(server_round + 1) or not missing:
             return ()
-        clients = ", ".join(map(str, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         return (
-            f"client {clients} sent no statistics in the rounds in which they count, so the shared discriminant knows "
-            "nothing of its rows; `protosphere.exchanges` makes those rounds more.",
+            f"client {some_of(missing)} sent no statistics in the rounds in which they count, so the shared "
+            "discriminant knows nothing of its rows; `protosphere.exchanges` makes those rounds more.",
         )
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:

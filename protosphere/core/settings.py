@@ -364,6 +364,10 @@ GONE: dict[str, tuple[Scalar, str]] = {
     "server-threads": (1, "the server computes with one thread"),
     "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),
 }
+# (name, a value that it no longer takes) -> what is so now
+GONE_VALUES: dict[tuple[str, Scalar], str] = {
+    ("fedcgs.covariance", "identity"): 'FedNCM is a method of its own, `strategy = "fedncm"`',
+}
 
 
 def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) -> dict[str, Scalar]:
@@ -371,14 +375,25 @@ def without_gone(run_config: Mapping[str, Scalar], is_finished: bool = False) ->
     notice says that it is ignored. A method of somebody's own may have one of its own by such a name.
 
     Args:
-        is_finished: whether nothing is to run by them any more: then whatever value they had is left out.
+        is_finished: whether nothing is to run by them any more: then whatever value they had is left out, as is one of
+            `GONE_VALUES`.
 
     Raises:
-        SettingError: one has another value than its default, or a setting is given by both of its names.
+        SettingError: one has another value than its default, or one of `GONE_VALUES`, or a setting is given by both of
+            its names.
     """
     run_config = _by_new_names(run_config)
     is_own_method = plugins.is_plugin(str(run_config.get("strategy", "")))
     gone_names = {name for name in GONE.keys() & run_config.keys() if "." not in name or not is_own_method}
+    for (name, value), replacement in GONE_VALUES.items():
+        if is_own_method or name not in run_config or run_config[name] != value:
+            continue
+        if not is_finished:
+            raise SettingError(
+                f"setting `{name}` is {shown(value)}, which is gone since version {GONE_SINCE}: {replacement}; choose "
+                "that, or use the version that has it."
+            )
+        run_config = {other: run_config[other] for other in run_config if other != name}
     for name in sorted(gone_names):
         (default, replacement), value = GONE[name], run_config[name]
         if not is_finished and (isinstance(value, bool) or value != default):

@@ -1,4 +1,4 @@
-"""GFPL's local prototypes: class-wise mixtures of diagonal Gaussians, fitted in one batched EM; pseudo-features.
+"""Class-wise mixtures of diagonal Gaussians, fitted in one batched EM, as GFPL and FedPFT send them; pseudo-features.
 
 All classes are fitted at once. Class centres and log-likelihoods are summed in float64; the iteration itself runs in
 float64 or float32.
@@ -7,7 +7,7 @@ float64 or float32.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from protosphere.prototypes.class_tiles import ClassTiles, class_tiles
 from protosphere.prototypes.fusion import bhattacharyya, fuse
 from protosphere.prototypes.mixture_set import MixtureSet
 
-__all__ = ["MixtureFit", "bhattacharyya", "fit_class_mixtures", "fuse", "sample"]
+__all__ = ["MixtureFit", "bhattacharyya", "fit_class_mixtures", "fuse", "sample", "sample_counts"]
 
 # A class has converged when its mean log-likelihood per sample changes by less than this, as scikit-learn's `tol`.
 TOLERANCE = 1e-3
@@ -69,17 +69,19 @@ def fit_class_mixtures(
     seed: int,
     *,
     start: MixtureSet | None = None,
+    spherical: bool = False,
     dtype: torch.dtype = torch.float64,
     tolerance: float = TOLERANCE,
     max_iterations: int = MAX_ITERATIONS,
 ) -> MixtureFit:
-    """The local prototypes of GFPL: for each class a mixture of at most `components` diagonal Gaussians (Eqs. 4-6).
+    """For each class a mixture of at most `components` diagonal Gaussians (GFPL, Eqs. 4-6).
 
     features: (n, d), floating; labels: (n,) int64, at least 0. A class of n_j samples gets min(components, n_j)
     components, less only where samples coincide: a component that holds less than a millionth of one sample is left
     out. To every variance 1e-6 of the class's mean variance is added, at least 1e-12.
     seed: of the greedy k-means++ start; each class has a stream of its own, which other classes do not shift.
     start: a mixture for every class instead, with no more components than above; its rows keep their order.
+    spherical: whether a component has one variance for all dimensions, the mean of those that it would have.
     dtype: of the iteration. float32 takes about half the time and memory. It tells a variance to about 1e-7 of its
     component's squared distance from the class's centre: enough for components of many samples, while those of one
     or two have variances of the floor's order, which only float64 tells exactly.
@@ -92,7 +94,7 @@ def fit_class_mixtures(
     _check_arguments(features, labels, components, seed, dtype, tolerance, max_iterations)
     result_dtype = torch.promote_types(features.dtype, torch.float32)
     if not len(labels):
-        nothing = MixtureSet.empty(features.shape[1], result_dtype, features.device)
+        nothing = replace(MixtureSet.empty(features.shape[1], result_dtype, features.device), counts=labels)
         return MixtureFit(nothing, labels, labels.bool(), labels.double())
     order = labels.argsort(stable=True)
     classes, counts = labels[order].unique_consecutive(return_counts=True)
@@ -100,11 +102,12 @@ def fit_class_mixtures(
     _check_finite(classes, spread, dtype)
     floor = (RELATIVE_FLOOR * spread).clamp(min=LEAST_FLOOR).to(dtype)
     fit = (
-        _greedy_start(tiles, classes, counts, components, seed, floor)
+        _greedy_start(tiles, classes, counts, components, seed, floor, spherical)
         if start is None
         else _convert_start(start, classes, counts, components, centres, dtype)
     )
-    iterations, converged, log_likelihood = _iterate(tiles, fit, counts, floor, tolerance, max_iterations)
+    limits = tolerance, max_iterations
+    iterations, converged, log_likelihood = _iterate(tiles, fit, counts, floor, *limits, spherical)
 
     mask = fit.weights * counts.unsqueeze(1) >= LEAST_HELD
     position = mask.nonzero()[:, 0]
@@ -158,7 +161,13 @@ def _check_finite(classes: Tensor, spread: Tensor, dtype: torch.dtype) -> None:
 
 
 def _greedy_start(
-    tiles: ClassTiles, classes: Tensor, counts: Tensor, components: int, seed: int, floor: Tensor
+    tiles: ClassTiles,
+    classes: Tensor,
+    counts: Tensor,
+    components: int,
+    seed: int,
+    floor: Tensor,
+    spherical: bool = False,
 ) -> _Components:
     """Greedy k-means++: an M-step on the samples that are nearest to each of min(components, n_j) chosen ones.
 
@@ -180,7 +189,7 @@ def _greedy_start(
         held_by.masked_fill_(closer < nearest, slot)
         nearest = closer
     shares = one_hot(held_by, components).transpose(1, 2).to(tiles.rows.dtype)
-    return _m_step(tiles, shares * tiles.real.unsqueeze(1), floor)
+    return _m_step(tiles, shares * tiles.real.unsqueeze(1), floor, spherical)
 
 
 def _squared_distances(tiles: ClassTiles, chosen: Tensor, floor: Tensor) -> Tensor:
@@ -244,7 +253,13 @@ def _convert_start(
 
 
 def _iterate(
-    tiles: ClassTiles, fit: _Components, counts: Tensor, floor: Tensor, tolerance: float, max_iterations: int
+    tiles: ClassTiles,
+    fit: _Components,
+    counts: Tensor,
+    floor: Tensor,
+    tolerance: float,
+    max_iterations: int,
+    spherical: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """EM from the components `fit`, which it replaces by what it finds; `tiles` are void afterwards.
 
@@ -257,7 +272,7 @@ def _iterate(
     now = fit
     for iteration in range(1, max_iterations + 1):
         sums, shares = _e_step(tiles, now)
-        now = _m_step(tiles, shares, floor[batch])
+        now = _m_step(tiles, shares, floor[batch], spherical)
         means = sums / counts[batch]
         done = (means - log_likelihood[batch]).abs() < tolerance
         log_likelihood[batch] = means
@@ -289,13 +304,15 @@ def _e_step(tiles: ClassTiles, now: _Components) -> tuple[Tensor, Tensor]:
     return tiles.by_class(per_sample.sum(dim=1), len(now.weights)), shares
 
 
-def _m_step(tiles: ClassTiles, shares: Tensor, floor: Tensor) -> _Components:
+def _m_step(tiles: ClassTiles, shares: Tensor, floor: Tensor, spherical: bool = False) -> _Components:
     """Eq. 6 with the diagonal of the covariance and the floor added; a component that holds nothing gets weight 0."""
     totals = tiles.by_class(shares.sum(dim=2), len(floor))
     moments = tiles.by_class(torch.bmm(shares, tiles.rows), len(floor))
     moments /= totals.clamp(min=torch.finfo(totals.dtype).tiny).unsqueeze(2)
     means, squares = moments[:, :, : tiles.dim], moments[:, :, tiles.dim :]
     variances = (squares - means * means).clamp_(min=0).add_(floor[:, None, None])
+    if spherical:
+        variances = variances.mean(dim=2, keepdim=True).expand_as(means).contiguous()
     return _Components(totals / totals.sum(dim=1, keepdim=True), means, variances)
 
 
@@ -310,12 +327,23 @@ def sample(
     """
     if per_class < 0:
         raise ValueError(f"{per_class} pseudo-features a class were asked for; there can be none, but not fewer.")
+    numbers = torch.full_like(mixtures.classes(), per_class, device="cpu")
+    features, labels = sample_counts(mixtures, numbers, generator)
+    target = mixtures.means.device if device is None else device
+    return features.to(target), labels.to(target)
+
+
+def sample_counts(mixtures: MixtureSet, numbers: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Draws from the mixture of each class, `numbers` (k,) int64 of them, class after class, on the CPU.
+
+    generator: on the CPU. -> features (n, d) of the mixtures' dtype, labels (n,) int64.
+    """
     on_cpu = mixtures.to(device="cpu", dtype=torch.float64)
     sizes = on_cpu.components()
     last = sizes.cumsum(0)
-    draws = torch.rand(len(sizes), per_class, generator=generator, dtype=torch.float64)
-    rows = _draw_rows(on_cpu.weights, last - sizes, last, draws).flatten()
+    owner = torch.arange(len(sizes)).repeat_interleave(numbers)
+    draws = torch.rand(len(owner), 1, generator=generator, dtype=torch.float64)
+    rows = _draw_rows(on_cpu.weights, (last - sizes)[owner], last[owner], draws).flatten()
     noise = torch.randn(len(rows), mixtures.dim, generator=generator, dtype=torch.float64)
     features = on_cpu.means[rows] + on_cpu.variances[rows].sqrt() * noise
-    target = mixtures.means.device if device is None else device
-    return features.to(device=target, dtype=mixtures.means.dtype), on_cpu.labels[rows].to(target)
+    return features.to(mixtures.means.dtype), on_cpu.labels[rows]

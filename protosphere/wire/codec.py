@@ -33,6 +33,7 @@ from protosphere.wire.specs import (
     MixtureFormat,
     NumberFormat,
     Spec,
+    Spherical,
     Transform,
     received,
     sent,
@@ -242,11 +243,12 @@ def _encode_part(part: Part, codec: Codec, spec: Spec) -> dict[str, np.ndarray]:
 
 
 def as_sent(payload: Payload, specs: Sequence[Spec]) -> Payload:
-    """As the method's own transforms leave it: what a figure of an upload may be made of."""
-    return {
-        name: part.from_fields(sent(part.fields(), _find_spec(name, part, specs).transforms))
-        for name, part in payload.items()
-    }
+    """As the other side has it but for masks and number format: what a figure of an upload may be made of."""
+    parts = {}
+    for name, part in payload.items():
+        transforms = _find_spec(name, part, specs).transforms
+        parts[name] = part.from_fields(received(sent(part.fields(), transforms), transforms))
+    return parts
 
 
 def _choose_label_dtype(labels: np.ndarray) -> type[np.signedinteger]:
@@ -300,7 +302,8 @@ def _decode_part(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -> P
     if spec.counts:
         _check_counts(arrays["counts"], rows)
     if mixtures:
-        check_mixture_arrays(arrays, rows, codec.dim)
+        is_spherical = any(isinstance(transform, Spherical) for transform in spec.transforms)
+        check_mixture_arrays(arrays, rows, codec.dim, 1 if is_spherical else codec.dim)
     arrays["labels"] = arrays["labels"].astype(np.int64)
     fields = received(_to_tensors(arrays), codec.transforms(spec))
     if mixtures:

@@ -13,10 +13,14 @@ MIXTURE_VALUES = ("means", "variances", "weights")
 POSITIVE = {"variances": "a variance", "weights": "a weight"}
 
 
-def check_mixture_arrays(arrays: Mapping[str, np.ndarray], rows: int, dim: int) -> None:
+def check_mixture_arrays(arrays: Mapping[str, np.ndarray], rows: int, dim: int, variances: int) -> None:
     """Refuse values of `rows` components in R^d that are of a wrong type or shape, not finite, or not above 0 where
-    they must be."""
-    shapes = {"means": (rows, dim), "variances": (rows, dim), "weights": (rows,)}
+    they must be.
+
+    Args:
+        variances: of a component.
+    """
+    shapes = {"means": (rows, dim), "variances": (rows, variances), "weights": (rows,)}
     for name, shape in shapes.items():
         if arrays[name].dtype != np.float32 or arrays[name].shape != shape:
             raise MessageError(

@@ -93,6 +93,23 @@ class RoundedShares(Transform):
 
 
 @dataclass(frozen=True)
+class Spherical(Transform):
+    """Of mixtures whose components have one variance for all dimensions: it crosses once."""
+
+    kind = "mixtures"
+
+    @property
+    def words(self) -> str:
+        return "spherical"
+
+    def send(self, fields: Fields) -> Fields:
+        return fields | {"variances": fields["variances"][:, :1]}
+
+    def receive(self, fields: Fields) -> Fields:
+        return fields | {"variances": fields["variances"].expand_as(fields["means"]).contiguous()}
+
+
+@dataclass(frozen=True)
 class Masks(Transform):
     """Class masks (TinyProto): s of a vector's d values cross; on the other side the others are zero (Definition 1)."""
 
@@ -200,6 +217,8 @@ class Spec:
         classwise: of prototypes, whether a row has K values (outputs) instead of d (features).
         counts: whether class counts go with it.
         components: of mixtures, the most components of a class; None for any number.
+        fewest: of prototypes and mixtures, of how many samples of a class anything is sent: of more than 1 class counts
+            may add up to fewer samples than the client has, and there may be no class.
         waits: whether uploads wait in files until the round has closed, and are read one at a time.
         dtype: of weights, the number format in which they cross; "": the run's.
         change: whether they are a change of weights, in which a variance may be negative.
@@ -212,6 +231,7 @@ class Spec:
     classwise: bool = False
     counts: bool = False
     components: int | None = 1
+    fewest: int = 1
     waits: bool = False
     dtype: Literal["", "float32", "float16"] = ""
     change: bool = False

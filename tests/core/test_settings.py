@@ -12,6 +12,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import (
     GONE,
+    GONE_VALUES,
     MAY_DIFFER_ON_RESUME,
     RENAMED,
     Settings,
@@ -261,6 +262,17 @@ def test_a_setting_that_has_gone_is_ignored_at_its_default_with_one_notice_and_e
         with pytest.raises(SettingError) as caught:
             without_gone({name: value})
         assert f"setting `{name}` is {shown(value)}, but it is gone since version" in sentence(caught)
+
+
+@pytest.mark.parametrize(("name", "value"), GONE_VALUES)
+def test_a_value_that_has_gone_is_refused_with_what_takes_its_place_but_not_in_what_is_finished(name, value):
+    config = {"strategy": name.partition(".")[0], name: value, "rounds": 3}
+    with pytest.raises(SettingError) as caught:
+        without_gone(config)
+    assert f"setting `{name}` is {shown(value)}, which is gone since version" in sentence(caught)
+    assert GONE_VALUES[name, value] in sentence(caught)
+    assert without_gone(config, is_finished=True) == {"strategy": name.partition(".")[0], "rounds": 3}
+    assert without_gone(config | {"strategy": "./mine.py"})[name] == value
 
 
 def test_a_method_of_somebodys_own_may_have_a_setting_that_ours_lost():

@@ -412,6 +412,33 @@ MUTANTS = {
         "masked_fill(presence < 0, -torch.inf)",
         S + "test_fedcgs.py -k nobody",
     ),
+    "a ridge regression without its ridge": Mutant(
+        "strategies/fed3r.py", "clamp(min=0) + strength)", "clamp(min=1e-9))", S + "test_fed3r.py -k 1e_10"
+    ),
+    "sums that forget how many samples they are of": Mutant(
+        "strategies/fed3r.py", "gram += samples * tensors", "gram += 5 * tensors", S + "test_fed3r.py -k over_the_wire"
+    ),
+    "sums of more samples than their products": Mutant(
+        "strategies/fed3r.py", "if explained > trace + EXPLAINED", "if False", S + "test_fed3r.py -k refused"
+    ),
+    "a scatter of means divided by their number": Mutant(
+        "strategies/fedcof.py", "max(len(means) - 1, 1)", "len(means)", S + "test_fedcof.py -k random_splits"
+    ),
+    "a client that is heard twice": Mutant(
+        "strategies/one_exchange.py",
+        "for partition, part in uploads.items() if partition not in self.by_client}",
+        "for partition, part in uploads.items()}",
+        S + "test_fedncm.py -k sampled",
+    ),
+    "a guard that one sample less passes": Mutant(
+        "strategies/one_exchange.py",
+        "counts[labels] >= self.fewest",
+        "counts[labels] >= self.fewest - 1",
+        S + "test_fedncm.py -k stay_at_home",
+    ),
+    "a variance a dimension where there is to be one": Mutant(
+        "protosphere/prototypes/mixture.py", "    if spherical:\n", "    if False:\n", P + "test_mixture.py -k scikit"
+    ),
     "another encoder than the run's": Mutant(
         "protosphere/serving/encoder_rule.py",
         "if self.fingerprint not in",

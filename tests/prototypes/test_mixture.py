@@ -10,7 +10,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.mixture import GaussianMixture
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
-from protosphere.prototypes.mixture import fit_class_mixtures, sample
+from protosphere.prototypes.mixture import fit_class_mixtures, sample, sample_counts
 from protosphere.prototypes.mixture_set import MixtureSet
 
 SIZES = {0: 300, 2: 7, 3: 40, 11: 120, 12: 5}
@@ -38,18 +38,18 @@ def of_class(mixtures, label):
     return MixtureSet(mixtures.labels[own], mixtures.means[own], mixtures.variances[own], mixtures.weights[own], counts)
 
 
-def by_scikit_learn(rows, start, tolerance, max_iterations):
+def by_scikit_learn(rows, start, tolerance, max_iterations, spherical=False):
     """GaussianMixture from the same start with the same floor, for one class."""
     floor = max(1e-6 * float(rows.var(dim=0, correction=0).mean()), 1e-12)
     model = GaussianMixture(
         len(start),
-        covariance_type="diag",
+        covariance_type="spherical" if spherical else "diag",
         reg_covar=floor,
         tol=tolerance,
         max_iter=max_iterations,
         weights_init=start.weights.numpy(),
         means_init=start.means.numpy(),
-        precisions_init=1 / start.variances.numpy(),
+        precisions_init=1 / (start.variances[:, 0] if spherical else start.variances).numpy(),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -67,19 +67,23 @@ def assert_alike(one, other, rtol=1e-9):
         torch.testing.assert_close(getattr(one, part), getattr(other, part), rtol=rtol, atol=rtol)
 
 
+@pytest.mark.parametrize("spherical", [False, True])
 @pytest.mark.parametrize("components", [1, 2, 4])
 @pytest.mark.parametrize("max_iterations", [1, 2, 5, 200])
-def test_equals_scikit_learn_from_the_same_start_after_any_number_of_iterations(components, max_iterations):
+def test_equals_scikit_learn_from_the_same_start_after_any_number_of_iterations(components, max_iterations, spherical):
     features, labels = blobs()
-    start = fit_class_mixtures(features, labels, components, seed=1, max_iterations=0).mixtures
-    fit = fit_class_mixtures(features, labels, components, seed=9, start=start, max_iterations=max_iterations)
+    given = {"spherical": spherical}
+    start = fit_class_mixtures(features, labels, components, seed=1, max_iterations=0, **given).mixtures
+    fit = fit_class_mixtures(features, labels, components, seed=9, start=start, max_iterations=max_iterations, **given)
     classes = fit.mixtures.classes().tolist()
     assert classes == list(SIZES)
     for position, label in enumerate(classes):
-        expected = by_scikit_learn(features[labels == label], of_class(start, label), 1e-3, max_iterations)
+        rows, of_start = features[labels == label], of_class(start, label)
+        expected = by_scikit_learn(rows, of_start, 1e-3, max_iterations, spherical)
         own = of_class(fit.mixtures, label)
         np.testing.assert_allclose(own.means, expected.means_, rtol=1e-8, atol=1e-9)
-        np.testing.assert_allclose(own.variances, expected.covariances_, rtol=1e-7)
+        variances = expected.covariances_[:, None] if spherical else expected.covariances_
+        np.testing.assert_allclose(own.variances, np.broadcast_to(variances, own.variances.shape), rtol=1e-7)
         np.testing.assert_allclose(own.weights, expected.weights_, rtol=1e-9)
         assert float(fit.log_likelihood[position]) == pytest.approx(expected.lower_bound_, abs=1e-7)
         assert int(fit.iterations[position]) == expected.n_iter_
@@ -299,6 +303,22 @@ def test_pseudo_features_are_balanced_seeded_and_follow_the_mixture():
     again, _ = sample(mixtures, 20000, torch.Generator().manual_seed(4))
     assert torch.equal(again, drawn)
     assert not torch.equal(sample(mixtures, 20000, torch.Generator().manual_seed(5))[0], drawn)
+
+
+def test_of_numbers_by_class_as_many_are_drawn_and_of_equal_ones_the_same():
+    features, labels = blobs()
+    mixtures = fit_class_mixtures(features, labels, 3, seed=0).mixtures
+    numbers = torch.tensor([4, 0, 7, 1, 2])
+    drawn, classes = sample_counts(mixtures, numbers, torch.Generator().manual_seed(5))
+    assert classes.tolist() == mixtures.classes().repeat_interleave(numbers).tolist()
+    assert drawn.shape == (14, mixtures.dim)
+    # each near its own class's samples: thrice their largest distance from the mean
+    for label in classes.unique():
+        rows = features[labels == label]
+        distances = (drawn[classes == label] - rows.mean(dim=0)).norm(dim=1)
+        assert float(distances.max()) < 3 * float((rows - rows.mean(dim=0)).norm(dim=1).max())
+    alike = sample_counts(mixtures, torch.full((5,), 6), torch.Generator().manual_seed(5))
+    assert all(map(torch.equal, alike, sample(mixtures, 6, torch.Generator().manual_seed(5))))
 
 
 def test_pseudo_features_may_be_none():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 import protosphere
 from protosphere.cli.main import app
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import GONE
+from protosphere.core.settings import GONE, GONE_VALUES
 from protosphere.core.text import one_line
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.record.round import RunError
@@ -36,6 +36,16 @@ def test_a_setting_that_has_gone_is_left_out_whatever_it_was(tmp_path):
     change(folder, "settings.json", **{"server-threads": 4})
     write_report(folder)
     assert not any(name in outline(folder).text for name in GONE)
+
+
+def test_a_run_by_a_value_that_has_gone_can_still_be_read(tmp_path):
+    (name, value), *_ = GONE_VALUES
+    folder = fabricate(
+        tmp_path / "run", settings={"strategy": "fedcgs", "encoder": "random", "disclose-class-counts": True}
+    )
+    change(folder, "settings.json", **{name: value})
+    write_report(folder)
+    assert value not in outline(folder).text
 
 
 def test_the_title_names_data_without_the_way_to_them(tmp_path):

@@ -30,7 +30,7 @@ VARIANTS = [
     {"strategy": "gfpl", "gfpl.dual-classifier": False},
     {"strategy": "tinyproto-fp", "sparsity-dim": 6, "inference": "global-prototypes", "feature-activation": "relu"},
     {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
-    ASKED["fedcgs"] | {"fedcgs.covariance": "identity", "inference": "classifier"},
+    ASKED["fedncm"] | {"inference": "classifier"},
     ASKED["protosphere"],
     RELEASED,
     {"strategy": "fedpagr", "shared-init": False, "seed": 5, "fraction-train": 0.5},

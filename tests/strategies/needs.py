@@ -2,5 +2,12 @@
 
 from protosphere.strategies import METHODS
 
-NEEDS = {"fedcgs": {"encoder": "random", "disclose-class-counts": True}}
+IN_A_SPACE = {"encoder": "random", "disclose-class-counts": True}
+NEEDS = {
+    "fedcgs": IN_A_SPACE,
+    "fedncm": IN_A_SPACE,
+    "fed3r": {"encoder": "random"},
+    "fedcof": IN_A_SPACE,
+    "fedpft": IN_A_SPACE,
+}
 ASKED = {name: {"strategy": name} | NEEDS.get(name, {}) for name in METHODS}

@@ -23,7 +23,9 @@ from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings, settings_read
+from protosphere.strategies.fed3r import DISCLOSED
 from protosphere.wire.low_rank import products
+from protosphere.wire.specs import Spherical
 from tests.payloads import lone
 from tests.strategies.needs import ASKED
 from tests.strategies.sets import same
@@ -48,12 +50,14 @@ ROWS["fedgen by samples"] = {"strategy": "fedgen", "fedgen.weighting": "samples"
 ROWS["fedpa by samples"] = {"strategy": "fedpa", "fedpa.weighting": "samples"} | FEW["fedpa"] | COUNTED
 ROWS["fraug for pictures"] = {"strategy": "fraug", "fraug.variant": "pacs", "share-buffers": "own"}
 ROWS["protosphere"] |= {"protosphere.exchanges": 1}
-ROWS["fedcgs by means alone"] = ROWS["fedcgs"] | {"fedcgs.covariance": "identity"}
+ROWS["fedpft of diagonal mixtures"] = ROWS["fedpft"] | {"fedpft.covariance": "diagonal", "fedpft.components": 2}
+ROWS["fed3r of random features"] = ROWS["fed3r"] | {"fed3r.random-features": 24}
 ROWS["fedper but for two layers"] = {"strategy": "fedper", "fedper.personal-layers": 2}
 
 METHOD_OF = {row: load_method(settings["strategy"]) for row, settings in ROWS.items()}
 OF_WEIGHTS = ("extractor", "backbone", "head", "companion", "companion-update", "scale", "generator", "discriminant")
-ONCE = ("fedcgs", "protosphere")  # what is sent in the first round alone
+IN_ROUND_1 = ("fedcgs", "protosphere")  # what is sent in the first round alone
+ONCE = (*IN_ROUND_1, "fedncm", "fed3r", "fedcof", "fedpft")  # and where all train in it, or else in the first rounds
 ROUNDS = 3
 WHOLE = {
     "rounds": ROUNDS,
@@ -105,8 +109,9 @@ def test_what_either_half_sends_is_what_the_other_takes(row):
 def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_it_holds(row):
     seen, exchange = whole(row), read_settings(ROWS[row]).exchange
     roster = {client["partition"]: client for client in RunFolder(seen.folder).roster()}
-    last = ROUNDS if "mixtures" in exchange.kinds() else ROUNDS + 1  # of the last round's mixtures nothing comes down
-    last = 2 if ROWS[row]["strategy"] in ONCE else last
+    # of the last round's mixtures nothing comes down
+    last = ROUNDS if ROWS[row]["strategy"] == "gfpl" and exchange.up else ROUNDS + 1
+    last = 2 if ROWS[row]["strategy"] in IN_ROUND_1 else last
     assert {number for _, number in seen.took} == (set(range(1, last)) if exchange.up else set())
     for (partition, _), upload in seen.took.items():
         names = {spec.name for spec in exchange.up}
@@ -126,17 +131,18 @@ def multiplied(payload):
     return {n: Weights(products(p.tensors)) if isinstance(p, Weights) else p for n, p in payload.items()}
 
 
-def size_of(payload, halved=()):
-    """Bytes by the formula: four a value, of the values alone; two of matrices in parts that are `halved`."""
-    return sum(size_of_part(part, name in halved) for name, part in (payload or {}).items())
+def size_of(payload, halved=(), spherical=()):
+    """Bytes by the formula: four a value, of the values alone; two of matrices in parts that are `halved`; one variance
+    a component of those that are `spherical`."""
+    return sum(size_of_part(part, name in halved, name in spherical) for name, part in (payload or {}).items())
 
 
-def size_of_part(part, halved):
+def size_of_part(part, halved, spherical):
     if isinstance(part, PrototypeSet):
         # outputs have K values, features d
         return 4 * len(part) * part.dim
     if isinstance(part, MixtureSet):
-        return 4 * len(part) * (2 * DIM + 1)
+        return 4 * len(part) * (DIM + 2 if spherical else 2 * DIM + 1)
     return sum((2 if halved and tensor.dim() > 1 else 4) * tensor.numel() for tensor in part.tensors.values())
 
 
@@ -144,9 +150,11 @@ def size_of_part(part, halved):
 def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
     seen, exchange = whole(row), read_settings(ROWS[row]).exchange
     halved = {spec.name for spec in (*exchange.up, *exchange.down) if spec.dtype == "float16"}
+    spherical = {spec.name for spec in exchange.up if Spherical() in spec.transforms}
     for line in seen.lines():
         number, found = line["round"], line["bytes"]
-        assert found["payload_up"] == sum(size_of(made, halved) for (_, of), made in seen.made.items() if of == number)
+        made = [upload for (_, of), upload in seen.made.items() if of == number]
+        assert found["payload_up"] == sum(size_of(upload, halved, spherical) for upload in made)
         for trains, name in ((True, "payload_down"), (False, "evaluate_only_payload_down")):
             of_round = [sent for (_, of, trained), sent in seen.sent.items() if (of, trained) == (number, trains)]
             assert found[name] == sum(size_of(sent, halved) for sent in of_round)
@@ -169,6 +177,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "mixtures of its classes": "means",
         "its class counts": "counts",
         "the second moment of its rows' features, of all classes together": "moment.values",
+        DISCLOSED: "sums.values",
         "how its rows' features vary around the means of their classes, of all classes together": "scatter.values",
         **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},
     }
@@ -184,6 +193,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "companion-update.ranks",
         "moment.small",
         "scatter.small",
+        "sums.small",
         *(f"{part}.small" for part in OF_WEIGHTS),
     }
     assert crossed - {*by_words.values()} <= beside
@@ -315,7 +325,7 @@ def test_who_reads_the_weights_of_clients_is_another_by_others():
     alike = without_time(start(WHOLE | of_one("fedavg") | ROWS["fedavg"] | {"client-weights": "equal"}))
     assert [what_it_comes_to(line) for line in alike] != [what_it_comes_to(line) for line in whole("fedavg").lines()]
     assert {"local", "frame", "fedproto", "fesem", "fednh", "fml", "gfpl"} < set(DEAF)
-    assert not {"fedper", "ditto", "fedfa", "fedgen", "fedcgs", "protosphere"} & set(DEAF)
+    assert not {"fedper", "ditto", "fedfa", "fedgen", *ONCE} & set(DEAF)
 
 
 def what_it_comes_to(line):
@@ -431,11 +441,11 @@ def test_the_number_of_classes_and_d_are_checked_before_any_client_is_met(row):
     asked.method.server(asked.settings, asked.options).check(CLASSES, 32)
 
 
-@pytest.mark.parametrize("name", ["protosphere", "fedcgs", "fedpa"])
+@pytest.mark.parametrize("name", [*IN_ROUND_1, "fedpa"])
 def test_a_report_shows_class_means_that_do_not_go_down_as_such(name):
     folder = RunFolder(whole(name).folder)
     tensors, about = folder.prototypes()
-    assert about["round"] == (1 if name in ONCE else ROUNDS)
+    assert about["round"] == (1 if name in IN_ROUND_1 else ROUNDS)
     state = {key.removeprefix("state/"): value for key, value in folder.load_checkpoint()[0].items()}
     if "sums" in state:
         known = state["weights"] > 0

@@ -12,11 +12,12 @@ from protosphere.launch.grid import run_in_process
 from protosphere.launch.run_config import plan
 from protosphere.strategies import METHODS, load_method
 from tests.said import DeviceError, Said, Saying
+from tests.strategies.needs import NEEDS
 
 QUICK = 'dataset="spiral" spiral-points=20 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
 IMAGES = 'dataset="digits" feature-dim=10 max-samples=200 models="tiny_cnn,tiny_resnet" batch-size=8'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
-MORE = {"fedcgs": 'encoder="random" disclose-class-counts=true'}
+MORE = dict.fromkeys(NEEDS, 'encoder="random" disclose-class-counts=true')
 # of methods that compute in float64 beside the batches, each in its way
 ON_MPS = ("fedproto", "gfpl", "feddistill", "fedrod", "fednh")
 

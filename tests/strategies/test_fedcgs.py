@@ -1,4 +1,4 @@
-"""FedCGS: its discriminant is scikit-learn's on all rows together, however they are dealt; FedNCM; what is refused."""
+"""FedCGS: its discriminant is scikit-learn's on all rows together, however they are dealt; what is refused."""
 
 from dataclasses import replace
 
@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.covariance import empirical_covariance, shrunk_covariance
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from torch.nn.functional import normalize
 
 from protosphere.core.errors import SettingError
 from protosphere.prototypes.prediction import covariance_of_sums, linear_discriminant
@@ -19,7 +18,6 @@ from protosphere.strategies.fedcgs import layouts
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 from protosphere.wire.weights import layout_lines
-from tests.payloads import lone
 from tests.strategies.needs import ASKED
 
 K, D, N = 4, 5, 400
@@ -131,16 +129,6 @@ def test_however_rows_are_dealt_clients_judge_as_if_all_lay_together(deal):
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.1).fit(as_sent(features).numpy(), labels)
     # sums cross as float32
     np.testing.assert_allclose(found, theirs.predict_proba(as_sent(new).numpy()), atol=2e-5)
-
-
-def test_of_the_identity_it_is_the_nearest_direction_of_the_class_means():
-    features, labels = rows()
-    received, objective = outcome_of(deals(labels)["by class"], features, labels, **{"fedcgs.covariance": "identity"})
-    assert lone(received).counts is None
-    new = normalize(rows(seed=1)[0], dim=1)
-    means = torch.stack([as_sent(features)[labels == label].mean(dim=0) for label in range(K)])
-    expected = new @ normalize(means, dim=1).T
-    np.testing.assert_allclose(objective.encoded_scores(received, new), expected, atol=1e-6)
 
 
 # --- what few, or hostile, clients make of it ------------------------------------------------------------------

@@ -16,6 +16,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.wire.claims import Believed, most_believed, over_claimed
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload
+from tests.strategies.needs import NEEDS
 
 CLAIM = 2**31 - 1
 LIAR = 1
@@ -133,7 +134,7 @@ def claiming(claim):
 BY_SAMPLES = {
     "fedavg": {"models": "tiny_perceptron"},
     "protosphere": {},
-    "fedcgs": {"encoder": "handcrafted"},
+    **{name: {"encoder": "handcrafted"} for name in NEEDS},
     "fedgen": {"fedgen.weighting": "samples"},
     "fedproto": {"fedproto.aggregation": "weighted"},
     "fedfa": {"models": "tiny_perceptron"},

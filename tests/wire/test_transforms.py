@@ -19,6 +19,7 @@ from protosphere.wire.specs import (
     RoundedShares,
     SignificantBits,
     Spec,
+    Spherical,
     Transform,
 )
 from tests.payloads import lone, payload
@@ -92,6 +93,20 @@ def test_weights_of_components_cross_in_whole_shares():
     spec = Spec("mixtures", components=2, transforms=(RoundedShares(8),))
     found = crossed(SHARES, Codec(K, D), spec)
     assert found.weights.tolist() == [0.25, 0.75, 1.0]
+
+
+def test_of_spherical_components_one_variance_crosses():
+    means, variances = torch.randn(3, D), torch.tensor([1.0, 2.0, 0.5]).unsqueeze(1).expand(3, D)
+    mixtures = MixtureSet(SHARES.labels, means, variances, SHARES.weights)
+    spec, codec = Spec("mixtures", components=2, transforms=(Spherical(),)), Codec(K, D)
+    record = encode_payload(payload(mixtures), codec, [spec])
+    assert record["variances"].numpy().shape == (3, 1)
+    found = crossed(mixtures, codec, spec)
+    assert torch.equal(found.variances, variances)
+    assert torch.equal(lone(as_sent(payload(mixtures), [spec])).variances, variances)
+    plain = Spec("mixtures", components=2)
+    with pytest.raises(MessageError, match=rf"float32 of \(3, {D}\) were agreed"):
+        decode_payload(record, Limits(codec, 1e6, (plain,)))
 
 
 def test_the_fingerprint_names_what_a_method_adds_by_direction_and_part():

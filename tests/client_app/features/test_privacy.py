@@ -45,7 +45,6 @@ OWN = {
     "tinyproto-fp": {"tinyproto.mu": 0.01},
     "tinyproto-ft": {"tinyproto.mu": 0.01, "fedtgp.server-epochs": 2},
     "fedtgp": {"fedtgp.server-epochs": 2},
-    "fedcgs": {"fedcgs.covariance": "identity"},
 }
 RELEASES = [name for name in METHODS if load_method(name).releases is not None]
 QUIET = ["local", "frame"]
@@ -162,11 +161,6 @@ def test_what_goes_wrong_with_rows_changes_no_byte(monkeypatch, tmp_path):
 def test_what_a_trained_model_has_made_is_refused(name):
     with pytest.raises(SettingError, match="`privacy`"):
         read_settings({"strategy": name, **PRIVATE})
-
-
-def test_of_a_space_that_clients_share_class_means_alone_are_released():
-    with pytest.raises(SettingError, match=r"`fedcgs\.covariance` is pooled"):
-        read_settings({"strategy": "fedcgs", **PRIVATE})
 
 
 def test_no_method_sends_without_a_release_but_those_that_send_nothing():

@@ -1,0 +1,96 @@
+"""Methods of that family whose clients send class means and class counts, and nothing else (FedNCM, FedCOF).
+
+    client   m_kc = sum of z over its n_kc samples of class c / n_kc, and n_kc
+    server   N_c = sum_k n_kc,  s_c = sum_k n_kc m_kc,  mu_c = s_c / N_c
+
+Under `privacy` both are of a release: noisy, and of all classes that stand out of the noise.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import EVERYONE, Exchange, Outcome, Spec, State, prototype_sets
+from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
+from protosphere.strategies.one_exchange import DOWN, Heard, OneExchange, OneExchangeObjective, rounds_of_exchange
+from protosphere.strategies.statistics import impossible_means
+from protosphere.wire.payloads import Payload, prototypes_of
+from protosphere.wire.specs import PROTOTYPES
+
+
+def exchange_of_means(fewest: int) -> Exchange:
+    """Class means and counts up, a linear classifier down."""
+    return Exchange((Spec("prototypes", counts=True, fewest=fewest),), (DOWN,), TOLD, once=True)
+
+
+class MeansObjective(OneExchangeObjective):
+    """Client half."""
+
+    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> Payload:
+        """m_kc and n_kc."""
+        classes, owner, counts = labels.unique(return_inverse=True, return_counts=True)
+        sums = torch.zeros(len(classes), features.shape[1], dtype=torch.float64).index_add_(0, owner, features)
+        return {PROTOTYPES.name: PrototypeSet(classes, (sums / counts.unsqueeze(1)).float(), counts)}
+
+    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
+        """In the first rounds the class means of a release, with its counts."""
+        return {PROTOTYPES.name: prototypes} if round_number <= rounds_of_exchange(self.settings) else None
+
+
+class MeansServer(OneExchange):
+    """Server half: the means of everybody, and what a method makes of them."""
+
+    def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
+        """w_c of all classes, (K, d) float64, of the clients' means and counts; 0 for a class that nobody has sent."""
+        raise NotImplementedError
+
+    def warnings(self, clients: Sequence[PrototypeSet]) -> tuple[str, ...]:
+        """What there is to say when all have been heard who are to be."""
+        return ()
+
+    def impossible(self, partition: int, upload: Payload) -> str:
+        """Means of unit vectors outside the unit ball; a release is noisy."""
+        if self.settings.privacy != "none":
+            return ""
+        return impossible_means(prototypes_of(upload), self.codec.wire_dtype)
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """The classifier of everybody who was heard so far, each once."""
+        heard = Heard.of(PrototypeSet, state)
+        is_new = heard.hear(prototype_sets(uploads))
+        clients = self._in_units(heard)
+        figures, warnings = {"heard": len(clients)}, self.unheard(heard.by_client, server_round)
+        if not is_new:
+            return Outcome(state, {}, figures, warnings, keeps=True)
+        if not self.uploads_due(server_round + 1):
+            warnings += self.warnings(clients)
+        _, counts = class_totals(clients, self.num_classes, self.dim)
+        weight, bound = self.weights(clients), self.settings.max_prototype_norm
+        classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)
+        return Outcome(heard.as_state(), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+
+    def _in_units(self, heard: Heard[PrototypeSet]) -> list[PrototypeSet]:
+        """Means of unit vectors, by ascending partition: a release is on the scale of prototypes."""
+        scale = self.settings.privacy_scale if self.settings.privacy == "release" else 1.0
+        return [means.with_vectors(means.vectors / scale) for means in heard.parts.values()]
+
+    def global_prototypes(self, state: State) -> PrototypeSet | None:
+        """mu_c, in the encoder's space."""
+        if not state:
+            return None
+        sums, counts = class_totals(self._in_units(Heard.of(PrototypeSet, state)), self.num_classes, self.dim)
+        present = counts > 0
+        return PrototypeSet(present.nonzero().flatten(), (sums / counts.unsqueeze(1))[present].float())
+
+
+def class_totals(clients: Sequence[PrototypeSet], num_classes: int, dim: int) -> tuple[Tensor, Tensor]:
+    """s_c (K, d) and N_c (K,), float64."""
+    sums, totals = torch.zeros(num_classes, dim, dtype=torch.float64), torch.zeros(num_classes, dtype=torch.float64)
+    for means in clients:
+        assert means.counts is not None
+        counts = means.counts.double()
+        sums[means.labels] += counts.unsqueeze(1) * means.vectors.double()
+        totals[means.labels] += counts
+    return sums, totals

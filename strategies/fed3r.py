@@ -1,0 +1,207 @@
+"""Fed3R (Fanì et al., ICML 2024; arXiv 2406.01116): ridge regression on the classes, exact over all clients, in the
+space of a public encoder. AFL (He et al., CVPR 2025; arXiv 2405.16240) has the same solution by another way.
+
+    client   G_k = sum of z z^T over its samples, (d, d),  B_k = sum of z e_y^T, (d, K); once
+    server   W = (sum_k G_k + lambda I)^-1 sum_k B_k
+    predict  `encoder`: argmax_c z w_c, over the classes that somebody has sent
+
+However the samples lie among clients, W is the ridge regression on all of them. Who is heard when:
+strategies/one_exchange.py. Both are sent divided by the client's number of samples, so that they stay below 1, and as
+float32: W is that of all samples up to 1e-7 times how ill-posed it is (tests/strategies/test_fed3r.py).
+
+With `fed3r.random-features` D (Fed3R-RF) it is a kernel's ridge regression: z becomes
+
+    phi(z) = sqrt(2 / D) (cos z R, sin z R),  R (d, D / 2) from N(0, 1 / sigma^2), the same at all clients
+
+whose products are near exp(-||z - z'||^2 / (2 sigma^2)) (Rahimi and Recht, 2007).
+
+Departures. Features are unit vectors, where the paper has them as the encoder gives them; so lambda, the authors'
+own, shrinks more. The authors' code appends a constant to them and divides each w_c by its length, so that no class
+wins by its number of samples; here, as in AFL, there is no constant, and the length stays unless `fed3r.normalise`
+says otherwise. It has no random features: that they are pairs of cosine and sine, whose squares add up to 1, is ours.
+The encoder is not trained afterwards (Fed3R+FT): a private model is, beside it.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated
+
+import torch
+from pydantic import AfterValidator
+from torch import Tensor
+from torch.nn.functional import normalize, one_hot
+
+from protosphere.core.seeds import generator
+from protosphere.core.settings import AtLeastOne, Count, Positive
+from protosphere.prototypes.weights import Layout, Weights
+from protosphere.strategies.contract import EVERYONE, Exchange, Method, Options, Outcome, Spec, State, method_settings
+from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, discriminant_layout, linear_classifier, linear_scores
+from protosphere.strategies.one_exchange import DOWN, RULES, OneExchange, OneExchangeObjective
+from protosphere.strategies.release import RULE
+from protosphere.wire.payloads import Payload, weights_of
+
+SUMS = "sums"  # the part that goes up
+GRAM, TARGETS = "gram", "targets"  # G_k / n_k, and B_k / n_k as (K, d)
+ROUNDED = 1e-5  # what float32 adds to a trace or takes from an eigenvalue of G_k / n_k
+INVERTIBLE = 1e-5  # added to its eigenvalues, where B_k / n_k is held against it
+MOST_FEATURES = 16_000  # whose products a message can hold
+EXPLAINED = 1e-2  # what both may add to the share of samples that a regression explains
+DISCLOSED = (
+    "the sums of products of its samples' features, which of fewer samples than dimensions tell what space they span, "
+    "and the sums of the features by class, which tell about how many samples of each class it has"
+)
+
+
+def _check_pairs(number: int) -> int:
+    if number % 2 or number > MOST_FEATURES:
+        raise ValueError(f"should be even, as cosines and sines come in pairs, and at most {MOST_FEATURES}")
+    return number
+
+
+@method_settings
+class Fed3RSettings:
+    """`fed3r.*`.
+
+    Attributes:
+        ridge: lambda, added to the eigenvalues of G. Authors' code: 0.01.
+        normalise: whether each w_c is divided by its length. AFL: false; the code of Fed3R's authors: true.
+        random_features: D, their number, even; 0 for none. D^2 values go up.
+        sigma: the width of their kernel, in distances of unit vectors. Ours.
+        fewest: samples of a class for it to be in both sums. Paper: 1.
+    """
+
+    ridge: Positive = 0.01
+    normalise: bool = False
+    random_features: Annotated[Count, AfterValidator(_check_pairs)] = 0
+    sigma: Positive = 1.0
+    fewest: AtLeastOne = 1
+
+
+def width(options: Options, dim: int) -> int:
+    """How many features a sample has: d, or D."""
+    return options[Fed3RSettings].random_features or dim
+
+
+@lru_cache(maxsize=4)
+def directions_of_waves(seed: int, dim: int, number: int) -> Tensor:
+    """R times sigma, (d, D / 2) float64."""
+    return torch.randn(dim, number // 2, generator=generator(seed, "fed3r", "random-features"), dtype=torch.float64)
+
+
+def ridge(gram: Tensor, sums: Tensor, strength: float) -> Tensor:
+    """W^T = ((G + lambda I)^-1 B)^T.
+
+    Args:
+        gram: G, (d, d) float64. sums: B^T, (K, d). strength: lambda, above 0.
+    """
+    values, axes = torch.linalg.eigh((gram + gram.T) / 2)
+    # rounding on the way may leave one below 0
+    return ((sums @ axes) / (values.clamp(min=0) + strength)) @ axes.T
+
+
+class Fed3RObjective(OneExchangeObjective):
+    """Client half."""
+
+    @property
+    def fewest(self) -> int:
+        return self.options[Fed3RSettings].fewest
+
+    @staticmethod
+    def layouts(options: Options, num_classes: int, dim: int) -> Mapping[str, Layout]:
+        """G_k and B_k, and the classifier."""
+        size = width(options, dim)
+        up = ((GRAM, (size, size)), (TARGETS, (num_classes, size)))
+        return {CLASSIFIER: discriminant_layout(num_classes, size), SUMS: up}
+
+    def features_of(self, directions: Tensor) -> Tensor:
+        """z, or phi(z) of random features, (n, d) to (n, D)."""
+        options = self.options[Fed3RSettings]
+        if not options.random_features:
+            return directions
+        waves = directions_of_waves(self.settings.seed, directions.shape[1], options.random_features).to(directions)
+        angles = directions @ (waves / options.sigma)
+        return torch.cat([angles.cos(), angles.sin()], dim=1) * (2 / options.random_features) ** 0.5
+
+    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> Payload:
+        """G_k and B_k, divided by n_k."""
+        z, targets = self.features_of(features), one_hot(labels, self.num_classes).double()
+        sums = {GRAM: z.T @ z / max(samples, 1), TARGETS: targets.T @ z / max(samples, 1)}
+        return {SUMS: Weights({name: tensor.float() for name, tensor in sums.items()})}
+
+    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
+        """z w_c."""
+        return linear_scores(received, CLASSIFIER, self.features_of(directions))
+
+
+class Fed3R(OneExchange):
+    """Server half: the sums of everybody, and their regression."""
+
+    objective = Fed3RObjective
+
+    def impossible(self, partition: int, upload: Payload) -> str:
+        """Sums that no unit vectors of the client's classes have."""
+        tensors = weights_of(upload, SUMS).tensors
+        held = set(self.identities[partition].classes)
+        foreign_labels = {*tensors[TARGETS].any(dim=1).nonzero().flatten().tolist()} - held
+        if foreign_labels:
+            return f"it holds {self.class_word(min(foreign_labels))}, of which the client has no training sample"
+        return impossible_sums(tensors[GRAM].double(), tensors[TARGETS].double())
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """W of everybody who was heard so far, each once."""
+        heard = state["heard"].tolist() if state else []
+        fresh = [partition for partition in uploads if partition not in heard]
+        figures, warnings = {"heard": len(heard) + len(fresh)}, self.unheard([*heard, *fresh], server_round)
+        if not fresh:
+            return Outcome(state, {}, figures, warnings, keeps=True)
+        size = width(self.options, self.dim)
+        gram = state["gram"].clone() if state else torch.zeros(size, size, dtype=torch.float64)
+        sums = state["targets"].clone() if state else torch.zeros(self.num_classes, size, dtype=torch.float64)
+        for partition in fresh:
+            tensors, samples = weights_of(uploads[partition], SUMS).tensors, self.identities[partition].rows[0]
+            gram += samples * tensors[GRAM].double()
+            sums += samples * tensors[TARGETS].double()
+        new_state = {"heard": torch.tensor(heard + fresh), GRAM: gram, TARGETS: sums}
+        return Outcome(new_state, {EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)
+
+    def _build_classifier(self, gram: Tensor, sums: Tensor) -> Weights:
+        options = self.options[Fed3RSettings]
+        weight, present = ridge(gram, sums, options.ridge), sums.any(dim=1)
+        if options.normalise:
+            weight = normalize(weight, dim=1)
+        return linear_classifier(weight, torch.zeros(self.num_classes), present, self.settings.max_prototype_norm)
+
+
+def impossible_sums(gram: Tensor, targets: Tensor) -> str:
+    """What speaks against G_k / n_k (d, d) and B_k^T / n_k (K, d) of unit vectors, "" for nothing.
+
+    A regression explains no more than there is: sum_c b_c^T G^-1 b_c is at most the number of samples, which of unit
+    vectors is the trace of G.
+    """
+    trace, values = float(gram.trace()), torch.linalg.eigvalsh((gram + gram.T) / 2)
+    if trace > 1 + ROUNDED:
+        return f"the squared lengths of unit vectors add up to 1 a sample, and its to {trace:.3g}"
+    if float((gram - gram.T).abs().max()) > ROUNDED or float(values[0]) < -ROUNDED:
+        return "sums of products z z^T are symmetric and without a negative eigenvalue, and its are not"
+    factor = torch.linalg.cholesky(gram + (INVERTIBLE + ROUNDED) * torch.eye(len(gram), dtype=gram.dtype))
+    explained = float(torch.linalg.solve_triangular(factor, targets.T, upper=False).square().sum())
+    if explained > trace + EXPLAINED:
+        times = explained / max(trace, ROUNDED)
+        return f"its sums by class are those of {times:.3g} times as many samples as its products are of"
+    return ""
+
+
+def _choose_exchange(options: Options) -> Exchange:
+    up = Spec("weights", SUMS, waits=True, dtype="float32", told=DISCLOSED)
+    return Exchange((up,), (DOWN,), TOLD, once=True)
+
+
+METHOD = Method(
+    server=Fed3R,
+    objective=Fed3RObjective,
+    settings={"fed3r": Fed3RSettings},
+    exchange=_choose_exchange,
+    inference=RULE,
+    rules=RULES,
+    counts_own_rounds=True,
+)

@@ -1,0 +1,133 @@
+"""FedCOF (Goswami et al., NeurIPS 2025; arXiv 2412.14326): the covariance of each class from how its means scatter
+among clients, and a ridge classifier of it, in the space of a public encoder. No second moment crosses.
+
+    client   m_kc = sum of z over its n_kc samples of class c / n_kc, and n_kc; once
+    server   mu_c = sum_k n_kc m_kc / N_c,  N_c = sum_k n_kc,  K_c the number of clients that sent c,
+             Sigma_c = 1 / (K_c - 1) sum_k n_kc (m_kc - mu_c) (m_kc - mu_c)^T + gamma v I
+             G = sum_c (N_c - 1) Sigma_c + N mu mu^T,  N = sum_c N_c,  mu the mean of all samples
+             w_c = G^-1 N_c mu_c,  w_c / ||w_c||
+    predict  `encoder`: argmax_c z w_c
+
+Where each client's samples of a class are drawn alike, the scatter has the class's covariance as its mean, however
+many samples each client has. Only what varies within classes is in G (Fed3R's has what lies between them, too), which
+the paper found to be better. Everybody's means and counts, and who is heard when: strategies/class_means.py and
+one_exchange.py. The formula is that of the authors' code (github.com/dipamgoswami/FedCOF, federate_classes.py).
+
+Of a class that one client alone has sent nothing scatters: there Sigma_c is gamma v I, as in the authors' code, and a
+warning names the class. Where that is so of all classes, FedCOF tells them apart as FedNCM does, but for N mu mu^T.
+Where clients hold unlike samples of a class, the scatter is larger than the covariance, by how their means differ.
+
+Departures. Features are unit vectors, where the paper has them as the encoder gives them. So gamma, the authors' own,
+is measured in v = sum_c N_c (1 - ||mu_c||^2) / (N d): the mean variance of a feature within classes, which for unit
+vectors follows from the means. Where no class has two samples gamma v I stands for the sum of covariances.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from protosphere.core.settings import AtLeastOne, Positive
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.class_means import MeansObjective, MeansServer, class_totals, exchange_of_means
+from protosphere.strategies.contract import Method, method_settings
+from protosphere.strategies.one_exchange import RULES, some_of
+from protosphere.strategies.release import RULE, any_options
+
+LEAST_VARIANCE = 1e-9  # of a feature, where all means are as long as samples, or noise makes them longer
+
+
+@method_settings
+class FedCOFSettings:
+    """`fedcof.*`.
+
+    Attributes:
+        gamma: how much is added to the variances, in their mean within classes. Authors: 1 (MobileNetV2: 0.1), of
+            features as they are.
+        fewest: samples of a class for its mean to be sent. Paper: 1.
+    """
+
+    gamma: Positive = 1.0
+    fewest: AtLeastOne = 1
+
+
+class FedCOFObjective(MeansObjective):
+    """Client half."""
+
+    @property
+    def fewest(self) -> int:
+        return self.options[FedCOFSettings].fewest
+
+
+class FedCOF(MeansServer):
+    """Server half: covariances of means, and the classifier."""
+
+    def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
+        """w_c / ||w_c||."""
+        sums, totals = class_totals(clients, self.num_classes, self.dim)
+        variance = mean_variance(sums, totals)
+        gram = gram_of(clients, self.options[FedCOFSettings].gamma * variance)
+        return normalize(sums @ torch.linalg.pinv(gram, hermitian=True), dim=1)
+
+    def warnings(self, clients: Sequence[PrototypeSet]) -> tuple[str, ...]:
+        """The classes that one client alone has sent."""
+        labels = torch.cat([means.labels for means in clients])
+        lone_labels = (torch.bincount(labels, minlength=self.num_classes) == 1).nonzero().flatten().tolist()
+        if not lone_labels:
+            return ()
+        names = some_of([self.class_word(label) for label in lone_labels])
+        return (
+            f"one client alone sent the mean of {names}: how a class varies follows from those of two clients or more, "
+            "so here it is taken to vary alike in all directions",
+        )
+
+
+def scatter_of(means: Tensor, counts: Tensor) -> Tensor:
+    """1 / (K_c - 1) sum_k n_kc (m_kc - mu_c)(m_kc - mu_c)^T of one class, (d, d) float64: its covariance, without bias.
+
+    Args:
+        means: m_kc, (K_c, d). counts: n_kc, (K_c,). Of one client it is 0.
+    """
+    means, counts = means.double(), counts.double().unsqueeze(1)
+    deviations = means - (counts * means).sum(dim=0) / counts.sum()
+    return deviations.T @ (counts * deviations) / max(len(means) - 1, 1)
+
+
+def mean_variance(sums: Tensor, totals: Tensor) -> float:
+    """v: of a feature within classes, of unit vectors with these sums (K, d) and counts (K,) by class."""
+    within = totals - sums.square().sum(dim=1) / totals.clamp(min=1)
+    return max(float(within.sum() / (totals.sum().clamp(min=1) * sums.shape[1])), LEAST_VARIANCE)
+
+
+def gram_of(clients: Sequence[PrototypeSet], added: float) -> Tensor:
+    """G, (d, d) float64.
+
+    Args:
+        added: to the variances of each class.
+    """
+    labels = torch.cat([means.labels for means in clients])
+    vectors = torch.cat([means.vectors for means in clients]).double()
+    counts = torch.cat([means.counts for means in clients if means.counts is not None])
+    mean = counts.double() @ vectors / counts.sum().clamp(min=1)
+    spherical = added * torch.eye(vectors.shape[1], dtype=torch.float64)
+    within = torch.zeros_like(spherical)
+    for label in labels.unique():
+        is_of_class = labels == label
+        covariance = scatter_of(vectors[is_of_class], counts[is_of_class]) + spherical
+        within += (counts[is_of_class].sum() - 1) * covariance
+    if not within.any():
+        within = spherical
+    return within + counts.sum() * torch.outer(mean, mean)
+
+
+METHOD = Method(
+    server=FedCOF,
+    objective=FedCOFObjective,
+    settings={"fedcof": FedCOFSettings},
+    exchange=lambda options: exchange_of_means(options[FedCOFSettings].fewest),
+    inference=RULE,
+    rules=RULES,
+    releases=any_options,
+    counts_own_rounds=True,
+)

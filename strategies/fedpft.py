@@ -1,0 +1,164 @@
+"""FedPFT (Beitollahi et al., 2024; arXiv 2402.01862; a baseline of Flower): Gaussian mixtures of the features of each
+class, in the space of a public encoder, and a classifier that the server trains on what it draws from them.
+
+    client   a mixture of at most k Gaussians for each class, fitted to its z by EM, and n_kc; once
+    server   n_kc draws from each; a linear head by cross-entropy on all draws: AdamW
+    predict  `encoder`: argmax_c z w_c + b_c, over the classes that somebody has sent
+
+Who is heard when: strategies/one_exchange.py. The mixtures are those of GFPL (protosphere/prototypes/mixture.py), there
+of private features. The head begins anew whenever somebody new is heard, from the seed, on the draws of everybody.
+
+A component of one sample is that sample: of a class of k samples or fewer the server gets each.
+
+Departures. `full` covariances, the paper's third kind, are not built: no message holds them. Features are unit vectors
+(draws are not), where the paper has them as the encoder gives them. With these the baseline's rate of 0.0001 and its
+one pass leave the head where it began, so both are ours. Its mixtures cross as float16, here as float32; it leaves out
+classes of k samples or fewer, here they have fewer components (`fedpft.fewest` leaves them out). The paper's exchange
+from client to client, without a server, and its differentially private one are not built.
+"""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from protosphere.core.seeds import derive, generator
+from protosphere.core.settings import AtLeastOne, Positive
+from protosphere.models.seeded import drawn
+from protosphere.prototypes.mixture import fit_class_mixtures, sample_counts
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.strategies.contract import (
+    EVERYONE,
+    MIXTURES,
+    Exchange,
+    Method,
+    Options,
+    Outcome,
+    Spec,
+    State,
+    method_settings,
+)
+from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
+from protosphere.strategies.one_exchange import DOWN, RULES, Heard, OneExchange, OneExchangeObjective
+from protosphere.strategies.release import RULE
+from protosphere.wire.payloads import Payload, part_of
+from protosphere.wire.specs import Spherical
+
+BATCH = 32  # the baseline's
+ROUNDED = 1e-3  # how much longer than 1 what is left of unit vectors may be
+
+
+@method_settings
+class FedPFTSettings:
+    """`fedpft.*`.
+
+    Attributes:
+        components: k, Gaussians of a class's mixture at most. Flower's baseline: 1.
+        covariance: whether a component has one variance (spherical), or one a dimension (diagonal). Baseline:
+            spherical.
+        epochs: passes over the draws. Ours.
+        learning_rate: of AdamW. Ours.
+        fewest: samples of a class for its mixture to be sent. Paper: 1.
+    """
+
+    components: AtLeastOne = 1
+    covariance: Literal["spherical", "diagonal"] = "spherical"
+    epochs: AtLeastOne = 100
+    learning_rate: Positive = 0.03
+    fewest: AtLeastOne = 1
+
+
+class FedPFTObjective(OneExchangeObjective):
+    """Client half."""
+
+    @property
+    def fewest(self) -> int:
+        return self.options[FedPFTSettings].fewest
+
+    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> Payload:
+        """A mixture for each class, and n_kc."""
+        options = self.options[FedPFTSettings]
+        # the same in whichever round it is sent
+        seed = derive(self.settings.seed, "fedpft", "mixtures")
+        spherical = options.covariance == "spherical"
+        fit = fit_class_mixtures(features, labels, options.components, seed, spherical=spherical)
+        return {MIXTURES.name: fit.mixtures.to(dtype=torch.float32)}
+
+
+class FedPFT(OneExchange):
+    """Server half: draws, and the head."""
+
+    def impossible(self, partition: int, upload: Payload) -> str:
+        """Components of more than unit vectors, or more of them than samples."""
+        mixtures = part_of(upload, MixtureSet)
+        assert mixtures.counts is not None
+        longest = float(mixtures.lengths().max()) if len(mixtures) else 0.0
+        if longest > 1 + ROUNDED:
+            return f"the mean square of unit vectors in a component is 1, and it holds one of {longest**2:.3g}"
+        components = torch.bincount(mixtures.labels, minlength=self.num_classes)[mixtures.labels]
+        if bool((components > mixtures.counts).any()):
+            label = int(mixtures.labels[components > mixtures.counts][0])
+            return f"it holds more components of {self.class_word(label)} than samples"
+        return ""
+
+    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+        """The head of everybody who was heard so far, each once."""
+        heard = Heard.of(MixtureSet, state)
+        is_new = heard.hear({partition: part_of(upload, MixtureSet) for partition, upload in uploads.items()})
+        figures: dict[str, int | float] = {"heard": len(heard.by_client)}
+        warnings = self.unheard(heard.by_client, server_round)
+        if not is_new:
+            return Outcome(state, {}, figures, warnings, keeps=True)
+        draws = [self._draw(partition, mixtures) for partition, mixtures in heard.parts.items()]
+        features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
+        head, figures["head_loss"] = self._train_head(features, labels)
+        present = torch.bincount(labels, minlength=self.num_classes) > 0
+        weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
+        classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)
+        return Outcome(heard.as_state(), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+
+    def _draw(self, partition: int, mixtures: MixtureSet) -> tuple[Tensor, Tensor]:
+        """As many features of each class as the client has samples, by the same draws whoever else is there."""
+        assert mixtures.counts is not None
+        is_first = torch.ones(len(mixtures), dtype=torch.bool)
+        is_first[1:] = mixtures.labels[1:] != mixtures.labels[:-1]
+        return sample_counts(
+            mixtures, mixtures.counts[is_first], generator(self.settings.seed, "fedpft", "draws", partition)
+        )
+
+    def _train_head(self, features: Tensor, labels: Tensor) -> tuple[nn.Linear, float]:
+        """The head, and its mean loss in the last pass."""
+        options, seed = self.options[FedPFTSettings], self.settings.seed
+        head = drawn(derive(seed, "fedpft", "head"), lambda: nn.Linear(self.dim, self.num_classes))
+        optimiser = torch.optim.AdamW(head.parameters(), lr=options.learning_rate)
+        order, total = generator(seed, "fedpft", "batches"), torch.zeros(())
+        for _ in range(options.epochs if len(labels) else 0):
+            total.zero_()
+            for batch in torch.randperm(len(labels), generator=order).split(BATCH):
+                loss = cross_entropy(head(features[batch]), labels[batch])
+                optimiser.zero_grad()
+                loss.backward()
+                optimiser.step()
+                total += loss.detach() * len(batch)
+        return head, float(total) / max(len(labels), 1)
+
+
+def _choose_exchange(options: Options) -> Exchange:
+    most, fewest = options[FedPFTSettings].components, options[FedPFTSettings].fewest
+    transforms = (Spherical(),) if options[FedPFTSettings].covariance == "spherical" else ()
+    up = Spec("mixtures", counts=True, components=most, fewest=fewest, transforms=transforms)
+    samples = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
+    return Exchange((up,), (DOWN,), (samples, *TOLD), once=True)
+
+
+METHOD = Method(
+    server=FedPFT,
+    objective=FedPFTObjective,
+    settings={"fedpft": FedPFTSettings},
+    exchange=_choose_exchange,
+    inference=RULE,
+    rules=RULES,
+    counts_own_rounds=True,
+)

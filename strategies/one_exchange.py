@@ -1,0 +1,179 @@
+"""The family of methods whose clients send once what they know of their samples in the space of a public encoder, and
+get a linear classifier of it (FedNCM, Fed3R, FedCOF, FedPFT).
+
+    client   z = u / ||u||, u the encoder's features of its training samples; once, of the classes of which it has at
+             least `fewest` samples, what the method makes of z and y
+    server   adds each client to those that it has heard, once, and makes the classifier of all of them
+    predict  `encoder`: argmax_j z w_j + b_j, over the classes that somebody has sent
+
+Where clients are sampled they send in several rounds, so that nearly all are heard, and of each the first upload that
+comes counts. Beside it every client trains a private model of any architecture, alone, as `local` does.
+
+A client weighs as many samples as it is believed to have (`max-weight-ratio`), and nothing else is taken from it: a
+bound of a few medians would make the classifier another than that of all samples together, which is what these
+methods promise.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from protosphere.core.settings import Settings
+from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
+from protosphere.prototypes.weights import Layout, Weights
+from protosphere.strategies.contract import ClientState, Objective, Options, ServerHalf, Spec, State
+from protosphere.strategies.encoder_space import (
+    CLASSIFIER,
+    check_space,
+    directions,
+    discriminant_layout,
+    linear_scores,
+    unknown,
+)
+from protosphere.strategies.release import RULE
+from protosphere.wire.payloads import Payload
+
+RULES = ("local-prototypes", "classifier", "discriminant", RULE)
+DOWN = Spec("weights", CLASSIFIER, dtype="float32")
+SEEN = 3  # of clients who are sampled by chance one in twenty is in none of so many times 1 / fraction rounds
+MOST_NAMES = 10  # in a sentence
+P = TypeVar("P", bound=ClassVectors)
+
+
+def rounds_of_exchange(settings: Settings) -> int:
+    """In how many rounds, from the first, clients send: one where all train in each."""
+    return 1 if settings.fraction_train == 1 else math.ceil(SEEN / settings.fraction_train)
+
+
+def some_of(names: Sequence[object]) -> str:
+    """The first names of a sentence, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(map(str, names[:MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
+
+
+class OneExchangeObjective(Objective):
+    """Client half: trains as `local` does."""
+
+    encodes = True
+
+    @property
+    def fewest(self) -> int:
+        """Of how many samples of a class anything is sent."""
+        raise NotImplementedError
+
+    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> Payload:
+        """What goes up, of z (n, d) float64 and labels (n,), which may be none.
+
+        Args:
+            samples: how many the client has, those of classes that are left out among them.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def layouts(options: Options, num_classes: int, dim: int) -> Mapping[str, Layout]:
+        """Of the parts of weights, by name."""
+        return {CLASSIFIER: discriminant_layout(num_classes, dim)}
+
+    def shared(self, module: nn.Module) -> dict[str, Weights]:
+        """Nothing of the model: the parts of weights as they are before anything is known."""
+        return unknown(self.layouts(self.options, self.num_classes, self.settings.feature_dim))
+
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+        """None: what comes lies in the encoder's space."""
+        return None
+
+    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+        """In the first rounds what the method makes of the samples."""
+        if round_number > rounds_of_exchange(self.settings) or state.encoded is None:
+            return None
+        features, labels = state.encoded()
+        counts = torch.bincount(labels, minlength=self.num_classes)
+        is_sent = counts[labels] >= self.fewest
+        return self.summarise(directions(features)[is_sent], labels[is_sent], len(labels))
+
+    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
+        """z w_j + b_j."""
+        return linear_scores(received, CLASSIFIER, directions)
+
+
+class OneExchange(ServerHalf):
+    """Server half: whom it has heard, and what it says of the others.
+
+    Attributes:
+        objective: the client half, which knows the layouts.
+    """
+
+    objective: type[OneExchangeObjective] = OneExchangeObjective
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """It needs every value of a vector, which masks would take."""
+        return frozenset({"sparsity-dim"})
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """Every value of a vector counts, and all clients have the same dimensions."""
+        check_space(self, dim, self.objective.layouts(self.options, num_classes, dim))
+
+    def uploads_due(self, server_round: int) -> bool:
+        """In the first rounds alone."""
+        return server_round <= rounds_of_exchange(self.settings)
+
+    def unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
+        """Who is in no classifier, where nobody is to send any more."""
+        missing = sorted(set(self.identities) - set(heard))
+        if self.uploads_due(server_round + 1) or not missing:
+            return ()
+        remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
+        return (
+            f"client {some_of(missing)} sent nothing in the rounds in which clients send, so the shared classifier "
+            f"knows nothing of its samples{remedy}.",
+        )
+
+    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+        """None: an encoder's features cannot collapse."""
+        return None
+
+
+@dataclass
+class Heard(Generic[P]):
+    """What the clients have sent that were heard, as a method's state keeps it.
+
+    Attributes:
+        kind: of the parts. by_client: partition -> its part with class counts, in the order in which they came.
+    """
+
+    kind: type[P]
+    by_client: dict[int, P]
+
+    @classmethod
+    def of(cls, kind: type[P], state: State) -> "Heard[P]":
+        """As a state keeps it; nobody where it is empty."""
+        by_client, start = {}, 0
+        sizes = state["sizes"].tolist() if state else []
+        for partition, size in zip(state["heard"].tolist() if state else [], sizes, strict=True):
+            fields = {name: state[name][start : start + size] for name in state if name not in ("heard", "sizes")}
+            by_client[partition] = kind.from_fields(fields)
+            start += size
+        return cls(kind, by_client)
+
+    def hear(self, uploads: Mapping[int, P]) -> bool:
+        """Take in those that were not heard before; whether there was one."""
+        fresh = {partition: part for partition, part in uploads.items() if partition not in self.by_client}
+        self.by_client |= fresh
+        return bool(fresh)
+
+    def as_state(self) -> State:
+        """Inverse of `of`."""
+        parts = [part.fields() for part in self.by_client.values()]
+        sizes = torch.tensor([len(part) for part in self.by_client.values()], dtype=torch.int64)
+        state = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return state | {"heard": torch.tensor(list(self.by_client), dtype=torch.int64), "sizes": sizes}
+
+    @property
+    def parts(self) -> dict[int, P]:
+        """By ascending partition, so that nothing depends on who came first."""
+        return dict(sorted(self.by_client.items()))

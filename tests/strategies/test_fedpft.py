@@ -1,0 +1,148 @@
+"""FedPFT: its mixtures are scikit-learn's, its draws have their moments, its head is the logistic regression on the
+draws; one classifier however the samples lie; what is refused, and what is told of single samples."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.mixture import GaussianMixture
+
+from protosphere.strategies import read_settings
+from protosphere.strategies.contract import EVERYONE
+from tests.payloads import lone
+from tests.strategies.in_space import D, K, N, exchanged, halves, partitions, samples, unit, upload_of
+from tests.strategies.needs import ASKED
+
+DIAGONAL = {"fedpft.covariance": "diagonal"}
+
+
+@pytest.mark.parametrize(("covariance", "name"), [("spherical", "spherical"), ("diagonal", "diag")])
+def test_of_one_component_the_mixtures_are_scikit_learn_s(covariance, name):
+    features, labels = samples()
+    _, objective = halves("fedpft", **{"fedpft.covariance": covariance})
+    mixtures = lone(upload_of(objective, features, labels))
+    assert mixtures.labels.tolist() == list(range(K))
+    assert mixtures.counts.tolist() == torch.bincount(labels).tolist()
+    for label in range(K):
+        model = GaussianMixture(1, covariance_type=name, reg_covar=0).fit(unit(features)[labels == label].numpy())
+        np.testing.assert_allclose(mixtures.means[label], model.means_[0], atol=1e-6)
+        # but for the floor below a variance, a millionth of the class's
+        np.testing.assert_allclose(mixtures.variances[label], np.broadcast_to(model.covariances_[0], D), rtol=1e-4)
+
+
+def test_of_more_components_they_fit_as_well_as_scikit_learn_s():
+    """By the likelihood of the samples, of which both have local maxima: the best of ten there, and one start here."""
+    features, labels = samples(n=2000)
+    _, objective = halves("fedpft", **{"fedpft.components": 3})
+    mixtures = lone(upload_of(objective, features, labels))
+    for label in range(K):
+        rows = unit(features)[labels == label].numpy()
+        theirs = GaussianMixture(3, covariance_type="spherical", n_init=10, random_state=0).fit(rows)
+        own = mixtures.labels == label
+        ours = GaussianMixture(3, covariance_type="spherical")
+        ours.means_, ours.weights_ = mixtures.means[own].numpy(), mixtures.weights[own].numpy()
+        ours.covariances_ = mixtures.variances[own, 0].numpy()
+        ours.precisions_cholesky_ = ours.covariances_**-0.5
+        assert ours.score(rows) > theirs.score(rows) - 0.05
+
+
+def test_as_many_are_drawn_as_the_client_has_samples_with_the_mixture_s_moments():
+    features, labels = samples(n=40_000)
+    server, objective = halves("fedpft", **DIAGONAL | {"fedpft.components": 2})
+    mixtures = lone(upload_of(objective, features, labels))
+    drawn, classes = server._draw(3, mixtures)
+    assert torch.equal(torch.bincount(classes), torch.bincount(labels))
+    for label in range(K):
+        own, real = drawn[classes == label].double(), unit(features)[labels == label]
+        # a mixture fitted by EM has the mean and the variances of its samples; ten thousand draws, five deviations
+        error = real.std(dim=0) / len(own) ** 0.5
+        assert bool(((own.mean(dim=0) - real.mean(dim=0)).abs() < 5 * error).all())
+        np.testing.assert_allclose(own.var(dim=0), real.var(dim=0), rtol=0.1)
+    again, _ = server._draw(3, mixtures)
+    assert torch.equal(drawn, again)
+    assert not torch.equal(drawn, server._draw(4, mixtures)[0])
+
+
+@pytest.mark.parametrize("kind", ["one", "in turn", "by class", "unevenly"])
+def test_the_head_is_the_logistic_regression_on_the_draws(kind):
+    together, of_all = samples(n=N + 2000)
+    features, labels, new, of_new = together[:N], of_all[:N], together[N:], of_all[N:]
+    lists = partitions(labels)[kind]
+    received, objective, outcome = exchanged("fedpft", lists, features, labels, **DIAGONAL)
+    server, _ = halves("fedpft", [len(indices) for indices in lists], **DIAGONAL)
+    draws = [
+        server._draw(client, lone(upload_of(objective, features[indices], labels[indices])))
+        for client, indices in enumerate(lists)
+        if len(indices)
+    ]
+    drawn, classes = (torch.cat(parts) for parts in zip(*draws, strict=True))
+    theirs = LogisticRegression(C=100.0, max_iter=5000).fit(drawn.numpy(), classes.numpy())
+    scores = objective.encoded_scores(received, drawn.double())
+    loss = float(torch.nn.functional.cross_entropy(scores, classes))
+    best = -float(np.log(theirs.predict_proba(drawn.numpy())[np.arange(len(drawn)), classes.numpy()]).mean())
+    assert best - 0.01 < loss < best + 0.05
+    right = float((objective.encoded_scores(received, unit(new)).argmax(dim=1) == of_new).double().mean())
+    assert right > theirs.score(unit(new).numpy(), of_new.numpy()) - 0.03
+    assert outcome.figures["heard"] == sum(len(indices) > 0 for indices in lists)
+
+
+def test_where_clients_are_sampled_each_is_heard_once_and_the_order_changes_nothing():
+    features, labels = samples()
+    server, objective = halves("fedpft", (100,) * 4, **{"fraction-train": 0.5, "fedpft.epochs": 2})
+    uploads = {p: upload_of(objective, features[p::4], labels[p::4]) for p in range(4)}
+    first = server.aggregate({p: uploads[p] for p in (1, 3)}, {}, 1)
+    second = server.aggregate({0: uploads[0], 1: uploads[2], 2: uploads[2]}, first.state, 2)
+    assert server.aggregate({3: uploads[3]}, second.state, 3).keeps
+    whole = server.aggregate(uploads, {}, 1)
+    for name in ("weight", "bias"):
+        assert torch.equal(*(o.downloads[EVERYONE]["classifier"].tensors[name] for o in (second, whole)))
+    # in whichever round it is sent, a mixture is the same
+    later = lone(upload_of(objective, features[::4], labels[::4], 5))
+    assert torch.equal(later.means, lone(uploads[0]).means)
+
+
+def test_classes_of_fewer_samples_stay_at_home_and_one_that_nobody_has_is_never_answered():
+    labels = torch.tensor([0] * 5 + [1] * 4 + [3])
+    features, _ = samples(n=10)
+    server, objective = halves("fedpft", (4, 10), **{"fedpft.fewest": 4})
+    assert lone(upload_of(objective, features, labels)).classes().tolist() == [0, 1]
+    nothing = upload_of(objective, features[7:9], labels[7:9])
+    assert len(lone(nothing)) == 0
+    assert server.impossible(0, nothing) == ""
+    alone = server.aggregate({0: nothing}, {}, 1)
+    assert alone.downloads[EVERYONE]["classifier"].tensors["known"].tolist() == [0] * K
+    outcome = server.aggregate({1: upload_of(objective, features, labels)}, alone.state, 1)
+    assert outcome.figures["heard"] == 2
+    scores = objective.encoded_scores(outcome.downloads[EVERYONE], unit(features))
+    assert bool(torch.isneginf(scores[:, 2:]).all())
+    assert bool(scores[:, :2].isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        (lambda m: replace(m, means=3 * m.means), "mean square of unit vectors"),
+        (lambda m: replace(m, variances=m.variances + 0.2), "mean square of unit vectors"),
+        (lambda m: m.with_scaled_counts(1e-9), "more components of class 0 than samples"),
+    ],
+)
+def test_mixtures_that_no_unit_vectors_have_are_refused(lie, words):
+    features, labels = samples()
+    server, objective = halves("fedpft", (N,), **{"fedpft.components": 3})
+    upload = upload_of(objective, features, labels)
+    assert server.impossible(0, upload) == ""
+    assert words in server.impossible(0, {"mixtures": lie(lone(upload))})
+
+
+@pytest.mark.parametrize("components", [1, 5])
+def test_it_says_what_components_tell_of_single_samples_and_they_do(components):
+    settings = {"fedpft.components": components}
+    said = " ".join(read_settings(ASKED["fedpft"] | settings).exchange.said())
+    assert f"single samples: of each in a class of {components} or fewer" in said
+    features = samples(n=components)[0]
+    _, objective = halves("fedpft", **settings)
+    mixtures = lone(upload_of(objective, features, torch.zeros(components, dtype=torch.int64)))
+    nearest = torch.cdist(unit(features), mixtures.means.double()).amin(dim=1)
+    assert float(nearest.max()) < 1e-6
