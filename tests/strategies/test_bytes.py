@@ -44,7 +44,7 @@ GENERATOR = linear(32 + K, 256) + NORM + linear(256, D) + Values(0, K)  # and wh
 FEATURES = linear(D // 2 + K, D) + linear(D, D) + Values(0, 2 * 4 * D)  # FRAug's generator, two norms among it
 # what a client sends, and what it gets from round 2 on
 FORMULAS = {
-    **dict.fromkeys(("fedproto", "protonorm", "fedtgp", "tinyproto-fp", "tinyproto-ft"), (VECTORS, VECTORS)),
+    **dict.fromkeys(("fedproto", "protonorm", "fedtgp", "fedorgp", "tinyproto-fp", "tinyproto-ft"), (VECTORS, VECTORS)),
     **dict.fromkeys(("fedpagr", "fedproc", "pfpl"), (VECTORS, VECTORS)),
     **dict.fromkeys(("local", "frame"), (NOTHING, NOTHING)),
     **dict.fromkeys(("fedavg", "fedprox", "fedbn", "feduv", "fesem", "fedrod"), (MODEL, MODEL)),
