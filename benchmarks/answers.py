@@ -212,8 +212,8 @@ def above_and_below(answer: Answer, row: str) -> Iterator[str]:
             for up in (True, False)
         )
         yield (
-            f"- {metric}, apart from `{base}`: above {', '.join(above) or 'none'}; below "
-            f"{', '.join(below) or 'none'}; neither {len(known) - len(above) - len(below)} of {len(known)}"
+            f"- {metric}: significantly better than `{base}`: {', '.join(above) or 'none'}; worse: "
+            f"{', '.join(below) or 'none'}; no difference: {len(known) - len(above) - len(below)} of {len(known)}"
         )
 
 

@@ -20,7 +20,7 @@ WEIGHTS = tuple(tenths / 10 for tenths in range(11))
 PRIOR = 2.0  # in nats: what a weight of 0 or 1 has to gain on the validation samples over 1/2
 WEIGHT, BIAS = "weight", "bias"  # of both
 KNOWN = "known"  # 0 for a class of which nobody has rows, else 1 + ln of what both are to be multiplied by
-TOLD = ("by these what its rows look like to a public encoder",)
+TOLD = ("roughly what its samples look like, which follows from these features",)
 
 
 def directions(features: Tensor) -> Tensor:

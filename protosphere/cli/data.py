@@ -139,7 +139,7 @@ def _columns(data_view: "DataView") -> list[str]:
         named = ", ".join(columns[:MOST_COLUMNS]) + (", ..." if len(columns) > MOST_COLUMNS else "")
         lines += [f"  {PLURAL[kind]}: {len(columns)} ({named}){what}"] if columns else []
     lacking = [f"{column.name} ({rows} rows)" for column, rows in data_view.columns if rows]
-    note = "; a number's mean stands there, and a feature says so, of a category one of its own"
+    note = "; numeric: mean-imputed, with a missing indicator; categorical: 'missing' is a category of its own"
     return [*lines, *([f"  missing: {', '.join(lacking)}{note}"] if lacking else [])]
 
 

@@ -139,7 +139,7 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
         notes = [*notes, "paper: what the paper's table prints, not measured here"]
     over = f"mean ± sample standard deviation (ddof 1) over {seeds} seeds" if seeds > 1 else "one seed"
     if seeds > 1 and len(methods) > 1:
-        notes = [*notes, "bold: apart from every other method seed by seed, as the next table counts it"]
+        notes = [*notes, f"bold: differs from every other method (paired t-test, {100 * CONFIDENCE:g} %)"]
     metrics = ", ".join(map(str, comparison.metrics))
     title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
     return _lay_out(title, columns, [*methods, FLOOR], notes, paper)

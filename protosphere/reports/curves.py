@@ -51,8 +51,8 @@ def loss_over_rounds(results: Results) -> Picture | str:
     ends = table.iloc[[0, -1]].dropna(axis=1)
     changes = "; ".join(f"{labels[name]} from {ends[name].iloc[0]:.3g} to {ends[name].iloc[1]:.3g}" for name in ends)
     caption = (
-        "Training loss, the mean of each round's steps over clients, weighted by rows. The parts are before their "
-        "weights; the total has these."
+        "Training loss, the mean of each round's steps over clients, weighted by samples. Terms are unweighted; "
+        "the total is weighted."
     )
     numbers = [["round", *heads], *rows_of(table)]
     return Picture("loss", svg, f"Loss over rounds: {changes}.", caption, numbers=numbers)
