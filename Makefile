@@ -68,9 +68,12 @@ docker-demo:
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 30
 
-# two files at a time, for most of them wait
+# two files at a time, for most of them wait; the longest first, or one worker would wait for the other at the end
+LONGEST := $(addprefix tests/integration/test_,flwr_run.py deployment.py gate.py)
+INTEGRATION = $(LONGEST) $(filter-out $(LONGEST),$(shell grep -rl --include='*.py' 'pytest.mark.integration' tests))
 integration: $(READY)
-	$(BIN)/python -m pytest -m 'integration and not soak' -n auto --maxprocesses 2 --dist loadfile --durations 10
+	$(BIN)/python -m pytest $(INTEGRATION) -m 'integration and not soak' -n auto --maxprocesses 2 --dist loadfile \
+		--no-loadscope-reorder --durations 10
 
 # on a machine with an NVIDIA GPU: every method's contract and golden figures, which a CPU has made, in both precisions
 cuda-check: $(READY)

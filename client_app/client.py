@@ -2,17 +2,17 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar, cast
 
 import torch
 from flwr.app import Context
 
 from protosphere.client_app.evaluate import DivergenceError, evaluate, measure
-from protosphere.client_app.feature import Arrival, Feature, features_of
+from protosphere.client_app.feature import Arrival, features_of
 from protosphere.client_app.public_errors import told
 from protosphere.client_app.site import (
     device_for,
@@ -47,6 +47,7 @@ from protosphere.wire.codec import Limits, as_sent, codec_of
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report, class_vectors
 from protosphere.wire.weights import layout_lines
 
+Step = TypeVar("Step", bound=Callable[..., Any])
 _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
 
 # The states that this process used last. Workers share no memory and clients move between them, so an entry counts
@@ -209,17 +210,11 @@ class Client:
 
     def evaluate(self, instruction: Instruction) -> Report:
         """Evaluate the model as the last round left it, with what was just received."""
-        step = self._evaluate
-        for feature in self._wrapping_features():
-            step = partial(feature.evaluate, step)
-        return step(instruction)
+        return self._wrapped("evaluate", self._evaluate)(instruction)
 
     def prepare(self, instruction: Instruction) -> Preparation | Report:
         """Evaluate (when asked), and make ready for training; a report where that already has failed."""
-        step = self._prepare
-        for feature in self._wrapping_features():
-            step = partial(feature.prepare, step)
-        return step(instruction)
+        return self._wrapped("prepare", self._prepare)(instruction)
 
     def finish(self, preparation: Preparation, outcome: Outcome) -> Report:
         """Save what training left, and upload.
@@ -227,13 +222,14 @@ class Client:
         Args:
             outcome: the figures of the training, or the error with which it ended.
         """
-        step = self._finish
-        for feature in self._wrapping_features():
-            step = partial(feature.finish, step)
-        return step(preparation, outcome)
+        return self._wrapped("finish", self._finish)(preparation, outcome)
 
-    def _wrapping_features(self) -> list[Feature]:
-        return [feature for feature in self.features if feature.wraps]
+    def _wrapped(self, name: Literal["evaluate", "prepare", "finish"], step: Step) -> Step:
+        """A step with the method of that name of each feature that wraps around it, the last outermost."""
+        for feature in self.features:
+            if feature.wraps:
+                step = cast(Step, partial(getattr(feature, name), step))
+        return step
 
     def train(self, instruction: Instruction) -> Report:
         """All three: prepare, train, finish."""

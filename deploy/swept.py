@@ -87,6 +87,10 @@ class Gate:
             if code == REFUSED:
                 self.refused = True
                 self._superlink.terminate()
+                try:
+                    self._superlink.wait(GRACE)
+                except subprocess.TimeoutExpired:
+                    self._superlink.kill()
                 return
             print(f"deploy/swept.py: the gate ended with exit code {code}; it is started again", file=sys.stderr)
             self._process = subprocess.Popen(self._command)

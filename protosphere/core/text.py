@@ -71,7 +71,10 @@ def own_version() -> str:
 
 def one_line(text: str, most: int = 0) -> str:
     """Somebody else's words on one line without control characters, cut to `most` characters (0: never)."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    # of the thousands of words of a report's tables next to none holds any
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else " " for c in text)
+    line = " ".join(text.split())
     return line if not most or len(line) <= most else f"{line[: most - 1]}…"
 
 

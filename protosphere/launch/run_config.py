@@ -202,6 +202,11 @@ def _for_others(run_config: RunConfig) -> Plan:
     """A run on other machines."""
     run = read_settings(run_config)
     refuse_foreign(run_config)
+    if run.settings.membership:
+        raise SettingError(
+            f"setting `membership` is {shown(run.settings.membership)}, a file for simulations: over --superlink "
+            "whoever answers takes part; take it out, and set `min-clients` where clients may come and go."
+        )
     refuse_relative_paths(run.settings)
     model_names(run.settings.models)
     return Plan(run_config, run.settings.clients)

@@ -33,6 +33,7 @@ from protosphere.data.domains import short_name
 from protosphere.record import client_tables, provenance, snapshots
 from protosphere.record.locations import find_run, held, own_folder, results_root
 
+MEMBERSHIP = "membership.json"
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 REMEDY = "bring it back from a copy, or start a new run"
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
@@ -44,8 +45,8 @@ Content = TypeVar("Content", dict[str, Any], list[dict[str, Any]])
 class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
-    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, `clients/` (client_tables.py),
-    checkpoint.safetensors, prototypes.safetensors and summary.json.
+    Holds settings.json, origin.json, roster.json, membership.json, status.json, metrics.jsonl, `clients/`
+    (client_tables.py), checkpoint.safetensors, prototypes.safetensors and summary.json.
     """
 
     def __init__(self, path: Path):
@@ -179,7 +180,8 @@ class RunFolder:
             return
         # a folder that cannot be taken away does no harm beside the error that led here
         with suppress(OSError):
-            for name in ("settings.json", "roster.json", "status.json", "origin.json", "token", ".lock"):
+            names = ("settings.json", "roster.json", "status.json", "origin.json", MEMBERSHIP, "token", ".lock")
+            for name in names:
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
             (stores(self.name) / MARK).unlink(missing_ok=True)
@@ -225,6 +227,14 @@ class RunFolder:
         """Who took part, and what each discloses; and what was started."""
         self._write_json("roster.json", roster)
         provenance.note(self.path)
+
+    def write_membership(self, changes: list[dict[str, Any]]) -> None:
+        """Who joins and leaves when, as the file says that the run was started with."""
+        self._write_json(MEMBERSHIP, changes)
+
+    def membership(self) -> list[dict[str, Any]] | None:
+        """Inverse of `write_membership`; None where none were written, as by an earlier version."""
+        return self._read_json(MEMBERSHIP, list) if (self.path / MEMBERSHIP).exists() else None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """How far the run is, for whoever looks on; nothing goes on from it, so it has no digest."""

@@ -18,7 +18,7 @@ from protosphere.core.settings import Settings, shown
 from protosphere.core.text import LONGEST_NAME, one_line
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import Reply
-from protosphere.server_app.feature import Feature
+from protosphere.server_app.feature import Feature, Federation
 from protosphere.server_app.roster import Roster, RosterError
 from protosphere.strategies import Run
 from protosphere.strategies.state import ROUND_OF_JOINING
@@ -47,7 +47,7 @@ class Membership(Feature):
 
     def __init__(self, run: Run, folder: RunFolder):
         super().__init__(run, folder)
-        self._changes = read_changes(self.settings.membership) if self.settings.membership else []
+        self._changes = self._read_changes() if self.settings.membership else []
         self._roster: Roster
         self._since = 0  # the round of the last change
         self._rounds_gone: dict[int, int] = {}  # partition -> for how many rounds in a row its node has been gone
@@ -58,8 +58,23 @@ class Membership(Feature):
 
     @staticmethod
     def refuse(settings: Settings) -> None:
-        if settings.membership:
+        # a resumed run has its own copy
+        if settings.membership and not settings.resume:
             read_changes(settings.membership)
+
+    def _read_changes(self) -> list[Change]:
+        """Of a resumed run those that it was started with, whatever has become of the file."""
+        kept = self.folder.membership() if self.settings.resume else None
+        if kept is None:
+            return read_changes(self.settings.membership)
+        return [Change(entry["round"], entry["client"], entry["change"]) for entry in kept]
+
+    def start(self, federation: Federation) -> None:
+        super().start(federation)
+        if self.settings.membership:
+            self.folder.write_membership(
+                [{"round": c.round, "client": c.partition, "change": c.change} for c in self._changes]
+            )
 
     def gathered(self, roster: Roster, last_round: int) -> None:
         """Who joins later is no member yet.

@@ -17,13 +17,29 @@ from protosphere.data import decoded_cache as decoded_module
 from tests.data.draws import decoded
 
 ROOT = Path(__file__).resolve().parents[2]
-ASK = """
-import logging, sys
+# what takes long is to load torch, so the six are forks of one process that has; each writes to a file of its own, and
+# all begin when the last is there
+SIX = """
+import logging, os, sys
+from multiprocessing import get_context
 from pathlib import Path
-logging.basicConfig(level=logging.INFO, stream=sys.stdout)
 from protosphere.data.decoded_cache import Recipe, decode
-data = decode(Recipe(sys.argv[1]), Path(sys.argv[2]))
-print("rows", len(data.labels), int(data.inputs.sum()))
+
+def ask(number, all_there):
+    sys.stdout = sys.stderr = open(Path(sys.argv[3], str(number)), "w", buffering=1)
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout)
+    all_there.wait()
+    data = decode(Recipe(sys.argv[1]), Path(sys.argv[2]))
+    print("rows", len(data.labels), int(data.inputs.sum()))
+
+fork = get_context("fork")
+all_there = fork.Barrier(6)
+processes = [fork.Process(target=ask, args=(number, all_there)) for number in range(6)]
+for process in processes:
+    process.start()
+for process in processes:
+    process.join()
+print([process.exitcode for process in processes])
 """
 
 
@@ -85,14 +101,13 @@ def test_images_that_cannot_be_used(tmp_path, write, png, bad, words):
 
 def test_six_processes_decode_once(parquet_folder, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path / "user")}
-    command = [sys.executable, "-c", ASK, str(parquet_folder), str(tmp_path / "cache")]
-    running = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for _ in range(6)
-    ]
-    outputs = [process.communicate(timeout=16) for process in running]
-    assert [process.returncode for process in running] == [0] * 6, outputs[0][1]
-    lines = [line for out, _ in outputs for line in out.splitlines()]
+    (tmp_path / "said").mkdir()
+    command = [sys.executable, "-c", SIX, str(parquet_folder), str(tmp_path / "cache"), str(tmp_path / "said")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    outputs = [path.read_text() for path in (tmp_path / "said").iterdir()]
+    assert done.stdout.strip() == str([0] * 6), (done.stderr, outputs)
+    assert len(outputs) == 6
+    lines = [line for said in outputs for line in said.splitlines()]
     assert sum("decoded" in line and "52 rows in" in line for line in lines) == 1
     assert len({line for line in lines if line.startswith("rows 52")}) == 1
     assert sum(line.startswith("rows 52") for line in lines) == 6

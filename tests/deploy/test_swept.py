@@ -175,12 +175,16 @@ def test_a_signal_ends_both(number, tmp_path):
     assert comes(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both))
 
 
-def test_a_gate_that_cannot_begin_ends_the_superlink(tmp_path):
+@pytest.mark.parametrize("superlink", [WAITS, DEAF], ids=["that hears SIGTERM", "that does not"])
+def test_a_gate_that_cannot_begin_ends_the_superlink(tmp_path, superlink):
     begun = tmp_path / "begun"
-    done = swept(
-        tmp_path / "none.db", sys.executable, "-c", WAITS, begun, "--", sys.executable, "-c", "raise SystemExit(2)"
+    refuses = (
+        f"import pathlib, time\nwhile not pathlib.Path({str(begun)!r}).exists(): time.sleep(0.05)\nraise SystemExit(2)"
     )
+    command = [sys.executable, "-c", superlink, begun, "--", sys.executable, "-c", refuses]
+    done = swept(tmp_path / "none.db", *command, timeout=40)
     assert done.returncode == 2
+    assert not Path(f"/proc/{begun.read_text()}").exists()
 
 
 def test_a_database_that_cannot_be_cleared_is_told_and_stops_nothing(base, tmp_path):

@@ -32,13 +32,13 @@ from tests.waiting import comes
 pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
-MODELS = ("tiny_perceptron", "tiny_cnn")
+MODELS = ("tiny_perceptron", "perceptron")
+OF_IMAGES = ("tiny_perceptron", "tiny_cnn")
 DOMAINS = ("north", "south")
 SETTINGS = {"strategy": "fedproto", "rounds": 2, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
-RELEASE = {"privacy": "release", "encoder": "random", "privacy-epsilon": 2.0, "image-size": 8, "rounds": 1}
-# up in the round, down with the message that ends the run: Flower starts a process for each
-WEIGHTS = {"strategy": "lg-fedavg", "rounds": 1}
+# by the old name of `encoder`, which must still work over Flower
+RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0, "image-size": 8, "rounds": 1}
 SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever
 REFUSED = "does not take this site's key"  # so does its script, for two minutes
 
@@ -100,9 +100,9 @@ def files(place):
 
 
 @pytest.fixture(scope="module")
-def of_files(place, files):
+def of_images(place, clinics):
     """The deployment as it begins."""
-    sites = sites_of(files, ("tiny_perceptron",) * 2)
+    sites = sites_of(clinics, OF_IMAGES)
     with guarded(place / "scratch") as tell:
         deployment = Deployment(place / "federation", sites, tell, {"PROTOSPHERE_HOME": str(place / "home")})
         try:
@@ -113,12 +113,12 @@ def of_files(place, files):
 
 
 @pytest.fixture(scope="module")
-def deployment(of_files, clinics):
-    """The same, whose SuperNodes have ended and others have begun, of images."""
-    for site in sites_of(clinics, MODELS):
-        of_files.sites[site.partition] = site
-        of_files.renew_node(site.partition)
-    return of_files
+def deployment(of_images, files):
+    """The same, whose SuperNodes have ended and others have begun, of a table and a file of arrays."""
+    for site in sites_of(files, MODELS):
+        of_images.sites[site.partition] = site
+        of_images.renew_node(site.partition)
+    return of_images
 
 
 @pytest.fixture(scope="module")
@@ -198,45 +198,29 @@ def folder_of(out):
 
 
 @pytest.fixture
-def in_process(run, metrics, clinics):
-    """in_process(settings, data, models): the figures of the same run in this process."""
+def in_process(run, metrics, files):
+    """The figures of the same run in this process."""
 
-    def figures(settings, data=clinics, models=MODELS):
-        def grid(config, nodes, workers):
-            own = [
-                node | {"data-path": str(path), "model": model, "domain": domain, "device": "cpu"}
-                for node, path, model, domain in zip(nodes, data, models, DOMAINS, strict=True)
-            ]
-            return LocalGrid(config, own, workers)
+    def grid(config, nodes, workers):
+        own = [
+            node | {"data-path": str(path), "model": model, "domain": domain, "device": "cpu"}
+            for node, path, model, domain in zip(nodes, files, MODELS, DOMAINS, strict=True)
+        ]
+        return LocalGrid(config, own, workers)
 
-        return metrics(run({"models": "tiny", "max-samples": 0} | settings, clients=2, grid=grid))
-
-    return figures
+    return metrics(run({"max-samples": 0} | SETTINGS, clients=2, grid=grid))
 
 
 # before the run of prototypes: the last test looks for those in the pages of a database that others would overwrite
-def test_sites_own_rows_may_be_tables_and_arrays_and_weights_cross(of_files, files, metrics, in_process):
-    """What crosses is the head. Mixtures: test_flwr_run.py."""
-    out, err = front_door(of_files, SETTINGS | WEIGHTS).communicate(timeout=PATIENCE)
-    assert err == ""
-    folder = folder_of(out)
-    assert metrics(folder) == in_process(SETTINGS | WEIGHTS, files, ("tiny_perceptron",) * 2)
-    # each has a model of its own rows, which reads them as they are
-    for number, file in enumerate(files):
-        state = of_files.folder / f"site-{number}" / "state" / "clients" / folder.name / str(number)
-        found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file), "--json"])
-        assert (found.stderr, json.loads(found.stdout)["rows"]) == ("", 60)
-
-
-def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(deployment, metrics):
-    out, err = front_door(deployment, SETTINGS | RELEASE).communicate(timeout=PATIENCE)
+def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(of_images, metrics):
+    out, err = front_door(of_images, SETTINGS | RELEASE).communicate(timeout=PATIENCE)
     assert err == ""
     folder = folder_of(out)
     lines = metrics(folder)
     assert [(line["problems"], line["clients"], "evaluation" in line) for line in lines] == [({}, {}, False)] * 2
     assert lines[0]["training"]["valid"] == 2
     for partition in range(2):
-        state = deployment.folder / f"site-{partition}" / "state"
+        state = of_images.folder / f"site-{partition}" / "state"
         (spent,) = [json.loads(line) for line in (state / "privacy" / "ledger.jsonl").read_text().splitlines()]
         assert (spent["run"], spent["unit"], spent["encoder"]) == (folder.name, "row", "random")
         kept = state / "clients" / folder.name / str(partition) / "figures.jsonl"
@@ -261,7 +245,16 @@ def test_the_run_ends_with_a_summary_and_each_site_keeps_its_model_to_itself(fin
 
 
 def test_the_same_metrics_to_the_bit_as_in_one_process(finished, metrics, in_process):
-    assert metrics(folder_of(finished[1])) == in_process(SETTINGS)
+    """Weights: test_gate.py; mixtures: test_flwr_run.py."""
+    assert metrics(folder_of(finished[1])) == in_process
+
+
+def test_each_site_has_a_model_of_its_own_table_or_arrays_which_reads_them_as_they_are(finished, deployment, files):
+    name = folder_of(finished[1]).name
+    for number, file in enumerate(files):
+        state = deployment.folder / f"site-{number}" / "state" / "clients" / name / str(number)
+        found = CliRunner().invoke(app, ["predict", "--state", str(state), str(file), "--json"])
+        assert (found.stderr, json.loads(found.stdout)["rows"]) == ("", 60)
 
 
 def test_strangers_are_sent_away_and_leave_no_trace(finished, metrics, deployment):
@@ -335,8 +328,8 @@ def test_a_demo_stopped_by_ctrl_c_leaves_nothing(tmp_path):
     watched = Watched(command, cwd=ROOT, env=environment, start_new_session=True)
     folder = tmp_path / "own" / "deploy-demo"
     deadline = time.monotonic() + PATIENCE
-    # begun: all sites have said who they are
-    while not any((folder.parent / "results").glob("*/roster.json")):
+    # begun: the server's app is there, and sites are asked who they are
+    while not any((folder.parent / "results").glob("*/status.json")):
         assert watched.process.poll() is None, watched.finish()
         assert time.monotonic() < deadline, "no run has begun"
         time.sleep(0.2)

@@ -249,12 +249,19 @@ def test_a_folder_of_other_types_is_one_sentence_and_nothing_is_written(tmp_path
     result = CliRunner().invoke(app, ["report", str(folder)])
     assert (result.exit_code, result.stdout) == (2, "")
     said = result.stderr.strip().splitlines()[-1]
-    with pytest.raises(SettingError, match="cannot be made"):
-        protosphere.load(folder).report()
     assert said.startswith(f"the report of {folder} cannot be made, since its files are not as this program writes the")
     assert said.endswith("); nothing was written.")
     assert f"({kind}" in said
     assert said.isprintable()
+    assert sorted(folder.rglob("*")) == before
+
+
+def test_python_says_so_as_well(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    of_client(folder, class_names=[])
+    before = sorted(folder.rglob("*"))
+    with pytest.raises(SettingError, match="cannot be made"):
+        protosphere.load(folder).report()
     assert sorted(folder.rglob("*")) == before
 
 

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,6 @@ from tests.strategies.needs import ASKED, NEEDS
 
 # The lowest partition comes late, so that who names a group after it would rename it.
 CHANGES = ["3,0,joins", "3,2,leaves", "5,2,joins"]
-MEMBERS = {1: {"1", "2", "3"}, 2: {"1", "2", "3"}, 3: {"0", "1", "3"}, 4: {"0", "1", "3"}, 5: {"0", "1", "2", "3"}}
 
 
 @pytest.fixture
@@ -28,6 +28,14 @@ def changes(tmp_path):
         return str(path)
 
     return write
+
+
+# the same, sooner
+SOON = ["2,0,joins", "2,2,leaves", "4,2,joins"]
+SOON_THERE = {1: {"1", "2", "3"}, 2: {"0", "1", "3"}, 3: {"0", "1", "3"}, 4: {"0", "1", "2", "3"}}
+# of a server's steps each is alike
+FEW = {"fedgen": {"fedgen.server-steps": 5}, "fedpa": {"fedpa.server-steps": 5}}
+FEW |= {method: {"fedtgp.server-epochs": 3} for method in ("fedtgp", "tinyproto-ft")}
 
 
 def of(method, changes):
@@ -43,13 +51,31 @@ def trained(line):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_goes_on_with_who_is_there_and_resumes_to_the_bit(run, metrics, cut, changes, method):
-    settings = of(method, changes)
+    settings = of(method, lambda: changes(SOON)) | FEW.get(method, {}) | {"rounds": 4}
     lines = metrics(run(settings))
-    assert {line["round"]: trained(line) for line in lines[:-1]} == MEMBERS
+    assert {line["round"]: trained(line) for line in lines[:-1]} == SOON_THERE
     assert not any(line["problems"] for line in lines), [line["problems"] for line in lines]
-    cut(settings, "_aggregate", lambda strategy, number, replies: number == 4)
+    cut(settings, "_aggregate", lambda strategy, number, replies: number == 3)
     resumed = run(settings | {"resume": "latest"})
     assert metrics(resumed) == lines
+
+
+@pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("round,client,change\n4,1,leaves\n")])
+def test_a_resumed_run_has_the_changes_that_it_was_started_with(run, metrics, cut, changes, spoil):
+    settings = of("fedproto", changes)
+    whole = metrics(run(settings))
+    cut(settings, "_aggregate", lambda strategy, number, replies: number == 4)
+    spoil(Path(settings["membership"]))
+    assert metrics(run(settings | {"resume": "latest"})) == whole
+
+
+def test_of_a_run_that_kept_none_the_file_is_read(run, metrics, cut, changes):
+    settings = of("fedproto", changes)
+    whole = run(settings)
+    cut(settings, "_aggregate", lambda strategy, number, replies: number == 4)
+    (kept,) = {*whole.parent.glob("*/membership.json")} - {whole / "membership.json"}
+    kept.unlink()
+    assert metrics(run(settings | {"resume": "latest"})) == metrics(whole)
 
 
 def test_the_roster_has_who_came_and_went_and_the_terminal_names_them(run, changes):
