@@ -55,6 +55,7 @@ def compare(
     reuse: bool = False,
     jobs: int | None = None,
     keep_models: bool = False,
+    reports: bool = False,
     results_dir: str | os.PathLike[str] = "",
     quiet: bool = False,
     settings: Mapping[str, Value] | None = None,
@@ -93,6 +94,7 @@ def compare(
         reuse: take finished runs of the same settings from the results folder.
         jobs: runs at a time; None for what the machine holds.
         keep_models: keep the clients' models, for `Run.client`; they take much room.
+        reports: give each run a report of its own, which `Run.report` makes at any time.
         results_dir: the results folder; "" for that in PROTOSPHERE_HOME.
         quiet: no progress.
         settings, more: settings of all runs, as those of `run`.
@@ -128,7 +130,7 @@ def compare(
     comparison = from_table("comparison", table)
     comparison = swept(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
     planned = cells(comparison, {}, {})
-    machine = share(planned, jobs=jobs, in_process=True)
+    machine = replace(share(planned, jobs=jobs, in_process=True), reports=reports)
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
     with folder.hold():
         if reuse:

@@ -117,9 +117,10 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
             folder.discard_unless_begun()
             raise
         except RunError:
-            if (folder.path / "metrics.jsonl").exists():
+            if run.settings.report and (folder.path / "metrics.jsonl").exists():
                 leave_report(folder.path)
             raise
-        leave_report(folder.path)
+        if run.settings.report:
+            leave_report(folder.path)
     log.info("results: %s", folder.path)
     return folder.path

@@ -81,6 +81,9 @@ def compare(
     keep_models: Annotated[
         bool, option("Keep the clients' models of finished cells, for `predict`.", None, "--keep-models")
     ] = False,
+    reports: Annotated[
+        bool, option("Give each run a report of its own; `protosphere report RUN` makes one later.", None, "--reports")
+    ] = False,
     trust: Trust = False,
 ) -> None:
     """Compare methods over data sets, partitions and seeds.
@@ -130,6 +133,7 @@ def compare(
         else:
             cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
             machine = share(cells, jobs=jobs, cpus_per_client=cpus, gpus_per_client=gpus, in_process=not flower)
+        machine = replace(machine, reports=reports)
         if not resume:
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.hold():

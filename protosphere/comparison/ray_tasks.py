@@ -92,7 +92,8 @@ class TaskJob(Job):
             perform
         )
         comparison = str(folder.path), _digest(folder.path)
-        self.result = remote.remote(dict(cell.settings), cell.clients, comparison, str(self._cell_folder), keep_models)
+        settings = {**cell.settings, "report": share.reports}
+        self.result = remote.remote(settings, cell.clients, comparison, str(self._cell_folder), keep_models)
 
     def over(self) -> bool:
         """See `Job`."""

@@ -23,6 +23,7 @@ class Share:
         ray: the address of the Ray cluster of which each cell takes `cpus_per_client` and `gpus_per_client`, as a task
             in one process; empty for this machine.
         place: where that is, in words.
+        reports: whether each cell's run ends with a report of its own.
     """
 
     jobs: int
@@ -33,6 +34,7 @@ class Share:
     in_process: bool = False
     ray: str = ""
     place: str = ""
+    reports: bool = False
 
     def __str__(self) -> str:
         cores = f"{self.cores} core{'s' * (self.cores > 1)}"
@@ -43,9 +45,11 @@ class Share:
 
     def flags(self) -> list[str]:
         """For `protosphere run`."""
+        report = ["-c", f"report={str(self.reports).lower()}"]
         if self.in_process:
-            return []
+            return report
         return [
+            *report,
             "--flower",
             "--cpus-per-client",
             str(self.cpus_per_client),

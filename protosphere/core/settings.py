@@ -200,6 +200,7 @@ class Settings(BaseModel):
     state_memory: Count = 1024
     results_dir: str = ""
     resume: str = ""
+    report: bool = True
 
     tensorboard: bool = False
     wandb: bool = False
@@ -303,7 +304,7 @@ ENDS = frozenset({"rounds", "stop-patience"})
 MAY_DIFFER_ON_RESUME = frozenset(
     ENDS
     | {"start-timeout", "query-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
-    | {"tensorboard", "wandb", "mlflow"}
+    | {"tensorboard", "wandb", "mlflow", "report"}
 )
 
 

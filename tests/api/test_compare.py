@@ -62,6 +62,10 @@ def test_its_table_is_of_its_runs():
         (row, method, metric) for row in rows for method in methods for metric in ("classifier final", "headline")
     ]
     assert list(table[["row", "method", "metric"]].itertuples(index=False, name=None)) == wanted
+    # drawn when asked for: a report takes as long as many a run
+    first = found.run("local", 3, "spiral, iid")
+    assert not (first.folder / "report.html").exists()
+    assert first.report().path == first.folder / "report.html"
     for _, line in table.iterrows():
         runs = [found.run(line["method"], seed, line["row"]) for seed in (3, 4)]
         every = [
@@ -126,7 +130,8 @@ def test_a_sweep_is_chosen_on_validation_rows_and_finished_runs_are_taken():
 def test_arrays_are_kept_once_and_known_again(home):
     asked = {"methods": ["local"], "seeds": [1]}
     asked |= {name: value for name, value in QUICK.items() if name != "spiral_points"}
-    found = protosphere.compare(dataset=(X, Y), **asked)
+    found = protosphere.compare(dataset=(X, Y), reports=True, **asked)
+    assert (found.run("local", 1).folder / "report.html").exists()
     (file,) = (home / "arrays").iterdir()
     assert found.table()[["row", "method"]].values.tolist() == [["arrays", "local"]]
     assert found.run("local", 1).settings["dataset"] == str(file)

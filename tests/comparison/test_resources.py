@@ -81,7 +81,9 @@ def test_over_flower_gpus_are_asked_for(machine):
     """As `protosphere run` does: without --gpus-per-client clients stay on the CPU."""
     machine(16, 2)
     found = share([cell(clients=20)] * 6)
-    assert (found.gpus, found.flags()) == ((), ["--flower", "--cpus-per-client", "1", "--gpus-per-client", "0"])
+    without_report = ["-c", "report=false"]
+    flower = ["--flower", "--cpus-per-client", "1", "--gpus-per-client", "0"]
+    assert (found.gpus, found.flags()) == ((), [*without_report, *flower])
     assert "CUDA_VISIBLE_DEVICES" not in found.environment(0)
 
 

@@ -86,7 +86,7 @@ CHOICES = {
 COLUMNS = {"text-column", "label-column", "group-column", "partition-column"}
 PATHS = {"encoder", "results-dir", "resume", "shared-test-path", "partition-table", "membership"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
-FLAGS = {"normalise", "shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb"}
+FLAGS = {"normalise", "shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb", "report"}
 # of a setting that means nothing alone
 NEEDS = {"privacy-measure": {"privacy": "release"}, "forget-after": {"min-clients": 1}}
 EITHER = {"mlflow"}  # a flag or a place
@@ -370,7 +370,8 @@ def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_el
     timeouts = {name for name in DEFAULTS if name.endswith("-timeout")}
     live = {"tensorboard", "wandb", "mlflow"}
     ends = {"rounds", "stop-patience"}
-    assert timeouts | live | ends | {"device", "state-memory", "results-dir", "resume"} == MAY_DIFFER_ON_RESUME
+    places = {"device", "state-memory", "results-dir", "resume"}
+    assert timeouts | live | ends | places | {"report"} == MAY_DIFFER_ON_RESUME
 
 
 @pytest.mark.parametrize(
