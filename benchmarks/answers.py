@@ -37,6 +37,9 @@ PAGES = ROOT / "docs" / "answers"
 METRIC = "metric: "
 PANELS_ACROSS = 3
 SILENT = ("local", "frame")  # train alone, and towards targets that come from the seed
+# metrics of a comparison in a public encoder's space
+MODEL, OWN, SPACE = "classifier selected", "encoder-local selected", "encoder selected"
+OWN_POOL, POOLED = "pool-local selected", "pool selected"
 Cell = dict[str, str]
 
 
@@ -139,6 +142,8 @@ def page(answer: Answer) -> str:
         "(Student's t). One panel a table.*",
         "",
     ]
+    if OWN_POOL in answer.metrics:
+        lines += ["## What the exchange adds", "", *exchange_table(answer), "", *space_table(answer), ""]
     for row in answer.rows:
         lines += [f"## {row}", "", *row_table(answer, row), "", *above_and_below(answer, row), ""]
     sweep = (
@@ -183,6 +188,38 @@ def row_table(answer: Answer, row: str) -> Iterator[str]:
         if tried:
             cells.append(bold(answer.mean(row, method, VALIDATION), method in chosen) if method in tried else "")
         yield table_row(cells)
+
+
+def exchange_table(answer: Answer) -> Iterator[str]:
+    """Of the baseline, which has all of these rules, a line a row: its parts, its pool, what the exchange gives on top
+    of the same without one, and how its pool stands to the best of its parts."""
+    base = answer.comparison.baseline_label
+    parts = {"private model": MODEL, "own discriminant": OWN, "shared discriminant": SPACE}
+    columns = [*parts, "pool, no exchange", "pool", "exchange adds", "less the best part"]
+    yield f"`{base}`: accuracy in %, and differences in points of it."
+    yield ""
+    yield table_head("", *columns)
+    for row in answer.rows:
+        figures = {name: answer.of(row, base, name) for name in (*parts.values(), OWN_POOL, POOLED)}
+        if not figures[POOLED]:
+            continue
+        # the best part by its mean: whoever chooses a part for all seeds
+        best = max(parts.values(), key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
+        cells = [answer.mean(row, base, METRIC + name) for name in (*parts.values(), OWN_POOL, POOLED)]
+        gains = [interval(difference(figures[POOLED], figures[other])) for other in (OWN_POOL, best)]
+        yield table_row([row, *cells, *gains])
+
+
+def space_table(answer: Answer) -> Iterator[str]:
+    """The shared classifier of each method in the space, a line a row."""
+    methods = [method for method in answer.methods if any(answer.of(row, method, SPACE) for row in answer.rows)]
+    yield "The shared classifier alone (`encoder`), which knows classes that a client lacks, by method: accuracy in %."
+    yield ""
+    yield table_head("", *[f"`{method}`" for method in methods])
+    for row in answer.rows:
+        best = ahead({method: answer.of(row, method, SPACE) for method in methods})
+        cells = [bold(answer.mean(row, method, METRIC + SPACE), method == best) for method in methods]
+        yield table_row([row, *cells])
 
 
 def bold(text: str, whether: bool) -> str:
