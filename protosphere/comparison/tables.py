@@ -226,7 +226,7 @@ def _show_difference(difference: Difference | None) -> Shown:
     """`+1.20 [+0.40, +2.00]`, or `+0.10 [-0.80, +1.00], 41 seeds`."""
     if difference is None:
         return Shown(NONE)
-    if difference.low is None or difference.high is None:
+    if difference.low is None or difference.high is None or difference.low == difference.high == 0:
         return Shown(_points(difference.mean))
     text = f"{_points(difference.mean)} [{_points(difference.low)}, {_points(difference.high)}]"
     if difference.apart:

@@ -484,3 +484,11 @@ def test_what_the_exchange_adds_is_a_rule_less_the_same_without_an_exchange_in_t
     told = list(csv.DictReader(differences_csv(made, found).splitlines()))[-1]
     assert (told["metric"], told["method"], told["baseline"]) == ("pool final", "FedProto", "FedProto: pool-local")
     assert float(told["difference"]) == pytest.approx(gaps.mean())
+
+
+def test_equal_figures_differ_by_nothing_and_no_number_of_seeds_would_tell_more(folder):
+    made = comparison(paper=())
+    found = finished(folder(made), made)
+    found["metric: final"] = 0.5
+    apart = next(grid for grid in grids(made, (), found) if "difference to" in grid.title)
+    assert apart.lines[0][1].text == "+0.00"
