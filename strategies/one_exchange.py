@@ -133,6 +133,19 @@ class OneExchange(ServerHalf):
             f"knows nothing of its samples{remedy}.",
         )
 
+    def unknown(self, present: Tensor) -> tuple[str, ...]:
+        """That there is no classifier, where nobody sent a class.
+
+        Args:
+            present: the classes that somebody sent, (K,) bool.
+        """
+        if present.any():
+            return ()
+        return (
+            "no client sent a class, so there is no shared classifier: each has fewer samples of every class than "
+            f"`{self.settings.strategy}.fewest`; lower it.",
+        )
+
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None
