@@ -198,8 +198,11 @@ def has_place(name: str) -> bool:
 
 
 def public_name(name: str) -> str:
-    """A name without the folder that a file or an encoder lies in, which differs from site to site."""
+    """A name without the folder that a file or an encoder lies in, which differs from site to site. Torchvision's own
+    weights go by the name of a file's, since a site without a network has them from one."""
     kind, at, _ = name.partition(AT)
+    if not (at or name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name)):
+        return f"{name}{AT}"
     if reads_text(name) or plugins.is_file(name) or not at:
         return seed_name(name.partition("?")[0] if reads_text(name) else name)
     return f"{kind}{at}"
