@@ -65,7 +65,7 @@ class MeansServer(OneExchange):
         if not is_new:
             return Outcome(state, {}, figures, warnings, keeps=True)
         _, counts = class_totals(clients, self.num_classes, self.dim)
-        if not self.uploads_due(server_round + 1):
+        if self.ends(server_round):
             warnings += self.warnings(clients) + self.unknown(counts > 0)
         weight, bound = self.weights(clients), self.settings.max_prototype_norm
         classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)

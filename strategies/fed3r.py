@@ -161,7 +161,7 @@ class Fed3R(OneExchange):
             tensors, samples = weights_of(uploads[partition], SUMS).tensors, self.identities[partition].rows[0]
             gram += samples * tensors[GRAM].double()
             sums += samples * tensors[TARGETS].double()
-        if not self.uploads_due(server_round + 1):
+        if self.ends(server_round):
             warnings += self.unknown(sums.any(dim=1))
         new_state = {"heard": torch.tensor(heard + fresh), GRAM: gram, TARGETS: sums}
         return Outcome(new_state, {EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)

@@ -115,7 +115,7 @@ class FedPFT(OneExchange):
         features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
         head, figures["head_loss"] = self._train_head(features, labels)
         present = torch.bincount(labels, minlength=self.num_classes) > 0
-        if not self.uploads_due(server_round + 1):
+        if self.ends(server_round):
             warnings += self.unknown(present)
         weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
         classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)

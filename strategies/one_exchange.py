@@ -122,10 +122,14 @@ class OneExchange(ServerHalf):
         """In the first rounds alone."""
         return server_round <= rounds_of_exchange(self.settings)
 
+    def ends(self, server_round: int) -> bool:
+        """Whether nobody is to send any more after this round, or the run is over."""
+        return server_round >= self.settings.rounds or not self.uploads_due(server_round + 1)
+
     def unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no classifier, where nobody is to send any more."""
         missing = sorted(set(self.identities) - set(heard))
-        if self.uploads_due(server_round + 1) or not missing:
+        if not missing or not self.ends(server_round):
             return ()
         remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
         return (
