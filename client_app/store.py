@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -199,7 +200,6 @@ class Store:
                     f"{path} is damaged ({error}); bring it back from a copy.", public("storage", storage="kept state")
                 ) from None
         state.covariance = parts.get("covariance", {}).get("")
-        state.pool_weight = self._load_pool_weight()
         state.kept, state.optimiser = (
             {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("kept", "optimiser")
         )
@@ -244,12 +244,21 @@ class Store:
         return payload
 
     def save_pool_weight(self, weight: float) -> None:
-        """Keep what the rule `pool` was judged by last."""
+        """Keep what the rule `pool` was judged by last, in place of another or a damaged one."""
+        with suppress(StoreError):
+            if self.load_pool_weight() == weight:
+                return
         self._write(self.folder / POOL_WEIGHT, {"weight": torch.tensor(weight, dtype=torch.float64)})
 
-    def _load_pool_weight(self) -> float:
+    def load_pool_weight(self) -> float:
+        """What `save_pool_weight` kept; equal weights where no evaluation chose others. Prediction alone reads it:
+        each evaluation chooses its own.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
         path = self.folder / POOL_WEIGHT
-        tensors = _read(path, "take it away, and the next evaluation chooses it anew.") if path.exists() else {}
+        tensors = _read(path, "bring it back from a copy, or let the run go on.") if path.exists() else {}
         return float(tensors.get("weight", torch.tensor(EQUAL_WEIGHT)))
 
     def save_prototypes(self, name: str, prototypes: PrototypeSet) -> None:

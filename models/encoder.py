@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, public, words_of
+from protosphere.core.settings import ENCODERS
 from protosphere.models.handcrafted import handcrafted
 from protosphere.models.hub_vision import HubVision
 from protosphere.models.seeded import drawn
@@ -42,6 +43,7 @@ ABOUT = {
     "resnet50": "images, 2,048 features, 24 M parameters, 98 MB, weights by torchvision (BSD-3)",
     "minilm": "texts, 384 features, 23 M parameters, 91 MB, Apache-2.0",
 }
+OF_TEXTS = (ENCODERS["minilm"],)
 USUAL = "encoder"  # what a file's callable is called, where nothing else is said
 AT = "@"
 SMALLEST = 64  # pixels of the shorter side that torchvision's networks get
@@ -198,8 +200,11 @@ def has_place(name: str) -> bool:
 
 
 def public_name(name: str) -> str:
-    """A name without the folder that a file or an encoder lies in, which differs from site to site."""
+    """A name without the folder that a file or an encoder lies in, which differs from site to site. Torchvision's own
+    weights go by the name of a file's, since a site without a network has them from one."""
     kind, at, _ = name.partition(AT)
+    if not (at or name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name)):
+        return f"{name}{AT}"
     if reads_text(name) or plugins.is_file(name) or not at:
         return seed_name(name.partition("?")[0] if reads_text(name) else name)
     return f"{kind}{at}"
@@ -235,6 +240,13 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
         return lambda: _make_random(input_shape)
     if name == HANDCRAFTED:
         return lambda: handcrafted(input_shape)
+    if name in OF_TEXTS and len(input_shape) == 3:
+        # before the hub is asked for what it does not have
+        raise ModelError(
+            f"the encoder {name!r} reads texts, but inputs are images of shape {input_shape}; give one of images, as "
+            "dinov2-small.",
+            public("encoder-inputs", shape=input_shape),
+        )
     if reads_text(name) and len(input_shape) == 3:
         return lambda: HubVision(name, input_shape)
     if reads_text(name):

@@ -64,9 +64,9 @@ class MeansServer(OneExchange):
         figures, warnings = {"heard": len(clients)}, self.unheard(heard.by_client, server_round)
         if not is_new:
             return Outcome(state, {}, figures, warnings, keeps=True)
-        if not self.uploads_due(server_round + 1):
-            warnings += self.warnings(clients)
         _, counts = class_totals(clients, self.num_classes, self.dim)
+        if self.ends(server_round):
+            warnings += self.warnings(clients) + self.unknown(counts > 0)
         weight, bound = self.weights(clients), self.settings.max_prototype_norm
         classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)
         return Outcome(heard.as_state(), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
@@ -82,6 +82,8 @@ class MeansServer(OneExchange):
             return None
         sums, counts = class_totals(self._in_units(Heard.of(PrototypeSet, state)), self.num_classes, self.dim)
         present = counts > 0
+        if not present.any():
+            return None
         return PrototypeSet(present.nonzero().flatten(), (sums / counts.unsqueeze(1))[present].float())
 
 

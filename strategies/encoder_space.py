@@ -119,10 +119,13 @@ def discriminant_scores(received: Payload | None, directions: Tensor) -> Tensor 
 
 
 def linear_scores(received: Payload | None, part: str, features: Tensor) -> Tensor | None:
-    """z w_j + b_j of features (n, d): (n, K), minus infinity for a class that nobody holds; None before it came."""
+    """z w_j + b_j of features (n, d): (n, K), minus infinity for a class that nobody holds; None before it came, and
+    where it knows no class at all."""
     if received is None or part not in received:
         return None
     weights = weights_of(received, part)
     weight, bias, presence = (weights.tensors[name].to(features) for name in (WEIGHT, BIAS, KNOWN))
+    if not bool(presence.any()):
+        return None
     factor = (presence.max() - 1).clamp_min(0).exp()
     return (factor * (features @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)

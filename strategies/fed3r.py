@@ -161,6 +161,8 @@ class Fed3R(OneExchange):
             tensors, samples = weights_of(uploads[partition], SUMS).tensors, self.identities[partition].rows[0]
             gram += samples * tensors[GRAM].double()
             sums += samples * tensors[TARGETS].double()
+        if self.ends(server_round):
+            warnings += self.unknown(sums.any(dim=1))
         new_state = {"heard": torch.tensor(heard + fresh), GRAM: gram, TARGETS: sums}
         return Outcome(new_state, {EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)
 

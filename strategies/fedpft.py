@@ -46,6 +46,7 @@ from protosphere.strategies.release import RULE
 from protosphere.wire.payloads import Payload, part_of
 from protosphere.wire.specs import Spherical
 
+MOST_DRAWS = 500_000  # of all clients; of more samples each class of each client has its share
 BATCH = 32  # the baseline's
 ROUNDED = 1e-3  # how much longer than 1 what is left of unit vectors may be
 
@@ -111,22 +112,27 @@ class FedPFT(OneExchange):
         warnings = self.unheard(heard.by_client, server_round)
         if not is_new:
             return Outcome(state, {}, figures, warnings, keeps=True)
-        draws = [self._draw(partition, mixtures) for partition, mixtures in heard.parts.items()]
+        # a client could claim any number, and the draws of all must fit into memory
+        total = sum(mixtures.count_samples() for mixtures in heard.parts.values())
+        share = min(1.0, MOST_DRAWS / max(total, 1))
+        draws = [self._draw(partition, mixtures, share) for partition, mixtures in heard.parts.items()]
         features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
         head, figures["head_loss"] = self._train_head(features, labels)
         present = torch.bincount(labels, minlength=self.num_classes) > 0
+        if self.ends(server_round):
+            warnings += self.unknown(present)
         weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
         classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)
         return Outcome(heard.as_state(), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
-    def _draw(self, partition: int, mixtures: MixtureSet) -> tuple[Tensor, Tensor]:
-        """As many features of each class as the client has samples, by the same draws whoever else is there."""
+    def _draw(self, partition: int, mixtures: MixtureSet, share: float) -> tuple[Tensor, Tensor]:
+        """As many features of each class as the client has samples, or a share of so many, one at least; by the same
+        draws whoever else is there."""
         assert mixtures.counts is not None
+        counts = (share * mixtures.counts.double()).ceil().long()
         is_first = torch.ones(len(mixtures), dtype=torch.bool)
         is_first[1:] = mixtures.labels[1:] != mixtures.labels[:-1]
-        return sample_counts(
-            mixtures, mixtures.counts[is_first], generator(self.settings.seed, "fedpft", "draws", partition)
-        )
+        return sample_counts(mixtures, counts[is_first], generator(self.settings.seed, "fedpft", "draws", partition))
 
     def _train_head(self, features: Tensor, labels: Tensor) -> tuple[nn.Linear, float]:
         """The head, and its mean loss in the last pass."""

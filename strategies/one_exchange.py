@@ -122,15 +122,32 @@ class OneExchange(ServerHalf):
         """In the first rounds alone."""
         return server_round <= rounds_of_exchange(self.settings)
 
+    def ends(self, server_round: int) -> bool:
+        """Whether nobody is to send any more after this round, or the run is over."""
+        return server_round >= self.settings.rounds or not self.uploads_due(server_round + 1)
+
     def unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no classifier, where nobody is to send any more."""
         missing = sorted(set(self.identities) - set(heard))
-        if self.uploads_due(server_round + 1) or not missing:
+        if not missing or not self.ends(server_round):
             return ()
         remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
         return (
             f"client {some_of(missing)} sent nothing in the rounds in which clients send, so the shared classifier "
             f"knows nothing of its samples{remedy}.",
+        )
+
+    def unknown(self, present: Tensor) -> tuple[str, ...]:
+        """That there is no classifier, where nobody sent a class.
+
+        Args:
+            present: the classes that somebody sent, (K,) bool.
+        """
+        if present.any():
+            return ()
+        return (
+            "no client sent a class, so there is no shared classifier: each has fewer samples of every class than "
+            f"`{self.settings.strategy}.fewest`; lower it.",
         )
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:

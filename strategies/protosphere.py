@@ -251,11 +251,13 @@ class Protosphere(ServerHalf):
     def _warn_of_unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no discriminant, where nobody is to send any more."""
         missing = sorted(set(self.identities) - set(heard))
-        if self.uploads_due(server_round + 1) or not missing:
+        cut_short = self.uploads_due(server_round + 1)
+        if not missing or (cut_short and server_round < self.settings.rounds):
             return ()
+        remedy = "more `rounds` ask more clients" if cut_short else "`protosphere.exchanges` makes those rounds more"
         return (
             f"client {some_of(missing)} sent no statistics in the rounds in which they count, so the shared "
-            "discriminant knows nothing of its rows; `protosphere.exchanges` makes those rounds more.",
+            f"discriminant knows nothing of its rows; {remedy}.",
         )
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:

@@ -139,7 +139,7 @@ class SpaceScores:
 
     Args:
         state: as it is judged; it gets the weight of the rule `pool`. received: what has just come.
-        keep_weight: called with that weight where it is another than the last evaluation's.
+        keep_weight: called with that weight.
     """
 
     def __init__(
@@ -175,10 +175,8 @@ class SpaceScores:
             return pooled
 
         if scores is not None and self.objective.pooled(self.state, z, scores) is not None:
-            weight = choose_weight(pool, labels)
-            if weight != self.state.pool_weight:
-                self.keep_weight(weight)
-            self.state.pool_weight = weight
+            self.state.pool_weight = choose_weight(pool, labels)
+            self.keep_weight(self.state.pool_weight)
         if self.own is not None:
             self.own_weight = choose_weight(partial(self._pool_own, self.own, z, vectors), labels)
 

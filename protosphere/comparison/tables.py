@@ -23,6 +23,7 @@ from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import Choice
 from protosphere.record.figures import MAJORITY
 from protosphere.record.metrics_lines import readable_size
+from protosphere.strategies.release import RULE
 
 FLOOR = "majority class"
 PAPER = "paper"
@@ -170,7 +171,14 @@ def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[st
         "rule of a client's own samples alone (encoder less encoder-local, pool less pool-local), in the same run"
     )
     methods = [method.label for method in comparison.methods if any(method.label == name for _, _, name in gains)]
-    return _lay_out(title, columns, methods, [*notes, _interval_legend(comparison)])
+    legends = [_interval_legend(comparison)]
+    if any(figure.partition(" ")[0] == RULE for _, figure, _ in gains):
+        # pool and pool-local both know them
+        legends.append(
+            "encoder-local knows the shares of its client's classes and encoder does not, so that where clients differ "
+            "in these the exchange adds more than is said here"
+        )
+    return _lay_out(title, columns, methods, [*notes, *legends])
 
 
 def _interval_legend(comparison: Comparison) -> str:

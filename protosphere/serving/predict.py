@@ -19,7 +19,7 @@ from protosphere.core.devices import device_of, exact_on
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.seeds import limited_threads
-from protosphere.core.settings import RECEIVED, device_name, without_gone
+from protosphere.core.settings import RECEIVED, device_name, full_encoder_name, without_gone
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
 from protosphere.data.images import resized
 from protosphere.models.text import Tokens
@@ -141,6 +141,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     """
     about = _description(folder)
     settings = unpacked(without_gone(about["settings"], is_finished=True))
+    encoder = full_encoder_name(encoder)
     encoders = [] if encoder else [("encoder", encoder_of(about, settings))]
     refuse_untrusted(
         folder, [("strategy", str(settings.get("strategy", ""))), ("model", about["model"]), *encoders], trust
@@ -154,6 +155,10 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     state = new_state(objective, about["model"], transform.shape, about["partition"], place)
     made_in, problems = _load_newest(store, state, place)
     notices += [f"{problem} Going on with the state of round {made_in}." for problem in problems]
+    try:
+        state.pool_weight = store.load_pool_weight()
+    except StoreError as error:
+        notices.append(f"{error} Going on with equal weights of model and shared discriminant in the rule `{POOL}`.")
     received, judge = None, None
     try:
         received, state.constants = store.load_received()

@@ -14,6 +14,7 @@ from torchvision.models import ResNet18_Weights
 from protosphere.core.errors import ModelError
 from protosphere.core.plugins import load
 from protosphere.core.settings import ENCODERS, Settings
+from protosphere.models import encoder as encoder_module
 from protosphere.models.encoder import ABOUT, Encoder, check_encoder, has_place, public_encoder
 
 IMAGE, FLAT, D = (3, 12, 12), (7,), 5
@@ -171,10 +172,10 @@ def test_torchvisions_own_weights_come_from_where_torchvision_keeps_them(weights
     (weights / "one.pth").rename(file)
     rows = torch.rand(2, 1, 28, 28) * 2 - 1
     found = public_encoder("resnet18", (1, 28, 28), D)
-    # drawn from another name, so that no two encoders share their mixing
-    network = public_encoder(f"resnet18@{file}", (1, 28, 28), D).network
-    with torch.no_grad():
-        assert torch.equal(found.network(rows), network(rows))
+    # a site without a network has the same weights from a file
+    given = public_encoder(f"resnet18@{file}", (1, 28, 28), D)
+    assert torch.equal(found(rows), given(rows))
+    assert found.fingerprint == given.fingerprint
     assert not has_place("resnet18")
 
 
@@ -196,6 +197,12 @@ def test_short_names_are_the_hubs_and_each_says_its_size_and_licence():
         check_encoder(full)
         assert "MB" in ABOUT[name]
     assert Settings(encoder="resnet50").encoder == "resnet50"
+
+
+def test_the_short_name_of_an_encoder_of_texts_is_refused_for_images_before_the_hub_is_asked(monkeypatch):
+    monkeypatch.setattr(encoder_module, "HubVision", lambda *_: pytest.fail("the hub was asked"))
+    with pytest.raises(ModelError, match=r"reads texts, but inputs are images of shape .* as dinov2-small"):
+        public_encoder(ENCODERS["minilm"], (1, 28, 28), D)
 
 
 def test_on_a_device_of_its_own_it_gives_the_same(own):

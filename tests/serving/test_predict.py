@@ -14,9 +14,11 @@ from protosphere.client_app.client import Client
 from protosphere.client_app.features.encoder import loaded
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import ModelError, SettingError
+from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies import METHODS, load_method
+from protosphere.strategies.state import EQUAL_WEIGHT
 from tests.data.draws import decoded
 from tests.strategies.needs import ASKED
 
@@ -230,6 +232,33 @@ def test_what_the_server_sent_may_be_damaged(trained_run):
         SettingError, match=r"'global-prototypes' cannot be applied .*classifier, local-prototypes, disc"
     ):
         trained.chosen("global-prototypes")
+
+
+def test_a_damaged_weight_of_the_pool_is_equal_weights_with_a_notice_and_an_evaluation_chooses_it_anew(trained_run):
+    settings = {"strategy": "protosphere", "validation-share": 0.3, "rounds": 2}
+    folder, stores = trained_run(settings)
+    files = {path.parent.name: path for path in stores.glob("*/pool.safetensors")}
+    chosen = {name: open_trained(stores / name, "cpu").state.pool_weight for name in files}
+    assert chosen
+    assert EQUAL_WEIGHT not in chosen.values()
+    for name, path in files.items():
+        path.write_bytes(path.read_bytes()[:-3])
+        trained = open_trained(stores / name, "cpu")
+        assert trained.state.pool_weight == EQUAL_WEIGHT
+        (notice,) = trained.notices
+        assert str(path) in notice
+        assert "equal weights" in notice
+        assert trained.made_in == 2
+    more = RunFolder(folder).settings() | {"rounds": 3, "resume": str(folder)}
+    resumed = run_in_process(more, clients=CLIENTS, show=lambda line: None)
+    assert not any(line["problems"] for line in RunFolder(resumed).lines())
+    for name in files:
+        assert open_trained(stores / name, "cpu").notices == ()
+
+
+def test_short_names_of_encoders_are_taken_for_prediction_too(trained_run):
+    _, stores = trained_run({"strategy": "protosphere"})
+    assert open_trained(stores / "0", "cpu", "dinov2-small").judge.name == "hf:facebook/dinov2-small"
 
 
 @pytest.mark.parametrize(

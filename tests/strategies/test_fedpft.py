@@ -9,12 +9,14 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.mixture import GaussianMixture
 
-from protosphere.strategies import read_settings
+from protosphere.strategies import fedpft, read_settings
 from protosphere.strategies.contract import EVERYONE
+from protosphere.strategies.fedpft import FedPFT
 from tests.payloads import lone
 from tests.strategies.in_space import D, K, N, exchanged, halves, partitions, samples, unit, upload_of
 from tests.strategies.needs import ASKED
 
+STILL = torch.nn.Linear(D, K)
 DIAGONAL = {"fedpft.covariance": "diagonal"}
 
 
@@ -52,7 +54,7 @@ def test_as_many_are_drawn_as_the_client_has_samples_with_the_mixture_s_moments(
     features, labels = samples(n=40_000)
     server, objective = halves("fedpft", **DIAGONAL | {"fedpft.components": 2})
     mixtures = lone(upload_of(objective, features, labels))
-    drawn, classes = server._draw(3, mixtures)
+    drawn, classes = server._draw(3, mixtures, 1.0)
     assert torch.equal(torch.bincount(classes), torch.bincount(labels))
     for label in range(K):
         own, real = drawn[classes == label].double(), unit(features)[labels == label]
@@ -60,9 +62,9 @@ def test_as_many_are_drawn_as_the_client_has_samples_with_the_mixture_s_moments(
         error = real.std(dim=0) / len(own) ** 0.5
         assert bool(((own.mean(dim=0) - real.mean(dim=0)).abs() < 5 * error).all())
         np.testing.assert_allclose(own.var(dim=0), real.var(dim=0), rtol=0.1)
-    again, _ = server._draw(3, mixtures)
+    again, _ = server._draw(3, mixtures, 1.0)
     assert torch.equal(drawn, again)
-    assert not torch.equal(drawn, server._draw(4, mixtures)[0])
+    assert not torch.equal(drawn, server._draw(4, mixtures, 1.0)[0])
 
 
 @pytest.mark.parametrize("kind", ["one", "in turn", "by class", "unevenly"])
@@ -73,7 +75,7 @@ def test_the_head_is_the_logistic_regression_on_the_draws(kind):
     received, objective, outcome = exchanged("fedpft", lists, features, labels, **DIAGONAL)
     server, _ = halves("fedpft", [len(indices) for indices in lists], **DIAGONAL)
     draws = [
-        server._draw(client, lone(upload_of(objective, features[indices], labels[indices])))
+        server._draw(client, lone(upload_of(objective, features[indices], labels[indices])), 1.0)
         for client, indices in enumerate(lists)
         if len(indices)
     ]
@@ -146,3 +148,16 @@ def test_it_says_what_components_tell_of_single_samples_and_they_do(components):
     mixtures = lone(upload_of(objective, features, torch.zeros(components, dtype=torch.int64)))
     nearest = torch.cdist(unit(features), mixtures.means.double()).amin(dim=1)
     assert float(nearest.max()) < 1e-6
+
+
+def test_who_claims_very_many_samples_makes_no_more_draws_than_memory_holds(monkeypatch):
+    features, labels = samples()
+    server, objective = halves("fedpft")
+    honest = lone(upload_of(objective, features, labels))
+    liar = replace(honest, counts=torch.full_like(honest.counts, 2**40))
+    monkeypatch.setattr(fedpft, "MOST_DRAWS", 5_000)
+    sizes = []
+    monkeypatch.setattr(FedPFT, "_train_head", lambda self, drawn, classes: sizes.append(len(drawn)) or (STILL, 0.0))
+    server.aggregate({0: {"mixtures": honest}, 1: {"mixtures": liar}}, {}, 1)
+    # each class of the honest client is still drawn once
+    assert 5_000 <= sizes[0] <= 5_000 + 2 * K
