@@ -125,7 +125,8 @@ def linear_scores(received: Payload | None, part: str, features: Tensor) -> Tens
         return None
     weights = weights_of(received, part)
     weight, bias, presence = (weights.tensors[name].to(features) for name in (WEIGHT, BIAS, KNOWN))
-    if not bool(presence.any()):
+    # a program that is being exported cannot branch on values; a rule that knows nothing is not exported
+    if not torch.compiler.is_compiling() and not bool(presence.any()):
         return None
     factor = (presence.max() - 1).clamp_min(0).exp()
     return (factor * (features @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)
