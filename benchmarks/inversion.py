@@ -95,6 +95,13 @@ def fit(module: nn.Module, loss: Callable[[Tensor], Tensor], count: int, epochs:
     return module.eval()
 
 
+def trained_decoder(features: Tensor, images: Tensor, seed: int) -> nn.Module:
+    """A decoder of features (n, d) to images (n, size)."""
+    torch.manual_seed(seed)
+    decode = decoder(images.shape[1])
+    return fit(decode, lambda batch: mse_loss(decode(features[batch]), images[batch]), len(images), EPOCHS, seed)
+
+
 def trained_extractor(samples: Samples, seed: int) -> Callable[[Tensor], Tensor]:
     """Features of an extractor that has learnt to classify these samples: images -> directions (n, d)."""
     torch.manual_seed(seed)
@@ -276,9 +283,7 @@ def main() -> None:
     pictures = {}
     for space, (attackers, clients) in encoders.items():
         of_public, of_private = attackers(public.images), clients(private.images)
-        torch.manual_seed(seed)
-        decode, flat = decoder(public.images[0].numel()), public.images.flatten(1)
-        fit(decode, lambda batch: mse_loss(decode(of_public[batch]), flat[batch]), half, EPOCHS, seed)  # noqa: B023
+        decode = trained_decoder(of_public, public.images.flatten(1), seed)
         figures["means"][space] = attack(decode, of_private, private, seed)
         pictures[space] = decoded(decode, of_private, private, seed)
         if space != "private":

@@ -49,11 +49,14 @@ def choose_weight(pool: Callable[[float], Tensor], labels: Tensor) -> float:
     samples move it little from 1/2.
 
     Args:
-        pool: w -> log probabilities of the samples up to a constant of each, (m, K). labels: (m,) int64.
+        pool: w -> log probabilities of the samples up to a constant of each, (m, K), linear in w. labels: (m,) int64.
     """
+    # its two ends are all of it, and the model is asked for no more
+    of_model, of_space = pool(0.0), pool(1.0)
 
     def log_likelihood(weight: float) -> float:
-        return -float(cross_entropy(pool(weight), labels, reduction="sum")) - PRIOR * (2 * weight - 1) ** 2
+        log_probabilities = (1 - weight) * of_model + weight * of_space
+        return -float(cross_entropy(log_probabilities, labels, reduction="sum")) - PRIOR * (2 * weight - 1) ** 2
 
     return max(WEIGHTS, key=log_likelihood)
 

@@ -50,6 +50,7 @@ from protosphere.strategies.encoder_space import (
     discriminant_scores,
     unknown,
 )
+from protosphere.strategies.one_exchange import RULES
 from protosphere.strategies.release import RULE
 from protosphere.strategies.statistics import (
     HEAVIEST,
@@ -211,6 +212,6 @@ METHOD = Method(
     settings={"fedcgs": FedCGSSettings},
     exchange=lambda options: EXCHANGE,
     inference=RULE,
-    rules=("local-prototypes", "classifier", "discriminant", RULE),
+    rules=RULES,
     counts_own_rounds=True,
 )
