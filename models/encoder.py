@@ -32,7 +32,7 @@ from protosphere.models.handcrafted import handcrafted
 from protosphere.models.hub_vision import HubVision
 from protosphere.models.seeded import drawn
 from protosphere.models.split import probe
-from protosphere.models.text import encoder_name, reads_text, seed_name, text_backbone
+from protosphere.models.text import PREFIX, encoder_name, reads_text, seed_name, text_backbone
 
 RANDOM, HANDCRAFTED = "random", "handcrafted"
 # short name -> size, licence: for whoever chooses
@@ -200,13 +200,15 @@ def has_place(name: str) -> bool:
 
 
 def public_name(name: str) -> str:
-    """A name without the folder that a file or an encoder lies in, which differs from site to site. Torchvision's own
-    weights go by the name of a file's, since a site without a network has them from one."""
+    """A name without the folder or the owner of an encoder: a site without a network has its own copy of it.
+    Torchvision's own weights go by the name of a file's."""
     kind, at, _ = name.partition(AT)
     if not (at or name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name)):
         return f"{name}{AT}"
-    if reads_text(name) or plugins.is_file(name) or not at:
-        return seed_name(name.partition("?")[0] if reads_text(name) else name)
+    if reads_text(name):
+        return f"{PREFIX}{Path(encoder_name(name).place).name}"
+    if plugins.is_file(name) or not at:
+        return seed_name(name)
     return f"{kind}{at}"
 
 
