@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from protosphere.core.files import read_tensors, replacing, write_tensors
 
 log = logging.getLogger("protosphere")
 FEATURES = "features"
+MOST_BYTES = 20 * 2**30  # of all files together; the ones that were used longest ago go first
 
 
 def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Callable[[], Tensor]) -> Tensor:
@@ -32,6 +34,9 @@ def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Calla
     try:
         kept: Tensor = read_tensors(path)[0][FEATURES]
         if len(kept) == len(inputs):
+            with suppress(OSError):
+                # its time says when it was used last
+                path.touch()
             return kept
     except (OSError, SafetensorError, KeyError):
         # none yet, or a damaged one: the encoder makes it anew
@@ -41,6 +46,22 @@ def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Calla
         folder.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
             write_tensors(temporary, {FEATURES: features})
+        _shrink(folder, MOST_BYTES)
     except OSError as error:
         log.warning("features of the encoder cannot be kept in %s (%s); every run computes them anew.", folder, error)
     return features
+
+
+def _shrink(folder: Path, most_bytes: int) -> None:
+    """Remove the files that were used longest ago, until the others hold no more than so many bytes."""
+    stats = {}
+    for path in folder.glob("*.safetensors"):
+        # another process may have removed it
+        with suppress(FileNotFoundError):
+            stats[path] = path.stat()
+    total = sum(stat.st_size for stat in stats.values())
+    for path in sorted(stats, key=lambda path: stats[path].st_mtime):
+        if total <= most_bytes:
+            return
+        path.unlink(missing_ok=True)
+        total -= stats[path].st_size
