@@ -20,12 +20,20 @@ WEIGHTS = tuple(tenths / 10 for tenths in range(11))
 PRIOR = 2.0  # in nats: what a weight of 0 or 1 has to gain on the validation samples over 1/2
 WEIGHT, BIAS = "weight", "bias"  # of both
 KNOWN = "known"  # 0 for a class of which nobody has rows, else 1 + ln of what both are to be multiplied by
+SMALLEST_BOUND = 10.0  # times the root of the number of classes: what `KNOWN` needs of a message's bound
 TOLD = ("roughly what its samples look like, which follows from these features",)
 
 
-def directions(features: Tensor) -> Tensor:
-    """z^ = u / ||u|| of an encoder's features, (n, d) float64: 0 where it failed."""
-    return normalize(features.double().nan_to_num(0, 0, 0), dim=1)
+def directions(features: Tensor, radius: float = 0.0) -> Tensor:
+    """z^ of an encoder's features u, (n, d) float64, of length 1 at most; 0 where the encoder failed.
+
+    Args:
+        radius: `encoder-radius`. 0: z^ = u / ||u||. R: z^ = u / max(R, ||u||), so that lengths below R count.
+    """
+    finite_features = features.double().nan_to_num(0, 0, 0)
+    if not radius:
+        return normalize(finite_features, dim=1)
+    return finite_features / finite_features.norm(dim=1, keepdim=True).clamp_min(radius)
 
 
 def opinion_pool(logits: Tensor, class_scores: Tensor, counts: Tensor, weight: float) -> Tensor:
@@ -41,6 +49,8 @@ def opinion_pool(logits: Tensor, class_scores: Tensor, counts: Tensor, weight: f
     # of a class that nobody spoke for the space knows nothing, which is no reason against it
     lowest_scores = class_scores.masked_fill(class_scores.isneginf(), torch.inf).amin(dim=1, keepdim=True)
     posterior = log_softmax(class_scores.maximum(lowest_scores) + priors.log(), dim=1)
+    # a model that has diverged has no say
+    logits = torch.where(logits.isfinite().all(dim=1, keepdim=True), logits, 0.0)
     return (1 - weight) * log_softmax(logits.double(), dim=1) + weight * posterior
 
 
@@ -66,8 +76,9 @@ def unknown(layouts: Mapping[str, Layout]) -> dict[str, Weights]:
     return {part: Weights({name: torch.zeros(size) for name, size in layout}) for part, layout in layouts.items()}
 
 
-def check_space(half: ServerHalf, dim: int, layouts: Mapping[str, Layout]) -> None:
-    """Refuse class masks of d values, and clients whose parts of weights are not of these layouts.
+def check_space(half: ServerHalf, num_classes: int, dim: int, layouts: Mapping[str, Layout]) -> None:
+    """Refuse class masks of d values, a bound on norms that a classifier's part `KNOWN` would pass, and clients whose
+    parts of weights are not of these layouts.
 
     Raises:
         SettingError: that.
@@ -78,8 +89,28 @@ def check_space(half: ServerHalf, dim: int, layouts: Mapping[str, Layout]) -> No
             f"setting `sparsity-dim` is {settings.sparsity_dim}, but `{settings.strategy}` adds up class means, which "
             "masks would make others; take it out (0)."
         )
+    smallest_bound = SMALLEST_BOUND * num_classes**0.5
+    if settings.max_prototype_norm < smallest_bound:
+        raise SettingError(
+            f"setting `max-prototype-norm` is {settings.max_prototype_norm:g}, but the classifier that "
+            f"`{settings.strategy}` sends of {num_classes} classes needs {smallest_bound:.3g}; raise it."
+        )
     for part, layout in layouts.items():
         refuse_other_layouts(half, part, layout)
+
+
+def check_unit_vectors(half: ServerHalf) -> None:
+    """Refuse shorter vectors, for a method whose mathematics needs unit vectors.
+
+    Raises:
+        SettingError: `encoder-radius` is not 0.
+    """
+    settings = half.settings
+    if settings.encoder_radius:
+        raise SettingError(
+            f"setting `encoder-radius` is {settings.encoder_radius}, but `{settings.strategy}` works with unit "
+            "vectors; take it out (0)."
+        )
 
 
 def discriminant_layout(num_classes: int, dim: int) -> Layout:

@@ -15,10 +15,11 @@ With `fed3r.random-features` D (Fed3R-RF) it is a kernel's ridge regression: z b
 
 whose products are near exp(-||z - z'||^2 / (2 sigma^2)) (Rahimi and Recht, 2007).
 
-Departures. Features are unit vectors, where the paper has them as the encoder gives them; so lambda, the authors'
-own, shrinks more. The authors' code appends a constant to them and divides each w_c by its length, so that no class
-wins by its number of samples; here, as in AFL, there is no constant, and the length stays unless `fed3r.normalise`
-says otherwise. It has no random features: that they are pairs of cosine and sine, whose squares add up to 1, is ours.
+Departures. Features are unit vectors, where the paper has them as the encoder gives them (`encoder-radius`); so lambda,
+the authors' own, shrinks more. The authors' code appends a constant to them and divides each w_c by its length, so that
+no class wins by its number of samples; here, as in AFL, there is no constant, and the length stays unless
+`fed3r.normalise` says otherwise. It has no random features: that they are pairs of cosine and sine, whose squares add
+up to 1, is ours.
 The encoder is not trained afterwards (Fed3R+FT): a private model is, beside it.
 """
 
@@ -145,7 +146,10 @@ class Fed3R(OneExchange):
         foreign_labels = {*tensors[TARGETS].any(dim=1).nonzero().flatten().tolist()} - held
         if foreign_labels:
             return f"it holds {self.class_word(min(foreign_labels))}, of which the client has no training sample"
-        return impossible_sums(tensors[GRAM].double(), tensors[TARGETS].double())
+        gram = tensors[GRAM].double()
+        # shorter vectors have a smaller trace than there are samples
+        explicable = 1.0 if self.settings.encoder_radius else float(gram.trace())
+        return impossible_sums(gram, tensors[TARGETS].double(), explicable)
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """W of everybody who was heard so far, each once."""
@@ -174,11 +178,13 @@ class Fed3R(OneExchange):
         return linear_classifier(weight, torch.zeros(self.num_classes), present, self.settings.max_prototype_norm)
 
 
-def impossible_sums(gram: Tensor, targets: Tensor) -> str:
-    """What speaks against G_k / n_k (d, d) and B_k^T / n_k (K, d) of unit vectors, "" for nothing.
+def impossible_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
+    """What speaks against G_k / n_k (d, d) and B_k^T / n_k (K, d) of vectors of length 1 at most, "" for nothing.
 
-    A regression explains no more than there is: sum_c b_c^T G^-1 b_c is at most the number of samples, which of unit
-    vectors is the trace of G.
+    A regression explains no more than there is: sum_c b_c^T G^-1 b_c is at most the number of samples.
+
+    Args:
+        explicable: the share of the client's samples that are in the sums, or more: of unit vectors the trace of G / n.
     """
     trace, values = float(gram.trace()), torch.linalg.eigvalsh((gram + gram.T) / 2)
     if trace > 1 + ROUNDED:
@@ -187,8 +193,8 @@ def impossible_sums(gram: Tensor, targets: Tensor) -> str:
         return "sums of products z z^T are symmetric and without a negative eigenvalue, and its are not"
     factor = torch.linalg.cholesky(gram + (INVERTIBLE + ROUNDED) * torch.eye(len(gram), dtype=gram.dtype))
     explained = float(torch.linalg.solve_triangular(factor, targets.T, upper=False).square().sum())
-    if explained > trace + EXPLAINED:
-        times = explained / max(trace, ROUNDED)
+    if explained > explicable + EXPLAINED:
+        times = explained / max(explicable, ROUNDED)
         return f"its sums by class are those of {times:.3g} times as many samples as its products are of"
     return ""
 

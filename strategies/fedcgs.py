@@ -45,6 +45,7 @@ from protosphere.strategies.encoder_space import (
     DISCRIMINANT,
     TOLD,
     check_space,
+    check_unit_vectors,
     discriminant_layout,
     discriminant_of,
     discriminant_scores,
@@ -136,7 +137,8 @@ class FedCGS(ServerHalf):
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
-        check_space(self, dim, layouts(num_classes, dim))
+        check_space(self, num_classes, dim, layouts(num_classes, dim))
+        check_unit_vectors(self)
 
     def notices(self) -> tuple[str, ...]:
         """Say where not all clients are in the statistics."""

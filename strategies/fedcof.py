@@ -32,6 +32,7 @@ from protosphere.core.settings import AtLeastOne, Positive
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.class_means import MeansObjective, MeansServer, class_totals, exchange_of_means
 from protosphere.strategies.contract import Method, method_settings
+from protosphere.strategies.encoder_space import check_unit_vectors
 from protosphere.strategies.one_exchange import RULES, some_of
 from protosphere.strategies.release import RULE, any_options
 
@@ -62,6 +63,11 @@ class FedCOFObjective(MeansObjective):
 
 class FedCOF(MeansServer):
     """Server half: covariances of means, and the classifier."""
+
+    def check(self, num_classes: int, dim: int) -> None:
+        """v follows from unit vectors alone."""
+        super().check(num_classes, dim)
+        check_unit_vectors(self)
 
     def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
         """w_c / ||w_c||."""

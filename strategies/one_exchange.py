@@ -1,7 +1,8 @@
 """The family of methods whose clients send once what they know of their samples in the space of a public encoder, and
 get a linear classifier of it (FedNCM, Fed3R, FedCOF, FedPFT).
 
-    client   z = u / ||u||, u the encoder's features of its training samples; once, of the classes of which it has at
+    client   z = u / ||u||, u the encoder's features of its training samples (or u / max(R, ||u||), R being
+             `encoder-radius`); once, of the classes of which it has at
              least `fewest` samples, what the method makes of z and y
     server   adds each client to those that it has heard, once, and makes the classifier of all of them
     predict  `encoder`: argmax_j z w_j + b_j, over the classes that somebody has sent
@@ -93,7 +94,7 @@ class OneExchangeObjective(Objective):
         features, labels = state.encoded()
         counts = torch.bincount(labels, minlength=self.num_classes)
         is_sent = counts[labels] >= self.fewest
-        return self.summarise(directions(features)[is_sent], labels[is_sent], len(labels))
+        return self.summarise(directions(features, self.settings.encoder_radius)[is_sent], labels[is_sent], len(labels))
 
     def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
         """z w_j + b_j."""
@@ -116,7 +117,7 @@ class OneExchange(ServerHalf):
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a vector counts, and all clients have the same dimensions."""
-        check_space(self, dim, self.objective.layouts(self.options, num_classes, dim))
+        check_space(self, num_classes, dim, self.objective.layouts(self.options, num_classes, dim))
 
     def uploads_due(self, server_round: int) -> bool:
         """In the first rounds alone."""

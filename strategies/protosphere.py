@@ -134,7 +134,7 @@ class ProtosphereObjective(Pulled):
         if round_number > rounds_of_exchange(self.settings, self.options) or state.encoded is None:
             return None
         features, labels = state.encoded()
-        unit_features = directions(features)
+        unit_features = directions(features, self.settings.encoder_radius)
         counts = torch.bincount(labels, minlength=self.num_classes)
         sums = torch.zeros(self.num_classes, unit_features.shape[1], dtype=torch.float64).index_add_(
             0, labels, unit_features
@@ -187,7 +187,7 @@ class Protosphere(ServerHalf):
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""
-        check_space(self, dim, layouts(num_classes, dim))
+        check_space(self, num_classes, dim, layouts(num_classes, dim))
 
     def uploads_due(self, server_round: int) -> bool:
         """In the first rounds alone."""

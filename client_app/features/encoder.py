@@ -31,8 +31,9 @@ from protosphere.wire.payloads import Evaluation, Instruction, Payload
 ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # in client.json
 
-_directions: WeakKeyDictionary[Rows, tuple[str, Tensor]] = WeakKeyDictionary()
-_discriminants: WeakKeyDictionary[Rows, tuple[str, OwnDiscriminant | None]] = WeakKeyDictionary()
+# by samples, with what names their space
+_directions: WeakKeyDictionary[Rows, tuple[tuple[str, float], Tensor]] = WeakKeyDictionary()
+_discriminants: WeakKeyDictionary[Rows, tuple[tuple[str, float], OwnDiscriminant | None]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +44,7 @@ class Encoded:
         data: the samples as the encoder takes them. model_data: as the client's model does.
         place: the encoder's name, as the run or the site says it.
         alone: whether the encoder takes one row at a time, as a release has to.
+        radius: `encoder-radius`.
     """
 
     encoder: Encoder
@@ -50,11 +52,16 @@ class Encoded:
     model_data: ClientData
     place: str
     alone: bool = False
+    radius: float = 0.0
 
     @property
     def description(self) -> dict[str, object]:
         """Of client.json: what prediction needs to find the encoder again, and to know it."""
         return {ENCODER: {"name": self.place, "fingerprint": self.encoder.fingerprint}}
+
+    @property
+    def _space(self) -> tuple[str, float]:
+        return self.encoder.fingerprint, self.radius
 
     def training(self) -> tuple[Tensor, Tensor]:
         """u (n, d) and labels (n,) of the training rows, on the CPU."""
@@ -87,7 +94,7 @@ class Encoded:
         """Of the client's own training samples, its shrinkage chosen on its validation samples."""
         train, validation = self.data.train, self.data.validation
         entry = _discriminants.get(train)
-        if entry is None or entry[0] != self.encoder.fingerprint:
+        if entry is None or entry[0] != self._space:
             own = own_discriminant(
                 self.directions(train),
                 train.labels.cpu(),
@@ -95,7 +102,7 @@ class Encoded:
                 self.directions(validation),
                 validation.labels.cpu(),
             )
-            _discriminants[train] = entry = self.encoder.fingerprint, own
+            _discriminants[train] = entry = self._space, own
         return entry[1]
 
     def judged(self, evaluation: Evaluation, scores: Callable[[Tensor], Tensor | None]) -> Evaluation:
@@ -127,9 +134,9 @@ class Encoded:
     def directions(self, rows: Rows) -> Tensor:
         """z^ of samples, (n, d) float64; computed once."""
         entry = _directions.get(rows)
-        if entry is None or entry[0] != self.encoder.fingerprint:
-            vectors = directions(self.features(rows))
-            _directions[rows] = entry = self.encoder.fingerprint, vectors
+        if entry is None or entry[0] != self._space:
+            vectors = directions(self.features(rows), self.radius)
+            _directions[rows] = entry = self._space, vectors
         return entry[1]
 
 
@@ -249,7 +256,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
                 "texts; give an encoder of texts, as hf:<hub id or path>.",
                 public("encoder-texts"),
             )
-    return Encoded(encoder, data, model_data, name, run.private)
+    return Encoded(encoder, data, model_data, name, run.private, settings.encoder_radius)
 
 
 @lru_cache(maxsize=2)

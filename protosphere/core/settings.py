@@ -156,6 +156,7 @@ class Settings(BaseModel):
     shared_init: bool = True
     feature_dim: AtLeastTwo = 64
     encoder: Annotated[str, AfterValidator(full_encoder_name)] = ""
+    encoder_radius: NotNegative = 0.0
     feature_activation: Literal["linear", "relu"] = "linear"
     prototype_weight: NotNegative = 10.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
@@ -276,6 +277,11 @@ class Settings(BaseModel):
         return self
 
     def _agree_on_privacy(self) -> None:
+        if self.encoder_radius:
+            raise ValueError(
+                f"`encoder-radius` is {self.encoder_radius}: a release is made of unit vectors; under `privacy` it "
+                "must be 0"
+            )
         if self.ensemble_every:
             raise ValueError(
                 f"`ensemble-every` is {self.ensemble_every}: answers are made of private models; under `privacy` it "

@@ -133,6 +133,7 @@ class Public(nn.Module):
         assert trained.judge is not None
         encoder = trained.judge.encoder()
         self.network, self._scores = encoder.network, trained.judge.scores
+        self._radius = trained.objective.settings.encoder_radius
         self.register_buffer("mixing", encoder.mixing)
         self.register_buffer("centre", encoder.centre)
 
@@ -140,7 +141,7 @@ class Public(nn.Module):
         """Of inputs as models take them: (n, K)."""
         features = self.network(inputs)
         h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
-        return self._scores(directions(h @ self.mixing.T - self.centre))
+        return self._scores(directions(h @ self.mixing.T - self.centre, self._radius))
 
 
 class Own(nn.Module):

@@ -123,7 +123,7 @@ class Trained:
         assert self.judge is not None
         encoder = self.judge.encoder()
         prepared = inputs.cpu() if self.judge.tokens else self.transform.plain(inputs.cpu())
-        return self.judge.scores(directions(encoder(prepared)))
+        return self.judge.scores(directions(encoder(prepared), self.objective.settings.encoder_radius))
 
 
 def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: bool = False) -> Trained:

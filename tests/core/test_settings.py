@@ -42,7 +42,7 @@ COUNTS = (
 POSITIVE = (
     *("alpha", "learning-rate", "start-timeout", "query-timeout", "round-timeout", "privacy-epsilon", "privacy-scale"),
 )
-NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight")
+NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight", "encoder-radius")
 # setting -> (values that are just allowed, values that are just not)
 RANGES = {
     **dict.fromkeys(AT_LEAST_ONE, ([1, MOST], [0, -1, MOST + 1])),
@@ -227,6 +227,7 @@ def test_an_int_is_taken_for_a_float(name):
         ({"privacy": "release", "confusion": "always"}, ['`confusion` is "always"', "`privacy`"]),
         ({"privacy": "release", "disclose-class-counts": True}, ["`disclose-class-counts` is true", "`privacy`"]),
         ({"privacy": "release", "stop-patience": 3}, ["`stop-patience` is 3", "`privacy`"]),
+        ({"privacy": "release", "encoder-radius": 2.0}, ["`encoder-radius` is 2.0", "`privacy`"]),
         ({"stop-patience": 3, "validation-share": 0.0}, ["`stop-patience` is 3", "`validation-share` is 0"]),
         ({"privacy-measure": True}, ["`privacy-measure` is true", '`privacy` is "none"']),
     ],

@@ -34,6 +34,7 @@ VARIANTS = [
     {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
     ASKED["fedncm"] | {"inference": "classifier"},
     ASKED["protosphere"],
+    ASKED["fed3r"] | {"encoder-radius": 5.0},
     RELEASED,
     {"strategy": "fedpagr", "shared-init": False, "seed": 5, "fraction-train": 0.5},
 ]

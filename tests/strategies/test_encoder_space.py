@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.strategies.encoder_space import PRIOR, choose_weight, opinion_pool
+from protosphere.strategies.encoder_space import PRIOR, choose_weight, directions, opinion_pool
 
 K = 4
 COUNTS = torch.tensor([10.0, 10, 10, 10], dtype=torch.float64)
@@ -47,3 +47,24 @@ def test_few_samples_move_it_little_and_none_not_at_all():
     assert 0.5 < choose_weight(pool_of(wrong, right), labels) < 1
     nothing = torch.zeros(0, K, dtype=torch.float64)
     assert choose_weight(pool_of(nothing, nothing), labels[:0]) == 0.5
+
+
+def test_within_a_radius_lengths_count_and_beyond_it_vectors_are_unit_vectors():
+    features = torch.tensor([[3.0, 4], [0.3, 0.4], [30, 40], [0, 0], [torch.nan, torch.nan]])
+    z = directions(features, 10.0)
+    assert z.dtype == torch.float64
+    torch.testing.assert_close(z, torch.tensor([[0.3, 0.4], [0.03, 0.04], [0.6, 0.8], [0, 0], [0, 0]]).double())
+    assert directions(features).norm(dim=1).tolist() == pytest.approx([1, 1, 1, 0, 0])
+    # a radius below every length is none
+    torch.testing.assert_close(directions(features, 1e-9), directions(features))
+
+
+def test_a_model_that_has_diverged_leaves_the_answer_to_the_space():
+    labels = torch.arange(K)
+    of_space = log_odds(labels, 1.1)
+    of_model = of_space.roll(1, dims=1)
+    of_model[2, 0] = torch.nan
+    of_model[3, 1] = torch.inf
+    pooled = opinion_pool(of_model, of_space, COUNTS, 0.5)
+    assert bool(pooled.isfinite().all())
+    assert pooled[2:].argmax(dim=1).tolist() == [2, 3]

@@ -224,5 +224,21 @@ def test_that_sums_are_possible_holds_for_any_samples_of_many_dimensions():
         z = normalize(torch.randn(samples_of_one, dim, generator=random, dtype=torch.float64) ** 3, dim=1)
         labels = one_hot(torch.arange(samples_of_one) % 7, 7).double()
         sums = [(matrix / samples_of_one).float().double() for matrix in (z.T @ z, labels.T @ z)]
-        assert impossible_sums(*sums) == ""
-        assert "times as many" in impossible_sums(sums[0], 1.1 * sums[1]) or samples_of_one > dim
+        assert impossible_sums(*sums, 1.0) == ""
+        assert "times as many" in impossible_sums(sums[0], 1.1 * sums[1], 1.0) or samples_of_one > dim
+        shorter = z * torch.rand(samples_of_one, 1, generator=random, dtype=torch.float64)
+        of_shorter = [
+            (matrix / samples_of_one).float().double() for matrix in (shorter.T @ shorter, labels.T @ shorter)
+        ]
+        assert impossible_sums(*of_shorter, 1.0) == ""
+
+
+@pytest.mark.parametrize("radius", [0.5, 20.0])
+def test_features_within_a_radius_give_the_ridge_regression_of_these(radius):
+    features, labels = samples()
+    partition = partitions(labels)["unevenly"]
+    received, _, _ = exchanged("fed3r", partition, features, labels, **{"encoder-radius": radius, "fed3r.ridge": 1.0})
+    z = (features / features.norm(dim=1, keepdim=True).clamp_min(radius)).numpy()
+    targets = one_hot(labels, K).double().numpy()
+    expected = Ridge(1.0, fit_intercept=False, solver="svd").fit(z, targets).coef_
+    np.testing.assert_allclose(weight_of(received), expected, rtol=1e-4, atol=1e-5)

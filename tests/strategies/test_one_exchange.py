@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from protosphere.core.errors import SettingError
 from protosphere.strategies.encoder_space import CLASSIFIER, linear_classifier, linear_scores
-from tests.strategies.in_space import exchanged, partitions, samples, unit
+from tests.strategies.in_space import exchanged, halves, partitions, samples, unit
 from tests.strategies.needs import ASKED
 
 
@@ -39,3 +40,24 @@ def test_of_the_classes_that_somebody_sent_one_is_enough():
     classifier = linear_classifier(weight, torch.zeros(3), torch.tensor([False, True, False]), 10.0)
     scores = linear_scores({CLASSIFIER: classifier}, CLASSIFIER, torch.ones(1, 4, dtype=torch.float64))
     assert scores.isfinite().tolist() == [[False, True, False]]
+
+
+@pytest.mark.parametrize("strategy", ["fedcof", "fedcgs"])
+def test_a_method_that_needs_unit_vectors_refuses_a_radius(strategy):
+    with pytest.raises(SettingError, match=f"`encoder-radius` is 2.0, but `{strategy}` works with unit vectors"):
+        halves(strategy, **{"encoder-radius": 2.0})
+
+
+@pytest.mark.parametrize("strategy", ["fedncm", "fed3r", "fedpft", "protosphere"])
+def test_within_a_radius_nothing_that_an_honest_client_sends_is_refused(strategy, run, metrics):
+    settings = ASKED[strategy] | {"strategy": strategy, "dataset": "digits", "rounds": 1, "max-samples": 300}
+    (_, line) = metrics(run(settings | {"encoder-radius": 3.0}, clients=2))
+    assert not [said for said in run.said if "refused" in said]
+    assert line["evaluation"]["rules"]["encoder"]["test"]["mean"] > 0.5
+
+
+@pytest.mark.parametrize("strategy", ["fedncm", "fedcgs", "protosphere"])
+def test_a_bound_that_no_classifier_keeps_is_refused_before_anybody_trains(strategy):
+    with pytest.raises(SettingError, match=r"`max-prototype-norm` is 1, but .* of 4 classes needs 20; raise it"):
+        halves(strategy, **{"max-prototype-norm": 1.0})
+    halves(strategy, **{"max-prototype-norm": 20.0})
