@@ -317,7 +317,7 @@ class Client:
             raise SettingError(f"client {self.partition} left no state in {store.folder}.")
         state = self._new_state()
         store.load_into(state, stamp, self.device)
-        state.pool_weight = store.load_pool_weight()
+        state.pool_weight, state.space = store.load_pool()
         self._measure_late(state)
         return state
 

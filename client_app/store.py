@@ -84,7 +84,7 @@ def size_of(state: ClientState) -> int:
 
 
 KEPT_GENERATIONS = 2
-POOL_WEIGHT = "pool.safetensors"
+POOL, WEIGHT = "pool.safetensors", "weight"  # a file, and a tensor in it
 MADE = "made"  # beside what was received: the round that made it
 AGAIN = "The next round brings it again."
 GENERATION = re.compile(r"round-\d{6,}\.safetensors")
@@ -243,23 +243,31 @@ class Store:
             )
         return payload
 
-    def save_pool_weight(self, weight: float) -> None:
-        """Keep what the rule `pool` was judged by last, in place of another or a damaged one."""
-        with suppress(StoreError):
-            if self.load_pool_weight() == weight:
-                return
-        self._write(self.folder / POOL_WEIGHT, {"weight": torch.tensor(weight, dtype=torch.float64)})
+    def save_pool(self, weight: float, space: Payload | None) -> None:
+        """Keep what the rules `encoder` and `pool` were judged by last, in place of another or a damaged one.
 
-    def load_pool_weight(self) -> float:
-        """What `save_pool_weight` kept; equal weights where no evaluation chose others. Prediction alone reads it:
-        each evaluation chooses its own.
+        Args:
+            weight: `ClientState.pool_weight`. space: `ClientState.space`.
+        """
+        tensors = {WEIGHT: torch.tensor(weight, dtype=torch.float64)} | ({} if space is None else to_tensors(space))
+        path = self.folder / POOL
+        with suppress(StoreError):
+            stored = _read(path, "") if path.exists() else {}
+            if stored.keys() == tensors.keys() and all(torch.equal(stored[name], tensors[name]) for name in tensors):
+                return
+        self._write(path, tensors)
+
+    def load_pool(self) -> tuple[float, Payload | None]:
+        """What `save_pool` kept; equal weights and None where no evaluation did. Prediction alone reads it: each
+        evaluation chooses its own.
 
         Raises:
             StoreError: the file is damaged.
         """
-        path = self.folder / POOL_WEIGHT
-        tensors = _read(path, "bring it back from a copy, or let the run go on.") if path.exists() else {}
-        return float(tensors.get("weight", torch.tensor(EQUAL_WEIGHT)))
+        path, remedy = self.folder / POOL, "bring it back from a copy, or let the run go on."
+        tensors = _read(path, remedy) if path.exists() else {}
+        weight = float(tensors.pop(WEIGHT, torch.tensor(EQUAL_WEIGHT)))
+        return weight, _unpack_received(path, tensors, remedy)[0] if tensors else None
 
     def save_prototypes(self, name: str, prototypes: PrototypeSet) -> None:
         """Keep prototypes under a name of their own, beside the state."""

@@ -148,9 +148,18 @@ class Objective:
         """Prediction rules beyond the common four: rule -> (n, K)."""
         return {}
 
-    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
-        """The rule `encoder` of a method that `encodes`: directions u / ||u|| (n, d) float64 to (n, K), minus infinity
-        for an unknown class; None before anything has come."""
+    def complete(self, received: Payload | None, directions: Tensor, labels: Tensor) -> Payload | None:
+        """What `encoded_scores` takes, of what has come and of the client's training samples in the encoder's space,
+        z^ (n, d) float64 and labels (n,); what has come alone by default."""
+        return received
+
+    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
+        """The rule `encoder` of a method that `encodes`: z^ (n, d) float64 to (n, K), minus infinity for an unknown
+        class; None before anything has come.
+
+        Args:
+            space: what `complete` gave.
+        """
         return None
 
     def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:

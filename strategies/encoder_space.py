@@ -18,6 +18,8 @@ DISCRIMINANT = "discriminant"
 CLASSIFIER = "classifier"
 WEIGHTS = tuple(tenths / 10 for tenths in range(11))
 PRIOR = 2.0  # in nats: what a weight of 0 or 1 has to gain on the validation samples over 1/2
+DOUBT = 0.1  # the share of a uniform guess in a sample's likelihood, so that no single one of few decides the weight
+TEMPERATURES = (1.0, 0.7, 0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 WEIGHT, BIAS = "weight", "bias"  # of both
 KNOWN = "known"  # 0 for a class of which nobody has rows, else 1 + ln of what both are to be multiplied by
 SMALLEST_BOUND = 10.0  # times the root of the number of classes: what `KNOWN` needs of a message's bound
@@ -55,8 +57,8 @@ def opinion_pool(logits: Tensor, class_scores: Tensor, counts: Tensor, weight: f
 
 
 def choose_weight(pool: Callable[[float], Tensor], labels: Tensor) -> float:
-    """The w of WEIGHTS by which validation samples are most likely, with the log prior -PRIOR (2w - 1)^2, so that few
-    samples move it little from 1/2.
+    """The w of WEIGHTS by which validation samples are most likely, with the log prior -PRIOR (2w - 1)^2 and the
+    probability of each mixed with a uniform guess, (1 - DOUBT) p + DOUBT / K, so that few move it little from 1/2.
 
     Args:
         pool: w -> log probabilities of the samples up to a constant of each, (m, K), linear in w. labels: (m,) int64.
@@ -65,10 +67,29 @@ def choose_weight(pool: Callable[[float], Tensor], labels: Tensor) -> float:
     of_model, of_space = pool(0.0), pool(1.0)
 
     def log_likelihood(weight: float) -> float:
-        log_probabilities = (1 - weight) * of_model + weight * of_space
-        return -float(cross_entropy(log_probabilities, labels, reduction="sum")) - PRIOR * (2 * weight - 1) ** 2
+        log_probabilities = log_softmax((1 - weight) * of_model + weight * of_space, dim=1)
+        of_labels = log_probabilities.gather(1, labels.unsqueeze(1)) + math.log(1 - DOUBT)
+        guess = of_labels.new_tensor(math.log(DOUBT / log_probabilities.shape[1]))
+        return float(torch.logaddexp(of_labels, guess).sum()) - PRIOR * (2 * weight - 1) ** 2
 
     return max(WEIGHTS, key=log_likelihood)
+
+
+def choose_temperature(class_scores: Tensor, labels: Tensor, num_classes: int) -> float:
+    """The t of TEMPERATURES by which samples are most likely under softmax(t q + log pi): a covariance of few samples
+    makes a discriminant surer than it is right. 1 where there are no samples.
+
+    Args:
+        class_scores: q of the client's training samples, (n, K) float64. labels: theirs, (n,).
+    """
+    counts = torch.bincount(labels, minlength=num_classes).double()
+    no_model = torch.zeros_like(class_scores)
+
+    def log_likelihood(temperature: float) -> float:
+        log_probabilities = opinion_pool(no_model, temperature * class_scores, counts, weight=1.0)
+        return -float(cross_entropy(log_probabilities, labels, reduction="sum"))
+
+    return max(TEMPERATURES, key=log_likelihood)
 
 
 def unknown(layouts: Mapping[str, Layout]) -> dict[str, Weights]:

@@ -129,9 +129,9 @@ class Fed3RObjective(OneExchangeObjective):
         sums = {GRAM: z.T @ z / max(samples, 1), TARGETS: targets.T @ z / max(samples, 1)}
         return {SUMS: Weights({name: tensor.float() for name, tensor in sums.items()})}
 
-    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
+    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
         """z w_c."""
-        return linear_scores(received, CLASSIFIER, self.features_of(directions))
+        return linear_scores(space, CLASSIFIER, self.features_of(directions))
 
 
 class Fed3R(OneExchange):

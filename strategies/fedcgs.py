@@ -122,9 +122,9 @@ class FedCGSObjective(Objective):
         moment = (second_moment(features) / len(features)).float()
         return {MEANS.name: statistics, MOMENT: Weights({MOMENT: moment})}
 
-    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
+    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
         """z^ w_j + b_j."""
-        return discriminant_scores(received, directions)
+        return discriminant_scores(space, directions)
 
 
 class FedCGS(ServerHalf):

@@ -96,9 +96,9 @@ class OneExchangeObjective(Objective):
         is_sent = counts[labels] >= self.fewest
         return self.summarise(directions(features, self.settings.encoder_radius)[is_sent], labels[is_sent], len(labels))
 
-    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
+    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
         """z w_j + b_j."""
-        return linear_scores(received, CLASSIFIER, directions)
+        return linear_scores(space, CLASSIFIER, directions)
 
 
 class OneExchange(ServerHalf):

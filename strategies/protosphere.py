@@ -7,21 +7,24 @@
     server   w_ij = n_i / |C_i|, since class counts stay at home;  mu_j = sum_i w_ij m_ij / sum_i w_ij
              Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere as
              far as so many samples of so many dimensions need it (OAS: Chen et al., 2010)
-             once: W_j = Sigma^-1 mu_j in 16 bits,  b_j = -mu_j^T W_j / 2
+             once, in 16 bits: A = L^-1 with Sigma = L L^T, and A mu_j
              over the clients that agree, none of which counts more than HEAVIEST medians (strategies/statistics.py)
-    predict  `pool`: argmax_j (1 - w_i) log softmax(g(z))_j + w_i log softmax(q + log pi_i)_j,  q = z^ W + b,
-             pi_ij = (n_ij + 1/K) / (n_i + 1);  w_i by which the client's validation samples are most likely, near 1/2
-             where these are few (strategies/encoder_space.py)
+    client   q_j = (A z^)^T A mu_j - ||A mu_j||^2 / 2; of a class that nobody sent but the client has, mu_j is m_ij, the
+             mean that stays at home
+    predict  `pool`: argmax_j (1 - w_i) log softmax(g(z))_j + w_i log softmax(t_i q + log pi_i)_j,
+             pi_ij = (n_ij + 1/K) / (n_i + 1);  t_i <= 1 by which the client's training samples are most likely, w_i by
+             which its validation samples are, near 1/2 where these are few (strategies/encoder_space.py)
              `encoder`: argmax_j q_j, which knows classes that a client lacks
 
-In the pool a class that nobody spoke for has the lowest q that is known. Where clients are sampled they send in
-several rounds, and each is heard once.
+In the pool a class that nobody knows has the lowest q that is known. Where clients are sampled they send in several
+rounds, and each is heard once.
 
 The parts are known: a linear discriminant of sums (FedCGS, Guan et al., 2025), a fixed frame (ProtoNorm's control),
 the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features. docs/answers/ has what each is worth,
 and where all together lose.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from typing import Annotated
 
@@ -48,13 +51,14 @@ from protosphere.strategies.contract import (
     method_settings,
 )
 from protosphere.strategies.encoder_space import (
+    BIAS,
     DISCRIMINANT,
+    KNOWN,
     TOLD,
     WEIGHT,
     check_space,
+    choose_temperature,
     directions,
-    discriminant_layout,
-    discriminant_of,
     discriminant_scores,
     opinion_pool,
     unknown,
@@ -76,6 +80,7 @@ from protosphere.strategies.statistics import (
 from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 SCATTER = "scatter"
+MU, WHITENING = "means", "whitening"  # A mu_j (K, d), and the upper half of A^T as one row
 MEANS = Spec("prototypes")
 # of the scatter's values, 1 at most, so that 16 bits hold small ones; a power of two changes no digit
 SCALE = 2.0**12
@@ -104,9 +109,10 @@ class ProtosphereSettings:
 
 
 def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
-    """Of the parts of weights: half of S, as one row, and the discriminant."""
+    """Of the parts of weights: half of S, as one row; and A and the class means, with which classes are known."""
     half = dim * (dim + 1) // 2
-    return {SCATTER: ((SCATTER, (1, half)),), DISCRIMINANT: discriminant_layout(num_classes, dim)}
+    down = ((KNOWN, (num_classes,)), (MU, (num_classes, dim)), (WHITENING, (1, half)))
+    return {SCATTER: ((SCATTER, (1, half)),), DISCRIMINANT: down}
 
 
 def rounds_of_exchange(settings: Settings, options: Options) -> int:
@@ -148,9 +154,32 @@ class ProtosphereObjective(Pulled):
         scatter = Weights({SCATTER: half.half().float().unsqueeze(0)})
         return {MEANS.name: PrototypeSet(classes, means[classes].float()), SCATTER: scatter}
 
-    def encoded_scores(self, received: Payload | None, directions: Tensor) -> Tensor | None:
-        """z^ w_j + b_j."""
-        return discriminant_scores(received, directions)
+    def complete(self, received: Payload | None, directions: Tensor, labels: Tensor) -> Payload | None:
+        """t q as a linear classifier of z^."""
+        if received is None or DISCRIMINANT not in received:
+            return None
+        tensors = weights_of(received, DISCRIMINANT).tensors
+        is_known = tensors[KNOWN] > 0
+        # both were multiplied by a factor that keeps the message within its bound
+        factor = (1 - tensors[KNOWN].max()).clamp_max(0).double().exp()
+        whitening = _square(tensors[WHITENING][0].double(), directions.shape[1]).T / factor
+        means = tensors[MU].double() / factor
+        for label in labels.unique().tolist():
+            if not is_known[label]:
+                means[label] = whitening @ directions[labels == label].mean(dim=0)
+                is_known[label] = True
+        weight, bias = means @ whitening, -means.square().sum(dim=1) / 2
+        # what is the same for all classes decides nothing
+        weight, bias = weight - weight[is_known].mean(dim=0), bias - bias[is_known].mean()
+        class_scores = (directions @ weight.T + bias).masked_fill(~is_known, -torch.inf)
+        temperature = choose_temperature(class_scores, labels, self.num_classes)
+        classifier = {WEIGHT: is_known.unsqueeze(1) * temperature * weight, BIAS: is_known * temperature * bias}
+        tensors = {KNOWN: is_known, **classifier}
+        return {DISCRIMINANT: Weights({name: tensor.float() for name, tensor in tensors.items()})}
+
+    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
+        """t q."""
+        return discriminant_scores(space, directions)
 
     def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
         """The logarithmic opinion pool of both posteriors, (n, K); before anything came the model's."""
@@ -161,6 +190,14 @@ class ProtosphereObjective(Pulled):
         if state.prototypes is not None and state.prototypes.counts is not None:
             counts[state.prototypes.labels] = state.prototypes.counts.double()
         return opinion_pool(logits, encoded, counts, state.pool_weight)
+
+
+def _square(half: Tensor, dim: int) -> Tensor:
+    """The upper triangular matrix (d, d) whose values are these, row by row."""
+    matrix = torch.zeros(dim, dim, dtype=half.dtype)
+    rows, columns = torch.triu_indices(dim, dim)
+    matrix[rows, columns] = half
+    return matrix
 
 
 def spoken_for(counts: Tensor, fewest: int) -> Tensor:
@@ -233,9 +270,7 @@ class Protosphere(ServerHalf):
 
     def _restore_scatter(self, half_scatter: Weights) -> Tensor:
         """S_i of the half that crossed, (d, d) float64."""
-        scatter = torch.zeros(self.dim, self.dim, dtype=torch.float64)
-        rows, columns = torch.triu_indices(self.dim, self.dim)
-        scatter[rows, columns] = half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings)
+        scatter = _square(half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings), self.dim)
         return scatter + scatter.triu(1).T
 
     def _build_discriminant(self, sums: Tensor, weights: Tensor, moment: Tensor) -> Payload:
@@ -243,10 +278,18 @@ class Protosphere(ServerHalf):
         # one setting for both: without any Sigma may have no inverse
         shrinkage = self.options[ProtosphereSettings].shrinkage or None
         covariance = covariance_of_sums(sums, weights, moment, shrinkage)
-        discriminant = discriminant_of(sums, weights, torch.ones_like(weights), covariance, bound)
+        lower = torch.linalg.cholesky(covariance)
+        whitening = torch.linalg.solve_triangular(lower, torch.eye(self.dim, dtype=lower.dtype), upper=False)
+        means = sums / weights.clamp_min(1e-300).unsqueeze(1) @ whitening.T
+        factor = min(1.0, 0.99 * bound / max(float(whitening.norm()), float(means.norm())))
+        rows, columns = torch.triu_indices(self.dim, self.dim)
+        tensors = {
+            KNOWN: (weights > 0) * (1 - math.log(factor)),
+            MU: factor * means,
+            WHITENING: factor * whitening.T[rows, columns].unsqueeze(0),
+        }
         # as it crosses
-        rounded = {**discriminant.tensors, WEIGHT: discriminant.tensors[WEIGHT].half().float()}
-        return {DISCRIMINANT: Weights(rounded)}
+        return {DISCRIMINANT: Weights({name: tensor.half().float() for name, tensor in tensors.items()})}
 
     def _warn_of_unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no discriminant, where nobody is to send any more."""

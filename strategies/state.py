@@ -36,6 +36,7 @@ class ClientState:
         features: z (n, d) and labels (n,) of the training rows after training, for the upload; gone after it.
         encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a method that `encodes`.
         pool_weight: what the shared discriminant weighs in the rule `pool`, in [0, 1]; as the last evaluation chose it.
+        space: what `Objective.complete` made for the rules `encoder` and `pool`, as of the last evaluation.
         kept: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
     """
@@ -50,6 +51,7 @@ class ClientState:
     features: tuple[Tensor, Tensor] | None = None
     encoded: Callable[[], tuple[Tensor, Tensor]] | None = None
     pool_weight: float = EQUAL_WEIGHT
+    space: Payload | None = None
     kept: dict[str, Tensor] = field(default_factory=dict)
     optimiser: dict[str, Tensor] = field(default_factory=dict)
 

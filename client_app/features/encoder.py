@@ -145,8 +145,9 @@ class SpaceScores:
     by these each pool's weight is chosen, which is 1/2 where there are none.
 
     Args:
-        state: as it is judged; it gets the weight of the rule `pool`. received: what has just come.
-        keep_weight: called with that weight.
+        state: as it is judged; it gets what the method makes of what has just come, and the weight of the rule `pool`.
+        received: what has just come.
+        keep: called with both, for prediction.
     """
 
     def __init__(
@@ -155,17 +156,22 @@ class SpaceScores:
         objective: Objective,
         state: ClientState,
         received: Payload | None,
-        keep_weight: Callable[[float], object],
+        keep: Callable[[float, Payload | None], object],
     ):
-        self.encoded, self.objective, self.state, self.received = encoded, objective, state, received
-        self.keep_weight = keep_weight
+        self.encoded, self.objective, self.state, self.keep = encoded, objective, state, keep
+        train = encoded.data.train
+        state.space = objective.complete(received, encoded.directions(train), train.labels.cpu())
+        # what has come is kept already
+        self.completed = None if state.space is received else state.space
+        if self.completed is not None and not len(encoded.data.validation):
+            keep(EQUAL_WEIGHT, self.completed)
         self.own = encoded.fit_own_discriminant(objective.num_classes)
         self.own_weight = EQUAL_WEIGHT
 
     def __call__(self, rows: Rows, z: Tensor) -> dict[str, Tensor]:
         """Rule -> (n, K) of samples and their features; without the rules that have nothing to judge by."""
         vectors = self.encoded.directions(self.encoded.as_encoder_reads(rows))
-        scores = None if self.received is None else self.objective.encoded_scores(self.received, vectors)
+        scores = self.objective.encoded_scores(self.state.space, vectors)
         scores = None if scores is None else scores.to(exact_on(z.device))
         if rows is self.encoded.model_data.validation:
             self._choose_weights(rows.labels, z, vectors, scores)
@@ -183,7 +189,7 @@ class SpaceScores:
 
         if scores is not None and self.objective.pooled(self.state, z, scores) is not None:
             self.state.pool_weight = choose_weight(pool, labels)
-            self.keep_weight(self.state.pool_weight)
+            self.keep(self.state.pool_weight, self.completed)
         if self.own is not None:
             self.own_weight = choose_weight(partial(self._pool_own, self.own, z, vectors), labels)
 
@@ -215,8 +221,8 @@ class EncoderSpace(Feature):
         if self.encoded is None:
             return None
         # prediction reads it there
-        keep_weight = self.client.store(instruction.run).save_pool_weight
-        return SpaceScores(self.encoded, self.client.objective, state, instruction.payload, keep_weight)
+        keep = self.client.store(instruction.run).save_pool
+        return SpaceScores(self.encoded, self.client.objective, state, instruction.payload, keep)
 
     def before_upload(self, state: ClientState) -> None:
         state.encoded = None if self.encoded is None else self.encoded.training

@@ -66,6 +66,7 @@ def judge_of(
     about: Mapping[str, Any],
     shape: tuple[int, ...],
     received: Payload | None,
+    space: Payload | None,
     store: Store,
     encoder: str,
 ) -> Judge | None:
@@ -80,7 +81,12 @@ def judge_of(
             encoder_scores, means=means, num_classes=objective.num_classes
         )
     else:
-        scores = partial(objective.encoded_scores, received)
+        dim = run.settings.feature_dim
+        if space is None and received is not None:
+            # no evaluation has followed: of the shared part alone
+            no_samples = torch.zeros(0, dim, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
+            space = objective.complete(received, *no_samples)
+        scores = partial(objective.encoded_scores, space)
     if scores(torch.zeros(0, run.settings.feature_dim, dtype=torch.float64)) is None:
         return None
 

@@ -156,13 +156,13 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     made_in, problems = _load_newest(store, state, place)
     notices += [f"{problem} Going on with the state of round {made_in}." for problem in problems]
     try:
-        state.pool_weight = store.load_pool_weight()
+        state.pool_weight, state.space = store.load_pool()
     except StoreError as error:
         notices.append(f"{error} Going on with equal weights of model and shared discriminant in the rule `{POOL}`.")
     received, judge = None, None
     try:
         received, state.constants = store.load_received()
-        judge = judge_of(run, objective, about, transform.shape, received, store, encoder)
+        judge = judge_of(run, objective, about, transform.shape, received, state.space, store, encoder)
     except StoreError as error:
         notices.append(f"{error} Going on without what the server sent last.")
     if state.prototypes is None and run.settings.evaluate_every != 1:

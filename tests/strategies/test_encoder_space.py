@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from protosphere.strategies.encoder_space import PRIOR, choose_weight, directions, opinion_pool
+from protosphere.strategies.encoder_space import DOUBT, PRIOR, choose_weight, directions, opinion_pool
 
 K = 4
 COUNTS = torch.tensor([10.0, 10, 10, 10], dtype=torch.float64)
@@ -29,7 +29,8 @@ def test_it_is_the_most_likely_of_the_tenths_under_its_prior_by_a_naive_search()
     for tenths in range(11):
         w, log_likelihood = tenths / 10, 0.0
         for row, label in zip(pool(w).numpy(), labels.tolist(), strict=True):
-            log_likelihood += row[label] - np.log(np.exp(row).sum())
+            probability = np.exp(row[label]) / np.exp(row).sum()
+            log_likelihood += np.log((1 - DOUBT) * probability + DOUBT / K)
         likelihoods.append(log_likelihood - PRIOR * (2 * w - 1) ** 2)
     assert choose_weight(pool, labels) == np.argmax(likelihoods) / 10
 
@@ -47,6 +48,13 @@ def test_few_samples_move_it_little_and_none_not_at_all():
     assert 0.5 < choose_weight(pool_of(wrong, right), labels) < 1
     nothing = torch.zeros(0, K, dtype=torch.float64)
     assert choose_weight(pool_of(nothing, nothing), labels[:0]) == 0.5
+
+
+def test_one_sample_of_which_the_space_is_wrongly_sure_does_not_silence_it():
+    labels = torch.tensor([1, 2, 0])
+    sure = 500 * torch.nn.functional.one_hot(torch.tensor([1, 2, 3]), K).double()
+    unsure = torch.zeros(3, K, dtype=torch.float64)
+    assert choose_weight(pool_of(unsure, sure), labels) >= 0.3
 
 
 def test_within_a_radius_lengths_count_and_beyond_it_vectors_are_unit_vectors():

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import LocalGrid
+from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
@@ -19,6 +21,7 @@ from protosphere.record.round import Reply, RunError
 from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
+from protosphere.strategies.encoder_space import TEMPERATURES, choose_temperature
 from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import HEAVIEST, Pooled, bounded_by, semidefinite
 from protosphere.wire.codec import Codec
@@ -54,13 +57,16 @@ def uploads_of(objective, features, labels, round_number=1):
     return {p: objective.upload(state, round_number) for p, state in states.items()}
 
 
+NO_SAMPLES = torch.empty(0, D, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
+
+
 @pytest.mark.parametrize("shrinkage", [1e-9, 0.2])
 def test_of_classes_held_alike_it_is_scikit_learn_s_discriminant_of_all_rows(shrinkage):
     features, labels = rows()
     server, objective = halves(**{"protosphere.shrinkage": shrinkage})
     received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
     of = normalize(features.double(), dim=1)
-    scores = objective.encoded_scores(received, of).numpy()
+    scores = objective.encoded_scores(objective.complete(received, *NO_SAMPLES), of).numpy()
     within = sum(np.cov(of[labels == k].numpy().T, bias=True) for k in range(K)) / K
     shrunk = Fixed((1 - shrinkage) * within + shrinkage * np.trace(within) / D * np.eye(D))
     oracle = LinearDiscriminantAnalysis(solver="lsqr", priors=[1 / K] * K, covariance_estimator=shrunk)
@@ -247,7 +253,7 @@ def test_the_bound_of_a_message_is_no_temperature():
         received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
         norms = [float(tensor.norm()) for tensor in received["discriminant"].tensors.values()]
         assert max(norms) <= bound
-        found.append(objective.encoded_scores(received, of))
+        found.append(objective.encoded_scores(objective.complete(received, *NO_SAMPLES), of))
     largest = found[0].abs().max()
     assert largest > 20
     assert all(torch.allclose(each, found[0], atol=float(5e-3 * largest)) for each in found)
@@ -307,8 +313,8 @@ def turned(upload):
     return {**parts, "prototypes": PrototypeSet(own.labels, own.vectors.roll(1, 0))}
 
 
-def weight_of(download):
-    return download["discriminant"].tensors["weight"]
+def means_of(download):
+    return download["discriminant"].tensors["means"]
 
 
 def test_who_contradicts_the_others_is_left_out_and_named():
@@ -321,11 +327,11 @@ def test_who_contradicts_the_others_is_left_out_and_named():
     assert "client 3 is left out" in warning
     assert "protosphere.outliers" in warning
     without = server.aggregate({p: upload for p, upload in uploads.items() if p != 3}, {}, 1)
-    assert torch.equal(weight_of(found.downloads[EVERYONE]), weight_of(without.downloads[EVERYONE]))
+    assert torch.equal(means_of(found.downloads[EVERYONE]), means_of(without.downloads[EVERYONE]))
     server, uploads = federation_of(5, **{"protosphere.outliers": "keep"})
     kept = server.aggregate({**uploads, 3: turned(uploads[3])}, {}, 1)
     assert kept.warnings == ()
-    assert not torch.allclose(weight_of(kept.downloads[EVERYONE]), weight_of(without.downloads[EVERYONE]))
+    assert not torch.allclose(means_of(kept.downloads[EVERYONE]), means_of(without.downloads[EVERYONE]))
 
 
 def test_who_comes_later_is_judged_by_those_who_came_before():
@@ -334,7 +340,7 @@ def test_who_comes_later_is_judged_by_those_who_came_before():
     then = server.aggregate({3: turned(uploads[3]), 4: uploads[4]}, first.state, 2)
     assert any("client 3 is left out" in each for each in then.warnings)
     honest = server.aggregate({p: uploads[p] for p in (0, 1, 2, 4)}, {}, 1)
-    assert torch.allclose(weight_of(then.downloads[EVERYONE]), weight_of(honest.downloads[EVERYONE]), rtol=1e-3)
+    assert torch.allclose(means_of(then.downloads[EVERYONE]), means_of(honest.downloads[EVERYONE]), rtol=1e-3)
 
 
 def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
@@ -351,7 +357,7 @@ def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
     assert "clients 0 and 1 contradict each other" in found.warnings[0]
     known = found.downloads[0]["discriminant"].tensors["known"]
     assert bool((known > 0).all())
-    assert not torch.allclose(weight_of(found.downloads[0]), weight_of(found.downloads[1]))
+    assert not torch.allclose(means_of(found.downloads[0]), means_of(found.downloads[1]))
 
 
 def with_scatter(upload, change):
@@ -473,3 +479,74 @@ def test_statistics_that_no_rows_have_are_refused(lie, words):
         vectors, half = lie(own.vectors, half)
         told = {"prototypes": PrototypeSet(own.labels, vectors), "scatter": Weights({"scatter": half})}
         assert words in server.impossible(partition, told)
+
+
+# --- what a client adds of its own -------------------------------------------------------------------------------
+
+
+def sent_without(labels, missing):
+    """What comes down of clients none of which has the class `missing`, its Sigma, and the client half."""
+    features, _ = rows()
+    server, objective = halves(**{"protosphere.shrinkage": 0.1})
+    indices = torch.arange(N)[labels != missing]
+    halves_of = indices[: len(indices) // 2], indices[len(indices) // 2 :]
+    uploads = {
+        p: objective.upload(ClientState(None, encoded=lambda i=i: (features[i], labels[i])), 1)
+        for p, i in enumerate(halves_of)
+    }
+    outcome = server.aggregate(uploads, {}, 1)
+    pooled = Pooled.of(outcome.state, D)
+    covariance = covariance_of_sums(*pooled.sums(K), 0.1)
+    return outcome.downloads[EVERYONE], objective, covariance.numpy()
+
+
+def test_a_class_that_nobody_sent_has_the_client_s_own_mean_under_the_shared_covariance():
+    features, labels = rows()
+    received, objective, covariance = sent_without(labels, 3)
+    own_rows = torch.cat([(labels == 3).nonzero()[:2, 0], (labels == 1).nonzero()[:5, 0]])
+    z, own_labels = normalize(features.double(), dim=1), labels[own_rows]
+    shared = objective.encoded_scores(objective.complete(received, *NO_SAMPLES), z)
+    assert bool(shared[:, 3].isneginf().all())
+    assert bool(shared[:, :3].isfinite().all())
+    space = objective.complete(received, z[own_rows], own_labels)
+    scores = objective.encoded_scores(space, z).numpy()
+    others = received["discriminant"].tensors
+    mean = z[own_rows[:2]].mean(dim=0).numpy()
+    # of the classes that were sent, what the others' discriminant says is the same but for the temperature
+    temperature = (scores[:, 1] - scores[:, 0]) / (shared[:, 1] - shared[:, 0]).numpy()
+    assert np.allclose(temperature, temperature[0], rtol=1e-3)
+    assert temperature[0] == pytest.approx(min(TEMPERATURES, key=lambda t: abs(t - temperature[0])), rel=1e-3)
+    # by a library: log densities of Gaussians, whose differences are those of q
+    of_class_0 = class_mean_of(others, 0, covariance)
+    expected = multivariate_normal(mean, covariance).logpdf(z) - multivariate_normal(of_class_0, covariance).logpdf(z)
+    found = (scores[:, 3] - scores[:, 0]) / temperature[0]
+    assert np.allclose(found, expected, rtol=1e-2, atol=1e-2 * np.abs(expected).max())
+
+
+def class_mean_of(tensors, label, covariance):
+    """mu of a class, of A mu."""
+    lower = np.linalg.cholesky(covariance)
+    return lower @ tensors["means"][label].double().numpy()
+
+
+@pytest.mark.parametrize("sure", [0.1, 1.0, 30.0])
+def test_the_temperature_is_the_one_by_which_training_samples_are_most_likely_by_a_naive_search(sure):
+    random = torch.Generator().manual_seed(3)
+    labels = torch.randint(0, K, (40,), generator=random)
+    scores = sure * torch.randn(40, K, generator=random, dtype=torch.float64)
+    scores[torch.arange(30), labels[:30]] += 2 * sure
+    counts = np.bincount(labels, minlength=K)
+    likelihoods = []
+    for t in TEMPERATURES:
+        total = 0.0
+        for row, label in zip(scores.numpy(), labels.tolist(), strict=True):
+            odds = np.exp(t * row) * (counts + 1 / K)
+            total += np.log(odds[label] / odds.sum())
+        likelihoods.append(total)
+    assert choose_temperature(scores, labels, K) == TEMPERATURES[int(np.argmax(likelihoods))]
+
+
+def test_of_no_samples_there_is_nothing_to_temper():
+    assert choose_temperature(torch.empty(0, K, dtype=torch.float64), NO_SAMPLES[1], K) == 1.0
+    _, objective = halves()
+    assert objective.complete(None, *NO_SAMPLES) is None

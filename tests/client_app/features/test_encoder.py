@@ -139,7 +139,12 @@ def test_the_pools_weight_is_chosen_on_validation_samples_and_kept_for_predictio
         vectors = normalize(encoder.together(data.transform.plain(data.validation.inputs)).double(), dim=1)
         with torch.no_grad():
             z = state.module.features(data.transform(data.validation.inputs))
-            scores = client.objective.encoded_scores(received, vectors)
+            train = client.data.train
+            of_training = normalize(encoder.together(data.transform.plain(train.inputs)).double(), dim=1)
+            space = client.objective.complete(received, of_training, train.labels)
+            kept = trained.state.space["discriminant"].tensors
+            assert all(torch.equal(kept[name], tensor) for name, tensor in space["discriminant"].tensors.items())
+            scores = client.objective.encoded_scores(space, vectors)
 
             def pool(weight, client=client, state=state, z=z, scores=scores):
                 return client.objective.pooled(replace(state, pool_weight=weight), z, scores)
