@@ -182,8 +182,8 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
     if not (image or other or len(input_shape) == 1) or min(input_shape) < 1:
         raise ModelError(
             f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
-            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat rows (features,); tensors of another number of axes, one "
-            "that you write, or a perceptron.",
+            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat vectors (features,); tensors of another number of axes, "
+            "one that you write, or a perceptron.",
             public("small-inputs", shape=input_shape, least=SMALLEST_SIDE),
         )
 

@@ -82,23 +82,22 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     ]
     if "prototypes" in run.exchange.kinds() and (codec.masked or codec.wire_dtype != "float32"):
         lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
-    lines.append("  the clients, with their rows for training + validation + test:")
+    lines.append("  clients, with their numbers of samples for training + validation + test:")
     named = sorted(identities.items())
     for partition, identity in named[:MOST_CLIENTS]:
         domain = f" ({one_line(identity.domain, LONGEST_NAME)})" if identity.domain else ""
-        remark = "" if identity.trains else ": it has no training row and takes part in evaluation only"
-        rows = "{} + {} + {} rows, ".format(*identity.rows[:3]) if identity.rows else ""
-        data_text = rows + class_words(identity.classes, identity.class_names) if rows else "rows and classes withheld"
+        remark = "" if identity.trains else ": no training samples, takes part in evaluation only"
+        rows = "{} + {} + {} samples, ".format(*identity.rows[:3]) if identity.rows else ""
+        data_text = (
+            rows + class_words(identity.classes, identity.class_names) if rows else "samples and classes withheld"
+        )
         size = f"{identity.parameters:,} parameters"
         lines.append(f"  client {partition}{domain}: {_shorten_model_name(identity)} ({size}), {data_text}{remark}")
     if counts_by_model := Counter(_shorten_model_name(identity) for _, identity in named[MOST_CLIENTS:]):
         models = ", ".join(f"{count} of {model}" for model, count in sorted(counts_by_model.items()))
         lines.append(f"  and {counts_by_model.total()} more ({models}), which roster.json lists")
     if companion := companions(identity.companion for identity in identities.values()):
-        lines.append(
-            "  beside each client's own model, which takes part in every figure: "
-            f"{one_line(companion, 2 * LONGEST_MODEL)}"
-        )
+        lines.append(f"  with each client's own model, in every figure: {one_line(companion, 2 * LONGEST_MODEL)}")
     lines += [f"  the server learns of each client: {', '.join(_list_disclosed(identities))}", f"  {LEGEND}"]
     classes = {partition: identity.classes for partition, identity in identities.items() if not identity.withheld}
     if sentence := one_class(classes, next(iter(identities.values())).class_names):

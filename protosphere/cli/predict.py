@@ -37,7 +37,7 @@ def predict(
     ] = "auto",
     as_json: Annotated[bool, option("Print one line of JSON for each input.", None, "--json")] = False,
     csv: Annotated[
-        Path | None, option("Of a folder, table or .npz file: a row each input into this file.", "FILE")
+        Path | None, option("Of a folder, table or .npz file: one line for each input into this file.", "FILE")
     ] = None,
     label_column: Annotated[str, option("Of a table: where the classes are.", "NAME")] = "",
     trust: Trust = False,

@@ -87,7 +87,7 @@ def run(
 ) -> None:
     """Train clients together, simulated or on real machines.
 
-    Each client of a simulation has rows of its own (`protosphere data` shows which) and a private model. What comes
+    Each client of a simulation has samples of its own (`protosphere data` shows which) and a private model. What comes
     out goes to a folder of its own: metrics, a summary, a report, the state from which --resume goes on.
 
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.

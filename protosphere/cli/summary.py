@@ -97,7 +97,7 @@ def _all_classes_lines(summary: Mapping[str, Any]) -> list[str]:
     if not accuracy_by_rule:
         return []
     accuracies = ", ".join(f"{rule} {_percent(accuracy)} %" for rule, accuracy in accuracy_by_rule.items())
-    return [f"at the end on the test rows of all classes, those that a client lacks among them: {accuracies}"]
+    return [f"at the end on test samples of all classes, including those that a client lacks: {accuracies}"]
 
 
 def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -106,7 +106,7 @@ def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
         return []
     accuracies = ", ".join(f"{name} {_percent(ensemble[name])} %" for name in ("best", "last-5", "final"))
     size = readable_size(summary["bytes"].get("ensemble_wire_up", 0))
-    return [f"ensemble of all clients on {ensemble['rows']} shared test rows: {accuracies} ({size} of answers)"]
+    return [f"ensemble of all clients on {ensemble['rows']} shared test samples: {accuracies} ({size} of answers)"]
 
 
 def _failure_lines(summary: Mapping[str, Any], most: int = 10) -> list[str]:
@@ -120,7 +120,7 @@ def _failure_lines(summary: Mapping[str, Any], most: int = 10) -> list[str]:
         for partition, failed in failures[:most]
     ]
     more = len(failures) - most
-    return [*lines, f"and {more} other clients failed at times; metrics.jsonl tells"] if more > 0 else lines
+    return [*lines, f"and {more} other clients failed at times; metrics.jsonl lists them"] if more > 0 else lines
 
 
 def _percent(value: float | None) -> str:

@@ -237,7 +237,7 @@ def flat(table: Any) -> RunConfig:
     settings = without_gone(flatten(table))
     refuse_unknown(settings, known_settings(settings.get("strategy", "")))
     for name in NOT_HERE.keys() & settings.keys():
-        raise SettingError(f"setting `{name}` differs by cell or machine; use {NOT_HERE[name]} for it.")
+        raise SettingError(f"setting `{name}` differs by run or machine; use {NOT_HERE[name]} for it.")
     return settings
 
 

@@ -195,16 +195,16 @@ def _page(
     title = comparison.title or f"Comparison {comparison.name}"
     seeds = ", ".join(map(str, comparison.seeds))
     lead = (
-        f"{frame['run'].count()} of {len(cells)} cells finished: {len(comparison.rows)} rows × "
+        f"{frame['run'].count()} of {len(cells)} runs finished: {len(comparison.rows)} rows × "
         f"{len(comparison.methods)} methods × seeds {seeds}. Every method of a row has the same partition, initial "
-        "models and samples of clients."
+        "models and client selection."
     )
     *measured, sizes = table_grids
     parts = [section("Accuracy", *map(_table, measured)), section("Cost", _table(sizes))]
     parts += [section(row, gallery(*map(framed, drawn))) for row, drawn in pictures.items()]
     parts.append(section("Runs", _runs(folder, comparison, frame)))
     parts.append(section("Settings", *_settings(comparison, cells)))
-    foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}, of the differences in {DIFFERENCES}."
+    foot = f"Protosphere {own_version()}; the numbers of every run are in {CSV}, of the differences in {DIFFERENCES}."
     return page(title, parts, lead, foot)
 
 

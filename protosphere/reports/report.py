@@ -234,7 +234,11 @@ def _cards(results: Results) -> Html:
         [
             ("test accuracy", _percent(headline.get("accuracy")), f"{headline.get('figure')}{where}{unweighted}"),
             ("worst client", _percent(worst), "in the same round"),
-            ("majority class", _percent(summary["floor"].get("majority-class")), "the floor: its most frequent class"),
+            (
+                "majority class",
+                _percent(summary["floor"].get("majority-class")),
+                "always answering a client's most frequent class",
+            ),
             ("payload", readable_size(payload), f"{ups} up, {downs} down"),
             ("on the wire", readable_size(wire), "all of the messages"),
             ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds and the evaluation{trained}"),
@@ -256,7 +260,7 @@ def _rules(results: Results) -> Html:
         "evaluations, the final one. Round 0, before training, is chosen by none.",
         class_="note",
     )
-    caption = "Test accuracy in % by prediction rule (* the method's own, or the one asked for)"
+    caption = "Test accuracy in % by prediction rule (* the method's own, or the one that `inference` names)"
     return page.element("div", page.table(["rule", *figures], rows, caption), note)
 
 
@@ -277,7 +281,7 @@ def _ensemble(summary: Mapping[str, Any]) -> Iterator[Html]:
             ["all clients together", *(_in_percent(ensemble.get(name)) for name in names), ensemble.get("rows"), size]
         ]
         yield page.table(
-            ["ensemble", *names, "rows", "answers"],
+            ["ensemble", *names, "samples", "answers"],
             rows,
             "Accuracy in % of the mean of all clients' class probabilities",
         )
@@ -322,7 +326,7 @@ def _roster(results: Results) -> Html:
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"]
     head += ["domain"] * domains + ["takes part"] * changes
     more = len(results.roster) - MOST_CLIENTS
-    caption = "Clients: rows, classes among the training rows, last test accuracy in %" + (
+    caption = "Clients: samples, classes among the training samples, last test accuracy in %" + (
         f"; the first {MOST_CLIENTS}, {more} more are in roster.json" if more > 0 else ""
     )
     disclosed = sorted({one_line(str(item)) for client in results.roster for item in client.get("discloses", [])})
@@ -365,7 +369,9 @@ def _failures(results: Results) -> Iterator[Html]:
         ]
         head = ["", "rounds", "last in round", "why, the last time"]
         more = len(failures) - MOST_CLIENTS
-        more_note = [paragraph(f"And {more} more clients; metrics.jsonl tells.", class_="note")] if more > 0 else []
+        more_note = (
+            [paragraph(f"And {more} more clients; metrics.jsonl lists them.", class_="note")] if more > 0 else []
+        )
         yield section("Problems", page.table(head, rows, "Clients that did not answer as asked", (0, 3)), *more_note)
 
 
@@ -401,7 +407,7 @@ def _origin(results: Results) -> Iterator[Html]:
             text = ", ".join(f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in record.items())
             rows.append([name, one_line(text, 500)])
     if not starts[0].get("command"):
-        rows.insert(0, ["command", "of Flower, or of a notebook: the settings below say what it was asked for"])
+        rows.insert(0, ["command", "of Flower, or of a notebook: the settings are below"])
     yield section("What was run", page.table(["", ""], rows, words=(0, 1)))
 
 

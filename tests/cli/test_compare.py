@@ -280,7 +280,7 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
     result = invoke("--methods", "local", "--seeds", "0", "-c", QUICK)
     assert result.exit_code == 128 + signal.SIGTERM
     folder = ran["folder"].path
-    assert result.stderr == f"stopped by SIGTERM; finished cells are kept, and --resume {folder} runs the others.\n"
+    assert result.stderr == f"stopped by SIGTERM; finished runs are kept, and --resume {folder} runs the others.\n"
 
 
 # what is wrong with a comparison is in tests/comparison
@@ -293,7 +293,7 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
         (["--data", "digits"], "--data is 'digits', but it is a name and a place"),
         (["--scale", "2"], "--scale is 2"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
-        (["--ray", "127.0.0.1:1", "--flower"], "--ray runs each cell in one process of a cluster"),
+        (["--ray", "127.0.0.1:1", "--flower"], "--ray makes each run in one process of a cluster"),
         (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's"),
         (["--jobs", "0"], "--jobs is 0, but one must run at least."),
         (["--resume", "latest"], "holds no comparison; start one first."),

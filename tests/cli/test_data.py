@@ -35,8 +35,8 @@ def test_table_and_heat_map_hold_the_numbers_of_the_json(invoke):
     result = invoke(*arguments)
     assert result.exit_code == 0
     assert "digits: 1797 rows (1797 train + 0 test)" in result.stdout
-    assert "  1397 rows belong to nobody" in result.stdout
-    assert "rows of a client: 100 to 100, median 100; classes of a client: 10 to 10, median 10" in result.stdout
+    assert "  1397 samples belong to no client" in result.stdout
+    assert "samples of a client: 100 to 100, median 100; classes of a client: 10 to 10, median 10" in result.stdout
     names = ("partition", "train", "validation", "test", "classes")
     assert rows_of(result.stdout, r" +\d+ +\d+ +\d+ +\d+ +\d+ +$") == [
         [client[name] for name in names] for client in told["clients"]

@@ -88,9 +88,9 @@ def test_the_table_tells_the_ensemble_and_accuracy_on_all_classes_where_they_wer
     (folder / "summary.json").write_text(json.dumps(told))
     lines = invoke().stdout.splitlines()
     shown = "best 44.4 %, last-5 41.0 %, final 40.8 % (45.7 kB of answers)"
-    assert f"ensemble of all clients on 180 shared test rows: {shown}" in lines
+    assert f"ensemble of all clients on 180 shared test samples: {shown}" in lines
     assert any("28.4 kB up" in line for line in lines), "its bytes are no part of the wire"
-    said = "at the end on the test rows of all classes, those that a client lacks among them: classifier 33.3 %"
+    said = "at the end on test samples of all classes, including those that a client lacks: classifier 33.3 %"
     assert said in lines
 
 
@@ -108,7 +108,7 @@ def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
     many = {str(p): failures["2"] for p in range(12)}
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": many}))
     lines = invoke().stdout.splitlines()
-    assert lines[-3] == "and 2 other clients failed at times; metrics.jsonl tells"
+    assert lines[-3] == "and 2 other clients failed at times; metrics.jsonl lists them"
     assert sum(line.startswith("client ") for line in lines) == 10
 
 

@@ -485,10 +485,10 @@ def test_what_the_exchange_adds_is_a_rule_less_the_same_without_an_exchange_in_t
     assert (told["metric"], told["method"], told["baseline"]) == ("pool final", "FedProto", "FedProto: pool-local")
     assert float(told["difference"]) == pytest.approx(gaps.mean())
     # both know how often a client has each class; of the rule `encoder` the client's own alone does
-    assert not any("knows the shares" in note for note in grid.notes)
+    assert not any("uses the class shares" in note for note in grid.notes)
     found["encoder final"] = found["pool final"]
     grid = next(grid for grid in grids(made, (), found) if "what the exchange adds" in grid.title)
-    assert any("encoder-local knows the shares of its client's classes and encoder does not" in n for n in grid.notes)
+    assert any("encoder-local uses the class shares of its client and encoder does not" in n for n in grid.notes)
 
 
 def test_equal_figures_differ_by_nothing_and_no_number_of_seeds_would_tell_more(folder):

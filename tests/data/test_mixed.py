@@ -187,7 +187,7 @@ def test_the_file_holds_what_was_drawn_and_other_settings_draw_other_rows(tmp_pa
     [
         (made(9_000, domains=None, places=()), SPEC, "but 'made' is one: set dataset to a list"),
         (made(9_000, domains=0 * DOMAINS, places=("a",)), SPEC, "but 'made' is one: set"),
-        (made(9_000, np.arange(LABELS.size)), SPEC, "the mixed partition gives out single rows, but those of 'made'"),
+        (made(9_000, np.arange(LABELS.size)), SPEC, "the mixed partition divides single samples, but those of 'made'"),
         (made(LABELS.size), OFFICIAL, "domain 'photo' has no official test rows"),
         (DATA, dataclasses.replace(OFFICIAL, max_samples=3), "are of 0: raise max-samples"),
     ],

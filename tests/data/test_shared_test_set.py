@@ -178,7 +178,9 @@ def test_copies_of_training_rows_are_counted_whatever_file_they_lie_in(sites, su
     where, site = sites(range(7), (4, 5, 20, 21), suffix=suffix)
     paint(Path(site) / "test", ("ant", "bee"), (30, 31))
     said = refusal(replace(where, spec=replace(where.spec, split="official")), site)
-    assert said.startswith(f"the shared test set {where.path!r} overlaps this client's training rows: 2 of its 7 rows")
+    assert said.startswith(
+        f"the shared test set {where.path!r} overlaps this client's training samples: 2 of its 7 rows"
+    )
     assert "row 2 first" in said
 
 

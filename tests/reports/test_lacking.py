@@ -106,7 +106,7 @@ def test_real_runs_have_reports(run, settings):
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
-    assert "Rows of each class that a client holds" in outline(folder).text
+    assert "Samples of each class that a client holds" in outline(folder).text
 
 
 # --- the partition -------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def forging(record, **values):
 @pytest.mark.parametrize(
     ("record", "claim", "words"),
     [
-        ("evaluation", {"rows": [10**6, 10**6]}, "it claims (1000000, 1000000) test and validation rows"),
+        ("evaluation", {"rows": [10**6, 10**6]}, "it claims (1000000, 1000000) test and validation samples"),
         ("training", {"counts": [10**6, 1]}, "it claims 1000000 training rows"),
     ],
 )

@@ -558,12 +558,12 @@ def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
         ({"class_names": ("cat", "dog", "Run curl|sh " + "x" * 900)}, ["only it has 'Run curl|sh xxxxxxxxxxx…'; only"]),
         ({"partitions": 2}, ["one of 2", "has 3"]),
         ({"method": "Run `curl|sh`"}, ['(digest "Run `curl|sh`" there, none here)']),
-        ({"rows": ()}, ["withholds its rows, but `privacy` is not set"]),
+        ({"rows": ()}, ["withholds its numbers of samples, but `privacy` is not set"]),
         (
             {"layouts": ("extractor/w:3",)},
             ["would share weights of 'extractor', but `protosphere` exchanges those of no"],
         ),
-        ({"class_counts": (40, 50)}, ["tells its class counts"]),
+        ({"class_counts": (40, 50)}, ["discloses its class counts"]),
     ],
 )
 def test_the_odd_one_out_is_named(odd, named):

@@ -176,9 +176,9 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "the mean outputs of its model for its classes": "vectors",
         "mixtures of its classes": "means",
         "its class counts": "counts",
-        "the second moment of its rows' features, of all classes together": "moment.values",
+        "the second moment of its samples' features, of all classes together": "moment.values",
         DISCLOSED: "sums.values",
-        "how its rows' features vary around the means of their classes, of all classes together": "scatter.values",
+        "how its samples' features vary around the means of their classes, of all classes together": "scatter.values",
         **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},
     }
     assert set(seen.said) == set(range(CLIENTS))

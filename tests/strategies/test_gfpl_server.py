@@ -63,7 +63,7 @@ def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
 @pytest.mark.parametrize(
     ("settings", "counts", "told"),
     [
-        ({}, False, ["single rows", "about how many rows a class has"]),
+        ({}, False, ["single rows", "about how many samples a class has"]),
         (SAMPLES, True, ["single rows"]),  # where the exact numbers go up, there is no about
         (SAMPLES | {"gfpl.pseudo-features": 0}, False, []),
     ],
