@@ -38,6 +38,7 @@ T = TypeVar("T")
 ENTRY = "privacy"  # of a node config
 REQUIRED = "required"
 FIGURES = "figures.jsonl"
+UNITS = {"row": "sample", "group": "group"}  # `privacy-unit` in words
 MEANS = "encoder-means"  # in the client's store
 NO_LIMIT = "it states no limit: give its SuperNode privacy-epsilon and privacy-delta."
 
@@ -172,7 +173,7 @@ class Privacy(Feature):
         promise = (
             f"one noisy release of its training samples, the same in every round (ε = {settings.privacy_epsilon:g}, δ "
             "= "
-            f"{settings.privacy_delta:g}, for one {settings.privacy_unit} more or less)"
+            f"{settings.privacy_delta:g}, for one {UNITS[settings.privacy_unit]} more or less)"
         )
         measured = "figures of its samples in the clear, outside the guarantee (`privacy-measure`)"
         disclosures = [

@@ -78,6 +78,9 @@ def run(
     membership: Annotated[
         str, option("In a simulation: a CSV of who joins or leaves when (round,client,change).", "FILE")
     ] = "",
+    what_leaves: Annotated[
+        bool, option("List what the server would learn of each client, and end.", None, "--what-leaves")
+    ] = False,
     trust: Trust = False,
     outcome: Annotated[
         Path | None,
@@ -99,6 +102,8 @@ def run(
         settings = [*(settings or []), f"membership={json.dumps(membership)}"]
     in_process = not flower and not superlink
     _refuse_idle_engine(in_process, workers, engine, cohort_size)
+    if what_leaves and (superlink or resume):
+        end("--what-leaves is of a simulation's clients; what others have disclosed is in their run's roster.json.")
     if outcome is not None:
         _clear(outcome)
     from protosphere.launch.processes import Interrupted, interruptible
@@ -112,6 +117,8 @@ def run(
             with interruptible():
                 # its imports take seconds
                 ending = _plan_run(settings or [], choices, ray, in_process, (cpus, gpus))
+                if what_leaves and not isinstance(ending, _Ending):
+                    ending = _list_disclosures(ending, display)
         except Interrupted as interruption:
             sentence = f"stopped by {interruption.name} before anything was started."
             ending = _Ending(KILLED + interruption.number, words=sentence)
@@ -120,6 +127,8 @@ def run(
                 ending = _run_here(ending, workers or 1, engine, cohort_size, verbose, display)
             else:
                 ending = _run_flower(ending, cpus, gpus, verbose, superlink, ray, display)
+    if what_leaves and not ending.code:
+        return
     again = {"--superlink": superlink, "--flower": flower, "--ray": ray, "--workers": workers}
     again |= {"--engine": engine and engine.value, "--cohort-size": cohort_size}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
@@ -179,6 +188,19 @@ def _plan_run(
         return run_plan
     except ToldError as error:
         return _Ending(BAD_INPUT, words=str(error))
+
+
+def _list_disclosures(run_plan: "Plan", display: Display) -> _Ending:
+    from protosphere.launch.grid import disclosures
+
+    try:
+        items = disclosures(run_plan.run_config, run_plan.clients)
+    except ToldError as error:
+        return _Ending(BAD_INPUT, words=str(error))
+    display.line("the server would learn of each client:")
+    for item in items:
+        display.line(f"  - {item}")
+    return _Ending(0)
 
 
 def _run_flower(

@@ -17,7 +17,8 @@ FIGURES = ("selected", "best", "client-best", "last-5", "final")
 
 
 def print_summary(folder: Path) -> None:
-    """Print the headline figures by prediction rule, the floor, bytes, seconds, and where all of it is."""
+    """Print the headline figures by inference rule, the majority-class baseline, bytes, seconds, and where all of it "
+    "is."""
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
         console().print(_table(summary))
@@ -37,7 +38,7 @@ def _table(summary: Mapping[str, Any]) -> Table:
         title_style="",
         box=box.SIMPLE_HEAD,
     )
-    table.add_column("prediction rule", no_wrap=True)
+    table.add_column("inference rule", no_wrap=True)
     for figure in FIGURES:
         table.add_column(figure, justify="right", no_wrap=True)
     for rule, values in summary["rules"].items():
@@ -55,7 +56,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     )
     accuracy_line = (
         f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %{unweighted}; "
-        f"always answering a client's majority class: {_percent(floor)} %"
+        f"majority-class baseline: {_percent(floor)} %"
     )
     if summary.get("settings", {}).get("privacy") == "release" and not summary["rules"]:
         accuracy_line = "accuracy: kept by the clients (`privacy`); `protosphere report --state` prints it where one is"

@@ -1,6 +1,7 @@
 """What a comparison leaves to read: table.csv, table.md, table.tex, pictures, and report.html that holds it all."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, floor, grids, latex, markdown
 from protosphere.comparison.trials import Cell, not_default, scaled_words
+from protosphere.core.terms import TERMS
 from protosphere.core.text import own_version
 from protosphere.reports import canvas
 from protosphere.reports.page import (
@@ -22,11 +24,14 @@ from protosphere.reports.page import (
     details,
     element,
     gallery,
+    html,
     link,
     page,
     paragraph,
     section,
     table,
+    term,
+    term_list,
     write,
 )
 from protosphere.reports.pictures import Picture, framed, plain_numbers, write_files
@@ -34,6 +39,7 @@ from protosphere.reports.pictures import Picture, framed, plain_numbers, write_f
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+BASELINES = ("majority class", "exchange adds")  # that a comparison's tables have
 STYLES = ("-", "--", ":")
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
 DIFFERENCES = "differences.csv"
@@ -200,7 +206,11 @@ def _page(
         "models and client selection."
     )
     *measured, sizes = table_grids
-    parts = [section("Accuracy", *map(_table, measured)), section("Cost", _table(sizes))]
+    words = [word for metric in comparison.metrics for word in (metric.figure, metric.rule)]
+    parts = [
+        section("Accuracy", *map(_table, measured), term_list(dict.fromkeys([*words, *BASELINES]))),
+        section("Cost", _table(sizes)),
+    ]
     parts += [section(row, gallery(*map(framed, drawn))) for row, drawn in pictures.items()]
     parts.append(section("Runs", _runs(folder, comparison, frame)))
     parts.append(section("Settings", *_settings(comparison, cells)))
@@ -209,10 +219,26 @@ def _page(
 
 
 def _table(grid: Grid) -> Html:
-    lines = [[element("strong", cell.text) if cell.best else cell.text for cell in line] for line in grid.lines]
+    lines = [
+        [_explain(first.text), *(element("strong", cell.text) if cell.best else cell.text for cell in others)]
+        for first, *others in grid.lines
+    ]
     notes = (paragraph(note, class_="note") for note in grid.notes)
     # above the table, whose width would break a caption
-    return element("div", paragraph(grid.title), table(grid.head, lines), *notes)
+    return element("div", paragraph(_explain(grid.title)), table([*map(_explain, grid.head)], lines), *notes)
+
+
+def _explain(text: str) -> Html:
+    """A heading with its figures and rules, which stand in brackets, as the glossary has them; so the baselines."""
+    if text in TERMS and TERMS[text].kind == "baselines":
+        return term(text)
+    parts = [html("")]
+    for part in re.split(r"(\([^()]*\))", text):
+        words = re.findall(r"[\w-]+", part)
+        known = part.startswith("(") and bool(words) and all(word in TERMS for word in words)
+        pieces = re.split(r"([\w-]+)", part) if known else [part]
+        parts += [term(piece) for piece in pieces]
+    return Html("").join(parts)
 
 
 def _runs(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFrame) -> Html:

@@ -91,7 +91,7 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
     assert (ran["share"].jobs, ran["share"].cores, ran["share"].cpus_per_client) == (2, 4, 2)
     assert ran["keep_models"] is True
     assert ran["folder"].path.parent == Path("out").absolute()
-    assert "4 cells, 2 jobs at a time of 4 cores" in result.stdout
+    assert "4 runs, 2 jobs at a time of 4 cores" in result.stdout
     for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "digits, to 50 %"):
         assert words in result.stdout
     written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
@@ -200,7 +200,7 @@ def test_what_is_started_can_be_resumed(invoke, ran):
     assert first.exit_code == 1
     folder = ran["folder"].path
     assert f"failed: digits | local | seed 0: it broke. ({folder}/cells/digits-local-seed0/output.log)" in first.stderr
-    assert f"1 of 2 cells failed; --resume {folder} runs them again." in first.stderr
+    assert f"1 of 2 runs failed; --resume {folder} runs them again." in first.stderr
     assert "missing" in (folder / "table.csv").read_text()
     ran.failing = ()
     again = invoke("--resume", "latest")

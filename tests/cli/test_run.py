@@ -55,6 +55,17 @@ def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
         assert grid.size == 100
 
 
+def test_what_leaves_is_listed_without_a_run(here):
+    result = here("--what-leaves", "--clients", "3", "-c", 'strategy="fedproto"')
+    assert result.exit_code == 0, result.output
+    head, *items = result.stdout.splitlines()
+    assert head == "the server would learn of each client:"
+    assert {"  - prototypes of its classes", "  - the classes it holds"} <= {*items}
+    assert not list(Path.cwd().rglob("summary.json"))
+    refused = here("--what-leaves", "--superlink", "clinics")
+    assert (refused.exit_code, "roster.json" in refused.stderr) == (2, True)
+
+
 # --- how it ends ------------------------------------------------------------------------------------
 
 
@@ -65,13 +76,13 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert lines[1:3] == ["results: /there", "round 1/2 | accuracy"]
     assert lines[3] == "protonorm on digits: accuracy in %, 2 rounds"
     rows = [line.split() for line in lines]
-    assert ["prediction", "rule", "selected", "best", "client-best", "last-5", "final"] in rows
+    assert ["inference", "rule", "selected", "best", "client-best", "last-5", "final"] in rows
     assert ["classifier", "-", "72.0", "70.0", "45.0", "50.0"] in rows
     assert ["local-prototypes", "*", "91.1", "95.0", "96.0", "90.0", "94.0"] in rows
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"gradient_steps": 12.5}))
     assert "gradient steps: 12.5 a client and round" in invoke().stdout
     assert lines[-4:] == [
-        "* headline: selected (round 2, 3 clients) 91.1 %; always answering a client's majority class: 31.8 %",
+        "* headline: selected (round 2, 3 clients) 91.1 %; majority-class baseline: 31.8 %",
         "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, of which 110.6 kB around the "
         "payload and 5.0 kB for evaluation",
         "time: 61.2 s",
@@ -169,7 +180,7 @@ def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder)
     headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5}
     bare = SUMMARY | {"headline": headline, "floor": {"majority-class": None}}
     (folder / "summary.json").write_text(json.dumps(bare))
-    assert "* headline: final 50.0 %; always answering a client's majority class: - %" in invoke().stdout
+    assert "* headline: final 50.0 %; majority-class baseline: - %" in invoke().stdout
 
 
 @pytest.mark.parametrize(
@@ -309,8 +320,11 @@ SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
         (["--preset", "spirale"], "unknown preset `spirale` (did you mean `spiral`?)"),
         (["-c", 'dataset="../nope"'], "data path '{parent}/nope' does not exist"),
         (["--results", "/proc/x"], "the results folder /proc/x cannot be written ("),
-        (["--clients", "900", "-c", "min-samples=2"], "900 clients with min-samples = 2 each need at least 1800 rows"),
-        (["-c", 'split="official"'], "data set 'digits' has no official test rows"),
+        (
+            ["--clients", "900", "-c", "min-samples=2"],
+            "900 clients with min-samples = 2 each need at least 1800 samples",
+        ),
+        (["-c", 'split="official"'], "data set 'digits' has no official test samples"),
         (
             ["-c", f"{SIMPLEX} feature-dim=8"],
             "`protonorm.alignment` is simplex",

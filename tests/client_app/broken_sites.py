@@ -88,7 +88,7 @@ TABLES = [
         "its tables do not have the same columns",
         own(("train-canary.csv", "text,label\na,no\n"), ("test-canary.csv", "text,canary\na,no\n")),
     ),
-    Case("its data have no rows", csv("text,label\n")),
+    Case("its data have no samples", csv("text,label\n")),
     Case("image-size is 8, but its data are texts", own(*TEXTS), {"image-size": 8}),
     Case("row 1 of a table of its data is not UTF-8", parquet(text=BROKEN, label=["no", "yes"])),
     Case("row 0 of its train table has no text", csv("text,label\n ,no\n")),
@@ -129,7 +129,7 @@ FOLDERS = [
     Case("is no readable image of 8 bits a channel", own(*folder(("no/canary.png", "canary")))),
     Case("its data cache is damaged, or cannot be read or written", file_at_home("cache", PIXELS)),
     Case("its data cache is damaged, or cannot be read or written", file_at_home("cache/assignments", PIXELS)),
-    Case("have no official test rows", PIXELS, OFFICIAL),
+    Case("have no official test samples", PIXELS, OFFICIAL),
     Case("of both the train and the test table", own(*TEXTS, tested("1"), node=IN_GROUPS), OFFICIAL),
 ]
 GOOD_X, GOOD_Y = np.zeros((12, 8, 8), np.uint8), np.arange(12) % 2
@@ -156,7 +156,7 @@ ARRAYS = [
     Case("`dataset` or `partition` is somebody's own code", named(), {"partition": "canary:canary"}),
     Case("`dataset` or `partition` is somebody's own code", named(), {"dataset": "{root}/canary.py:canary"}),
     Case("augment is", arrays(x=GOOD_X[:, 0], y=GOOD_Y), {"augment": "flip"}),
-    Case("its data have no rows", arrays(x=GOOD_X[:0], y=GOOD_Y[:0])),
+    Case("its data have no samples", arrays(x=GOOD_X[:0], y=GOOD_Y[:0])),
 ]
 GONE = AT + ",{root}/canary-gone"
 WAY_SHOT = HERE | OFFICIAL | {"partition": "way-shot"}
@@ -186,9 +186,9 @@ RUNS = [
     Case("count as one here", named(*TEXTS), HERE | {GROUP_COLUMN: "canary", "min-samples": 50}),
     Case("or another partition than way-shot", named(*folder(LIST)), WAY_SHOT),
     Case("one of several domains", named(*folder(LIST)), HERE | {"partition": "mixed"}),
-    Case("gives out single rows", named(*TEXTS, tested("9")), WAY_SHOT | IN_GROUPS),
+    Case("divides single samples", named(*TEXTS, tested("9")), WAY_SHOT | IN_GROUPS),
     Case(
-        "a class has 8 rows",
+        "a class has 8 samples",
         named(*(file for part in ("train/", "test/") for file in folder(prefix=part, names=CANARIES)), LISTED),
         WAY_SHOT | {"ways": 2, "ways-spread": 0},
     ),

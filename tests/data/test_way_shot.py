@@ -106,8 +106,8 @@ def test_no_row_is_two_clients_most_are_nobodys_and_the_seed_alone_decides():
             4,
             r"class 'c' has 11 training samples, but the 3 clients .* way-shot partition want 12: lower",
         ),
-        ([0, 9, 5, 0, 11], 3, 4, r"class 'c' has 5 .* the 3 clients .* want 12 \(and 2 more classes lack rows\):"),
-        ([0, 8, 5, 0, 11], 3, 3, r"class 'c' has 5 .* want 9 \(and 1 more class lacks rows\):"),
+        ([0, 9, 5, 0, 11], 3, 4, r"class 'c' has 5 .* the 3 clients .* want 12 \(and 2 more classes lack samples\):"),
+        ([0, 8, 5, 0, 11], 3, 3, r"class 'c' has 5 .* want 9 \(and 1 more class lacks samples\):"),
     ],
 )
 def test_a_class_that_has_too_few_rows_is_named(rows, ways, shots, words):

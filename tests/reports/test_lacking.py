@@ -119,7 +119,7 @@ def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
     (folder / "roster.json").write_text(json.dumps(roster))
     write_report(folder)
     assert not (folder / "partition.json").exists()
-    assert "How many, only it knows" in outline(folder).text
+    assert "How many stays with the client" in outline(folder).text
 
 
 def test_a_forged_partition_file_is_not_believed(tmp_path):
