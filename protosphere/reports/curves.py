@@ -123,7 +123,7 @@ def _draw_small(
     )
     last = ", ".join(f"{partition} {100 * curves[partition][-1][1]:.0f} %" for partition in partitions[:5])
     caption = (
-        f"{some}, {ORDERS[name]}: number, test accuracy by {results.rule} at the end, training samples,model. Broad: "
+        f"{some}, {ORDERS[name]}: number, test accuracy by {results.rule} at the end, training samples, model. Broad: "
         "the mean over all clients' samples."
     )
     table = [[p, models[p], rows[p] or None, of_round, 100 * value] for p in order for of_round, value in curves[p]]

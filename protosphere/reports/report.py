@@ -251,7 +251,7 @@ def _rules(results: Results) -> Html:
         for rule, values in rules.items()
     ]
     terms = page.term_list([*figures, *rules])
-    caption = "Test accuracy in % by inference rule (* the method's own, or the one that `inference` names)"
+    caption = "Test accuracy in % by inference rule (* the run's own)"
     return page.element("div", page.table(["rule", *map(page.term, figures)], rows, caption), terms)
 
 

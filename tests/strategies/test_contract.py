@@ -185,7 +185,7 @@ def test_what_a_client_discloses_is_what_crosses(row):
     for said in seen.said.values():
         assert {array for words, array in by_words.items() if words in said} == crossed & {*by_words.values()}
         assert set(exchange.discloses) <= set(said)
-        assert any("test rows of each class" in words for words in said) == bool(told)
+        assert any("confusion matrix" in words for words in said) == bool(told)
     beside = {
         "labels",
         "variances",
