@@ -48,8 +48,8 @@ def table_rows(
         label = int(short[0])
         raise DataError(
             f"the partition table {path!r} asks for {demand[:, label].sum()} samples of class {class_names[label]!r}, "
-            "but "
-            f"{had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that column.",
+            f"but {had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that "
+            "column.",
             public("partition-table-rows", asked=demand[:, label].sum(), label=label, rows=had[label]),
         )
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1], way_shot [seed, 0, 2]

@@ -94,8 +94,8 @@ def _check(
             raise DataError.public(
                 f"{num_partitions} clients with classes-per-client = {classes_per_client} hold at most "
                 f"{num_partitions * classes_per_client} of {num_classes} classes, so that samples would belong to no "
-                "client: "
-                f"raise classes-per-client to {math.ceil(num_classes / num_partitions)} or the number of clients."
+                f"client: raise classes-per-client to {math.ceil(num_classes / num_partitions)} or the number of "
+                "clients."
             )
 
 

@@ -91,9 +91,8 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
     if copies.size:
         raise DataError(
             f"{source} overlaps this client's training samples: {copies.size} of its {rows.size} rows are copies of "
-            "some, "
-            f"row {rows[copies[0]]} first; take them out of one of the two, or the ensemble would be scored on what it "
-            "was trained with.",
+            f"some, row {rows[copies[0]]} first; take them out of one of the two, or the ensemble would be scored on "
+            "what it was trained with.",
             # which rows they are would say of somebody whether a site has him
             public("shared-copies"),
         )

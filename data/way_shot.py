@@ -48,8 +48,7 @@ def way_shot_rows(
     if present.size < FEWEST_WAYS:
         raise DataError.public(
             f"the {WAY_SHOT} partition gives each client at least {FEWEST_WAYS} classes, but the training samples are "
-            "of "
-            f"{present.size}: raise max-samples if it is set, or give a data set of more classes."
+            f"of {present.size}: raise max-samples if it is set, or give a data set of more classes."
         )
     check_ways(ways, present.size)
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1]

@@ -222,14 +222,14 @@ def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: 
     if width != (1, feature_dim):
         raise ModelError(
             f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}; give "
-            "the extractor's last layer the feature_dim outputs that the callable is told, or change feature-dim.",
+            "the extractor's last layer the feature_dim outputs that the callable gets, or change feature-dim.",
             public("width", output="features", shape=width, wanted=(1, feature_dim)),
         )
     width = probe(model, input_shape)
     if width != (1, num_classes):
         raise ModelError(
             f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}; "
-            "give the classifier the num_classes outputs that the callable is told.",
+            "give the classifier the num_classes outputs that the callable gets.",
             public("width", output="logits", shape=width, wanted=(1, num_classes)),
         )
 

@@ -172,8 +172,7 @@ class Privacy(Feature):
             self.ledger("").refuse(self._make_request(""))
         promise = (
             f"one noisy release of its training samples, the same in every round (ε = {settings.privacy_epsilon:g}, δ "
-            "= "
-            f"{settings.privacy_delta:g}, for one {UNITS[settings.privacy_unit]} more or less)"
+            f"= {settings.privacy_delta:g}, for one {UNITS[settings.privacy_unit]} more or less)"
         )
         measured = "figures of its samples in the clear, outside the guarantee (`privacy-measure`)"
         disclosures = [

@@ -65,8 +65,7 @@ def tell_unknown(answers: "Sequence[Answer]") -> None:
         where = ", ".join(f"{name} ({count})" for name, count in columns.items())
         typer.echo(
             f"warning: {rows} of {len(answers)} rows have a category that no training sample had, which counts as none "
-            "of "
-            f"those that the model knows: {where}",
+            f"of those that the model knows: {where}",
             err=True,
         )
 

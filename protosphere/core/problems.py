@@ -87,7 +87,7 @@ PROBLEMS = {
     "few-tokens": "max-tokens is {most}, but its tokenizer adds {added} tokens to every text",
     "many-tokens": "max-tokens is {most}, but its encoder has {positions} positions",
     "layers": "trainable={asked} is more than its {layers} layers",
-    "layers-shared": "its encoder's last layers cannot be told apart, so ?trainable= can be 0 or left out",
+    "layers-shared": "its encoder's last layers cannot be distinguished, so ?trainable= can be 0 or left out",
     # encoders that a run names
     "encoder": "setting `encoder` cannot be used: {error}",
     "encoder-name": "the encoder's name is none",

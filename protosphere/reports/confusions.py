@@ -1,4 +1,4 @@
-"""The pictures and tables of what is taken for what in the last evaluation."""
+"""The pictures and tables of confusion: what samples were assigned to in the last evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -79,11 +79,10 @@ def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, 
     mistakes = [
         f"“{results.class_names[true]}” for “{results.class_names[other]}” ({rows})" for rows, true, other in wrong
     ]
-    most = f"Taken most often: {', '.join(mistakes)}." if mistakes else "No sample is taken for another class."
+    most = f"Confused most often: {', '.join(mistakes)}." if mistakes else "No sample is assigned to another class."
     caption = (
-        f"Test samples of {whose} in the last evaluation by {rule}: in each cell how many of a true class were taken "
-        "for "
-        f"which. {most}"
+        f"Test samples of {whose} in the last evaluation by {rule}: how many of each true class (rows) were assigned "
+        f"to each class (columns). {most}"
     )
     right = int(np.trace(counts))
     alt = f"Confusion of {whose}: {right} of {counts.sum()} test samples right. {most}"

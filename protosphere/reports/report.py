@@ -344,7 +344,7 @@ def _bytes(summary: Mapping[str, Any]) -> Html:
         ("of that, evaluation's figures", "evaluation_wire"),
         ("messages for evaluation alone", "evaluate_only_wire"),
         ("the ensemble's answers", "ensemble_wire"),
-        ("what was taken for what", "confusion_wire"),
+        ("confusion matrices", "confusion_wire"),
     )
     rows = [
         [name, *(readable_size(sizes[key]) if (key := f"{kind}_{way}") in sizes else None for way in ("up", "down"))]
@@ -366,7 +366,7 @@ def _failures(results: Results) -> Iterator[Html]:
         more_note = (
             [paragraph(f"And {more} more clients; metrics.jsonl lists them.", class_="note")] if more > 0 else []
         )
-        yield section("Problems", page.table(head, rows, "Clients that did not answer as asked", (0, 3)), *more_note)
+        yield section("Problems", page.table(head, rows, "Clients that failed in some round", (0, 3)), *more_note)
 
 
 def _settings(results: Results) -> Html:

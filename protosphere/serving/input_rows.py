@@ -251,7 +251,7 @@ def _labels(trained: Trained, path: Path, values: Sequence[Any]) -> list[int]:
                 "no class" if value in (None, "") else f"of class {shown(str(value))}, which this client does not know"
             )
             raise SettingError(
-                f"row {row} of {path} is {what}; it knows {class_words(range(len(names)), names)}: mend the row, or "
+                f"row {row} of {path} is {what}; it knows {class_words(range(len(names)), names)}: correct the row, or "
                 "leave its classes out."
             )
         labels.append(label)

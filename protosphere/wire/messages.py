@@ -320,8 +320,7 @@ def decode_identity(records: RecordDict) -> Identity:
     if max(rows) > MOST_ROWS or bool(rows[0]) != bool(labels) or len(labels) > rows[0]:
         raise MessageError(
             f"the identity has {rows} samples and holds {len(labels)} classes: each class needs a training row, and "
-            "none "
-            f"has more than {MOST_ROWS}"
+            f"none has more than {MOST_ROWS}"
         )
     counts = values["class_counts"]
     if counts and (not are_counts(counts) or min(counts) < 1 or len(counts) != len(labels) or sum(counts) != rows[0]):

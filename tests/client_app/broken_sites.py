@@ -247,7 +247,7 @@ MODELS_OF_SITES = [
     Case("its tokenizer adds 2 tokens", encoder(), {"max-tokens": 2}),
     Case("its encoder has 20 positions", encoder(), {"max-tokens": 21}),
     Case("but its encoder embeds 19", encoder(words=["canary"]), TWELVE),
-    Case("last layers cannot be told apart", encoder("Albert", "?trainable=1", embedding_size=16), TWELVE),
+    Case("last layers cannot be distinguished", encoder("Albert", "?trainable=1", embedding_size=16), TWELVE),
     Case("trainable=9 is more than its 4 layers", encoder(query="?trainable=9"), TWELVE),
     Case("the weights of its encoder lack 16 tensors", encoder(spoil=without_a_layer)),
     Case("an encoder with a decoder", encoder("Bart", d_model=32, **TWO_SIDED)),

@@ -131,7 +131,9 @@ def test_a_shared_test_set_is_opened_before_a_run_starts(tmp_path):
 def test_rows_are_set_aside_before_a_run_starts():
     settings = {"max-samples": 400, "ensemble-every": 1}
     check(read_settings(settings), 4)
-    with pytest.raises(DataError, match=r"shared-test-share = 0.001 of 400 samples gives the shared test set no sample"):
+    with pytest.raises(
+        DataError, match=r"shared-test-share = 0.001 of 400 samples gives the shared test set no sample"
+    ):
         check(read_settings(settings | {"shared-test-share": 0.001}), 4)
     check(read_settings(settings | {"shared-test-share": 0.001, "ensemble-every": 0}), 4)
 
