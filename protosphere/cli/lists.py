@@ -64,7 +64,7 @@ def glossary(search: Search = "") -> None:
     """
     from protosphere.core.terms import TERMS
 
-    _print(("term", "meaning", "formula"), ((term.name, term.meaning, term.formula) for term in TERMS.values()), search)
+    _print(("term", "meaning", "formula"), ((term.name, term.plain, term.formula) for term in TERMS.values()), search)
 
 
 def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:

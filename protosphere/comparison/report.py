@@ -16,7 +16,7 @@ from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, floor, grids, latex, markdown
 from protosphere.comparison.trials import Cell, not_default, scaled_words
 from protosphere.core.terms import TERMS
-from protosphere.core.text import own_version
+from protosphere.core.text import one_line, own_version
 from protosphere.reports import canvas
 from protosphere.reports.page import (
     Html,
@@ -24,7 +24,6 @@ from protosphere.reports.page import (
     details,
     element,
     gallery,
-    html,
     link,
     page,
     paragraph,
@@ -232,12 +231,14 @@ def _explain(text: str) -> Html:
     """A heading with its figures and rules, which stand in brackets, as the glossary has them; so the baselines."""
     if text in TERMS and TERMS[text].kind == "baselines":
         return term(text)
-    parts = [html("")]
-    for part in re.split(r"(\([^()]*\))", text):
+    parts: list[str] = []
+    for part in re.split(r"(\([^()]*\))", one_line(text)):
         words = re.findall(r"[\w-]+", part)
         known = part.startswith("(") and bool(words) and all(word in TERMS for word in words)
-        pieces = re.split(r"([\w-]+)", part) if known else [part]
-        parts += [term(piece) for piece in pieces]
+        parts += (
+            [term(piece) if piece in TERMS else piece for piece in re.split(r"([\w-]+)", part)] if known else [part]
+        )
+    # which escapes what is no markup yet
     return Html("").join(parts)
 
 

@@ -33,9 +33,14 @@ class Term:
     formula: str = ""
 
     @property
+    def plain(self) -> str:
+        """The meaning without the marks of code."""
+        return self.meaning.replace("`", "")
+
+    @property
     def tooltip(self) -> str:
         """All of it in one line."""
-        return f"{self.meaning} {self.formula}".strip()
+        return f"{self.plain} {self.formula}".strip()
 
 
 _ALL = (

@@ -294,7 +294,7 @@ def _figures(results: Results) -> Iterator[Html]:
     """The figures of training that say whether the exchange could change anything, each with what it means."""
     table = results.rounds.reindex(columns=["loss", *MEANINGS]).dropna(subset="loss")
     rows = [
-        [known.name, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", known.meaning]
+        [known.name, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", known.plain]
         for name, known in MEANINGS.items()
         if table[name].notna().all() and table[name].any()
     ]

@@ -5,6 +5,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from html import escape
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from protosphere.comparison.report import curves, fill, write_all
 from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, Shown, console, grids, latex, markdown
 from protosphere.comparison.trials import Cell
+from protosphere.core.terms import TERMS
 from protosphere.reports import canvas
 from protosphere.strategies import known_settings
 
@@ -395,6 +397,9 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     ]
     page = (place.path / "report.html").read_text()
     assert "A &lt;b&gt; &amp; c" in page
+    # the title's metric has the glossary's words, and loses no space to them
+    title = f'accuracy in % (<abbr title="{escape(TERMS["final"].tooltip)}">final</abbr>), '
+    assert title in page
     # of bytes and steps
     assert ">Cost</h2>" in page
     assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page

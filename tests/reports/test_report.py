@@ -102,7 +102,7 @@ def test_figures_and_rules_have_the_glossarys_words_as_tooltips(plain):
     shown = {*summary["rules"], *FIGURES, "majority class", "worst client", "headline", "payload", "on the wire"}
     assert {TERMS[name].tooltip for name in shown} <= tooltips
     # for who cannot point at a word
-    assert all(TERMS[rule].meaning in outline(plain).text for rule in summary["rules"])
+    assert all(TERMS[rule].plain in outline(plain).text for rule in summary["rules"])
 
 
 def test_a_rule_of_a_method_of_somebody_has_no_tooltip():
