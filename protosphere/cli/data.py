@@ -49,7 +49,7 @@ def data(
     ] = None,
     as_json: Annotated[bool, option("Print all of it as JSON.", None, "--json")] = False,
 ) -> None:
-    """Show a data set and how its samples are partitioned among clients.
+    """Show a data set and its partition among the clients.
 
     Nothing is trained. `protosphere run` gives the same clients the same samples. On real machines every site
     brings its own.

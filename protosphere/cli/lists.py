@@ -58,7 +58,7 @@ def settings(search: Search = "") -> None:
 
 
 def glossary(search: Search = "") -> None:
-    """Explain the terms of the output: figures, inference rules, baselines.
+    """Explain the figures, inference rules and baselines.
 
     Exits 0; 1 where no term has the word.
     """
