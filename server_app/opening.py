@@ -69,7 +69,7 @@ def _disclosed_by_few(identities: Mapping[int, Identity]) -> list[str]:
     rare = []
     for item in sorted({*counts} - common):
         first = min(partition for partition, identity in identities.items() if item in identity.discloses)
-        rare.append(f"  client {first} also discloses, as it says: {quoted(item, LONGEST_ITEM)}")
+        rare.append(f"  also disclosed, as client {first} says: {quoted(item, LONGEST_ITEM)}")
     more = (
         [f"  and {len(rare) - MOST_ALONE} more such items, which roster.json lists"] if len(rare) > MOST_ALONE else []
     )

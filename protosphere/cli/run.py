@@ -127,8 +127,6 @@ def run(
                 ending = _run_here(ending, workers or 1, engine, cohort_size, verbose, display)
             else:
                 ending = _run_flower(ending, cpus, gpus, verbose, superlink, ray, display)
-    if what_leaves and not ending.code:
-        return
     again = {"--superlink": superlink, "--flower": flower, "--ray": ray, "--workers": workers}
     again |= {"--engine": engine and engine.value, "--cohort-size": cohort_size}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
@@ -140,6 +138,8 @@ def run(
         _leave(outcome, ending)
     if ending.code:
         end("\n".join([ending.words, *after]), ending.code)
+    if what_leaves:
+        return
     if ending.folder is None:
         typer.echo("completed; the results lie on the SuperLink's machine")
         return

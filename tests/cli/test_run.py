@@ -62,6 +62,8 @@ def test_what_leaves_is_listed_without_a_run(here):
     assert head == "the server would learn of each client:"
     assert {"  - prototypes of its classes", "  - the classes it holds"} <= {*items}
     assert not list(Path.cwd().rglob("summary.json"))
+    lost = here("--what-leaves", "-c", 'dataset="/nowhere"')
+    assert (lost.exit_code, len(lost.stderr.splitlines())) == (2, 1)
     refused = here("--what-leaves", "--superlink", "clinics")
     assert (refused.exit_code, "roster.json" in refused.stderr) == (2, True)
 

@@ -120,7 +120,7 @@ def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
     group.identities[1] = more
     group.start()
     said = say()
-    assert '  client 1 also discloses, as it says: "its diary"' in said
+    assert '  also disclosed, as client 1 says: "its diary"' in said
     assert not any("nothing true" in line for line in said)
 
 
