@@ -152,9 +152,9 @@ class Client:
         data = self.data
         discloses = [
             "its model's name and size",
-            "its numbers of rows",
+            "its numbers of samples",
             "the classes it holds",
-            "how many rows its most frequent class has in its test and validation parts",
+            "how many samples its most frequent class has in its test and validation parts",
             "mean losses, gradient ratio and prototype norms",
             "accuracy",
             "seconds",

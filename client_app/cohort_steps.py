@@ -116,7 +116,7 @@ class Stack:
     def __init__(self, members: list[Member]):
         first = members[0].job
         if 0 in members[0].sizes:
-            raise UnstackableError("it has no rows to train on")
+            raise UnstackableError("it has no samples to train on")
         if first.objective.settings.augment != "none":
             raise UnstackableError("its batches are flipped or cropped (`augment`), each by draws of its own")
         # a client's objective is made for its message, so nothing keeps a method from keeping values in it

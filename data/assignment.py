@@ -145,7 +145,7 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     """
     if own and spec.shared_test_share:
         raise DataError.public(
-            "a client with its own data-path cannot set rows aside for the others: set shared-test-path to a test "
+            "a client with its own data-path cannot set samples aside for the others: set shared-test-path to a test "
             "set that every client and the server have, or ensemble-every to 0."
         )
     file = _file(spec, data, Path(cache_dir), own)
@@ -268,7 +268,7 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
         if units.of_row is None:
             raise
         raise DataError(
-            f"{str(error).rstrip('.')}; rows that share a group count as one here.", public("groups", error=error)
+            f"{str(error).rstrip('.')}; samples that share a group count as one here.", public("groups", error=error)
         ) from error
 
 
@@ -276,8 +276,8 @@ def _refuse_for_few(partition: str, data: Decoded) -> None:
     """What `way-shot`, `mixed` and `table`, which give out some rows, cannot be dealt of."""
     if partition == WAY_SHOT and data.train_rows == len(data.labels):
         raise DataError(
-            f"data set {data.name!r} has no official test rows, which the {WAY_SHOT} partition tests on: give one that "
-            "has, or another partition.",
+            f"data set {data.name!r} has no official test samples, which the {WAY_SHOT} partition tests on: give one "
+            "that has, or another partition.",
             public("no-test-rows"),
         )
     if partition == MIXED and len(data.domain_names) < 2:
@@ -287,10 +287,12 @@ def _refuse_for_few(partition: str, data: Decoded) -> None:
             public("one-domain"),
         )
     if partition == COLUMN and data.dealt is None:
-        raise DataError.public("the column partition deals by a table's column, but the data have none: take another.")
+        raise DataError.public(
+            "the column partition divides the samples by a table's column, but the data have none: take another."
+        )
     if data.groups is not None and partition != COLUMN:
         raise DataError(
-            f"the {partition} partition gives out single rows, but those of {data.name!r} come in groups: use another "
+            f"the {partition} partition divides single samples, but those of {data.name!r} come in groups: use another "
             "partition, or no group-column.",
             public("single-rows", partition=partition),
         )
@@ -305,7 +307,7 @@ def _refuse_without_test_rows(data: Decoded) -> None:
         lacking, what = not tested.all(), f"domain {data.domain_names[int(tested.argmin())]!r}"
     if lacking:
         raise DataError(
-            f'{what} has no official test rows: set split = "pooled", and each client splits its own.',
+            f'{what} has no official test samples: set split = "pooled", and each client splits its own.',
             public("no-test-rows"),
         )
 
@@ -332,7 +334,7 @@ def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpe
     chosen = split_rows(units.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
     if not chosen.size:
         raise DataError.public(
-            f"shared-test-share = {spec.shared_test_share} of {among.size} rows gives the shared test set no row: "
-            "raise it, or max-samples."
+            f"shared-test-share = {spec.shared_test_share} of {among.size} samples gives the shared test set no "
+            "sample: raise it, or max-samples."
         )
     return among[units.rows(fresh[chosen])]

@@ -43,7 +43,7 @@ def unit_values(values: np.ndarray, of_row: np.ndarray | None, num_units: int) -
     values_by_unit[of_row] = values
     if not np.array_equal(values_by_unit[of_row], values):
         raise DataError.public(
-            "rows that share a group have several values in partition-column, but a group goes to one client: name "
+            "samples that share a group have several values in partition-column, but a group goes to one client: name "
             "another group-column, or none."
         )
     return values_by_unit

@@ -134,7 +134,7 @@ def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
     if isinstance(place, Folder) and not is_numbers(place, recipe.columns, site=True):
         raise DataError(
             f"{place.name!r} is a table of numbers without a {SCHEMA}: have `protosphere data --export-columns "
-            f"{SCHEMA}` write one of rows that may be told, and give all sites the same.",
+            f"{SCHEMA}` write one from samples that may be disclosed, and give all sites the same.",
             public("columns-json"),
         )
     return data
@@ -295,7 +295,7 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
             # before images are looked at, whose sizes nobody is told
             raise UnsizedError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
         if not rows.labels.size and not recipe.alone:
-            raise DataError(f"data set {name!r} has no rows: give it at least one.", public("no-rows"))
+            raise DataError(f"data set {name!r} has no samples: give it at least one.", public("no-rows"))
         scale = _write_inputs(recipe, rows, partial)
     np.save(partial / "labels.npy", rows.labels)
     if recipe.columns.group:
@@ -304,7 +304,7 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         np.save(partial / "dealt.npy", _in_order(rows.extra[recipe.columns.partition]))
     columns = rows.columns if isinstance(rows, Arrays) else ()
     write_about(partial, name, rows.train_rows, rows.class_names, scale, columns=columns)
-    _log.info("decoded %s: %d rows in %.1f s", recipe.dataset, rows.labels.size, time.perf_counter() - begin)
+    _log.info("decoded %s: %d samples in %.1f s", recipe.dataset, rows.labels.size, time.perf_counter() - begin)
 
 
 def _open_rows(recipe: Recipe, place: str | Folder, unpacked: Path) -> Arrays | Source:

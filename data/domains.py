@@ -230,7 +230,7 @@ def _combine(
     write_about(
         partial, short_name(recipe.dataset), sum(train), class_names, 255.0 if images else parts[0].scale, names
     )
-    _log.info("combined %s: %d rows in %.1f s", ", ".join(names), labels.size, time.perf_counter() - begin)
+    _log.info("combined %s: %d samples in %.1f s", ", ".join(names), labels.size, time.perf_counter() - begin)
 
 
 def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
@@ -241,7 +241,8 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
         raise _make_unfit_error(domain.name, "texts" if isinstance(part.inputs, Texts) else "a table of numbers")
     if not part.train_rows:
         raise DataError(
-            f"domain {domain.name!r} has no training row: give it some, or take it out of dataset.", public("no-rows")
+            f"domain {domain.name!r} has no training sample: give it some, or take it out of dataset.",
+            public("no-rows"),
         )
     return part
 
@@ -261,8 +262,8 @@ def _are_images(parts: Sequence[Decoded], names: Sequence[str]) -> bool:
         if form != forms[0]:
             forms_text = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
             raise DataError(
-                f"domains {names[0]!r} and {name!r} hold rows of {forms_text}, but only images as uint8 are brought to "
-                "one size: give both one shape and type.",
+                f"domains {names[0]!r} and {name!r} hold samples of {forms_text}, but only images as uint8 are brought "
+                "to one size: give both one shape and type.",
                 public("domain-forms"),
             )
     return False

@@ -56,7 +56,7 @@ def mixed_rows(
     classes = np.bincount(domain_of_cell, minlength=len(domain_names))
     if classes.min() < FEWEST_WAYS:
         raise DataError(
-            f"the {MIXED} partition gives each client at least {FEWEST_WAYS} classes, but the rows of domain "
+            f"the {MIXED} partition gives each client at least {FEWEST_WAYS} classes, but the samples of domain "
             f"{domain_names[int(classes.argmin())]!r} are of {classes.min()}: raise max-samples if it is set, or give "
             "a domain of more classes.",
             public("few-classes", least=FEWEST_WAYS, got=classes.min()),

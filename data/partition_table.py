@@ -47,8 +47,9 @@ def table_rows(
     if short.size:
         label = int(short[0])
         raise DataError(
-            f"the partition table {path!r} asks for {demand[:, label].sum()} rows of class {class_names[label]!r}, but "
-            f"{had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that column.",
+            f"the partition table {path!r} asks for {demand[:, label].sum()} samples of class {class_names[label]!r}, "
+            f"but {had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that "
+            "column.",
             public("partition-table-rows", asked=demand[:, label].sum(), label=label, rows=had[label]),
         )
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1], way_shot [seed, 0, 2]
@@ -110,7 +111,7 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
                 break
             counts[number, places] = [int(cell) for cell in row[1:]]
             if not counts[number].any():
-                wrong = f"gives client {number} no row: give it one, or take it out and number the others anew"
+                wrong = f"gives client {number} no sample: give it one, or take it out and number the others anew"
                 break
         if not wrong:
             return counts

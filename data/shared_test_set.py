@@ -73,7 +73,8 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
     if _form(shared) != _form(data):
         wrong = (
             f"holds {_form(shared)}, but this client's data {_form(data)}: point shared-test-path at a test set of "
-            "this client's form, or leave it out, and rows are set aside; images become alike in size with image-size"
+            "this client's form, or leave it out, and samples are set aside; images become alike in size with "
+            "image-size"
         )
     elif shared.columns != data.columns:
         wrong = "has other columns, or other values in them, than this client's table: put one columns.json beside both"
@@ -89,9 +90,9 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
     copies = np.flatnonzero(np.isin(content_hashes(shared.inputs, rows), content_hashes(data.inputs, train)))
     if copies.size:
         raise DataError(
-            f"{source} overlaps this client's training rows: {copies.size} of its {rows.size} rows are copies of some, "
-            f"row {rows[copies[0]]} first; take them out of one of the two, or the ensemble would be scored on what it "
-            "was trained with.",
+            f"{source} overlaps this client's training samples: {copies.size} of its {rows.size} rows are copies of "
+            f"some, row {rows[copies[0]]} first; take them out of one of the two, or the ensemble would be scored on "
+            "what it was trained with.",
             # which rows they are would say of somebody whether a site has him
             public("shared-copies"),
         )

@@ -188,7 +188,7 @@ def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) 
     # half of a pair of escapes is a Python string, but no UTF-8
     if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "ignore").decode() != value:
         raise DataError(
-            f"row {row} of {str(path)!r} has half of a \\u pair in column {field.name!r}: mend the row.",
+            f"row {row} of {str(path)!r} has half of a \\u pair in column {field.name!r}: correct the row.",
             public("not-utf8", row=row),
         )
     return value

@@ -162,7 +162,7 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
             remedy = (
                 'say "missing": true there'
                 if what == NOTHING
-                else f"it can be {column.kind} there: mend the row or the file"
+                else f"it can be {column.kind} there: correct the row or the file"
             )
             _refuse(
                 name,
@@ -363,7 +363,7 @@ def _column(name: str, column: str, cells: Any) -> Column:
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(texts) // 2):
         likely = "if it holds texts, set text-column to it; if ids, "
         if len(non_numbers) < len(distinct) / 2:
-            likely = f"if it holds numbers, {non_numbers[0]!r} is none, so mend or empty that cell; otherwise "
+            likely = f"if it holds numbers, {non_numbers[0]!r} is none, so correct or empty that cell; otherwise "
         _refuse(
             name,
             f"has {len(distinct)} different values in the column {column!r} of {len(texts)} rows, too many for a "

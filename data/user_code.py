@@ -12,7 +12,7 @@ from protosphere.core.errors import DataError, ModelError, public
 from protosphere.data.arrays import Arrays, arranged
 
 _DATASET = "data set", "a torch Dataset of (tensor, int), or a pair of two"
-_PARTITION = "partition", "a list with an array of different row numbers for each client"
+_PARTITION = "partition", "a list with an array of different sample numbers for each client"
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,10 @@ def dealt_by_code(
     for number, part in enumerate(parts):
         if part.dtype.kind not in "iu":
             raise _make_return_error(
-                code, _PARTITION, f"gives client {number} {part.dtype}, but rows are whole numbers"
+                code, _PARTITION, f"gives client {number} {part.dtype}, but sample numbers are whole numbers"
             )
         if not part.size:
-            raise _make_return_error(code, _PARTITION, f"gives client {number} no row")
+            raise _make_return_error(code, _PARTITION, f"gives client {number} no sample")
         if part.min() < 0 or part.max() >= len(labels):
             raise _make_return_error(
                 code,
@@ -151,7 +151,7 @@ def dealt_by_code(
             whose[part] = number
         _, first, codes = np.unique(groups, return_index=True, return_inverse=True)
         if not np.array_equal(whose[first][codes], whose):
-            raise _make_return_error(code, _PARTITION, "parts a group, but the rows of one stay together")
+            raise _make_return_error(code, _PARTITION, "divides a group, but the samples of one stay together")
     return parts
 
 

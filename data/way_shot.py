@@ -47,8 +47,8 @@ def way_shot_rows(
         raise DataError.public("shots is 0, but it must be 1 or more.")
     if present.size < FEWEST_WAYS:
         raise DataError.public(
-            f"the {WAY_SHOT} partition gives each client at least {FEWEST_WAYS} classes, but the training rows are of "
-            f"{present.size}: raise max-samples if it is set, or give a data set of more classes."
+            f"the {WAY_SHOT} partition gives each client at least {FEWEST_WAYS} classes, but the training samples are "
+            f"of {present.size}: raise max-samples if it is set, or give a data set of more classes."
         )
     check_ways(ways, present.size)
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1]
@@ -119,7 +119,7 @@ def check_ways(ways: int, num_classes: int) -> None:
     if not FEWEST_WAYS <= ways <= num_classes:
         raise DataError.public(
             f"ways is {ways}, but it must lie between {FEWEST_WAYS} and {num_classes}, the number of classes that "
-            "have training rows."
+            "have training samples."
         )
 
 
@@ -129,7 +129,7 @@ def refuse_too_few(
     cells: Sequence[str],
     partition: str,
     *,
-    rows: str = "training rows",
+    rows: str = "training samples",
     lower: str = "clients, shots or ways",
 ) -> None:
     """Refuse if a cell lacks rows; the message is about the one that lacks most, the first of equals.
@@ -149,7 +149,9 @@ def refuse_too_few(
     total, clients = int(demand[:, worst].sum()), np.count_nonzero(demand[:, worst])
     other_count = np.count_nonzero(lacking > 0) - 1
     also = (
-        f" (and {other_count} more {'class lacks' if other_count == 1 else 'classes lack'} rows)" if other_count else ""
+        f" (and {other_count} more {'class lacks' if other_count == 1 else 'classes lack'} samples)"
+        if other_count
+        else ""
     )
     want = f"the {clients} clients that drew it in the {partition} partition want {total}"
     remedy = f"lower the number of {lower}, raise max-samples if it is set, or take another seed"

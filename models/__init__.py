@@ -182,8 +182,8 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
     if not (image or other or len(input_shape) == 1) or min(input_shape) < 1:
         raise ModelError(
             f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
-            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat rows (features,); tensors of another number of axes, one "
-            "that you write, or a perceptron.",
+            f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat vectors (features,); tensors of another number of axes, "
+            "one that you write, or a perceptron.",
             public("small-inputs", shape=input_shape, least=SMALLEST_SIDE),
         )
 
@@ -222,14 +222,14 @@ def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: 
     if width != (1, feature_dim):
         raise ModelError(
             f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}; give "
-            "the extractor's last layer the feature_dim outputs that the callable is told, or change feature-dim.",
+            "the extractor's last layer the feature_dim outputs that the callable gets, or change feature-dim.",
             public("width", output="features", shape=width, wanted=(1, feature_dim)),
         )
     width = probe(model, input_shape)
     if width != (1, num_classes):
         raise ModelError(
             f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}; "
-            "give the classifier the num_classes outputs that the callable is told.",
+            "give the classifier the num_classes outputs that the callable gets.",
             public("width", output="logits", shape=width, wanted=(1, num_classes)),
         )
 

@@ -98,7 +98,7 @@ class Encoder:
         once, twice = self._encode_one(row), self._encode_one(row)
         if not torch.equal(once, twice) or self.fingerprint != self._fingerprint():
             raise ModelError(
-                f"the encoder {name!r} does not give the same for a row twice, so a row would not be bounded by "
+                f"the encoder {name!r} does not give the same for a sample twice, so a sample would not be bounded by "
                 "itself; take out what it counts, keeps or draws.",
                 public("encoder-varies"),
             )

@@ -120,9 +120,9 @@ def image_channels(input_shape: tuple[int, ...]) -> int:
     """
     if len(input_shape) != 3:
         raise ModelError(
-            f"it takes images (channels, height, width), but this data has flat rows of shape {input_shape}; "
+            f"it takes images (channels, height, width), but this data has flat vectors of shape {input_shape}; "
             f"use one of {', '.join(FLAT)}.",
-            public("inputs", content="flat rows", wanted="images"),
+            public("inputs", content="flat vectors", wanted="images"),
         )
     return input_shape[0]
 

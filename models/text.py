@@ -220,7 +220,7 @@ def _freeze(encoder: nn.Module, trainable: int | None) -> None:
     layers = next((m for m in encoder.modules() if isinstance(m, nn.ModuleList) and len(m) == depth), None)
     if layers is None:
         raise ModelError(
-            f"trainable={trainable} asks for its last layers, but they share their weights or cannot be told apart; "
+            f"trainable={trainable} asks for its last layers, but they share their weights or cannot be distinguished; "
             "use ?trainable=0, or leave it out to train all.",
             public("layers-shared"),
         )

@@ -131,7 +131,7 @@ class Client:
         inputs, problems, unknown = encoded(self._columns(), table)
         if problems:
             row = min(problems)
-            raise DataError(f"row {row} of x has {problems[row]}: mend it, or leave the row out.")
+            raise DataError(f"row {row} of x has {problems[row]}: correct it, or leave the row out.")
         return torch.from_numpy(inputs), unknown.keys()
 
     def _inputs(self, x: "Inputs", rule: str) -> torch.Tensor:

@@ -149,7 +149,9 @@ def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
     """
     if agreement.identities and not any(identity.trains for identity in agreement.identities.values()):
         reasons = f" {all_left_out(agreement.left_out)}" if agreement.left_out else ""
-        raise RosterError(f"no client has a single training row; check `dataset`, `partition` and the shares.{reasons}")
+        raise RosterError(
+            f"no client has a single training sample; check `dataset`, `partition` and the shares.{reasons}"
+        )
     fewest = settings.min_clients or max(min(2, agreement.number), (agreement.number + 1) // 2)
     needed = max(fewest, settings.min_replies, 1)
     # who is there, but has no rows to train on, is counted where it is known who trains in a round
@@ -240,7 +242,9 @@ def _check_terms(identity: Identity, terms: Terms, strategy: str) -> str:
     """What the server's own settings and method decide: checks of what clients send are made with what they tell."""
     if identity.withheld != terms.private:
         how = (
-            "tells its rows, but `privacy` is set" if terms.private else "withholds its rows, but `privacy` is not set"
+            "discloses its numbers of samples, but `privacy` is set"
+            if terms.private
+            else "withholds its numbers of samples, but `privacy` is not set"
         )
         return f"it {how}; give it the same version and settings."
     if identity.method != terms.method:
@@ -257,7 +261,7 @@ def _check_terms(identity: Identity, terms: Terms, strategy: str) -> str:
             f"{', '.join(due) or 'no part'}; give it a model that has them, and the same version."
         )
     if bool(identity.class_counts) != (terms.exchange.told_counts and bool(identity.classes)):
-        behaviour = "tells no class counts" if terms.exchange.told_counts else "tells its class counts"
+        behaviour = "discloses no class counts" if terms.exchange.told_counts else "discloses its class counts"
         expectation = "asks for them" if terms.exchange.told_counts else "does not ask for them"
         return f"it {behaviour}, but `{strategy}` {expectation}; give it the same settings."
     return ""

@@ -310,16 +310,20 @@ def _check_counts(reply: Reply, message: Message, context: ReplyContext) -> Repl
     counted = payload.count_samples() if payload is not None and payload.counts is not None else train
     # those of all classes come with the last evaluation alone
     if evaluation is not None and evaluation.rows not in ((test, validation), (test, validation, *all_classes)):
-        claim = f"{evaluation.rows} test and validation rows, not {(test, validation, *all_classes)}"
+        claim = f"{evaluation.rows} test and validation samples, not {(test, validation, *all_classes)}"
     elif training is not None and training.rows != train:
-        claim = f"{training.rows} training rows, not {train}"
+        claim = f"{training.rows} training samples, not {train}"
     elif counted > train or (counted < train and not leaves_out):
-        claim = f"class counts that do not add up to its {train} training rows"
+        claim = f"class counts that do not add up to its {train} training samples"
     elif payload is not None and not len(payload) and not leaves_out:
-        return reply.without_upload(f"upload dropped: it holds no class, though the client has {train} training rows")
+        return reply.without_upload(
+            f"upload dropped: it holds no class, though the client has {train} training samples"
+        )
     elif payload is not None and (foreign_labels := set(payload.labels.tolist()) - set(identity.classes)):
         class_name = class_word(min(foreign_labels), identity.class_names)
-        return reply.without_upload(f"upload dropped: it holds {class_name}, of which the client has no training row")
+        return reply.without_upload(
+            f"upload dropped: it holds {class_name}, of which the client has no training sample"
+        )
     else:
         return reply
     dropped = reply.dropped or report.payload is not None

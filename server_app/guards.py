@@ -59,7 +59,7 @@ def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) 
     more = f" (and {len(sentences) - 1} more like it)" if len(sentences) > 1 else ""
     raise RunError(
         f"{in_a_row} rounds in a row ended without enough valid replies, the last with: "
-        f"{sentences[0].rstrip('.')}{more}. Mend that and resume, or start a new run with other settings."
+        f"{sentences[0].rstrip('.')}{more}. Fix that and resume, or start a new run with other settings."
     )
 
 

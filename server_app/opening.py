@@ -61,20 +61,23 @@ def _shorten_model_name(identity: Identity) -> str:
     return name if len(name) <= LONGEST_MODEL else f"…{name[1 - LONGEST_MODEL :]}"
 
 
-def _list_disclosed(identities: Mapping[int, Identity]) -> list[str]:
-    """What clients say that they tell; in words of their own what less than half of them say."""
+def _disclosed_by_few(identities: Mapping[int, Identity]) -> list[str]:
+    """What less than half of the clients say that they disclose, in their own words. What all of them do follows from
+    the settings: `protosphere run --what-leaves` lists it, and the report."""
     counts = Counter(item for identity in identities.values() for item in {*identity.discloses})
-    common = sorted(item for item, number in counts.items() if 2 * number >= len(identities))
+    common = {item for item, number in counts.items() if 2 * number >= len(identities)}
     rare = []
-    for item in sorted({*counts} - {*common}):
+    for item in sorted({*counts} - common):
         first = min(partition for partition, identity in identities.items() if item in identity.discloses)
-        rare.append(f"of client {first}, as it says: {quoted(item, LONGEST_ITEM)}")
-    more = [f"and {len(rare) - MOST_ALONE} more"] if len(rare) > MOST_ALONE else []
-    return [*common, *rare[:MOST_ALONE], *more]
+        rare.append(f"  also disclosed, as client {first} says: {quoted(item, LONGEST_ITEM)}")
+    more = (
+        [f"  and {len(rare) - MOST_ALONE} more such items, which roster.json lists"] if len(rare) > MOST_ALONE else []
+    )
+    return [*rare[:MOST_ALONE], *more]
 
 
 def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) -> list[str]:
-    """What is about to run: the task, what crosses, each client, what the server learns."""
+    """What is about to run: the task, what crosses, each client."""
     settings = run.settings
     lines = [
         f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
@@ -82,24 +85,23 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     ]
     if "prototypes" in run.exchange.kinds() and (codec.masked or codec.wire_dtype != "float32"):
         lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
-    lines.append("  the clients, with their rows for training + validation + test:")
+    lines.append("  clients, with their numbers of samples for training + validation + test:")
     named = sorted(identities.items())
     for partition, identity in named[:MOST_CLIENTS]:
         domain = f" ({one_line(identity.domain, LONGEST_NAME)})" if identity.domain else ""
-        remark = "" if identity.trains else ": it has no training row and takes part in evaluation only"
-        rows = "{} + {} + {} rows, ".format(*identity.rows[:3]) if identity.rows else ""
-        data_text = rows + class_words(identity.classes, identity.class_names) if rows else "rows and classes withheld"
+        remark = "" if identity.trains else ": no training samples, takes part in evaluation only"
+        rows = "{} + {} + {} samples, ".format(*identity.rows[:3]) if identity.rows else ""
+        data_text = (
+            rows + class_words(identity.classes, identity.class_names) if rows else "samples and classes withheld"
+        )
         size = f"{identity.parameters:,} parameters"
         lines.append(f"  client {partition}{domain}: {_shorten_model_name(identity)} ({size}), {data_text}{remark}")
     if counts_by_model := Counter(_shorten_model_name(identity) for _, identity in named[MOST_CLIENTS:]):
         models = ", ".join(f"{count} of {model}" for model, count in sorted(counts_by_model.items()))
         lines.append(f"  and {counts_by_model.total()} more ({models}), which roster.json lists")
     if companion := companions(identity.companion for identity in identities.values()):
-        lines.append(
-            "  beside each client's own model, which takes part in every figure: "
-            f"{one_line(companion, 2 * LONGEST_MODEL)}"
-        )
-    lines += [f"  the server learns of each client: {', '.join(_list_disclosed(identities))}", f"  {LEGEND}"]
+        lines.append(f"  with each client's own model, in every figure: {one_line(companion, 2 * LONGEST_MODEL)}")
+    lines += [*_disclosed_by_few(identities), f"  {LEGEND}"]
     classes = {partition: identity.classes for partition, identity in identities.items() if not identity.withheld}
     if sentence := one_class(classes, next(iter(identities.values())).class_names):
         lines.append(f"warning: {sentence}")

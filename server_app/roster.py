@@ -516,7 +516,7 @@ def refuse_too_few(settings: Settings, identities: Mapping[int, Identity], sampl
         return
     candidates = sum(identity.trains for identity in identities.values())
     raise RosterError(
-        f"{candidates} clients have training rows and {sample_size} of them train in a round, but a round needs "
+        f"{candidates} clients have training samples and {sample_size} of them train in a round, but a round needs "
         f"{needed}, by `min-replies` {settings.min_replies}; lower that, or raise `fraction-train`."
     )
 

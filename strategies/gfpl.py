@@ -248,8 +248,8 @@ def _choose_exchange(options: Options) -> Exchange:
     if not exchanges(options):
         return NOTHING
     most, counts = options[GFPLSettings].components, sends_counts(options)
-    rows = f"the features of single rows: of each in a class of {most} or fewer, of an outlier in a larger one"
-    about = "by its components' numbers and weights about how many rows a class has, if few"
+    rows = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
+    about = "by its components' numbers and weights about how many samples a class has, if few"
     coarse = () if counts else (RoundedShares(STEPS_A_COMPONENT * most),)
     up = Spec("mixtures", counts=counts, components=most, transforms=coarse)
     return Exchange((up,), (MIXTURES,), (rows,) if counts else (rows, about))

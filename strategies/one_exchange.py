@@ -135,7 +135,7 @@ class OneExchange(ServerHalf):
         remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
         return (
             f"client {some_of(missing)} sent nothing in the rounds in which clients send, so the shared classifier "
-            f"knows nothing of its samples{remedy}.",
+            f"contains none of its samples{remedy}.",
         )
 
     def unknown(self, present: Tensor) -> tuple[str, ...]:

@@ -300,7 +300,7 @@ class Protosphere(ServerHalf):
         remedy = "more `rounds` ask more clients" if cut_short else "`protosphere.exchanges` makes those rounds more"
         return (
             f"client {some_of(missing)} sent no statistics in the rounds in which they count, so the shared "
-            f"discriminant knows nothing of its rows; {remedy}.",
+            f"discriminant contains none of its samples; {remedy}.",
         )
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:
@@ -313,7 +313,7 @@ class Protosphere(ServerHalf):
 
 
 def _choose_exchange(options: Options) -> Exchange:
-    disclosure = "how its rows' features vary around the means of their classes, of all classes together"
+    disclosure = "how its samples' features vary around the means of their classes, of all classes together"
     scatter = Spec("weights", SCATTER, waits=True, dtype="float16", told=disclosure)
     return Exchange((MEANS, scatter), (Spec("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
 

@@ -53,7 +53,7 @@ def refuse_unreleasable(settings: Settings, method: Method, options: Options) ->
         )
     check_public_encoder(
         settings,
-        'setting `privacy` is "release", but model features are trained on private rows: set `encoder` to '
+        'setting `privacy` is "release", but model features are trained on private samples: set `encoder` to '
         "a public encoder, or use strategy `frame`",
     )
     method.releases(options)

@@ -268,10 +268,10 @@ def _sum_up(local: PrototypeSet) -> PrototypeSet:
 
 
 def _refuse_mu_of_rows(options: Options) -> None:
-    """mu = 0 is worked out of the clients' numbers of rows, which none tells under `privacy`."""
+    """mu = 0 is worked out of the clients' numbers of samples, which none tells under `privacy`."""
     if _is_scaled(options) and not options[TinyProtoSettings].mu:
         raise SettingError(
-            "setting `tinyproto.mu` is 0, which stands for one that is made of the clients' numbers of rows; under "
+            "setting `tinyproto.mu` is 0, which stands for one that is made of the clients' numbers of samples; under "
             "`privacy` set it, or `tinyproto.scaling` to false."
         )
 
@@ -280,7 +280,7 @@ def _choose_exchange(options: Options) -> Exchange:
     if not _is_scaled(options):
         return Exchange()
     up = Spec("prototypes", transforms=(SignificantBits(UPLOADED_BITS),))
-    disclosure = "by the norms of its uploads about how many rows each class has"
+    disclosure = "by the norms of its uploads about how many samples each class has"
     return Exchange((up,), discloses=(disclosure,), hides_counts=True)
 
 

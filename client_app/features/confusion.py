@@ -25,7 +25,7 @@ class Confusion(Feature):
     def discloses(self) -> Sequence[str]:
         if not self.tells:
             return ()
-        return ["what it takes the test rows of each class for, which tells how many it has (once, at the end)"]
+        return ["its confusion matrix on its test samples, which says how many it has of each class (once, at the end)"]
 
     def answer(self, arrival: Arrival, report: Report) -> Report:
         client, evaluation = self.client, report.evaluation

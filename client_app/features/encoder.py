@@ -258,7 +258,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
         blank = torch.zeros(1, *data.transform.shape, dtype=torch.int64)
         if bool(encoder(blank).isnan().any()):
             raise SettingError(
-                f"setting `encoder` is {shown(name)}, which takes no token ids, and this client's rows are "
+                f"setting `encoder` is {shown(name)}, which takes no token ids, and this client's samples are "
                 "texts; give an encoder of texts, as hf:<hub id or path>.",
                 public("encoder-texts"),
             )

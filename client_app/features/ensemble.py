@@ -40,7 +40,7 @@ class Ensemble(Feature):
         if not client.settings.ensemble_every:
             return ()
         refuse_unfit(self.shared_test_spec(), client.partition, client.own_data)
-        return ["its class probabilities for every row of the shared test set"]
+        return ["its class probabilities for every sample of the shared test set"]
 
     def shared_test_spec(self) -> SharedTestSpec:
         """Where the shared test set lies for this client."""

@@ -38,6 +38,7 @@ T = TypeVar("T")
 ENTRY = "privacy"  # of a node config
 REQUIRED = "required"
 FIGURES = "figures.jsonl"
+UNITS = {"row": "sample", "group": "group"}  # `privacy-unit` in words
 MEANS = "encoder-means"  # in the client's store
 NO_LIMIT = "it states no limit: give its SuperNode privacy-epsilon and privacy-delta."
 
@@ -82,14 +83,16 @@ def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_d
         return spec
     if settings.privacy_unit == "row" and spec.columns.group:
         raise SettingError.public(
-            'its rows come in groups, which are split as one; set `privacy-unit` to "group", or take `group-column` '
+            'its samples come in groups, which are split as one; set `privacy-unit` to "group", or take `group-column` '
             "out."
         )
     if spec.code is not None:
-        raise SettingError.public("its rows come from code of its own; under `privacy` give --data a folder or a file.")
+        raise SettingError.public(
+            "its samples come from code of its own; under `privacy` give --data a folder or a file."
+        )
     if settings.max_samples:
         raise SettingError.public(
-            f"setting `max-samples` is {settings.max_samples}, which would let one row push another out; under "
+            f"setting `max-samples` is {settings.max_samples}, which would let one sample push another out; under "
             "`privacy` a site's own data need 0."
         )
     return replace(spec, secret=site_ledger().site_key().hex(), listed="all")
@@ -168,10 +171,10 @@ class Privacy(Feature):
         if self.is_site and self.encoded is not None:
             self.ledger("").refuse(self._make_request(""))
         promise = (
-            f"one noisy release of its training rows, the same in every round (ε = {settings.privacy_epsilon:g}, δ = "
-            f"{settings.privacy_delta:g}, for one {settings.privacy_unit} more or less)"
+            f"one noisy release of its training samples, the same in every round (ε = {settings.privacy_epsilon:g}, δ "
+            f"= {settings.privacy_delta:g}, for one {UNITS[settings.privacy_unit]} more or less)"
         )
-        measured = "figures of its rows in the clear, outside the guarantee (`privacy-measure`)"
+        measured = "figures of its samples in the clear, outside the guarantee (`privacy-measure`)"
         disclosures = [
             "its model's name and size",
             *([promise] if self.encoded else []),

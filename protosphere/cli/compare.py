@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "presets" / "compare").glob("*.toml"))
 METRIC = (
-    "What is compared: headline, selected, best, client-best, client-best-unweighted, last-5 or final, perhaps after a "
-    "prediction rule or `ensemble`: 'classifier last-5'. Several with commas."
+    "What is compared: headline, selected, best, client-best, client-best-unweighted, last-5 or final, perhaps after "
+    "an inference rule or `ensemble`: 'classifier last-5'. Several with commas (`protosphere glossary`)."
 )
 SWEEP = (
-    "Values of a method's setting to choose from, on validation rows: 'protonorm.gamma=3,10,30'; may be repeated, for "
-    "all combinations."
+    "Values of a method's setting to choose from, on validation samples: 'protonorm.gamma=3,10,30'; may be repeated, "
+    "for all combinations."
 )
-CPUS = "CPU cores of a client, with --flower (default: 1); of a cell, with --ray (the setting `threads`)."
+CPUS = "CPU cores of a client, with --flower (default: 1); of a run, with --ray (the setting `threads`)."
 GPUS = (
-    "GPUs of a client, such as 0.25, with --flower (default: 0); of a cell, with --ray (1 where there are any and "
+    "GPUs of a client, such as 0.25, with --flower (default: 0); of a run, with --ray (1 where there are any and "
     "`device` allows it)."
 )
-RAY = "Run each cell as a task of a Ray cluster: HOST:PORT of its head. docs/performance.md says what its nodes need."
+RAY = "Run each as a task of a Ray cluster: HOST:PORT of its head. docs/performance.md says what its nodes need."
 
 
 def compare(
@@ -42,14 +42,16 @@ def compare(
     preset: Annotated[
         str, option(f"A table of the papers: {', '.join(PRESETS)}.", "NAME", complete=complete.comparisons)
     ] = "",
-    methods: Annotated[str, option("Some of the methods, or others: a,b.", "NAMES", complete=complete.methods)] = "",
+    methods: Annotated[
+        str, option("Methods: of the file or preset, or others: a,b.", "NAMES", complete=complete.methods)
+    ] = "",
     datasets: Annotated[str, option("Some of the data sets: a,b.", "NAMES")] = "",
     partitions: Annotated[str, option("Some of the partitions: a,b.", "NAMES")] = "",
     seeds: Annotated[str, option("Seeds: 0,1,2.", "NUMBERS")] = "",
     metric: Annotated[str, option(METRIC, "FIGURES")] = "",
     target: Annotated[float | None, option("An accuracy such as 0.8: bytes are counted up to it.", "SHARE")] = None,
     baseline: Annotated[
-        str, option("The method that the others are held against (default: `local`, else the first).", "NAME")
+        str, option("The method that the others are compared with (default: `local`, else the first).", "NAME")
     ] = "",
     sweep: Annotated[list[str] | None, option(SWEEP, "SETTING=VALUES")] = None,
     equal_steps: Annotated[
@@ -58,28 +60,28 @@ def compare(
     ] = False,
     settings: Annotated[
         list[str] | None,
-        option("Settings for all cells, as `run` takes them.", "SETTINGS", "--set", "-c", complete=complete.settings),
+        option("Settings for all runs, as `run` takes them.", "SETTINGS", "--set", "-c", complete=complete.settings),
     ] = None,
     data: Annotated[
         list[str] | None, option("Where a data set lies: cifar10=/path; may be repeated.", "NAME=PATH")
     ] = None,
-    scale: Annotated[float, option("Shrink rounds, rows and clients to this share of them.", "SHARE")] = 1.0,
+    scale: Annotated[float, option("Shrink rounds, samples and clients to this share of them.", "SHARE")] = 1.0,
     results: Annotated[str, option("The folder that gets the comparison's.", "DIR")] = "",
     resume: Annotated[
         str, option("Go on with a comparison: its folder, or `latest`.", "FOLDER", complete=complete.runs)
     ] = "",
-    jobs: Annotated[int | None, option("Cells at a time (default: what the machine holds).", "N")] = None,
+    jobs: Annotated[int | None, option("Runs at a time (default: what the machine holds).", "N")] = None,
     cpus_per_client: Annotated[int | None, option(CPUS, "N")] = None,
     gpus_per_client: Annotated[float | None, option(GPUS, "SHARE")] = None,
     flower: Annotated[
-        bool, option("Run each cell over Flower's own simulation: a SuperLink and Ray.", None, "--flower")
+        bool, option("Run each over Flower's own simulation: a SuperLink and Ray.", None, "--flower")
     ] = False,
     ray: Annotated[str, option(RAY, "ADDRESS")] = "",
     reuse: Annotated[
         bool, option("Take finished runs of the same settings from the results folder.", None, "--reuse")
     ] = False,
     keep_models: Annotated[
-        bool, option("Keep the clients' models of finished cells, for `predict`.", None, "--keep-models")
+        bool, option("Keep the clients' models of finished runs, for `predict`.", None, "--keep-models")
     ] = False,
     reports: Annotated[
         bool, option("Give each run a report of its own; `protosphere report RUN` makes one later.", None, "--reports")
@@ -88,11 +90,11 @@ def compare(
 ) -> None:
     """Compare methods over data sets, partitions and seeds.
 
-    All methods of a row of the table get the same rows of data, initial models and samples of clients.
+    All methods of a row of the table get the same partition, initial models and client selection.
     FILE is a comparison in TOML; without it and --preset, methods are compared on digits with the usual settings.
 
     Leaves a folder with every run, table.csv, table.md, table.tex and report.html. What is finished is not run again
-    by --resume. Exits 0 when every cell was completed, 1 when some failed, 2 when nothing could start, and 128 + n on
+    by --resume. Exits 0 when every run was completed, 1 when some failed, 2 when nothing could start, and 128 + n on
     signal n.
     """
     from protosphere.comparison.folder import ComparisonFolder
@@ -108,7 +110,7 @@ def compare(
     if trust and not resume:
         end("--trust goes with --resume: what you name yourself is run anyhow.")
     if ray and flower:
-        end("--ray runs each cell in one process of a cluster; it goes without --flower.")
+        end("--ray makes each run in one process of a cluster; it goes without --flower.")
     if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
         end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.")
     choices = (file, preset, *narrowing.values(), target is not None, sweep, equal_steps, settings, data, scale != 1.0)
@@ -143,7 +145,7 @@ def compare(
     except ToldError as error:
         end(str(error))
     except OSError as error:
-        end(f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished cells are kept.", FAILED)
+        end(f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished runs are kept.", FAILED)
 
 
 def _read_overrides(texts: Sequence[str]) -> "RunConfig":
@@ -178,13 +180,13 @@ def _run(
     typer.echo(f"results: {folder.path}")
     for text in scaled_words(cells):
         typer.echo(text)
-    typer.echo(f"{len(cells)} cells, {machine}")
+    typer.echo(f"{len(cells)} runs, {machine}")
     try:
         with Bar(Console(highlight=False)) as bar:
             ended = run_cells(folder, cells, machine, bar.update, keep)
     except Interrupted as interruption:
         sentence = (
-            f"stopped by {interruption.name}; finished cells are kept, and --resume {folder.path} runs the others."
+            f"stopped by {interruption.name}; finished runs are kept, and --resume {folder.path} runs the others."
         )
         end(sentence, KILLED + interruption.number)
     failed = [finished for finished in ended if finished.reason]
@@ -194,7 +196,7 @@ def _run(
             f"failed: {finished.cell.title}: {finished.reason} ({folder.of(finished.cell) / 'output.log'})", err=True
         )
     if failed:
-        end(f"{len(failed)} of {len(cells)} cells failed; --resume {folder.path} runs them again.", FAILED)
+        end(f"{len(failed)} of {len(cells)} runs failed; --resume {folder.path} runs them again.", FAILED)
 
 
 def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:

@@ -39,7 +39,7 @@ def data(
     picture: Annotated[Path | None, option("Draw the heat map into this file, .svg or .png.", "FILE")] = None,
     export_table: Annotated[
         Path | None,
-        option('Write the partition as a table (CSV), to deal by it again with partition = "table".', "FILE"),
+        option('Write the partition as a table (CSV), to use again with partition = "table".', "FILE"),
     ] = None,
     export_columns: Annotated[
         Path | None,
@@ -49,9 +49,9 @@ def data(
     ] = None,
     as_json: Annotated[bool, option("Print all of it as JSON.", None, "--json")] = False,
 ) -> None:
-    """Show a data set and who would hold which rows.
+    """Show a data set and its partition among the clients.
 
-    Nothing is trained. They are the rows that `protosphere run` gives the same clients. On real machines every site
+    Nothing is trained. `protosphere run` gives the same clients the same samples. On real machines every site
     brings its own.
 
     Exits 0, or 2 when the data or the settings are of no use.
@@ -107,12 +107,12 @@ def _print(data_view: "DataView") -> None:
 def _about(data_view: "DataView") -> list[str]:
     """The data set, then the partition, then what clients have on the whole."""
     names = ", ".join(data_view.class_names[:12]) + (", ..." if len(data_view.class_names) > 12 else "")
-    domains = ", ".join(f"{name} ({rows} rows)" for name, rows in data_view.domains.items())
-    groups = [f"  groups: {data_view.groups}; the rows of one stay together"] if data_view.groups is not None else []
+    domains = ", ".join(f"{name} ({count} samples)" for name, count in data_view.domains.items())
+    groups = [f"  groups: {data_view.groups}; the samples of one stay together"] if data_view.groups is not None else []
     totals = [client.train + client.validation + client.test for client in data_view.clients]
     classes = [client.classes for client in data_view.clients]
     return [
-        f"{data_view.dataset}: {data_view.train + data_view.test} rows "
+        f"{data_view.dataset}: {data_view.train + data_view.test} samples "
         f"({data_view.train} train + {data_view.test} test)",
         f"  inputs: {data_view.inputs}",
         *_columns(data_view),
@@ -121,16 +121,16 @@ def _about(data_view: "DataView") -> list[str]:
         *groups,
         "",
         "partition: " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in data_view.partition.items()),
-        f"  rows of a client: {_spread(totals)}; classes of a client: {_spread(classes)}",
-        *([f"  {data_view.shared} rows are the ensemble's shared test set"] if data_view.shared else []),
-        *([f"  {data_view.nobodys} rows belong to nobody"] if data_view.nobodys else []),
+        f"  samples of a client: {_spread(totals)}; classes of a client: {_spread(classes)}",
+        *([f"  {data_view.shared} samples are the ensemble's shared test set"] if data_view.shared else []),
+        *([f"  {data_view.nobodys} samples belong to no client"] if data_view.nobodys else []),
     ]
 
 
 def _columns(data_view: "DataView") -> list[str]:
     """What becomes of a table's columns, and of what they lack."""
     lines = []
-    for kind, what in (("number", "; scaled by each client's own training rows"), ("category", "")):
+    for kind, what in (("number", "; scaled by each client's own training samples"), ("category", "")):
         columns = [
             column.name + (f" ({len(column.values)} values)" if column.values else "")
             for column, _ in data_view.columns
@@ -138,7 +138,7 @@ def _columns(data_view: "DataView") -> list[str]:
         ]
         named = ", ".join(columns[:MOST_COLUMNS]) + (", ..." if len(columns) > MOST_COLUMNS else "")
         lines += [f"  {PLURAL[kind]}: {len(columns)} ({named}){what}"] if columns else []
-    lacking = [f"{column.name} ({rows} rows)" for column, rows in data_view.columns if rows]
+    lacking = [f"{column.name} ({rows} samples)" for column, rows in data_view.columns if rows]
     note = "; numeric: mean-imputed, with a missing indicator; categorical: 'missing' is a category of its own"
     return [*lines, *([f"  missing: {', '.join(lacking)}{note}"] if lacking else [])]
 
@@ -175,7 +175,7 @@ def _heat_map(data_view: "DataView", console: Console) -> list[Text]:
     heads, width, legend = _heads(data_view.class_names, narrow, room)
     fitting = len(data_view.class_names) if numbered else min(room, len(data_view.class_names))
     head = heads if numbered else f"0 to {fitting - 1}"
-    lines = [Text("rows by class (training, validation and test)"), Text(f"{'class':>{label}} {head}".rstrip())]
+    lines = [Text("samples by class (training, validation and test)"), Text(f"{'class':>{label}} {head}".rstrip())]
     shades = ASCII_SHADES if console.options.ascii_only else SHADES
     for number, client in enumerate(clients):
         line = Text(f"{f'client {number}':>{label}} ")
@@ -185,7 +185,7 @@ def _heat_map(data_view: "DataView", console: Console) -> list[Text]:
             line.append(cell, COLOURS[level] if numbered else "")
         lines.append(line)
     if not numbered:
-        lines.append(Text(f"{shades[0]} none, {', '.join(_bands(most, shades))} rows"))
+        lines.append(Text(f"{shades[0]} none, {', '.join(_bands(most, shades))} samples"))
     lines += [Text(legend)] if legend else []
     if fitting < len(data_view.class_names):
         lines.append(Text(f"The first {fitting} of {len(data_view.class_names)} classes; --json has all."))

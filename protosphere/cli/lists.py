@@ -1,4 +1,4 @@
-"""`protosphere methods`, `models`, `presets`, `settings`: what there is to choose from."""
+"""`protosphere methods`, `models`, `presets`, `settings`: what there is to choose from; `glossary`: what terms mean."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated
@@ -55,6 +55,16 @@ def settings(search: Search = "") -> None:
     from protosphere.cli.listing import settings as rows
 
     _print(("setting", "default", "allowed", "meaning"), rows(), search)
+
+
+def glossary(search: Search = "") -> None:
+    """Explain the figures, inference rules and baselines.
+
+    Exits 0; 1 where no term has the word.
+    """
+    from protosphere.core.terms import TERMS
+
+    _print(("term", "meaning", "formula"), ((term.name, term.plain, term.formula) for term in TERMS.values()), search)
 
 
 def _print(head: Sequence[str], rows: Iterable[Sequence[str]], search: str) -> None:

@@ -12,7 +12,7 @@ from protosphere.cli.data import data
 from protosphere.cli.doctor import doctor
 from protosphere.cli.export import export
 from protosphere.cli.help import Command, Group
-from protosphere.cli.lists import methods, models, presets, settings
+from protosphere.cli.lists import glossary, methods, models, presets, settings
 from protosphere.cli.predict import predict
 from protosphere.cli.privacy import privacy
 from protosphere.cli.report import report
@@ -43,6 +43,7 @@ app.command(
         protosphere run --workers 4 -c settings.toml
         protosphere run --resume latest -c 'rounds=100'
         protosphere run --superlink clinics -c 'rounds=50'
+        protosphere run --what-leaves -c 'strategy="fedproto"'
     """,
 )(run)
 app.command(
@@ -101,6 +102,7 @@ app.command("methods", cls=Command, epilog="    protosphere methods --search gen
 app.command("models", cls=Command, epilog="    protosphere models")(models)
 app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)
 app.command("settings", cls=Command, epilog="    protosphere settings --search privacy")(settings)
+app.command("glossary", cls=Command, epilog="    protosphere glossary --search pool")(glossary)
 app.command("doctor", cls=Command, epilog="    protosphere doctor")(doctor)
 
 

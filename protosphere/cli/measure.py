@@ -58,14 +58,14 @@ def tell_problems(answers: "Sequence[Answer]") -> None:
 
 
 def tell_unknown(answers: "Sequence[Answer]") -> None:
-    """Say how many rows have a category that no training row had, and in which columns."""
+    """Say how many rows have a category that no training sample had, and in which columns."""
     columns = Counter(name for answer in answers for name in answer.unknown)
     if columns:
         rows = sum(bool(answer.unknown) for answer in answers)
         where = ", ".join(f"{name} ({count})" for name, count in columns.items())
         typer.echo(
-            f"warning: {rows} of {len(answers)} rows have a category that no training row had, which counts as none of "
-            f"those that the model knows: {where}",
+            f"warning: {rows} of {len(answers)} rows have a category that no training sample had, which counts as none "
+            f"of those that the model knows: {where}",
             err=True,
         )
 

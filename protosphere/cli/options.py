@@ -23,7 +23,7 @@ def option(
 Preset = Annotated[
     str, option("A paper's settings by name; an unknown one lists all.", "NAME", complete=complete.presets)
 ]
-Rule = Annotated[str, option("Another prediction rule than the client's own.", "NAME")]
+Rule = Annotated[str, option("Another inference rule than the client's own.", "NAME")]
 Encoder = Annotated[
     str, option("Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.", "NAME")
 ]

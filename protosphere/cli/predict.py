@@ -37,17 +37,17 @@ def predict(
     ] = "auto",
     as_json: Annotated[bool, option("Print one line of JSON for each input.", None, "--json")] = False,
     csv: Annotated[
-        Path | None, option("Of a folder, table or .npz file: a row each input into this file.", "FILE")
+        Path | None, option("Of a folder, table or .npz file: one line for each input into this file.", "FILE")
     ] = None,
     label_column: Annotated[str, option("Of a table: where the classes are.", "NAME")] = "",
     trust: Trust = False,
 ) -> None:
-    """Classify images, texts or rows with a client's model.
+    """Classify images, texts or table rows with a client's model.
 
     It is the private model that the client trained, where it trained it; no training data are needed.
 
     A folder whose subfolders are named by class, a table (.csv, .jsonl, .parquet) with a column of classes, or arrays
-    (.npz) with `y` is measured: accuracy, also by class, and what was taken for what. Rows of numbers and categories
+    (.npz) with `y` is measured: accuracy, also by class, and a confusion matrix. Rows of numbers and categories
     are a table with the columns of the training data, or arrays of their shape; without classes they are classified.
 
     Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.

@@ -10,7 +10,7 @@ from protosphere.cli.options import end, option
 
 def privacy(
     state: Annotated[str, option("The site's folder; default: PROTOSPHERE_HOME.", "FOLDER")] = "",
-    delta: Annotated[float, typer.Option(help="The δ at which ε is told.", min=1e-300, max=0.5, metavar="D")] = 1e-5,
+    delta: Annotated[float, typer.Option(help="The δ at which ε is given.", min=1e-300, max=0.5, metavar="D")] = 1e-5,
     renew: Annotated[
         bool, typer.Option("--renew", help="Forget the stored releases: the next run makes new ones, and spends again.")
     ] = False,

@@ -85,7 +85,7 @@ def _print_site_figures(folder: Path) -> None:
         for line in read_sealed_lines(file):
             rows = line.get("rows", [0])[0]
             rules = [f"{rule} {100 * right[0] / rows:.1f} %" for rule, right in line.get("correct", {}).items() if rows]
-            trained = [f"trained on {line['training_rows']} rows"] if "training_rows" in line else []
+            trained = [f"trained on {line['training_rows']} samples"] if "training_rows" in line else []
             wrong = [f"problem: {line['problem']}"] if line.get("problem") else []
             # the evaluation is of the model as the round before left it
             typer.echo(f"round {line['round']}: " + ", ".join([*rules, *trained, *wrong]))

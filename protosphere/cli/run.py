@@ -78,6 +78,9 @@ def run(
     membership: Annotated[
         str, option("In a simulation: a CSV of who joins or leaves when (round,client,change).", "FILE")
     ] = "",
+    what_leaves: Annotated[
+        bool, option("List what the server would learn of each client, and end.", None, "--what-leaves")
+    ] = False,
     trust: Trust = False,
     outcome: Annotated[
         Path | None,
@@ -87,7 +90,7 @@ def run(
 ) -> None:
     """Train clients together, simulated or on real machines.
 
-    Each client of a simulation has rows of its own (`protosphere data` shows which) and a private model. What comes
+    Each client of a simulation has samples of its own (`protosphere data` shows which) and a private model. What comes
     out goes to a folder of its own: metrics, a summary, a report, the state from which --resume goes on.
 
     Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
@@ -99,6 +102,8 @@ def run(
         settings = [*(settings or []), f"membership={json.dumps(membership)}"]
     in_process = not flower and not superlink
     _refuse_idle_engine(in_process, workers, engine, cohort_size)
+    if what_leaves and (superlink or resume):
+        end("--what-leaves is of a simulation's clients; what others have disclosed is in their run's roster.json.")
     if outcome is not None:
         _clear(outcome)
     from protosphere.launch.processes import Interrupted, interruptible
@@ -112,6 +117,8 @@ def run(
             with interruptible():
                 # its imports take seconds
                 ending = _plan_run(settings or [], choices, ray, in_process, (cpus, gpus))
+                if what_leaves and not isinstance(ending, _Ending):
+                    ending = _list_disclosures(ending, display)
         except Interrupted as interruption:
             sentence = f"stopped by {interruption.name} before anything was started."
             ending = _Ending(KILLED + interruption.number, words=sentence)
@@ -131,6 +138,8 @@ def run(
         _leave(outcome, ending)
     if ending.code:
         end("\n".join([ending.words, *after]), ending.code)
+    if what_leaves:
+        return
     if ending.folder is None:
         typer.echo("completed; the results lie on the SuperLink's machine")
         return
@@ -179,6 +188,19 @@ def _plan_run(
         return run_plan
     except ToldError as error:
         return _Ending(BAD_INPUT, words=str(error))
+
+
+def _list_disclosures(run_plan: "Plan", display: Display) -> _Ending:
+    from protosphere.launch.grid import disclosures
+
+    try:
+        items = disclosures(run_plan.run_config, run_plan.clients)
+    except ToldError as error:
+        return _Ending(BAD_INPUT, words=str(error))
+    display.line("the server would learn of each client:")
+    for item in items:
+        display.line(f"  - {item}")
+    return _Ending(0)
 
 
 def _run_flower(

@@ -151,7 +151,7 @@ def delete(
             typer.echo(f"{folder}")
         if not yes:
             if not sys.stdin.isatty():
-                end("nobody can be asked here: give --yes to delete them.")
+                end("this is no terminal, so that nobody can confirm: give --yes to delete them.")
             if not typer.confirm(f"Delete {'it' if len(folders) == 1 else 'them'}, with the clients' models?"):
                 raise typer.Exit(1)
         away(folders)

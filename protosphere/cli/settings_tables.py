@@ -1,4 +1,5 @@
-"""`make settings`: the defaults in pyproject.toml and the tables of docs/settings.md, made to agree with the classes.
+"""`make settings`: the defaults in pyproject.toml, the tables of docs/settings.md and docs/glossary.md, made to agree
+with the code.
 
 A default is written once, in its class. Here lines and rows are brought up to date; comments, order and words that
 somebody wrote stay. What is new gets a row from its class: the values that its type allows, and its line of the class's
@@ -13,10 +14,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from protosphere.core.settings import RENAMED, Settings
+from protosphere.core.terms import glossary_page
 from protosphere.strategies import METHODS, load_method
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
+GLOSSARY = "docs/glossary.md"
 TABLE = "tool.flwr.app.config"
 # a row of the page, up to the default; what is allowed and the meaning follow
 ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)` \| ")
@@ -146,7 +149,7 @@ def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
 
 
 def main() -> None:
-    """Write both files anew where they differ."""
+    """Write the files anew where they differ."""
     settings = all_settings()
     for name, change in (("pyproject.toml", with_defaults), (PAGE, with_rows)):
         path = ROOT / name
@@ -155,6 +158,7 @@ def main() -> None:
         if after != before:
             path.write_text(after, "utf-8")
             print(f"{name} is brought up to date")
+    (ROOT / GLOSSARY).write_text(glossary_page(), "utf-8")
 
 
 if __name__ == "__main__":

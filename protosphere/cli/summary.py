@@ -17,7 +17,8 @@ FIGURES = ("selected", "best", "client-best", "last-5", "final")
 
 
 def print_summary(folder: Path) -> None:
-    """Print the headline figures by prediction rule, the floor, bytes, seconds, and where all of it is."""
+    """Print the headline figures by inference rule, the majority-class baseline, bytes, seconds, and where all of it "
+    "is."""
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
         console().print(_table(summary))
@@ -37,7 +38,7 @@ def _table(summary: Mapping[str, Any]) -> Table:
         title_style="",
         box=box.SIMPLE_HEAD,
     )
-    table.add_column("prediction rule", no_wrap=True)
+    table.add_column("inference rule", no_wrap=True)
     for figure in FIGURES:
         table.add_column(figure, justify="right", no_wrap=True)
     for rule, values in summary["rules"].items():
@@ -55,7 +56,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     )
     accuracy_line = (
         f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %{unweighted}; "
-        f"always answering a client's majority class: {_percent(floor)} %"
+        f"majority-class baseline: {_percent(floor)} %"
     )
     if summary.get("settings", {}).get("privacy") == "release" and not summary["rules"]:
         accuracy_line = "accuracy: kept by the clients (`privacy`); `protosphere report --state` prints it where one is"
@@ -97,7 +98,7 @@ def _all_classes_lines(summary: Mapping[str, Any]) -> list[str]:
     if not accuracy_by_rule:
         return []
     accuracies = ", ".join(f"{rule} {_percent(accuracy)} %" for rule, accuracy in accuracy_by_rule.items())
-    return [f"at the end on the test rows of all classes, those that a client lacks among them: {accuracies}"]
+    return [f"at the end on test samples of all classes, including those that a client lacks: {accuracies}"]
 
 
 def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -106,7 +107,7 @@ def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
         return []
     accuracies = ", ".join(f"{name} {_percent(ensemble[name])} %" for name in ("best", "last-5", "final"))
     size = readable_size(summary["bytes"].get("ensemble_wire_up", 0))
-    return [f"ensemble of all clients on {ensemble['rows']} shared test rows: {accuracies} ({size} of answers)"]
+    return [f"ensemble of all clients on {ensemble['rows']} shared test samples: {accuracies} ({size} of answers)"]
 
 
 def _failure_lines(summary: Mapping[str, Any], most: int = 10) -> list[str]:
@@ -120,7 +121,7 @@ def _failure_lines(summary: Mapping[str, Any], most: int = 10) -> list[str]:
         for partition, failed in failures[:most]
     ]
     more = len(failures) - most
-    return [*lines, f"and {more} other clients failed at times; metrics.jsonl tells"] if more > 0 else lines
+    return [*lines, f"and {more} other clients failed at times; metrics.jsonl lists them"] if more > 0 else lines
 
 
 def _percent(value: float | None) -> str:

@@ -111,7 +111,7 @@ class ComparisonFolder:
                 for cell in cells:
                     # a cell's folder is deleted before its run: it must lie here
                     if not is_run_name(cell.name) or not isinstance(cell.settings, dict):
-                        raise ValueError(f"{shown(cell.name)} is no cell")
+                        raise ValueError(f"{shown(cell.name)} is no run of it")
             written = f"Protosphere {content['version']}, format {content['format']}"
         except DamagedError as error:
             raise SettingError(f"{file} {error}.") from None

@@ -212,7 +212,7 @@ def parse_metric(text: str) -> Metric:
     method_rules = (rule for name in METHODS for rule in load_method(name).rules)
     rules = (*dict.fromkeys((*RULES, *method_rules, RULE, OWN_RULE, OWN_POOL)), ENSEMBLE)
     if not 1 <= len(parts) <= 2:
-        raise SettingError(f"metric is {shown(text)}, but it is a figure, or a prediction rule and a figure.")
+        raise SettingError(f"metric is {shown(text)}, but it is a figure, or an inference rule and a figure.")
     rule, figure = parts if len(parts) == 2 else ["", parts[0]]
     if rule and rule not in rules:
         raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, rules)}; one of {', '.join(rules)}.")
@@ -237,7 +237,7 @@ def flat(table: Any) -> RunConfig:
     settings = without_gone(flatten(table))
     refuse_unknown(settings, known_settings(settings.get("strategy", "")))
     for name in NOT_HERE.keys() & settings.keys():
-        raise SettingError(f"setting `{name}` differs by cell or machine; use {NOT_HERE[name]} for it.")
+        raise SettingError(f"setting `{name}` differs by run or machine; use {NOT_HERE[name]} for it.")
     return settings
 
 

@@ -1,6 +1,7 @@
 """What a comparison leaves to read: table.csv, table.md, table.tex, pictures, and report.html that holds it all."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,8 @@ from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, floor, grids, latex, markdown
 from protosphere.comparison.trials import Cell, not_default, scaled_words
-from protosphere.core.text import own_version
+from protosphere.core.terms import TERMS
+from protosphere.core.text import one_line, own_version
 from protosphere.reports import canvas
 from protosphere.reports.page import (
     Html,
@@ -27,6 +29,8 @@ from protosphere.reports.page import (
     paragraph,
     section,
     table,
+    term,
+    term_list,
     write,
 )
 from protosphere.reports.pictures import Picture, framed, plain_numbers, write_files
@@ -34,6 +38,7 @@ from protosphere.reports.pictures import Picture, framed, plain_numbers, write_f
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+BASELINES = ("majority class", "exchange adds")  # that a comparison's tables have
 STYLES = ("-", "--", ":")
 CSV, MARKDOWN, LATEX, REPORT = "table.csv", "table.md", "table.tex", "report.html"
 DIFFERENCES = "differences.csv"
@@ -195,24 +200,46 @@ def _page(
     title = comparison.title or f"Comparison {comparison.name}"
     seeds = ", ".join(map(str, comparison.seeds))
     lead = (
-        f"{frame['run'].count()} of {len(cells)} cells finished: {len(comparison.rows)} rows × "
+        f"{frame['run'].count()} of {len(cells)} runs finished: {len(comparison.rows)} rows × "
         f"{len(comparison.methods)} methods × seeds {seeds}. Every method of a row has the same partition, initial "
-        "models and samples of clients."
+        "models and client selection."
     )
     *measured, sizes = table_grids
-    parts = [section("Accuracy", *map(_table, measured)), section("Cost", _table(sizes))]
+    words = [word for metric in comparison.metrics for word in (metric.figure, metric.rule)]
+    parts = [
+        section("Accuracy", *map(_table, measured), term_list(dict.fromkeys([*words, *BASELINES]))),
+        section("Cost", _table(sizes)),
+    ]
     parts += [section(row, gallery(*map(framed, drawn))) for row, drawn in pictures.items()]
     parts.append(section("Runs", _runs(folder, comparison, frame)))
     parts.append(section("Settings", *_settings(comparison, cells)))
-    foot = f"Protosphere {own_version()}; the numbers of every cell are in {CSV}, of the differences in {DIFFERENCES}."
+    foot = f"Protosphere {own_version()}; the numbers of every run are in {CSV}, of the differences in {DIFFERENCES}."
     return page(title, parts, lead, foot)
 
 
 def _table(grid: Grid) -> Html:
-    lines = [[element("strong", cell.text) if cell.best else cell.text for cell in line] for line in grid.lines]
+    lines = [
+        [_explain(first.text), *(element("strong", cell.text) if cell.best else cell.text for cell in others)]
+        for first, *others in grid.lines
+    ]
     notes = (paragraph(note, class_="note") for note in grid.notes)
     # above the table, whose width would break a caption
-    return element("div", paragraph(grid.title), table(grid.head, lines), *notes)
+    return element("div", paragraph(_explain(grid.title)), table([*map(_explain, grid.head)], lines), *notes)
+
+
+def _explain(text: str) -> Html:
+    """A heading with its figures and rules, which stand in brackets, as the glossary has them; so the baselines."""
+    if text in TERMS and TERMS[text].kind == "baselines":
+        return term(text)
+    parts: list[str] = []
+    for part in re.split(r"(\([^()]*\))", one_line(text)):
+        words = re.findall(r"[\w-]+", part)
+        known = part.startswith("(") and bool(words) and all(word in TERMS for word in words)
+        parts += (
+            [term(piece) if piece in TERMS else piece for piece in re.split(r"([\w-]+)", part)] if known else [part]
+        )
+    # which escapes what is no markup yet
+    return Html("").join(parts)
 
 
 def _runs(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFrame) -> Html:

@@ -82,8 +82,8 @@ def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
         (old, count), (new, other_count) = before[client], after[client]
         if count != other_count:
             return (
-                f"their clients are not the same: client {client} has {count} test rows in one, {other_count} in the "
-                "other"
+                f"their clients are not the same: client {client} has {count} test samples in one, {other_count} in "
+                "the other"
             )
         correct.append((new - old) * count)
         rows.append(count)

@@ -140,7 +140,7 @@ def _comparison(folder: Path) -> StoredEntry:
         state = "running"
     else:
         state = "cut"
-    labels = f"{len(cells)} cells", ", ".join(datasets)
+    labels = f"{len(cells)} runs", ", ".join(datasets)
     return StoredEntry(folder, *labels, state, f"{done}/{len(cells)}", None, _size(folder), _find_last_change(folder))
 
 

@@ -175,8 +175,8 @@ def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[st
     if any(figure.partition(" ")[0] == RULE for _, figure, _ in gains):
         # pool and pool-local both know them
         legends.append(
-            "encoder-local knows the shares of its client's classes and encoder does not, so that where clients differ "
-            "in these the exchange adds more than is said here"
+            "encoder-local uses the class shares of its client and encoder does not, so that under label skew the "
+            "exchange adds more than this says"
         )
     return _lay_out(title, columns, methods, [*notes, *legends])
 

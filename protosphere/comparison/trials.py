@@ -100,13 +100,13 @@ def cells(
     names = [cell.name for cell in checked]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise SettingError(f"two cells would have the folder {twice}: give rows and methods labels that differ more.")
+        raise SettingError(f"two runs would have the folder {twice}: give rows and methods labels that differ more.")
     swept = {entry.label for entry in comparison.methods if entry.of}
     for cell in checked:
         if cell.method in swept and not float(cell.settings["validation-share"]) > 0:
             raise SettingError(
-                f"{cell.title}: a sweep is decided on validation rows, and setting `validation-share` is 0; give it a "
-                "share, such as 0.1."
+                f"{cell.title}: a sweep is decided on validation samples, and setting `validation-share` is 0; give it "
+                "a share, such as 0.1."
             )
     return checked
 
@@ -173,7 +173,7 @@ def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -
     refuse_unknown(overrides, defaults)
     for name, remedy in (NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}).items():
         if name in overrides:
-            raise SettingError(f"setting `{name}` differs by cell or machine; use {remedy} for it.")
+            raise SettingError(f"setting `{name}` differs by run or machine; use {remedy} for it.")
     in_rows = {"dataset"}.union(*(entry.settings for entry in comparison.datasets))
     if len(comparison.datasets) > 1 and (differing := sorted(overrides.keys() & in_rows)):
         raise SettingError(

@@ -16,8 +16,8 @@ PROBLEMS = {
     "irregular-file": "something among its data is no regular file",
     "unreadable": "its data cannot be read: a file is damaged, or is not written as its name says",
     "storage": "its {storage} is damaged, or cannot be read or written",
-    "no-rows": "its data have no rows to train on",
-    "user-code": "code for its data or partition failed, or gives no rows that can be used",
+    "no-rows": "its data have no samples to train on",
+    "user-code": "code for its data or partition failed, or gives no samples that can be used",
     # classes and domains
     "no-classes": "its data are {content} without a classes.txt",
     "class-list": "its list of classes cannot be read, or names a class twice",
@@ -51,23 +51,23 @@ PROBLEMS = {
     "image-size",
     "image-size": "image-size is {size}, but its data are {content} and no images",
     # partitions and the shared test set
-    "no-test-rows": 'its data, or one of its domains, have no official test rows: set split = "pooled", or another '
+    "no-test-rows": 'its data, or one of its domains, have no official test samples: set split = "pooled", or another '
     "partition than way-shot",
-    "split-group": 'a group has rows of both the train and the test table: set split = "pooled", or drop some',
-    "groups": "rows that share a group count as one here: {error}",
-    "single-rows": "the {partition} partition gives out single rows, but those of the data come in groups",
+    "split-group": 'a group has samples of both the train and the test table: set split = "pooled", or drop some',
+    "groups": "samples that share a group count as one here: {error}",
+    "single-rows": "the {partition} partition divides single samples, but those of the data come in groups",
     "one-domain": "the mixed partition gives each client one of several domains, but the data set is one",
     "few-classes": "the mixed partition gives each client at least {least} classes, but a domain has {got}",
-    "few-rows": "a class has {rows} rows, but the {clients} clients that drew it in the {partition} partition want "
+    "few-rows": "a class has {rows} samples, but the {clients} clients that drew it in the {partition} partition want "
     "{wanted}: lower the number of clients, shots or ways, raise max-samples if it is set, or take another seed",
     "no-partition-table": "the partition table cannot be read here",
     "partition-table": "the partition table does not give each of {clients} clients, in order, a whole number of "
     "rows of each of {classes} classes",
-    "partition-table-rows": "the partition table asks for {asked} rows of class {label}, of {rows}",
+    "partition-table-rows": "the partition table asks for {asked} samples of class {label}, of {rows}",
     "shared": "the shared test set cannot be used: {error}",
     "shared-form": "the shared test set has other inputs, columns or classes than its data",
     # which rows they are would say of somebody whether a site has him
-    "shared-copies": "the shared test set holds copies of its training rows",
+    "shared-copies": "the shared test set holds copies of its training samples",
     # models
     "not-loaded": "a file or module that it names cannot be loaded here, or holds something else",
     "model-not-loaded": "its model cannot be imported, or not be called",
@@ -87,14 +87,14 @@ PROBLEMS = {
     "few-tokens": "max-tokens is {most}, but its tokenizer adds {added} tokens to every text",
     "many-tokens": "max-tokens is {most}, but its encoder has {positions} positions",
     "layers": "trainable={asked} is more than its {layers} layers",
-    "layers-shared": "its encoder's last layers cannot be told apart, so ?trainable= can be 0 or left out",
+    "layers-shared": "its encoder's last layers cannot be distinguished, so ?trainable= can be 0 or left out",
     # encoders that a run names
     "encoder": "setting `encoder` cannot be used: {error}",
     "encoder-name": "the encoder's name is none",
     "encoder-texts": "the encoder takes no texts",
     "encoder-inputs": "the encoder takes no inputs of shape {shape}",
     "encoder-width": "the encoder gives {width} features, fewer than `feature-dim`",
-    "encoder-varies": "the encoder does not give the same for a row twice",
+    "encoder-varies": "the encoder does not give the same for a sample twice",
     "encoder-centre": "the encoder's `centre` is not {width} finite numbers",
     # clients
     "strategy": "setting `strategy` cannot be used: {error}",
@@ -114,7 +114,7 @@ PROBLEMS = {
 # All that a sentence can say but numbers.
 WORDS = frozenset({
     *("train", "test", "text", "image", "label", "group", "feature"),
-    *("a table", "arrays", "flat rows", "images", "images or numbers", "numbers", "texts"),
+    *("a table", "arrays", "flat vectors", "images", "images or numbers", "numbers", "texts"),
     *("features", "logits"),
     *("encoder", "encoder's weights", "image processor", "tokenizer"),
     *("dirichlet", "iid", "mixed", "pathological", "table", "way-shot"),

@@ -217,22 +217,22 @@ class Settings(BaseModel):
         if self.test_share + self.validation_share >= 1:
             raise ValueError(
                 f"`test-share` {self.test_share} and `validation-share` {self.validation_share} leave no "
-                "training rows; their sum must be below 1"
+                "training samples; their sum must be below 1"
             )
         if self.partition == "way-shot" and self.split != "official":
             raise ValueError(
-                f'`partition` "way-shot" tests a client on all official test rows of its classes, but `split` is '
+                f'`partition` "way-shot" tests a client on all official test samples of its classes, but `split` is '
                 f'"{self.split}"; set it to "official"'
             )
         if (self.partition == "table") != bool(self.partition_table):
             raise ValueError(
                 f'`partition` is "{self.partition}" and `partition-table` {shown(self.partition_table)}; '
-                '"table" deals by the CSV file that `partition-table` names, and nothing else reads one'
+                '"table" divides by the CSV file that `partition-table` names, and nothing else reads one'
             )
         if (self.partition == "column") != bool(self.partition_column):
             raise ValueError(
                 f'`partition` is "{self.partition}" and `partition-column` {shown(self.partition_column)}; '
-                '"column" deals by the column that `partition-column` names, and nothing else reads one'
+                '"column" divides by the column that `partition-column` names, and nothing else reads one'
             )
         if 0 < self.clients < self.min_clients:
             raise ValueError(f"`min-clients` {self.min_clients} must not exceed `clients` {self.clients}")
@@ -252,7 +252,7 @@ class Settings(BaseModel):
         if self.clients > 0 and sampled < self.min_replies:
             raise ValueError(
                 f"`min-replies` {self.min_replies} can never come, since `fraction-train` {self.fraction_train} of "
-                f"`clients` {self.clients} asks {sampled}; lower it, or raise `fraction-train`"
+                f"`clients` {self.clients} selects {sampled}; lower it, or raise `fraction-train`"
             )
         if self.sparsity_dim > self.feature_dim:
             raise ValueError(
@@ -267,8 +267,8 @@ class Settings(BaseModel):
             raise ValueError(f'`precision` "bf16" is autocast on CUDA; with `device` "{self.device}" use "float32"')
         if self.stop_patience and not self.validation_share:
             raise ValueError(
-                f"`stop-patience` is {self.stop_patience}, but `validation-share` is 0, which leaves no row by "
-                "which to tell; raise it, or set `stop-patience` to 0"
+                f"`stop-patience` is {self.stop_patience}, but `validation-share` is 0, which leaves no sample to "
+                "decide by; raise it, or set `stop-patience` to 0"
             )
         if self.privacy != "none":
             self._agree_on_privacy()
@@ -289,13 +289,13 @@ class Settings(BaseModel):
             )
         if self.stop_patience:
             raise ValueError(
-                f"`stop-patience` is {self.stop_patience}: validation accuracy is of private rows, and under `privacy` "
-                "clients keep it; set it to 0"
+                f"`stop-patience` is {self.stop_patience}: validation accuracy is of private samples, and under "
+                "`privacy` clients keep it; set it to 0"
             )
         if self.confusion == "always":
             raise ValueError(
-                '`confusion` is "always": it tells how many test rows of each class a client has, which under '
-                '`privacy` none does; set it to "auto" or "never"'
+                '`confusion` is "always": it discloses how many test samples of each class a client has, which '
+                '`privacy` forbids; set it to "auto" or "never"'
             )
         if self.disclose_class_counts:
             raise ValueError(
@@ -366,7 +366,7 @@ RENAMED = {"privacy-encoder": "encoder"}
 GONE_SINCE = "0.1.0"
 # name -> its default, as which the program goes on to work, and what is so now. A row may go with the next version.
 GONE: dict[str, tuple[Scalar, str]] = {
-    "min-train-clients": (1, "a round asks the share `fraction-train` of the clients, one at least"),
+    "min-train-clients": (1, "a round selects the share `fraction-train` of the clients, one at least"),
     "stop-min-delta": (0.0, "any rise of the mean is one for `stop-patience`"),
     "server-threads": (1, "the server computes with one thread"),
     "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),

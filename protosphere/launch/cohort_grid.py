@@ -36,7 +36,7 @@ class CohortGrid(LocalGrid):
         size: int = SIZE,
     ):
         if workers != 1:
-            raise ValueError(f"a cohort trains in one process, but {workers} workers are asked for")
+            raise ValueError(f"a cohort trains in one process, but {workers} workers are set")
         super().__init__(run_config, nodes)
         self.size = size
         self.cohorts = Cohorts(self._say, MOST_WORK)

@@ -20,6 +20,7 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata, Reco
 from flwr.serverapp import Grid
 
 from protosphere.client_app.app import app as client_app
+from protosphere.client_app.client import Client
 from protosphere.client_app.site import simulate
 from protosphere.core.flower import (
     APP_RAISED,
@@ -184,6 +185,18 @@ def run_in_process(
             return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), opened, on_round)
     finally:
         grid.close()
+
+
+def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
+    """What the server would learn of each client of a simulation, as the first of them says it; nothing is trained.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence that says why it cannot take part.
+    """
+    config = known_settings(run_config.get("strategy", "")) | dict(run_config)
+    simulate()
+    node: NodeConfig = {"partition-id": 0, "num-partitions": clients}
+    return Client(Context(0, 0, node, RecordDict(), config)).identity().discloses
 
 
 def _work(message: Message, context: Context) -> Message:

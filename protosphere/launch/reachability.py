@@ -16,7 +16,7 @@ from cryptography import x509
 PATIENCE = 5.0  # seconds
 SECONDS_A_DAY = 86400
 RENEWAL_DAYS = 30  # before its end a certificate is spoken of
-RENEWAL = "renew it as docs/deployment.md tells"
+RENEWAL = "renew it as docs/deployment.md says"
 # OpenSSL's numbers of what is wrong with a certificate
 NOT_YET_VALID, EXPIRED, OTHER_NAME = (9,), (10,), (62, 64)
 

@@ -175,7 +175,8 @@ def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunCo
     """
     if "alpha" in above and "partition" not in above and below.get("partition") == TABLE:
         raise SettingError(
-            f"setting `alpha` is {shown(above['alpha'])}, but rows are dealt by a partition table, which has none; set "
+            f"setting `alpha` is {shown(above['alpha'])}, but the samples are divided by a partition table, which has "
+            "none; set "
             '`partition` to "dirichlet" with it.'
         )
     reset = {"partition-table": ""} | ({"partition-column": ""} if below.get("partition-column") else {})

@@ -87,7 +87,7 @@ class SuperLink(Connection):
             )
 
     def _describe_lost(self, status: str) -> str:
-        return f"Flower's SuperLink does not say how the run ended: {status} is its last word; the log tells more."
+        return f"Flower's SuperLink does not say how the run ended: {status} is its last word; the log says more."
 
     @staticmethod
     def read_log(scratch: Path) -> str:

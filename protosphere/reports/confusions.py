@@ -1,4 +1,4 @@
-"""The pictures and tables of what is taken for what in the last evaluation."""
+"""The pictures and tables of confusion: what samples were assigned to in the last evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -79,13 +79,13 @@ def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, 
     mistakes = [
         f"“{results.class_names[true]}” for “{results.class_names[other]}” ({rows})" for rows, true, other in wrong
     ]
-    most = f"Taken most often: {', '.join(mistakes)}." if mistakes else "No row is taken for another class."
+    most = f"Confused most often: {', '.join(mistakes)}." if mistakes else "No sample is assigned to another class."
     caption = (
-        f"Test rows of {whose} in the last evaluation by {rule}: in each cell how many of a true class were taken for "
-        f"which. {most}"
+        f"Test samples of {whose} in the last evaluation by {rule}: how many of each true class (rows) were assigned "
+        f"to each class (columns). {most}"
     )
     right = int(np.trace(counts))
-    alt = f"Confusion of {whose}: {right} of {counts.sum()} test rows right. {most}"
+    alt = f"Confusion of {whose}: {right} of {counts.sum()} test samples right. {most}"
     table: list[list[object]] = [[name, *row] for name, row in zip(results.class_names, counts.tolist(), strict=True)]
     numbers: list[list[object]] = [["true class", *results.class_names], *table]
     return Picture(f"confusion-{place}" if place else "confusion", svg, alt, caption, numbers=numbers)
@@ -109,5 +109,5 @@ def class_table(results: Results) -> Iterator[Html]:
         for label, name in enumerate(cut_apart(results.class_names, 40))
     ]
     caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
-    table = page.table(["class", "rows", *(name for name, _ in triples_by_name)], rows, caption)
+    table = page.table(["class", "samples", *(name for name, _ in triples_by_name)], rows, caption)
     yield page.details(f"accuracy of the {len(rows)} classes", table) if len(rows) > canvas.MOST_NAMED else table

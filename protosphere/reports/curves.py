@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MOST_SMALL = 20  # clients with a picture of their own
 IN_A_ROW = 5
 TOTAL = "loss"  # the weighted sum of its parts
-ORDERS = {"worst": "worst first", "size": "fewest rows first"}
+ORDERS = {"worst": "worst first", "size": "fewest samples first"}
 
 
 def loss_over_rounds(results: Results) -> Picture | str:
@@ -102,7 +102,7 @@ def _draw_small(
         panels = drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
         for partition, axes in zip(partitions, panels, strict=False):
             _draw_client(axes, curves[partition], [*results.figure("accuracy").items()])
-            row_count = f", {rows[partition]} rows" if rows[partition] else ""
+            row_count = f", {rows[partition]} samples" if rows[partition] else ""
             axes.set_title(f"{partition}: {100 * curves[partition][-1][1]:.0f} %{row_count}", fontsize=9.5)
             axes.text(0.97, 0.05, short[partition], ha="right", fontsize=8, color=SOFT, transform=axes.transAxes)
         # which all panels share
@@ -123,11 +123,11 @@ def _draw_small(
     )
     last = ", ".join(f"{partition} {100 * curves[partition][-1][1]:.0f} %" for partition in partitions[:5])
     caption = (
-        f"{some}, {ORDERS[name]}: number, test accuracy by {results.rule} at the end, training rows, model. Broad: the "
-        "mean of all clients' rows."
+        f"{some}, {ORDERS[name]}: number, test accuracy by {results.rule} at the end, training samples, model. Broad: "
+        "the mean over all clients' samples."
     )
     table = [[p, models[p], rows[p] or None, of_round, 100 * value] for p in order for of_round, value in curves[p]]
-    heads = ["client", "model", "training rows", "round", "accuracy (%)"]
+    heads = ["client", "model", "training samples", "round", "accuracy (%)"]
     alt = f"Test accuracy of single clients over rounds, {ORDERS[name]}; at the end {last}."
     return Picture(f"clients-{name}", svg, alt, caption, wide=True, numbers=[heads, *table])
 

@@ -37,10 +37,10 @@ def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
     fewest, most = classes_of_client.min(), classes_of_client.max()
     of_all = f"{len(counts)} clients and {len(counts.T)} classes; a client holds {fewest} to {most} of them"
     caption = (
-        "Rows of each class that a client holds (training, validation and test), on a scale of orders; empty where it "
-        "has none."
+        "Samples of each class that a client holds (training, validation and test), on a scale of orders; empty where "
+        "it has none."
         if holdings.exact
-        else "Filled: the client has training rows of the class. How many, only it knows."
+        else "Filled: the client has training samples of the class. How many stays with the client."
     )
     names = holdings.class_names
     rows = [
@@ -88,7 +88,7 @@ def _draw_cells(axes: "Axes", counts: "NDArray[np.int64]", exact: bool) -> None:
         return
     scale = LogNorm(1, max(2, counts.max()))
     image = axes.imshow(cells, aspect="auto", interpolation="none", cmap=canvas.COLOUR_MAP, norm=scale)
-    plain_numbers(canvas.colour_bar(image, "rows", pad=0.01, fraction=0.04).ax.yaxis)
+    plain_numbers(canvas.colour_bar(image, "samples", pad=0.01, fraction=0.04).ax.yaxis)
     if clients <= MOST_NUMBERED and classes <= MOST_NUMBERED:
         texts = {(client, label): f"{counts[client, label]}" for client, label in np.argwhere(counts)}
         canvas.number_cells(axes, texts, scale(counts))

@@ -13,7 +13,7 @@ way in:
 """
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from jinja2 import Environment
 from markupsafe import Markup as Html
 
 from protosphere.core.files import replacing
+from protosphere.core.terms import NOTATION, TERMS
 from protosphere.core.text import one_line
 
 MOST_CHOICES = 50
@@ -33,6 +34,22 @@ def html(value: object) -> Html:
     if isinstance(value, Html):
         return value
     return Html(escape(one_line(MISSING if value is None else str(value))))
+
+
+def term(name: str, text: str = "") -> Html:
+    """A name, or other text for it, with what the glossary says of it as a tooltip; without where it has no entry."""
+    known = TERMS.get(name)
+    return html(text or name) if known is None else element("abbr", text or name, title=known.tooltip)
+
+
+def term_list(names: Iterable[str]) -> Html:
+    """What the glossary says of these, for those who cannot point at a word, to be opened by the reader."""
+    entries: list[Html] = []
+    for known in filter(None, map(TERMS.get, names)):
+        formula = [element("dd", code(known.formula))] if known.formula else []
+        entries += [element("dt", known.name), element("dd", known.plain), *formula]
+    notation = (paragraph(text.replace("`", ""), class_="note") for text in NOTATION)
+    return details("what these terms mean", element("dl", *entries, class_="terms"), *notation)
 
 
 def write(path: Path, content: str) -> Path:
@@ -73,6 +90,9 @@ footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line);
 .cards dd { margin: 0; }
 .cards strong { display: block; font-size: 1.6rem; font-weight: 650; font-variant-numeric: tabular-nums; }
 .cards span { display: block; color: var(--soft); font-size: .85rem; line-height: 1.35; }
+abbr { text-decoration: underline dotted; text-underline-offset: .2em; cursor: help; }
+.terms dt { font-weight: 600; margin-top: .6rem; }
+.terms dd { margin: 0; max-width: 46rem; }
 .wide { overflow-x: auto; }
 .wide:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
 table { border-collapse: collapse; margin: .6rem 0; font-variant-numeric: tabular-nums; font-size: .93rem; }

@@ -100,10 +100,10 @@ def draw_accuracy(drawn: "Figure", results: Results) -> str:
     axes.fill_between(means.index, low, high, color=COLOURS[0], alpha=0.18, linewidth=0, label="± 1 std over clients")
     dashed, dotted = (0, (4, 1.5)), (0, (1.5, 1.5))
     curves: dict[str, dict[str, Any]] = {
-        "accuracy": {"label": "mean of all rows", "color": COLOURS[0], "marker": dots(means), "markersize": 3.5},
+        "accuracy": {"label": "mean of all samples", "color": COLOURS[0], "marker": dots(means), "markersize": 3.5},
         "worst": {"label": "worst client", "color": COLOURS[1], "linewidth": 1.3, "linestyle": dashed},
         "validation": {
-            "label": "mean of validation rows",
+            "label": "mean of validation samples",
             "color": COLOURS[3],
             "linewidth": 1.3,
             "linestyle": dotted,

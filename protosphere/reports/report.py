@@ -14,6 +14,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.plugins import stem
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import shown
+from protosphere.core.terms import TERMS
 from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line
 from protosphere.data.domains import short_name
 from protosphere.record.figures import FIGURES
@@ -44,20 +45,11 @@ log = logging.getLogger("protosphere")
 
 NAME = "report.html"
 MOST_CLIENTS = 50
-# of a training line: its words, and what it means
+# of a training line: its term
 MEANINGS = {
-    "gradient_ratio": (
-        "gradient ratio",
-        "what the method adds to the loss, beside the cross-entropy: the one's gradient on the features over the "
-        "other's, by their lengths, in a client's first batch. 0: nothing is added; far below 1: the exchange can "
-        "hardly change what is learnt; far above 1: it drowns the task",
-    ),
-    "target_norm": ("target norm", "mean length of the prototypes that clients got as targets; 0: they got none"),
-    "prototype_norm": (
-        "prototype norm",
-        "mean length of a client's own prototypes (the means of its features) after training; towards 0 the features "
-        "collapse, and far from the target norm the pull is strong or cannot reach its targets",
-    ),
+    "gradient_ratio": TERMS["gradient ratio"],
+    "target_norm": TERMS["target norm"],
+    "prototype_norm": TERMS["prototype norm"],
 }
 # how and where it ran, which is no part of what was asked for
 NOT_SHOWN = frozenset({"results-dir", "resume"})
@@ -232,11 +224,19 @@ def _cards(results: Results) -> Html:
     ups, downs = readable_size(sizes["payload_up"]), readable_size(sizes["payload_down"])
     return page.cards(
         [
-            ("test accuracy", _percent(headline.get("accuracy")), f"{headline.get('figure')}{where}{unweighted}"),
-            ("worst client", _percent(worst), "in the same round"),
-            ("majority class", _percent(summary["floor"].get("majority-class")), "the floor: its most frequent class"),
-            ("payload", readable_size(payload), f"{ups} up, {downs} down"),
-            ("on the wire", readable_size(wire), "all of the messages"),
+            (
+                page.term("headline", "test accuracy"),
+                _percent(headline.get("accuracy")),
+                page.term(str(headline.get("figure"))) + f"{where}{unweighted}",
+            ),
+            (page.term("worst client"), _percent(worst), "in the same round"),
+            (
+                page.term("majority class", "majority-class baseline"),
+                _percent(summary["floor"].get("majority-class")),
+                "always answering a client's most frequent class",
+            ),
+            (page.term("payload"), readable_size(payload), f"{ups} up, {downs} down"),
+            (page.term("on the wire"), readable_size(wire), "all of the messages"),
             ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds and the evaluation{trained}"),
         ]
     )
@@ -247,17 +247,12 @@ def _rules(results: Results) -> Html:
     every = any("all-classes" in values for values in rules.values())
     figures = (*FIGURES, "all-classes") if every else FIGURES
     rows = [
-        [rule + " *" * (rule == results.rule), *(_in_percent(values.get(name)) for name in figures)]
+        [page.term(rule) + " *" * (rule == results.rule), *(_in_percent(values.get(name)) for name in figures)]
         for rule, values in rules.items()
     ]
-    note = paragraph(
-        "selected: at the round with the best validation accuracy. As the papers choose, on the test samples "
-        "themselves: best round, every client's own best (by test samples, and unweighted), the mean of the last five "
-        "evaluations, the final one. Round 0, before training, is chosen by none.",
-        class_="note",
-    )
-    caption = "Test accuracy in % by prediction rule (* the method's own, or the one asked for)"
-    return page.element("div", page.table(["rule", *figures], rows, caption), note)
+    terms = page.term_list([*figures, *rules])
+    caption = "Test accuracy in % by inference rule (* the run's own)"
+    return page.element("div", page.table(["rule", *map(page.term, figures)], rows, caption), terms)
 
 
 def _domains(summary: Mapping[str, Any]) -> Iterator[Html]:
@@ -265,7 +260,9 @@ def _domains(summary: Mapping[str, Any]) -> Iterator[Html]:
     if domains:
         rules = list(dict.fromkeys(rule for accuracies in domains.values() for rule in accuracies))
         rows = [[name, *(_in_percent(accuracies.get(rule)) for rule in rules)] for name, accuracies in domains.items()]
-        yield page.table(["domain", *rules], rows, "Test accuracy in % by domain, in the headline's round")
+        yield page.table(
+            ["domain", *map(page.term, rules)], rows, "Test accuracy in % by domain, in the headline's round"
+        )
 
 
 def _ensemble(summary: Mapping[str, Any]) -> Iterator[Html]:
@@ -277,7 +274,7 @@ def _ensemble(summary: Mapping[str, Any]) -> Iterator[Html]:
             ["all clients together", *(_in_percent(ensemble.get(name)) for name in names), ensemble.get("rows"), size]
         ]
         yield page.table(
-            ["ensemble", *names, "rows", "answers"],
+            [page.term("ensemble"), *map(page.term, names), "samples", "answers"],
             rows,
             "Accuracy in % of the mean of all clients' class probabilities",
         )
@@ -297,8 +294,8 @@ def _figures(results: Results) -> Iterator[Html]:
     """The figures of training that say whether the exchange could change anything, each with what it means."""
     table = results.rounds.reindex(columns=["loss", *MEANINGS]).dropna(subset="loss")
     rows = [
-        [label, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", meaning]
-        for name, (label, meaning) in MEANINGS.items()
+        [known.name, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", known.plain]
+        for name, known in MEANINGS.items()
         if table[name].notna().all() and table[name].any()
     ]
     if rows:
@@ -322,11 +319,12 @@ def _roster(results: Results) -> Html:
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"]
     head += ["domain"] * domains + ["takes part"] * changes
     more = len(results.roster) - MOST_CLIENTS
-    caption = "Clients: rows, classes among the training rows, last test accuracy in %" + (
+    caption = "Clients: samples, classes among the training samples, last test accuracy in %" + (
         f"; the first {MOST_CLIENTS}, {more} more are in roster.json" if more > 0 else ""
     )
     disclosed = sorted({one_line(str(item)) for client in results.roster for item in client.get("discloses", [])})
-    learnt = paragraph(f"The server learnt of each client: {', '.join(disclosed)}.", class_="note") if disclosed else ""
+    items = [page.element("li", item) for item in disclosed]
+    learnt = page.details("what the server learnt of each client", page.element("ul", *items)) if disclosed else ""
     table = page.table(head, rows, caption, words=(0, 1, 5, 7, 8))
     return page.Html((page.details(f"{len(results.roster)} clients", table) if len(rows) > 12 else table) + learnt)
 
@@ -346,7 +344,7 @@ def _bytes(summary: Mapping[str, Any]) -> Html:
         ("of that, evaluation's figures", "evaluation_wire"),
         ("messages for evaluation alone", "evaluate_only_wire"),
         ("the ensemble's answers", "ensemble_wire"),
-        ("what was taken for what", "confusion_wire"),
+        ("confusion matrices", "confusion_wire"),
     )
     rows = [
         [name, *(readable_size(sizes[key]) if (key := f"{kind}_{way}") in sizes else None for way in ("up", "down"))]
@@ -365,8 +363,10 @@ def _failures(results: Results) -> Iterator[Html]:
         ]
         head = ["", "rounds", "last in round", "why, the last time"]
         more = len(failures) - MOST_CLIENTS
-        more_note = [paragraph(f"And {more} more clients; metrics.jsonl tells.", class_="note")] if more > 0 else []
-        yield section("Problems", page.table(head, rows, "Clients that did not answer as asked", (0, 3)), *more_note)
+        more_note = (
+            [paragraph(f"And {more} more clients; metrics.jsonl lists them.", class_="note")] if more > 0 else []
+        )
+        yield section("Problems", page.table(head, rows, "Clients that failed in some round", (0, 3)), *more_note)
 
 
 def _settings(results: Results) -> Html:
@@ -401,7 +401,7 @@ def _origin(results: Results) -> Iterator[Html]:
             text = ", ".join(f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in record.items())
             rows.append([name, one_line(text, 500)])
     if not starts[0].get("command"):
-        rows.insert(0, ["command", "of Flower, or of a notebook: the settings below say what it was asked for"])
+        rows.insert(0, ["command", "of Flower, or of a notebook: the settings are below"])
     yield section("What was run", page.table(["", ""], rows, words=(0, 1)))
 
 

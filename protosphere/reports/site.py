@@ -106,7 +106,7 @@ def _cards(messages: Sequence[Line], evaluations: Sequence[Line], rule: str) -> 
             (
                 "test accuracy",
                 accuracy,
-                f"of {evaluations[-1]['rows'][0]} rows, after round {tests[-1][0]}" if tests else "",
+                f"of {evaluations[-1]['rows'][0]} samples, after round {tests[-1][0]}" if tests else "",
             ),
             ("sent", readable_size(sent) if messages else None, f"in {len(messages)} replies"),
             ("received", readable_size(received) if messages else None, "settings and what clients share"),
@@ -122,15 +122,15 @@ def _curve(evaluations: Sequence[Line], rule: str) -> Iterator[Html]:
         return
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
-        axes.plot(*zip(*tests, strict=True), color=COLOURS[0], marker=dots(tests), markersize=3.5, label="test rows")
+        axes.plot(*zip(*tests, strict=True), color=COLOURS[0], marker=dots(tests), markersize=3.5, label="test samples")
         if validations:
-            axes.plot(*zip(*validations, strict=True), color=COLOURS[3], linestyle=":", label="validation rows")
+            axes.plot(*zip(*validations, strict=True), color=COLOURS[3], linestyle=":", label="validation samples")
         axes.set(xlabel="round", ylabel="accuracy (%)")
         whole_rounds(axes)
         drawn.legend(loc="outside lower center", ncols=2)
         svg = canvas.svg(drawn)
     alt = f"Accuracy of this site's model by {rule}: from {tests[0][1]:.1f} % to {tests[-1][1]:.1f} %."
-    caption = f"Accuracy of this site's model on its own rows by {rule}, as each round left it."
+    caption = f"Accuracy of this site's model on its own samples by {rule}, as each round left it."
     yield page.gallery(page.picture(svg, alt, caption))
 
 

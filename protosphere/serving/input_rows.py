@@ -166,7 +166,7 @@ def encoded(
 
 
 def _describe_training(what: str) -> str:
-    return "no training row lacked one" if what == NOTHING else "training rows had finite numbers"
+    return "no training sample lacked one" if what == NOTHING else "training samples had finite numbers"
 
 
 def _columns(names: Sequence[str]) -> str:
@@ -214,13 +214,13 @@ def _in_shape(trained: Trained, transform: InputTransform, path: Path, inputs: n
         images = [np.broadcast_to(resized(image, *shape[1:]), shape) for image in inputs]
         return np.stack(images) if images else np.empty((0, *shape), np.uint8)
     raise SettingError(
-        f"{path} holds {_form(inputs.shape[1:])}, but this client was trained on {_form(shape)}: give it rows like "
+        f"{path} holds {_form(inputs.shape[1:])}, but this client was trained on {_form(shape)}: give it samples like "
         "those."
     )
 
 
 def _form(shape: Sequence[int]) -> str:
-    return f"rows of {shape[0]} numbers" if len(shape) == 1 else f"rows of shape {tuple(shape)}"
+    return f"rows of {shape[0]} numbers" if len(shape) == 1 else f"samples of shape {tuple(shape)}"
 
 
 def _refuse_form(path: Path, content: str, transform: InputTransform) -> NoReturn:
@@ -251,7 +251,7 @@ def _labels(trained: Trained, path: Path, values: Sequence[Any]) -> list[int]:
                 "no class" if value in (None, "") else f"of class {shown(str(value))}, which this client does not know"
             )
             raise SettingError(
-                f"row {row} of {path} is {what}; it knows {class_words(range(len(names)), names)}: mend the row, or "
+                f"row {row} of {path} is {what}; it knows {class_words(range(len(names)), names)}: correct the row, or "
                 "leave its classes out."
             )
         labels.append(label)

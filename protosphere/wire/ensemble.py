@@ -37,7 +37,8 @@ def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
     )
     if fingerprint.dtype != np.uint64 or fingerprint.shape != (1,) or int(fingerprint[0]) != shared.fingerprint:
         raise MessageError(
-            "it is of another shared test set than the server's; give client and server the same rows in the same order"
+            "it is of another shared test set than the server's; give client and server the same samples in the same "
+            "order"
         )
     agreed = (len(shared.labels), shared.num_classes)
     if values.dtype != np.float16 or values.shape != agreed:
@@ -49,5 +50,5 @@ def decode_answers(record: ArrayRecord, shared: SharedLabels) -> Tensor:
     if not bool(((probabilities >= 0) & (probabilities <= 1)).all()):
         raise MessageError("a probability of it lies outside 0 to 1")
     if not bool(((probabilities.sum(dim=1, dtype=torch.float64) - 1).abs() <= SUM_TOLERANCE).all()):
-        raise MessageError("the probabilities of a row of it do not add up to 1")
+        raise MessageError("the probabilities of a sample of it do not add up to 1")
     return probabilities

@@ -319,8 +319,8 @@ def decode_identity(records: RecordDict) -> Identity:
     rows = values["rows"] or [MOST_ROWS]
     if max(rows) > MOST_ROWS or bool(rows[0]) != bool(labels) or len(labels) > rows[0]:
         raise MessageError(
-            f"the identity has {rows} rows and holds {len(labels)} classes: each class needs a training row, and none "
-            f"has more than {MOST_ROWS}"
+            f"the identity has {rows} samples and holds {len(labels)} classes: each class needs a training row, and "
+            f"none has more than {MOST_ROWS}"
         )
     counts = values["class_counts"]
     if counts and (not are_counts(counts) or min(counts) < 1 or len(counts) != len(labels) or sum(counts) != rows[0]):

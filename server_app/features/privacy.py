@@ -32,13 +32,14 @@ class Privacy(Feature):
         """What a guarantee does not cover, beside wherever its epsilon stands."""
         if self.settings.privacy_measure:
             return [
-                "warning: `privacy-measure` is true: figures of private rows leave in the clear, outside the guarantee "
-                "of `privacy`"
+                "warning: `privacy-measure` is true: figures of private samples leave in the clear, outside the "
+                "guarantee of `privacy`"
             ]
         return [
             "  accuracy is kept by the clients: `protosphere report --state <client's folder>` prints it at a site",
             "  not covered by `privacy`: how long a client takes, that it takes part, its model, class list and "
-            "domain, other code than this, and rows that the run deals instead of a site's own",
+            "domain, other code than this, and samples that come from the run's partition instead of the site's own "
+            "data",
         ]
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:

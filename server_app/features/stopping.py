@@ -31,8 +31,8 @@ class Stopping(Feature):
         with_validation = any(sum(identity.rows[1:2]) for identity in federation.identities.values())
         if not with_validation:
             raise SettingError(
-                f"setting `{PATIENCE}` is {self.settings.stop_patience}, but no client has a validation row by which "
-                "to tell; raise `validation-share`, or set it to 0."
+                f"setting `{PATIENCE}` is {self.settings.stop_patience}, but no client has a validation sample to "
+                "decide by; raise `validation-share`, or set it to 0."
             )
 
     def recall(self, lines: Iterable[Mapping[str, Any]]) -> None:

@@ -111,7 +111,7 @@ def test_a_table_of_numbers_is_learnt_and_a_client_reads_rows_like_its_own(tmp_p
     # clients with figures of their own train in steps in common, too
     together = start("local", "./table.csv", rounds=5, engine="cohort", **asked)
     assert np.allclose(together.rounds["accuracy"], run.rounds["accuracy"])
-    with pytest.raises(protosphere.Error, match="flat rows"):
+    with pytest.raises(protosphere.Error, match="flat vectors"):
         start("local", "./table.csv", **(asked | {"models": "tiny_cnn"}))
 
 

@@ -274,7 +274,7 @@ def test_report_plot_and_what_a_notebook_shows():
     shown = re.search(r'srcdoc="([^"]*)"', report._repr_html_())
     assert "&lt;html" in shown[1]
     drawn = run.plot_accuracy()
-    mean = next(line for line in drawn.axes[0].lines if line.get_label() == "mean of all rows")
+    mean = next(line for line in drawn.axes[0].lines if line.get_label() == "mean of all samples")
     assert np.allclose(mean.get_ydata(), 100 * run.rounds["accuracy"])
     assert drawn._repr_png_().startswith(b"\x89PNG")
     assert f"{100 * run.summary['headline']['accuracy']:.1f} %" in run._repr_html_()

@@ -91,7 +91,7 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
     assert (ran["share"].jobs, ran["share"].cores, ran["share"].cpus_per_client) == (2, 4, 2)
     assert ran["keep_models"] is True
     assert ran["folder"].path.parent == Path("out").absolute()
-    assert "4 cells, 2 jobs at a time of 4 cores" in result.stdout
+    assert "4 runs, 2 jobs at a time of 4 cores" in result.stdout
     for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "digits, to 50 %"):
         assert words in result.stdout
     written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
@@ -200,7 +200,7 @@ def test_what_is_started_can_be_resumed(invoke, ran):
     assert first.exit_code == 1
     folder = ran["folder"].path
     assert f"failed: digits | local | seed 0: it broke. ({folder}/cells/digits-local-seed0/output.log)" in first.stderr
-    assert f"1 of 2 cells failed; --resume {folder} runs them again." in first.stderr
+    assert f"1 of 2 runs failed; --resume {folder} runs them again." in first.stderr
     assert "missing" in (folder / "table.csv").read_text()
     ran.failing = ()
     again = invoke("--resume", "latest")
@@ -280,7 +280,7 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
     result = invoke("--methods", "local", "--seeds", "0", "-c", QUICK)
     assert result.exit_code == 128 + signal.SIGTERM
     folder = ran["folder"].path
-    assert result.stderr == f"stopped by SIGTERM; finished cells are kept, and --resume {folder} runs the others.\n"
+    assert result.stderr == f"stopped by SIGTERM; finished runs are kept, and --resume {folder} runs the others.\n"
 
 
 # what is wrong with a comparison is in tests/comparison
@@ -293,7 +293,7 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
         (["--data", "digits"], "--data is 'digits', but it is a name and a place"),
         (["--scale", "2"], "--scale is 2"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
-        (["--ray", "127.0.0.1:1", "--flower"], "--ray runs each cell in one process of a cluster"),
+        (["--ray", "127.0.0.1:1", "--flower"], "--ray makes each run in one process of a cluster"),
         (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's"),
         (["--jobs", "0"], "--jobs is 0, but one must run at least."),
         (["--resume", "latest"], "holds no comparison; start one first."),

@@ -34,9 +34,9 @@ def test_table_and_heat_map_hold_the_numbers_of_the_json(invoke):
     told = json.loads(invoke(*arguments, "--json").stdout)
     result = invoke(*arguments)
     assert result.exit_code == 0
-    assert "digits: 1797 rows (1797 train + 0 test)" in result.stdout
-    assert "  1397 rows belong to nobody" in result.stdout
-    assert "rows of a client: 100 to 100, median 100; classes of a client: 10 to 10, median 10" in result.stdout
+    assert "digits: 1797 samples (1797 train + 0 test)" in result.stdout
+    assert "  1397 samples belong to no client" in result.stdout
+    assert "samples of a client: 100 to 100, median 100; classes of a client: 10 to 10, median 10" in result.stdout
     names = ("partition", "train", "validation", "test", "classes")
     assert rows_of(result.stdout, r" +\d+ +\d+ +\d+ +\d+ +\d+ +$") == [
         [client[name] for name in names] for client in told["clients"]
@@ -97,9 +97,9 @@ def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkey
 MISTAKES = [
     (["-c", 'strategie="fedproto"'], "unknown setting `strategie` (did you mean `strategy`?)"),
     (["-c", 'dataset="digitz"'], "unknown data set 'digitz'"),
-    (["-c", 'partition="way-shot"'], '`partition` "way-shot" tests a client on all official test rows'),
+    (["-c", 'partition="way-shot"'], '`partition` "way-shot" tests a client on all official test samples'),
     (["-c", 'partition="mixed"'], "the mixed partition gives each client one of several domains"),
-    (["--clients", "2000"], "2000 clients with min-samples = 10 each need at least 20000 rows"),
+    (["--clients", "2000"], "2000 clients with min-samples = 10 each need at least 20000 samples"),
     (["--picture", "map.jpg"], "--picture is 'map.jpg'"),
     (["--picture", "no/map.svg"], "the picture no/map.svg cannot be written"),
 ]

@@ -319,7 +319,7 @@ def test_a_category_that_no_training_row_had_is_none_of_those_and_counted(traine
     found = predict(trained.csv, write(strange.drop(columns="outcome"), tmp_path / "own.csv"), "--json")
     assert found.exit_code == 0
     (told,) = found.stderr.splitlines()
-    assert told.startswith("warning: 2 of 6 rows have a category that no training row had")
+    assert told.startswith("warning: 2 of 6 rows have a category that no training sample had")
     assert "job (2)" in told
     lines = [json.loads(line) for line in found.stdout.splitlines()]
     assert [line.get("unknown_categories") for line in lines] == [["job"], None, None, None, ["job"], None]
@@ -427,7 +427,7 @@ def scanned(change):
         ("csv", lambda place: [place / "none.csv"], "none.csv"),
         ("rows", table(FRAME), "rows of 5 numbers"),
         ("rows", arrays(x=ROWS[:, :4]), "rows of 4 numbers, but this client was trained on rows of 5 numbers"),
-        ("rows", arrays(x=ROWS.reshape(N, 5, 1)), "rows of shape (5, 1)"),
+        ("rows", arrays(x=ROWS.reshape(N, 5, 1)), "samples of shape (5, 1)"),
         ("rows", arrays(x=ROWS.astype(np.uint8)), "uint8"),
         ("rows", arrays(x=ROWS, y=Y[:3]), "y of shape (3,)"),
         ("rows", arrays(x=ROWS, y=Y + 1), '"3"'),

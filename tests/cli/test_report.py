@@ -57,7 +57,7 @@ def test_a_client_has_figures_of_its_own(tmp_path):
     (tmp_path / "figures.jsonl").write_text("\n".join(lines) + "\n")
     result = report("--state", tmp_path)
     assert result.stdout.splitlines() == [
-        "round 1: classifier 75.0 %, trained on 20 rows",
+        "round 1: classifier 75.0 %, trained on 20 samples",
         "round 2: ",
         "round 3: problem: RuntimeError: no",
     ]
@@ -73,6 +73,6 @@ def test_what_clients_keep_to_themselves_is_said_in_place_of_a_table(home, capsy
     print_summary(folder)
     told = capsys.readouterr().out
     assert told.startswith("accuracy: kept by the clients (`privacy`)")
-    assert "prediction rule" not in told
+    assert "inference rule" not in told
     state = home / "clients" / folder.name / "0"
     assert report("--state", state).stdout.startswith("round 1: classifier ")

@@ -55,6 +55,19 @@ def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
         assert grid.size == 100
 
 
+def test_what_leaves_is_listed_without_a_run(here):
+    result = here("--what-leaves", "--clients", "3", "-c", 'strategy="fedproto"')
+    assert result.exit_code == 0, result.output
+    head, *items = result.stdout.splitlines()
+    assert head == "the server would learn of each client:"
+    assert {"  - prototypes of its classes", "  - the classes it holds"} <= {*items}
+    assert not list(Path.cwd().rglob("summary.json"))
+    lost = here("--what-leaves", "-c", 'dataset="/nowhere"')
+    assert (lost.exit_code, len(lost.stderr.splitlines())) == (2, 1)
+    refused = here("--what-leaves", "--superlink", "clinics")
+    assert (refused.exit_code, "roster.json" in refused.stderr) == (2, True)
+
+
 # --- how it ends ------------------------------------------------------------------------------------
 
 
@@ -65,13 +78,13 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert lines[1:3] == ["results: /there", "round 1/2 | accuracy"]
     assert lines[3] == "protonorm on digits: accuracy in %, 2 rounds"
     rows = [line.split() for line in lines]
-    assert ["prediction", "rule", "selected", "best", "client-best", "last-5", "final"] in rows
+    assert ["inference", "rule", "selected", "best", "client-best", "last-5", "final"] in rows
     assert ["classifier", "-", "72.0", "70.0", "45.0", "50.0"] in rows
     assert ["local-prototypes", "*", "91.1", "95.0", "96.0", "90.0", "94.0"] in rows
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"gradient_steps": 12.5}))
     assert "gradient steps: 12.5 a client and round" in invoke().stdout
     assert lines[-4:] == [
-        "* headline: selected (round 2, 3 clients) 91.1 %; always answering a client's majority class: 31.8 %",
+        "* headline: selected (round 2, 3 clients) 91.1 %; majority-class baseline: 31.8 %",
         "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, of which 110.6 kB around the "
         "payload and 5.0 kB for evaluation",
         "time: 61.2 s",
@@ -88,9 +101,9 @@ def test_the_table_tells_the_ensemble_and_accuracy_on_all_classes_where_they_wer
     (folder / "summary.json").write_text(json.dumps(told))
     lines = invoke().stdout.splitlines()
     shown = "best 44.4 %, last-5 41.0 %, final 40.8 % (45.7 kB of answers)"
-    assert f"ensemble of all clients on 180 shared test rows: {shown}" in lines
+    assert f"ensemble of all clients on 180 shared test samples: {shown}" in lines
     assert any("28.4 kB up" in line for line in lines), "its bytes are no part of the wire"
-    said = "at the end on the test rows of all classes, those that a client lacks among them: classifier 33.3 %"
+    said = "at the end on test samples of all classes, including those that a client lacks: classifier 33.3 %"
     assert said in lines
 
 
@@ -108,7 +121,7 @@ def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
     many = {str(p): failures["2"] for p in range(12)}
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": many}))
     lines = invoke().stdout.splitlines()
-    assert lines[-3] == "and 2 other clients failed at times; metrics.jsonl tells"
+    assert lines[-3] == "and 2 other clients failed at times; metrics.jsonl lists them"
     assert sum(line.startswith("client ") for line in lines) == 10
 
 
@@ -169,7 +182,7 @@ def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder)
     headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5}
     bare = SUMMARY | {"headline": headline, "floor": {"majority-class": None}}
     (folder / "summary.json").write_text(json.dumps(bare))
-    assert "* headline: final 50.0 %; always answering a client's majority class: - %" in invoke().stdout
+    assert "* headline: final 50.0 %; majority-class baseline: - %" in invoke().stdout
 
 
 @pytest.mark.parametrize(
@@ -309,8 +322,11 @@ SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
         (["--preset", "spirale"], "unknown preset `spirale` (did you mean `spiral`?)"),
         (["-c", 'dataset="../nope"'], "data path '{parent}/nope' does not exist"),
         (["--results", "/proc/x"], "the results folder /proc/x cannot be written ("),
-        (["--clients", "900", "-c", "min-samples=2"], "900 clients with min-samples = 2 each need at least 1800 rows"),
-        (["-c", 'split="official"'], "data set 'digits' has no official test rows"),
+        (
+            ["--clients", "900", "-c", "min-samples=2"],
+            "900 clients with min-samples = 2 each need at least 1800 samples",
+        ),
+        (["-c", 'split="official"'], "data set 'digits' has no official test samples"),
         (
             ["-c", f"{SIMPLEX} feature-dim=8"],
             "`protonorm.alignment` is simplex",

@@ -189,7 +189,7 @@ def test_a_comparison_is_one_entry_and_goes_as_one(three, tmp_path):
     cell = {"name": "a", "settings": run.settings()}
     (folder / "comparison.json").write_text(json.dumps({"cells": [cell, cell | {"name": "b"}]}))
     (found,) = list_stored(str(tmp_path))
-    assert (found.comparison, found.state, found.rounds, found.what) == (True, "cut", "1/2", "2 cells")
+    assert (found.comparison, found.state, found.rounds, found.what) == (True, "cut", "1/2", "2 runs")
     assert asked("delete", folder.name, "--yes", "--results", str(tmp_path)).exit_code == 0
     assert not folder.exists()
     assert not stores(run.name).exists()

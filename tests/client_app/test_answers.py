@@ -225,7 +225,7 @@ def test_own_data_need_a_shared_test_set_of_their_own(client, tmp_path):
 
 def test_a_node_with_a_shared_test_set_takes_part_in_runs_that_measure_none(client, tmp_path):
     """Nobody looks at the path there, whatever it says."""
-    words = "its class probabilities for every row of the shared test set"
+    words = "its class probabilities for every sample of the shared test set"
     assert words in client(0, ENSEMBLE).identity().discloses
     for here in (scans(tmp_path / "here", range(40)), tmp_path / "nowhere", "no path"):
         made = client(0, {"shared-test-share": 0.1}, shared_test_path=str(here))

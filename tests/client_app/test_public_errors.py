@@ -214,7 +214,7 @@ def test_what_is_told_of_an_error_is_told_of_what_it_leads_to():
     for behind, words in (
         (DataError("canary."), ""),
         (OSError("canary"), ""),
-        (DataError("canary.", public("no-rows")), ": its data have no rows to train on"),
+        (DataError("canary.", public("no-rows")), ": its data have no samples to train on"),
     ):
         assert public("domain", error=behind) == f"one of its domains cannot be used{words}"
     assert public("misfit", shape=(1, 8, 8), error=OSError("canary")) == "its model does not fit inputs of shape 1×8×8"

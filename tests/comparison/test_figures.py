@@ -5,6 +5,7 @@ import io
 import json
 import re
 from dataclasses import replace
+from html import escape
 
 import numpy as np
 import pandas as pd
@@ -27,6 +28,7 @@ from protosphere.comparison.report import curves, fill, write_all
 from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, Shown, console, grids, latex, markdown
 from protosphere.comparison.trials import Cell
+from protosphere.core.terms import TERMS
 from protosphere.reports import canvas
 from protosphere.strategies import known_settings
 
@@ -395,6 +397,9 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     ]
     page = (place.path / "report.html").read_text()
     assert "A &lt;b&gt; &amp; c" in page
+    # the title's metric has the glossary's words, and loses no space to them
+    title = f'accuracy in % (<abbr title="{escape(TERMS["final"].tooltip)}">final</abbr>), '
+    assert title in page
     # of bytes and steps
     assert ">Cost</h2>" in page
     assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page
@@ -485,10 +490,10 @@ def test_what_the_exchange_adds_is_a_rule_less_the_same_without_an_exchange_in_t
     assert (told["metric"], told["method"], told["baseline"]) == ("pool final", "FedProto", "FedProto: pool-local")
     assert float(told["difference"]) == pytest.approx(gaps.mean())
     # both know how often a client has each class; of the rule `encoder` the client's own alone does
-    assert not any("knows the shares" in note for note in grid.notes)
+    assert not any("uses the class shares" in note for note in grid.notes)
     found["encoder final"] = found["pool final"]
     grid = next(grid for grid in grids(made, (), found) if "what the exchange adds" in grid.title)
-    assert any("encoder-local knows the shares of its client's classes and encoder does not" in n for n in grid.notes)
+    assert any("encoder-local uses the class shares of its client and encoder does not" in n for n in grid.notes)
 
 
 def test_equal_figures_differ_by_nothing_and_no_number_of_seeds_would_tell_more(folder):

@@ -108,7 +108,7 @@ WRONG = [
     ('"local", ', "3, ", "`methods` has 3"),
     ("rounds = 4", "runds = 4", "unknown setting `runds` (did you mean `rounds`?)"),
     ("rounds = 4", "rounds = [4]", "setting `rounds` is [4]"),
-    ("rounds = 4", "seed = 4", "setting `seed` differs by cell or machine"),
+    ("rounds = 4", "seed = 4", "setting `seed` differs by run or machine"),
     ("rounds = 4", 'strategy = "local"', "setting `strategy` stands in [settings]"),
     ("alpha = 0.1", 'strategy = "local"', "setting `strategy` stands in `partitions`"),
     ('dataset = "digits"', "", "names neither `dataset` nor `base`."),

@@ -75,7 +75,7 @@ def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
     ("overrides", "changes", "said"),
     [
         ({"runds": 3}, {}, "unknown setting `runds` (did you mean `rounds`?)"),
-        ({"strategy": "local"}, {}, "setting `strategy` differs by cell or machine; use --methods for it."),
+        ({"strategy": "local"}, {}, "setting `strategy` differs by run or machine; use --methods for it."),
         ({"seed": 1}, {}, "use --seeds for it."),
         ({"results-dir": "/x"}, {}, "use --results for it."),
         ({"fedtgp.margin": 1.0}, {}, "setting `fedtgp.margin` is read by no method of this comparison"),
@@ -84,7 +84,7 @@ def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
         (
             {},
             {"methods": (LOCAL, Entry("local!", {"strategy": "local"}))},
-            "two cells would have the folder digits-local",
+            "two runs would have the folder digits-local",
         ),
     ],
 )

@@ -214,7 +214,7 @@ def test_an_int_is_taken_for_a_float(name):
     [
         ({"test-share": 0.6, "validation-share": 0.4}, ["test-share", "0.6", "validation-share", "0.4"]),
         ({"clients": 2, "min-replies": 3}, ["`min-replies` 3", "`clients` 2"]),
-        ({"clients": 20, "fraction-train": 0.1, "min-replies": 3}, ["`min-replies` 3", "`clients` 20", "asks 2"]),
+        ({"clients": 20, "fraction-train": 0.1, "min-replies": 3}, ["`min-replies` 3", "`clients` 20", "selects 2"]),
         ({"partition": "table"}, ['`partition` is "table"', '`partition-table` ""']),
         ({"partition": "column"}, ['`partition` is "column"', '`partition-column` ""']),
         ({"partition-column": "ward"}, ['`partition` is "dirichlet"', '`partition-column` "ward"']),

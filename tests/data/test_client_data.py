@@ -125,10 +125,13 @@ def test_a_client_may_have_few_rows_or_none_to_train_on(tmp_path, write, png):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"split": "official"}, "data set 'digits' has no official test rows"),
+        ({"split": "official"}, "data set 'digits' has no official test samples"),
         ({"dataset": "digit"}, "unknown data set 'digit': did you mean 'digits'"),
         ({"clients": 2}, "partition 2 does not exist: 2 clients are numbered from 0"),
-        ({"clients": 200}, "200 clients with min-samples = 10 each need at least 2000 rows, but the data set has 1797"),
+        (
+            {"clients": 200},
+            "200 clients with min-samples = 10 each need at least 2000 samples, but the data set has 1797",
+        ),
     ],
 )
 def test_settings_that_cannot_be_used(cache, change, words):

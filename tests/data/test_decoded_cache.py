@@ -95,7 +95,7 @@ def test_images_that_cannot_be_used(tmp_path, write, png, bad, words):
         decoded(str(tmp_path / "set"), tmp_path / "cache")
     assert [path.suffix for path in (tmp_path / "cache" / "decoded").iterdir()] == [".lock"]
     write(tmp_path / "none" / "train.parquet", [], np.empty(0, dtype=np.int64))
-    with pytest.raises(DataError, match="has no rows"):
+    with pytest.raises(DataError, match="has no samples"):
         decoded(str(tmp_path / "none"), tmp_path / "cache")
 
 
@@ -108,7 +108,7 @@ def test_six_processes_decode_once(parquet_folder, tmp_path):
     assert done.stdout.strip() == str([0] * 6), (done.stderr, outputs)
     assert len(outputs) == 6
     lines = [line for said in outputs for line in said.splitlines()]
-    assert sum("decoded" in line and "52 rows in" in line for line in lines) == 1
+    assert sum("decoded" in line and "52 samples in" in line for line in lines) == 1
     assert len({line for line in lines if line.startswith("rows 52")}) == 1
     assert sum(line.startswith("rows 52") for line in lines) == 6
     # nothing is written anywhere but in the cache folder, and no copy of the files stays there

@@ -128,7 +128,7 @@ def test_arrays_of_another_shape_or_type_are_refused_by_name(shape, dtype, opene
     arrays_of(tmp_path / "a.npz", 1, (5,), "float32")
     arrays_of(tmp_path / "b.npz", 2, shape, dtype)
     said = refusal(opened, str(tmp_path / "a.npz"), str(tmp_path / "b.npz"))
-    assert said.startswith("domains 'a.npz' and 'b.npz' hold rows of float32 (5,) and")
+    assert said.startswith("domains 'a.npz' and 'b.npz' hold samples of float32 (5,) and")
     assert str(shape) in said
 
 
@@ -232,7 +232,7 @@ BAD = {
     "image": (4, 4, "domain 'bad': row 2 of the train table", 1),
     "size": (4, 4, "domain 'bad': row 2 of the train table", 1),
     "rows": (0, 0, "domain 'bad': data set", 1),
-    "training": (0, 4, "domain 'bad' has no training row", 2),
+    "training": (0, 4, "domain 'bad' has no training sample", 2),
     "group": (4, 4, "domain 'good': group-column is 'patient'", 0),
 }
 

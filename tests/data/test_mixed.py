@@ -121,8 +121,11 @@ def test_a_class_of_a_domain_that_has_too_few_rows_is_named(shots, has, want, lo
     [
         ({"clients": 2}, "gives each client one domain, but there are 2 clients for 3 domains"),
         ({"ways": 7}, "ways is 7, but it must lie between 2 and 6"),
-        ({"labels": np.where(DOMAINS == 1, 4, LABELS)}, "the rows of domain 'sketch' are of 1: raise max-samples if"),
-        ({"labels": LABELS[:0], "domains": DOMAINS[:0]}, "the rows of domain 'photo' are of 0"),
+        (
+            {"labels": np.where(DOMAINS == 1, 4, LABELS)},
+            "the samples of domain 'sketch' are of 1: raise max-samples if",
+        ),
+        ({"labels": LABELS[:0], "domains": DOMAINS[:0]}, "the samples of domain 'photo' are of 0"),
     ],
 )
 def test_what_cannot_be_dealt_is_named(change, words):
@@ -187,8 +190,8 @@ def test_the_file_holds_what_was_drawn_and_other_settings_draw_other_rows(tmp_pa
     [
         (made(9_000, domains=None, places=()), SPEC, "but 'made' is one: set dataset to a list"),
         (made(9_000, domains=0 * DOMAINS, places=("a",)), SPEC, "but 'made' is one: set"),
-        (made(9_000, np.arange(LABELS.size)), SPEC, "the mixed partition gives out single rows, but those of 'made'"),
-        (made(LABELS.size), OFFICIAL, "domain 'photo' has no official test rows"),
+        (made(9_000, np.arange(LABELS.size)), SPEC, "the mixed partition divides single samples, but those of 'made'"),
+        (made(LABELS.size), OFFICIAL, "domain 'photo' has no official test samples"),
         (DATA, dataclasses.replace(OFFICIAL, max_samples=3), "are of 0: raise max-samples"),
     ],
 )

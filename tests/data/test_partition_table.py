@@ -54,8 +54,8 @@ BAD = {
     HEAD + "0,1,1,1\n1,1,x,1\n": r"does not hold a whole number for each of 4 columns for client 1",
     HEAD + "0,1,1,1\n1,1,-1,1\n": r"columns for client 1",
     HEAD + "0,1,1,1\n1,1,1\n": r"columns for client 1",
-    HEAD + "0,1,1,1\n1,0,0,0\n": r"gives client 1 no row",
-    HEAD + "0,1,1,1\n1,1,20,1\n": r"asks for 21 rows of class 'dog', but 20 are there",
+    HEAD + "0,1,1,1\n1,0,0,0\n": r"gives client 1 no sample",
+    HEAD + "0,1,1,1\n1,1,20,1\n": r"asks for 21 samples of class 'dog', but 20 are there",
 }
 
 

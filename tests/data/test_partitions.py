@@ -88,8 +88,8 @@ def test_pathological_covers_more_classes_than_clients(clients, per_client, clas
 @pytest.mark.parametrize(
     ("scheme", "change", "words"),
     [
-        ("iid", {"clients": 3001, "min_samples": 0}, "3001 clients need at least 3001 rows, but the data set has"),
-        ("iid", {"clients": 301}, "301 clients with min-samples = 10 each need at least 3010 rows"),
+        ("iid", {"clients": 3001, "min_samples": 0}, "3001 clients need at least 3001 samples, but the data set has"),
+        ("iid", {"clients": 301}, "301 clients with min-samples = 10 each need at least 3010 samples"),
         ("pathological", {"classes_per_client": 11}, "classes-per-client is 11, but it must lie between 1 and 10"),
         ("pathological", {"classes_per_client": 2, "clients": 4}, "at most 8 of 10 classes.*classes-per-client to 3"),
         (

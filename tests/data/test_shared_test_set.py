@@ -93,15 +93,17 @@ def test_a_copy_that_the_run_does_not_use_is_none(tmp_path):
     data = table()
     data.inputs[200:] = data.inputs[:200]
     assert assignment(spec_of(0.1, max_samples=200), data, tmp_path).shared.size == 20
-    with pytest.raises(DataError, match="gives the shared test set no row"):
+    with pytest.raises(DataError, match="gives the shared test set no sample"):
         assignment(spec_of(0.1), data, tmp_path)
 
 
 def test_a_site_with_its_own_data_sets_nothing_aside_and_a_share_of_no_row_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"own data-path cannot set rows aside .* set shared-test-path"):
+    with pytest.raises(DataError, match=r"own data-path cannot set samples aside .* set shared-test-path"):
         assignment(spec_of(0.1), table(), tmp_path, own=True)
     assert assignment(spec_of(0.0), table(), tmp_path, own=True).shared.size == 0
-    with pytest.raises(DataError, match=r"shared-test-share = 0.001 of 400 rows gives the shared test set no row"):
+    with pytest.raises(
+        DataError, match=r"shared-test-share = 0.001 of 400 samples gives the shared test set no sample"
+    ):
         assignment(spec_of(0.001), table(), tmp_path)
 
 
@@ -178,7 +180,9 @@ def test_copies_of_training_rows_are_counted_whatever_file_they_lie_in(sites, su
     where, site = sites(range(7), (4, 5, 20, 21), suffix=suffix)
     paint(Path(site) / "test", ("ant", "bee"), (30, 31))
     said = refusal(replace(where, spec=replace(where.spec, split="official")), site)
-    assert said.startswith(f"the shared test set {where.path!r} overlaps this client's training rows: 2 of its 7 rows")
+    assert said.startswith(
+        f"the shared test set {where.path!r} overlaps this client's training samples: 2 of its 7 rows"
+    )
     assert "row 2 first" in said
 
 

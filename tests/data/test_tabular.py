@@ -227,6 +227,6 @@ def test_texts_stay_texts_and_labels_and_groups_are_no_features(table, tmp_path)
 def test_models_of_images_say_that_rows_are_none():
     build("perceptron", (9,), 8, 3, 0)
     for name in ("tiny_cnn", "resnet18"):
-        with pytest.raises(ModelError, match="flat rows"):
+        with pytest.raises(ModelError, match="flat vectors"):
             build(name, (9,), 8, 3, 0)
     assert torch.isfinite(build("tiny_perceptron", (9,), 8, 3, 0)(torch.zeros(2, 9))).all()

@@ -178,7 +178,7 @@ CSV_ERRORS = [
     ("text,label\na,x\nsecret\xff,x\n", "row 1 of '{root}/train.csv' is not UTF-8"),
     ("t\xffxt,label\na,x\n", "'{root}/train.csv' is not UTF-8"),
     ("", "'{root}/train.csv' is empty"),
-    ("text,label\n", "data set {root!r} has no rows"),
+    ("text,label\n", "data set {root!r} has no samples"),
     ("text,text\na,x\n", "names the column 'text' twice"),
     ("content;label\na;x\n", "{root!r} has no text column; its columns are content;label"),
     ("text,class\na,x\n", "{root!r} has no label column; its columns are text, class"),

@@ -128,12 +128,12 @@ def test_a_partition_of_ones_own(spec, tmp_path):
     [
         (lambda *_: "ab", "a str"),
         (lambda *_: [[0], [1], [2]], "3 arrays, but there are 2 clients"),
-        (lambda *_: [[0], []], "client 1 no row"),
+        (lambda *_: [[0], []], "client 1 no sample"),
         (lambda *_: [[0], [N]], f"client 1 row {N} of {N}"),
         (lambda *_: [[0], [-1]], "client 1 row -1"),
         (lambda *_: [[0, 3], [3]], "row 3 twice"),
         (lambda *_: [[0.5], [1]], "float64"),
-        (lambda *_: [[0, 1], [7]], "parts a group"),
+        (lambda *_: [[0, 1], [7]], "divides a group"),
     ],
 )
 def test_what_deals_nothing_is_refused(gives, words):

@@ -100,9 +100,14 @@ def test_no_row_is_two_clients_most_are_nobodys_and_the_seed_alone_decides():
     ("rows", "ways", "shots", "words"),
     [
         # by its name though a class before it has no row; the one that lacks most, and how many lack some as well
-        ([0, 12, 11], 2, 4, r"class 'c' has 11 training rows, but the 3 clients .* way-shot partition want 12: lower"),
-        ([0, 9, 5, 0, 11], 3, 4, r"class 'c' has 5 .* the 3 clients .* want 12 \(and 2 more classes lack rows\):"),
-        ([0, 8, 5, 0, 11], 3, 3, r"class 'c' has 5 .* want 9 \(and 1 more class lacks rows\):"),
+        (
+            [0, 12, 11],
+            2,
+            4,
+            r"class 'c' has 11 training samples, but the 3 clients .* way-shot partition want 12: lower",
+        ),
+        ([0, 9, 5, 0, 11], 3, 4, r"class 'c' has 5 .* the 3 clients .* want 12 \(and 2 more classes lack samples\):"),
+        ([0, 8, 5, 0, 11], 3, 3, r"class 'c' has 5 .* want 9 \(and 1 more class lacks samples\):"),
     ],
 )
 def test_a_class_that_has_too_few_rows_is_named(rows, ways, shots, words):
@@ -122,8 +127,8 @@ def test_a_class_that_has_too_few_rows_is_named(rows, ways, shots, words):
         ({"ways": 1}, "ways is 1, but it must lie between 2 and 10"),
         ({"ways": 11}, "ways is 11, but it must lie between 2 and 10"),
         ({"shots": 0}, "shots is 0"),
-        ({"labels": np.zeros(9, dtype=np.int64)}, "at least 2 classes, but the training rows are of 1"),
-        ({"labels": np.empty(0, dtype=np.int64)}, "at least 2 classes, but the training rows are of 0"),
+        ({"labels": np.zeros(9, dtype=np.int64)}, "at least 2 classes, but the training samples are of 1"),
+        ({"labels": np.empty(0, dtype=np.int64)}, "at least 2 classes, but the training samples are of 0"),
     ],
 )
 def test_what_cannot_be_dealt_is_named(change, words):
@@ -171,17 +176,17 @@ def test_a_client_is_tested_on_all_test_rows_of_its_classes(tmp_path, seed, shar
 def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
     who = assignment(dataclasses.replace(SPEC, clients=4, max_samples=2500), DATA, tmp_path)
     assert max(rows.max() for rows in (*who.train, *who.validation)) < 2500
-    # a quarter of the training rows, so a quarter of the test rows
+    # a quarter of the training samples, so a quarter of the test rows
     for train, test in zip(who.train, who.test, strict=True):
         assert test.tolist() == having(range(10_000, 10_500), train)
-    with pytest.raises(DataError, match=r"class '.' has .* training rows, but the .* clients .* raise max-samples"):
+    with pytest.raises(DataError, match=r"class '.' has .* training samples, but the .* clients .* raise max-samples"):
         assignment(dataclasses.replace(SPEC, max_samples=300), DATA, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("data", "change", "words"),
     [
-        (made(LABELS, 12_000), {}, "'made' has no official test rows, which the way-shot partition tests on"),
+        (made(LABELS, 12_000), {}, "'made' has no official test samples, which the way-shot partition tests on"),
         (made(LABELS, 10_000, np.arange(12_000)), {}, "those of 'made' come in groups"),
     ],
 )

@@ -142,7 +142,7 @@ class Cluster:
     def compare(self, *more):
         return self.begin("compare", "--ray", self.address, "--results", str(self.place / "compared"), *more)
 
-    def end(self, process, code=0, words=r"^final|^written|cells,"):
+    def end(self, process, code=0, words=r"^final|^written|runs,"):
         """What it said, where it ended with that exit code and said `words`, a pattern."""
         said = process.communicate(timeout=LONGEST)[0]
         shown = [line for line in said.splitlines() if re.search(words, line)]
@@ -196,7 +196,7 @@ def test_a_cell_whose_node_is_killed_is_said_to_have_failed_and_resume_runs_it(c
     wait_until(in_flight, START, "two cells")
     cluster.kill_second()
     say("second node killed with two cells in flight")
-    said = cluster.end(comparison, 1, r"^failed: |cells failed; --resume")
+    said = cluster.end(comparison, 1, r"^failed: |runs failed; --resume")
     assert "its task died" in said
     (folder,) = re.findall(r"--resume (\S+) runs", said)
     cluster.end(cluster.compare("--resume", folder))

@@ -146,7 +146,7 @@ def test_the_data_set_is_described(planned):
     assert {client.domain for client in shown.clients} == {"photo", "sketch"}
     notes = view(planned(TASKS["texts"]))
     assert (notes.inputs, notes.groups, notes.train, notes.test) == ("texts", 60, 120, 0)
-    assert view(planned(TASKS["spiral"])).inputs == "numbers, 2 a row"
+    assert view(planned(TASKS["spiral"])).inputs == "numbers, 2 a sample"
 
 
 def test_pictures(planned, tmp_path):

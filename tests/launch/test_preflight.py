@@ -105,7 +105,7 @@ def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
     folder = paint(tmp_path / "painted", "0123456789", 2)
     settings = {"dataset": f"{folder},digits", "partition": "mixed", "shots": 0, "ways": 2, "ways-spread": 0}
     check(read_settings(settings), 2, here=False)
-    with pytest.raises(DataError, match="domain 'painted' has no official test rows"):
+    with pytest.raises(DataError, match="domain 'painted' has no official test samples"):
         check(read_settings(settings | {"split": "official"}), 2)
     with pytest.raises(DataError, match="1 clients for 2 domains"):
         check(read_settings(settings), 1)
@@ -131,7 +131,9 @@ def test_a_shared_test_set_is_opened_before_a_run_starts(tmp_path):
 def test_rows_are_set_aside_before_a_run_starts():
     settings = {"max-samples": 400, "ensemble-every": 1}
     check(read_settings(settings), 4)
-    with pytest.raises(DataError, match=r"shared-test-share = 0.001 of 400 rows gives the shared test set no row"):
+    with pytest.raises(
+        DataError, match=r"shared-test-share = 0.001 of 400 samples gives the shared test set no sample"
+    ):
         check(read_settings(settings | {"shared-test-share": 0.001}), 4)
     check(read_settings(settings | {"shared-test-share": 0.001, "ensemble-every": 0}), 4)
 

@@ -49,7 +49,7 @@ def serving(folder=None):
     ("validity", "words"),
     [
         ((-10, 100), ""),
-        ((-10, -1), r"the certificate of 127\.0\.0\.1:\d+ expired on 20..-..-..; renew it as docs/deployment.md tells"),
+        ((-10, -1), r"the certificate of 127\.0\.0\.1:\d+ expired on 20..-..-..; renew it as docs/deployment.md says"),
         ((1, 10), r"the certificate of \S+ is not valid before 20..-..-.. ..:.. UTC; look at the clocks"),
         ((-10, 100, "other.example"), r"is not for the name '127.0.0.1' but for other\.example; call it by one"),
     ],

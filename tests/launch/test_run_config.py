@@ -140,7 +140,9 @@ def test_the_authors_table_is_that_of_the_methods_page():
 def test_another_partition_leaves_the_table_behind_and_an_alpha_that_it_would_pass_over_is_refused():
     made = plan(['partition="iid"'], preset="protonorm-cifar10").run_config
     assert (made["partition"], made["partition-table"]) == ("iid", "")
-    with pytest.raises(SettingError, match=r"^setting `alpha` is 0.5, but rows are dealt by a partition table"):
+    with pytest.raises(
+        SettingError, match=r"^setting `alpha` is 0.5, but the samples are divided by a partition table"
+    ):
         plan(["alpha=0.5"], preset="protonorm-cifar10")
     assert plan(['alpha=0.5 partition="dirichlet"'], preset="protonorm-cifar10").run_config["alpha"] == 0.5
 

@@ -58,7 +58,7 @@ def test_perceptrons_take_flat_rows(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(set(NAMES) - set(FLAT)))
 def test_networks_for_images_refuse_flat_rows(name: str) -> None:
     with pytest.raises(
-        models.ModelError, match=rf"model '{name}'.*takes images.*flat rows of shape \(2,\).*spiral_mlp"
+        models.ModelError, match=rf"model '{name}'.*takes images.*flat vectors of shape \(2,\).*spiral_mlp"
     ):
         built(name, (2,))
 

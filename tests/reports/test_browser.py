@@ -1,6 +1,7 @@
 """The report in a real browser: nothing is missing, nothing overflows, both colour schemes.
 
-The README's picture is made of a run's page by `chromium --headless --screenshot --window-size=1200,1740 report.html`.
+The picture of docs/running.md is made of a run's page by `chromium --headless --screenshot --window-size=1200,1740
+report.html`.
 """
 
 import json

@@ -106,7 +106,7 @@ def test_real_runs_have_reports(run, settings):
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
-    assert "Rows of each class that a client holds" in outline(folder).text
+    assert "Samples of each class that a client holds" in outline(folder).text
 
 
 # --- the partition -------------------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
     (folder / "roster.json").write_text(json.dumps(roster))
     write_report(folder)
     assert not (folder / "partition.json").exists()
-    assert "How many, only it knows" in outline(folder).text
+    assert "How many stays with the client" in outline(folder).text
 
 
 def test_a_forged_partition_file_is_not_believed(tmp_path):

@@ -12,11 +12,13 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity
 
-from protosphere.record.figures import MEANS
+from protosphere.core.terms import TERMS
+from protosphere.record.figures import FIGURES, MEANS
 from protosphere.record.folder import RunFolder
 from protosphere.record.snapshots import keep
 from protosphere.reports import report as report_module
 from protosphere.reports.csv_files import as_csv
+from protosphere.reports.page import term
 from protosphere.reports.report import write_report
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import CONFUSION, EVERY, EVIL, outline, pictures
@@ -94,6 +96,19 @@ def test_figures_stand_as_the_summary_has_them(plain):
     assert settings == ["setting", "value", "default", *of_run.split()]
 
 
+def test_figures_and_rules_have_the_glossarys_words_as_tooltips(plain):
+    summary = json.loads((plain / "summary.json").read_text())
+    tooltips = {each["title"] for each in outline(plain).named("abbr")}
+    shown = {*summary["rules"], *FIGURES, "majority class", "worst client", "headline", "payload", "on the wire"}
+    assert {TERMS[name].tooltip for name in shown} <= tooltips
+    # for who cannot point at a word
+    assert all(TERMS[rule].plain in outline(plain).text for rule in summary["rules"])
+
+
+def test_a_rule_of_a_method_of_somebody_has_no_tooltip():
+    assert term("<mine>") == "&lt;mine&gt;"
+
+
 def table(folder, name):
     """A picture's numbers: a row a mapping."""
     with (folder / "pictures" / f"{name}.csv").open(encoding="utf-8", newline="") as file:
@@ -128,7 +143,7 @@ def test_clients_come_in_order_and_of_many_the_first(tmp_path):
         client["rows"][0] = 10 + (client["partition"] * 7) % 30
     (folder / "roster.json").write_text(json.dumps(roster))
     write_report(folder)
-    for name, by in (("worst", "accuracy (%)"), ("size", "training rows")):
+    for name, by in (("worst", "accuracy (%)"), ("size", "training samples")):
         last = [float(row[by]) for row in table(folder, f"clients-{name}") if row["round"] == "2"]
         assert len(last) == 30
         assert last == sorted(last), name
@@ -160,7 +175,7 @@ def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path
         assert [[int(row[f"class {label}"]) for label in range(5)] for row in drawn] == expected
     # of three architectures 3 of 4, 3 of 5 and 3 of 4 rows are right, of each class
     text = " ".join(outline(plain).text.split())
-    assert "class rows all clients resnet8 tiny_cnn tiny_perceptron" in text
+    assert "class samples all clients resnet8 tiny_cnn tiny_perceptron" in text
     assert "class 4 13 69.2 75.0 75.0 60.0" in text
     # where each class alone was told there is the table, and where nothing was, neither
     lines = (plain / "metrics.jsonl").read_text().splitlines()
@@ -266,7 +281,7 @@ def test_two_models_of_one_file_stay_two(plain, tmp_path):
     own = [sum(rows for *_, rows in models[name]) for name in sorted(models)]
     assert drawn == dict(zip(("", "-1", "-2", "-3"), [sum(own), *own], strict=True))
     text = " ".join(outline(folder).text.split())
-    assert "class rows all clients …team/project/nets.py:cnn …team/project/nets.py:mlp all clients" in text
+    assert "class samples all clients …team/project/nets.py:cnn …team/project/nets.py:mlp all clients" in text
     assert "class 4 13 69.2" in text
     # files have the names whole, pictures what tells them apart
     assert {row["model"] for row in table(folder, "accuracy-models")} == set(names.values())

@@ -62,7 +62,7 @@ def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
 )
 def test_minima_that_no_round_can_meet_are_refused_before_training(federation, settings):
     group = federation(4, rows={p: (20 * (p != 3), 4, 6) for p in range(4)})
-    with pytest.raises(RosterError, match=r"3 clients have training rows and \d of them train in a round"):
+    with pytest.raises(RosterError, match=r"3 clients have training samples and \d of them train in a round"):
         group.start(settings)
     assert not group.asked
 

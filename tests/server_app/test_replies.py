@@ -190,7 +190,7 @@ def test_rows_of_all_classes_are_held_against_what_the_client_said(federation, t
     last = clients.start({"rounds": 2}).folder.lines()[-1]
     found = last["evaluation"]["rules"].get("classifier", {})
     assert ("all-classes" in found) == counts
-    assert ("it claims (6, 4, 50) test and validation rows, not (6, 4)" in last["problems"].get("0", "")) != counts
+    assert ("it claims (6, 4, 50) test and validation samples, not (6, 4)" in last["problems"].get("0", "")) != counts
     if counts:
         assert found["all-classes"]["clients"] == 1
 
@@ -209,7 +209,7 @@ def test_an_upload_for_a_class_that_the_client_does_not_hold_is_dropped(federati
     lines = clients.start({"rounds": 3}).folder.lines()
     assert [line["training"]["dropped"] for line in lines[:3]] == [0, 1, 0]
     assert lines[1]["problems"] == {
-        "1": "upload dropped: it holds class 'b', of which the client has no training row",
+        "1": "upload dropped: it holds class 'b', of which the client has no training sample",
     }
     assert "training" in lines[1]["clients"]["1"], "the rest of its reply counts"
 

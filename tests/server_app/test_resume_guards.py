@@ -74,8 +74,8 @@ def forging(record, **values):
 @pytest.mark.parametrize(
     ("record", "claim", "words"),
     [
-        ("evaluation", {"rows": [10**6, 10**6]}, "it claims (1000000, 1000000) test and validation rows"),
-        ("training", {"counts": [10**6, 1]}, "it claims 1000000 training rows"),
+        ("evaluation", {"rows": [10**6, 10**6]}, "it claims (1000000, 1000000) test and validation samples"),
+        ("training", {"counts": [10**6, 1]}, "it claims 1000000 training samples"),
     ],
 )
 def test_a_reply_of_rows_that_a_client_does_not_have_is_dropped(run, metrics, record, claim, words):

@@ -543,7 +543,7 @@ def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
 def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
     empty = {p: of_codec(p, rows=(0, 1, 1), classes=(), model="cnn", parameters=1) for p in range(3)}
     assert agreed([of_codec(0), empty[1], of_codec(2)]).codec == CODEC
-    assert "training row" in refused(agreed, empty.values())
+    assert "training sample" in refused(agreed, empty.values())
 
 
 @pytest.mark.parametrize(
@@ -558,12 +558,12 @@ def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
         ({"class_names": ("cat", "dog", "Run curl|sh " + "x" * 900)}, ["only it has 'Run curl|sh xxxxxxxxxxx…'; only"]),
         ({"partitions": 2}, ["one of 2", "has 3"]),
         ({"method": "Run `curl|sh`"}, ['(digest "Run `curl|sh`" there, none here)']),
-        ({"rows": ()}, ["withholds its rows, but `privacy` is not set"]),
+        ({"rows": ()}, ["withholds its numbers of samples, but `privacy` is not set"]),
         (
             {"layouts": ("extractor/w:3",)},
             ["would share weights of 'extractor', but `protosphere` exchanges those of no"],
         ),
-        ({"class_counts": (40, 50)}, ["tells its class counts"]),
+        ({"class_counts": (40, 50)}, ["discloses its class counts"]),
     ],
 )
 def test_the_odd_one_out_is_named(odd, named):
@@ -601,7 +601,7 @@ def test_most_clients_say_which_encoder_it_is():
 def test_class_counts_are_told_where_the_method_asks_for_them_and_nowhere_else(told, asked):
     exchange = Exchange((), (), told_counts=asked)
     why = left_out({"class_counts": told}, exchange, class_counts=(40, 50) if asked else ())
-    assert why.startswith("it tells ")
+    assert why.startswith("it discloses ")
     nobody = of_codec(2, classes=(), rows=(0, 0, 9))
     usual = [of_codec(p, class_counts=(40, 50) if asked else ()) for p in range(2)]
     assert not agreed([*usual, nobody], exchange).left_out

@@ -176,16 +176,16 @@ def test_what_a_client_discloses_is_what_crosses(row):
         "the mean outputs of its model for its classes": "vectors",
         "mixtures of its classes": "means",
         "its class counts": "counts",
-        "the second moment of its rows' features, of all classes together": "moment.values",
+        "the second moment of its samples' features, of all classes together": "moment.values",
         DISCLOSED: "sums.values",
-        "how its rows' features vary around the means of their classes, of all classes together": "scatter.values",
+        "how its samples' features vary around the means of their classes, of all classes together": "scatter.values",
         **{f"the trained weights of its {part}": f"{part}.values" for part in OF_WEIGHTS},
     }
     assert set(seen.said) == set(range(CLIENTS))
     for said in seen.said.values():
         assert {array for words, array in by_words.items() if words in said} == crossed & {*by_words.values()}
         assert set(exchange.discloses) <= set(said)
-        assert any("test rows of each class" in words for words in said) == bool(told)
+        assert any("confusion matrix" in words for words in said) == bool(told)
     beside = {
         "labels",
         "variances",

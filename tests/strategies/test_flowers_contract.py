@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -106,12 +107,21 @@ def test_the_start_is_told(federation, say):
     federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
     said = say()
     assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, prediction by local-prototypes"
-    assert said[1] == "  the clients, with their rows for training + validation + test:"
-    assert said[2] == "  client 0: scripted (7 parameters), 20 + 4 + 6 rows, 2 classes: b, d"
-    assert said[3].endswith("rows, no class: it has no training row and takes part in evaluation only")
-    assert said[5] == "  the server learns of each client: nothing true"
-    assert said[6] == f"  {LEGEND}"
-    assert said[7].startswith("warning: 1 client holds one class alone (2: a): always answering it is right")
+    assert said[1] == "  clients, with their numbers of samples for training + validation + test:"
+    assert said[2] == "  client 0: scripted (7 parameters), 20 + 4 + 6 samples, 2 classes: b, d"
+    assert said[3].endswith("samples, no class: no training samples, takes part in evaluation only")
+    assert said[5] == f"  {LEGEND}"
+    assert said[6].startswith("warning: 1 client holds one class alone (2: a): always answering it is right")
+
+
+def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
+    group = federation(3)
+    more = replace(group.identities[1], discloses=("nothing true", "its diary"))
+    group.identities[1] = more
+    group.start()
+    said = say()
+    assert '  also disclosed, as client 1 says: "its diary"' in said
+    assert not any("nothing true" in line for line in said)
 
 
 def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say):

@@ -63,8 +63,8 @@ def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
 @pytest.mark.parametrize(
     ("settings", "counts", "told"),
     [
-        ({}, False, ["single rows", "about how many rows a class has"]),
-        (SAMPLES, True, ["single rows"]),  # where the exact numbers go up, there is no about
+        ({}, False, ["single samples", "about how many samples a class has"]),
+        (SAMPLES, True, ["single samples"]),  # where the exact numbers go up, there is no about
         (SAMPLES | {"gfpl.pseudo-features": 0}, False, []),
     ],
 )
@@ -173,5 +173,5 @@ def test_counts_are_held_against_the_rows_of_the_roster(federation):
         return replace(report, payload=payload(wrong)) if (partition, number) == (0, 2) else report
 
     line = scripted(federation, SAMPLES, lie, rounds=3).strategy.folder.lines()[1]
-    assert "do not add up to its 20 training rows" in line["problems"]["0"]
+    assert "do not add up to its 20 training samples" in line["problems"]["0"]
     assert (line["training"]["valid"], line["training"]["dropped"]) == (3, 1)

@@ -107,7 +107,7 @@ def test_without_scaling_it_is_its_base(halves, strategy, base):
     assert ours.server.feature_norm(payloads(uploads[0])) == theirs.server.feature_norm(payloads(uploads[0]))
     assert ours.run.exchange == theirs.run.exchange
     (about,) = both_halves(halves, strategy).run.exchange.discloses
-    assert "about how many rows each class has" in about
+    assert "about how many samples each class has" in about
 
 
 @pytest.mark.parametrize("strategy", BOTH)

@@ -115,7 +115,7 @@ BAD = [
     *((record(fingerprint=np.array(mark)), "another shared test set than the server's") for mark in FOREIGN),
     *((record(values), f"its probabilities are {values.dtype} of shape {values.shape}") for values in FORMS),
     *((record(rows(*[GOOD] * 4, row)), "a probability of it lies outside 0 to 1") for row in OUTSIDE),
-    *((record(rows(*[GOOD] * 4, row)), "of a row of it do not add up to 1") for row in SUMS),
+    *((record(rows(*[GOOD] * 4, row)), "of a sample of it do not add up to 1") for row in SUMS),
 ]
 
 

@@ -202,7 +202,7 @@ WITH_UPLOADS = [name for name in METHODS if read_settings(ASKED[name]).exchange.
 
 
 def test_an_upload_of_no_class_is_refused_also_as_the_only_one(federation):
-    with pytest.raises(RunError, match="it holds no class, though the client has 20 training rows"):
+    with pytest.raises(RunError, match="it holds no class, though the client has 20 training samples"):
         federation(1, tamper=changed(lambda prototypes: PrototypeSet.empty(3), range(1))).start(
             {"max-failed-rounds": 2}
         )

@@ -1,0 +1,266 @@
+"""The terms of help, reports and docs/glossary.md, each with its formula where it has one: one table for all three."""
+
+from dataclasses import dataclass
+from html import escape
+from typing import Literal
+
+Kind = Literal["figures", "rules", "baselines", "training", "words"]
+HEADINGS: dict[Kind, str] = {
+    "figures": "Figures of a run",
+    "rules": "Inference rules",
+    "baselines": "Baselines",
+    "training": "Training and communication",
+    "words": "Words",
+}
+NOTATION = (
+    "a_i(t): test accuracy of client i after round t, by one inference rule. n_i: its test samples, at most "
+    "`max-weight-ratio` medians of all clients. A(t) = Σ_i n_i a_i(t) / Σ_i n_i; V(t): the same of validation samples. "
+    "N: clients. T: the last round. Round 0, before training, counts in none of the figures.",
+    "x: a sample. y: its class. z(x): features of the client's own extractor. g(x): logits of the client's own model. "
+    "ẑ(x): the public encoder's features, divided by their length. n_ij: training samples of class j at client i; "
+    "K: classes; π_ij = (n_ij + 1/K) / (Σ_j n_ij + 1). p_ij: mean of z(x) over the client's training samples of class "
+    "j; P_j: the global prototype.",
+)
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term: what it means in a sentence or two, and its formula, "" where it has none."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    formula: str = ""
+
+    @property
+    def plain(self) -> str:
+        """The meaning without the marks of code."""
+        return self.meaning.replace("`", "")
+
+    @property
+    def tooltip(self) -> str:
+        """All of it in one line."""
+        return f"{self.plain} {self.formula}".strip()
+
+
+_ALL = (
+    Term(
+        "selected",
+        "figures",
+        "Test accuracy at the round with the best validation accuracy. The test samples play no part in the choice.",
+        "A(t*), t* = argmax_t V(t), of equal rounds the latest",
+    ),
+    Term("best", "figures", "Test accuracy of the best round, chosen on the test samples themselves.", "max_t A(t)"),
+    Term(
+        "client-best",
+        "figures",
+        "Every client at its own best round, chosen on its test samples; weighted by test samples.",
+        "Σ_i n_i max_t a_i(t) / Σ_i n_i",
+    ),
+    Term(
+        "client-best-unweighted",
+        "figures",
+        "Every client at its own best round, chosen on its test samples; every client weighs the same.",
+        "(1/N) Σ_i max_t a_i(t)",
+    ),
+    Term(
+        "last-5",
+        "figures",
+        "Mean test accuracy of the last five evaluations, or of as many as there are.",
+        "(1/5) Σ A(t) over the last five evaluated t",
+    ),
+    Term("final", "figures", "Test accuracy after the last round.", "A(T)"),
+    Term(
+        "all-classes",
+        "figures",
+        "Accuracy after the last round on test samples of all classes, including those that a client lacks.",
+        "as final, with test samples of all K classes for every client",
+    ),
+    Term(
+        "headline",
+        "figures",
+        "The run's main figure, by the method's own inference rule or the one that `inference` names: selected, or "
+        "final without validation samples.",
+    ),
+    Term("worst client", "figures", "The lowest test accuracy of any client in a round.", "min_i a_i(t)"),
+    Term(
+        "ensemble",
+        "figures",
+        "Accuracy of all clients together on the shared test set, with `ensemble-every` above 0.",
+        "argmax_j (1/N) Σ_i softmax(g_i(x))_j",
+    ),
+    Term(
+        "exchange adds",
+        "figures",
+        "What the exchange is worth in a public encoder's space: a rule less the same rule without the exchange, in "
+        "the same run; a comparison gives its interval over seeds.",
+        "A of pool less A of pool-local; A of encoder less A of encoder-local",
+    ),
+    Term("classifier", "rules", "The client's own model: its extractor, then its head.", "argmax_j g(x)_j"),
+    Term(
+        "local-prototypes",
+        "rules",
+        "The nearest of the client's own class means in its feature space.",
+        "argmin_j ‖z(x) − p_ij‖",
+    ),
+    Term(
+        "global-prototypes",
+        "rules",
+        "The nearest of the prototypes that came from the server, in the client's feature space; of `fedpagr` by "
+        "cosine.",
+        "argmin_j ‖z(x) − P_j‖",
+    ),
+    Term(
+        "discriminant",
+        "rules",
+        "The linear discriminant around the client's own class means: as local-prototypes, with the covariance of its "
+        "features and the frequencies of its classes.",
+        "argmax_j −½ (z(x) − p_ij)ᵀ Σ⁻¹ (z(x) − p_ij) + log(n_ij / Σ_j n_ij), Σ shrunk by 0.1 to a sphere",
+    ),
+    Term(
+        "encoder",
+        "rules",
+        "The classifier that the exchange made in a public encoder's space, over the classes of all clients. Under "
+        "`privacy` the nearest mean by cosine.",
+        "argmax_j q_j, q = ẑ(x) W + b, W and b from the server",
+    ),
+    Term(
+        "encoder-local",
+        "rules",
+        "The baseline of encoder without an exchange: a linear discriminant of the client's own training samples in "
+        "the public encoder's space, its shrinkage chosen on its validation samples.",
+        "argmax_j ẑ(x) w_ij + b_ij + log(n_ij / Σ_j n_ij), w_ij = Σ_i⁻¹ m_ij, b_ij = −½ m_ijᵀ w_ij, m_ij: mean of ẑ",
+    ),
+    Term(
+        "pool",
+        "rules",
+        "The weighted product of two class probabilities: the client's own model's, and those of the exchanged "
+        "discriminant. The weight w is chosen on the client's validation samples, near 1/2 where they are few.",
+        "argmax_j (1 − w) log softmax(g(x))_j + w log softmax(q + log π_i)_j, q as of encoder",
+    ),
+    Term(
+        "pool-local",
+        "rules",
+        "The baseline of pool without an exchange: the client's own discriminant in place of the exchanged one.",
+        "as pool, with q_j = ẑ(x) w_ij + b_ij of encoder-local",
+    ),
+    Term(
+        "received",
+        "rules",
+        "Of methods that share weights: the classifier with what has just come from the server, before any training "
+        "on it.",
+        "argmax_j g(x)_j with the received weights",
+    ),
+    Term(
+        "generic",
+        "rules",
+        "Of `fedrod`: its generic head alone, without the client's own one.",
+        "argmax_j h(z(x))_j, h the generic head",
+    ),
+    Term(
+        "received-generic",
+        "rules",
+        "Of `fedrod`: its generic head with what has just come from the server; the one model of the server.",
+        "as generic, with the received weights",
+    ),
+    Term(
+        "etf",
+        "rules",
+        "Of `gfpl`: the fixed head, a simplex equiangular tight frame drawn from the seed.",
+        "argmax_j h_jᵀ z̃(x), h the frame, z̃ the projected features",
+    ),
+    Term(
+        "majority class",
+        "baselines",
+        "Always answering the client's most frequent class among its training samples. A method below it has learnt "
+        "nothing of use.",
+        "argmax_j n_ij for every sample",
+    ),
+    Term("local", "baselines", "A method: every client trains alone, and nothing crosses."),
+    Term(
+        "frame",
+        "baselines",
+        "A method: as `protonorm`, with targets that come from the seed and not from an exchange. What it gains over "
+        "local comes from targets that lie apart.",
+    ),
+    Term(
+        "payload",
+        "training",
+        "Bytes of the values that a method exchanges alone, up from the clients and down to them.",
+    ),
+    Term("on the wire", "training", "Bytes of whole messages, as they are sent: payload, names, evaluations."),
+    Term(
+        "gradient ratio",
+        "training",
+        "What the method adds to the loss, beside the cross-entropy, in a client's first batch of a round. 0: nothing "
+        "is added; far below 1: the exchange can hardly change what is learnt; far above 1: it outweighs the task.",
+        "‖∂L_added/∂z‖ / ‖∂L_cross-entropy/∂z‖",
+    ),
+    Term(
+        "target norm",
+        "training",
+        "Mean length of the prototypes that clients got as targets; 0: they got none.",
+        "mean_j ‖P_j‖",
+    ),
+    Term(
+        "prototype norm",
+        "training",
+        "Mean length of a client's own prototypes after training. Near 0 the features collapse; far from the target "
+        "norm the pull is strong, or cannot reach its targets.",
+        "mean_j ‖p_ij‖",
+    ),
+    Term("sample", "words", "One input with its class: an image, a text, one line of a table."),
+    Term(
+        "partition",
+        "words",
+        "How the samples of a data set are divided among the clients of a simulation (`protosphere data` shows it).",
+        "",
+    ),
+    Term(
+        "label skew",
+        "words",
+        "Clients hold different shares of the classes. `alpha` of the Dirichlet partition sets how different: smaller "
+        "is more.",
+        "shares of class j over clients ~ Dirichlet(α, …, α)",
+    ),
+    Term("client selection", "words", "Which clients train in a round: the share `fraction-train`, drawn by the seed."),
+    Term(
+        "round",
+        "words",
+        "The server sends, the selected clients train and send back, the server aggregates.",
+    ),
+    Term("run", "words", "One training of one method with one seed, in a folder of its own."),
+    Term("comparison", "words", "Runs of several methods over data sets, partitions and seeds, with common tables."),
+    Term("extractor", "words", "A client's model up to its features."),
+    Term("head", "words", "A client's model from its features to its logits: the last layer, or layers."),
+    Term(
+        "prototype",
+        "words",
+        "One feature vector that stands for a class; a local one is the mean over a client's training samples.",
+        "p_ij = (1/n_ij) Σ z(x) over the samples of class j at client i",
+    ),
+    Term("public encoder", "words", "A fixed network or transform that every client has and no private sample shaped."),
+    Term(
+        "inference rule", "words", "How a class is predicted from a sample; a run reports several on the same models."
+    ),
+)
+TERMS = {term.name: term for term in _ALL}
+
+
+def glossary_page() -> str:
+    """docs/glossary.md."""
+    lines = [
+        "# Glossary",
+        "",
+        "What the terms of Protosphere's output, reports and pages mean. `protosphere glossary` prints the same, and a "
+        "report's tooltips say it.",
+        "",
+        *(line for paragraph in NOTATION for line in (paragraph, "")),
+    ]
+    for kind, heading in HEADINGS.items():
+        lines += [f"## {heading}", ""]
+        for term in _ALL:
+            if term.kind == kind:
+                lines += [f"### {term.name}", "", escape(term.meaning, quote=False), ""]
+                lines += [f"    {term.formula}", ""] if term.formula else []
+    return "\n".join(lines).rstrip() + "\n"
