@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
@@ -27,9 +27,13 @@ from protosphere.comparison.trials import cells
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import shown
 from protosphere.names import Value, plain, setting, settings_of
+from protosphere.own_objects import refuse_objects, with_names
 from protosphere.record.locations import results_root
 from protosphere.record.round import RunError
 from protosphere.results import Report, Run
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
 
 Entry = str | Mapping[str, Value]
 USUAL_DATA = ("digits",)
@@ -46,7 +50,7 @@ def compare(
     partitions: Sequence[Mapping[str, Value]] = (),
     seeds: Sequence[int] = (0, 1, 2),
     *,
-    dataset: "Value | Mapping[str, Any] | Sequence[Any]" = "",
+    dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any]" = "",
     metric: str | Sequence[str] = "headline",
     target: float | None = None,
     baseline: str = "",
@@ -115,8 +119,9 @@ def compare(
     jobs = plain(jobs)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
+    common_settings = _nameable(settings_of(settings, more))
     table = {
-        "methods": [_label_entry(entry) for entry in methods],
+        "methods": [_label_entry(_method_entry(entry)) for entry in methods],
         "datasets": _data(datasets, dataset),
         "partitions": [_label_entry(entry) for entry in partitions],
         "seeds": [plain(seed) for seed in seeds],
@@ -125,7 +130,7 @@ def compare(
         "baseline": baseline,
         "sweep": {setting(name): [plain(value) for value in values] for name, values in (sweep or {}).items()},
         "equal-steps": equal_steps,
-        "settings": settings_of(settings, more),
+        "settings": common_settings,
     }
     comparison = from_table("comparison", table)
     comparison = swept(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
@@ -334,6 +339,21 @@ def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
             entry["dataset"] = data_of(entry["dataset"])
         entries.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
     return entries
+
+
+def _method_entry(entry: Any) -> Any:
+    """A method's entry with the name of a `Method` that can be imported in its place."""
+    if isinstance(entry, str):
+        return entry
+    if not isinstance(entry, Mapping):
+        entry = {"strategy": entry}
+    return _nameable(dict(entry)) if "strategy" in entry else entry
+
+
+def _nameable(settings: dict[str, Any]) -> dict[str, Any]:
+    named = with_names(settings)
+    refuse_objects(named, "a comparison has a process for each run")
+    return named
 
 
 def _entry(item: Entry) -> Any:
