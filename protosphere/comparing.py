@@ -23,7 +23,8 @@ from protosphere.comparison.report import REPORT, write_all
 from protosphere.comparison.resources import share
 from protosphere.comparison.reuse import reuse as take_finished
 from protosphere.comparison.sweep import Choice, swept, tuned
-from protosphere.comparison.trials import cells
+from protosphere.comparison.tables import grids, labels_for, latex
+from protosphere.comparison.trials import cells, scaled_words
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import shown
 from protosphere.names import Value, plain, setting, settings_of
@@ -285,6 +286,27 @@ class Comparison:
     def _tidy(self) -> tuple[Plan, pd.DataFrame, list[Choice]]:
         """The comparison with each swept method once, the frame of its finished cells, and what was chosen."""
         return tuned(self._comparison, figures_of(self._comparison_folder, self._comparison, self._cells))
+
+    def to_latex(self, label: str = "", caption: str = "", table: str = "accuracy") -> str:
+        r"""A table for a paper, in the form of the LaTeX package booktabs; table.tex holds all of them.
+
+        >>> r"\label{tab:spiral}" in found.to_latex(label="tab:spiral")
+        True
+
+        Args:
+            label: for \ref; "" for one of the comparison's name and the table's, such as tab:spiral-accuracy.
+            caption: as LaTeX reads it, so that a percent sign has its backslash; "" for what the report says over it.
+            table: `accuracy`, `differences`, `gains` (what an exchange adds), `sweep` or `cost`.
+
+        Raises:
+            SettingError: the comparison has no such table.
+        """
+        once, frame, choices = self._tidy()
+        tables = {grid.kind: grid for grid in grids(once, scaled_words(self._cells), frame, choices)}
+        if table not in tables:
+            raise SettingError(f"table is {shown(table)}, but {self.folder.name} has {', '.join(tables)}.")
+        labels = [label] if label else labels_for([tables[table]], self._comparison.name)
+        return latex([tables[table]], labels, caption)
 
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.

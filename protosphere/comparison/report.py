@@ -12,7 +12,7 @@ from protosphere.comparison.figures import as_csv, by_method, differences_csv, f
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
-from protosphere.comparison.tables import Grid, floor, grids, latex, markdown
+from protosphere.comparison.tables import Grid, floor, grids, labels_for, latex, markdown
 from protosphere.comparison.trials import Cell, not_default, scaled_words
 from protosphere.core.text import own_version
 from protosphere.reports import canvas
@@ -71,7 +71,7 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
         CSV: as_csv(frame),
         DIFFERENCES: differences_csv(once, chosen),
         MARKDOWN: markdown(table_grids),
-        LATEX: latex(table_grids),
+        LATEX: latex(table_grids, labels_for(table_grids, comparison.name)),
         REPORT: _page(folder, comparison, cells, frame, table_grids, pictures),
     }
     return Written(table_grids, [write(folder.path / name, content) for name, content in contents.items()])

@@ -223,10 +223,10 @@ def test_a_torch_dataset_is_a_data_set_of_which_every_process_has_the_rows(home)
     assert run.summary["headline"]["accuracy"] > 0.4
     (file,) = (home / "arrays").iterdir()
     with np.load(file) as arrays:
-        # in the order of the Dataset, channels last as PIL has them; a palette's colours are near, and its numbers were not
+        # in the order of the Dataset, channels last as PIL has them; of a palette the colours, which are dithered
         wanted = np.array([[200 * (row % 2) + row % 40] * 3 for row in range(80)])
         assert (arrays["x"][::2, 0, 0] == wanted[::2]).all()
-        assert abs(arrays["x"][:, 0, 0].astype(int) - wanted).max() <= 26
+        assert abs(arrays["x"].mean(axis=(1, 2)) - wanted).max() < 6
         assert arrays["y"].tolist() == [row % 2 for row in range(80)]
 
     x = torch.randn(90, 5)
