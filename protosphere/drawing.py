@@ -67,7 +67,7 @@ class Drawing(Figure):
                 # without the time, so that the same figure gives the same file
                 times = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(ending)
                 with rc_context(canvas.STYLE):
-                    self.savefig(target, dpi=DOTS, metadata=times)
+                    self.savefig(target, dpi=DOTS, metadata=times, facecolor="auto")
         except OSError as error:
             raise SettingError(
                 f"{target} cannot be written ({error.strerror or error}); give a folder that is there and is yours."

@@ -166,13 +166,18 @@ class Run:
         return frames.over_clients(results.lines, results.roster, results.rule)
 
     def prototypes(self, round: int | None = None) -> "Prototypes":
-        """The prototypes of the newest round that had any, up and down, or the global ones of an earlier round.
+        """The prototypes of the newest round that had any, up and down, or of an earlier round.
 
         A run keeps the clients' own of its newest round alone, and the global ones of up to fifty rounds, rounded to
-        float16.
+        float16. With the setting `keep_prototypes="all"` it keeps both of every round as they were: for n clients with
+        k classes each 4nkd bytes a round.
 
         >>> protosphere.load(again.folder).prototypes().vectors.shape
         (6, 64)
+        >>> kept = protosphere.run("fedproto", "spiral", clients=2, rounds=3, models="tiny_perceptron",
+        ...                        spiral_points=50, keep_prototypes="all")
+        >>> [sorted(set(kept.prototypes(number).clients.tolist())) for number in (1, 2, 3)]
+        [[0, 1], [0, 1], [0, 1]]
 
         Args:
             round: which round's; None for the newest that is kept.
@@ -185,32 +190,17 @@ class Run:
             raise SettingError(
                 f"{self.folder} keeps no prototypes: its method exchanges none, or no round is finished."
             )
-        if round is not None and round != about["round"]:
-            return self._earlier(round, about["round"])
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        nothing = np.zeros(0, dtype=np.int64)
-        width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
-        empty = np.zeros((0, width), dtype=np.float32)
-        return Prototypes(
-            round=about["round"],
-            labels=arrays.get("global/labels", nothing),
-            vectors=arrays.get("global/vectors", empty),
-            clients=arrays.get("local/clients", nothing),
-            client_labels=arrays.get("local/labels", nothing),
-            client_vectors=arrays.get("local/vectors", empty),
-        )
-
-    def _earlier(self, round: int, newest: int) -> "Prototypes":
-        """The global prototypes of a round before the newest."""
-        earlier = snapshots.kept(self.folder)
-        if round not in earlier:
-            numbers = ", ".join(map(str, sorted({*earlier, newest})))
+        if round is None or round == about["round"]:
+            return _prototypes(about["round"], {n.removeprefix("global/"): tensor for n, tensor in tensors.items()})
+        rounds = snapshots.kept_rounds(self.folder)
+        earlier = snapshots.load(self.folder, round) if round in rounds else {}
+        if not earlier:
+            numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
             raise SettingError(
-                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}."
+                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}; "
+                'keep-prototypes = "all" keeps those of every round.'
             )
-        labels, vectors = (tensor.numpy() for tensor in earlier[round])
-        nothing, vectors = np.zeros(0, dtype=np.int64), vectors.astype(np.float32)
-        return Prototypes(round, labels, vectors, nothing, nothing, vectors[:0])
+        return _prototypes(round, earlier)
 
     def client(self, number: int) -> Client:
         """A client with its trained model, as it is kept on this machine.
@@ -448,8 +438,8 @@ class Prototypes:
         round: which.
         labels, vectors: (k,) and (k, d) float32, the global ones as targets, scaled as clients get them; none where
             clients get prototypes of their own.
-        clients, client_labels, client_vectors: (n,), (n,), (n, d): who sent what, of which class; of the newest round
-            alone.
+        clients, client_labels, client_vectors: (n,), (n,), (n, d): who sent what, of which class; none of an earlier
+            round, unless the run keeps all.
     """
 
     round: int
@@ -479,6 +469,22 @@ class Report:
     def _repr_html_(self) -> str:
         page = html.escape(self.path.read_text("utf-8"), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:40em;border:0"></iframe>'
+
+
+def _prototypes(number: int, tensors: Mapping[str, torch.Tensor]) -> Prototypes:
+    """Of a round's tensors, of which some may be missing."""
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    nothing = np.zeros(0, dtype=np.int64)
+    width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
+    empty = np.zeros((0, width), dtype=np.float32)
+    return Prototypes(
+        round=number,
+        labels=arrays.get("labels", nothing),
+        vectors=arrays.get("vectors", empty).astype(np.float32),
+        clients=arrays.get("local/clients", nothing),
+        client_labels=arrays.get("local/labels", nothing),
+        client_vectors=arrays.get("local/vectors", empty).astype(np.float32),
+    )
 
 
 def _table(title: str, rows: Mapping[str, object]) -> str:

@@ -120,7 +120,9 @@ def run(
         on_round: called after every round, when its checkpoint is written, with figures by the names of the columns of
             `Run.rounds`, and `of_round`: the accuracies are those of the models that the round before left. Returning
             False ends the run. What is not measured in a round is missing, or not a number.
-        quiet: no progress, and no warnings either.
+        quiet: no progress, and no warnings either. Without it a terminal or a notebook shows a bar; elsewhere the
+            logger `protosphere-progress` has a line a round, and one with the outcome, which go to stderr where
+            `logging` was not told of another place.
         settings: more settings, by their names.
         more: settings as keywords, above those.
 
@@ -158,17 +160,17 @@ def run(
             return on_round(figures) if on_round is not None else None
 
         try:
-            return Run(
-                run_in_process(
-                    run_plan.run_config,
-                    clients=run_plan.clients,
-                    workers=workers,
-                    show=progress.line,
-                    opened=opened,
-                    grid_of=GRIDS[engine],
-                    on_round=hear,
-                )
+            folder = run_in_process(
+                run_plan.run_config,
+                clients=run_plan.clients,
+                workers=workers,
+                show=progress.line,
+                opened=opened,
+                grid_of=GRIDS[engine],
+                on_round=hear,
             )
+            progress.ended(folder)
+            return Run(folder)
         except BaseException as error:
             _after(error, folders)
             raise
