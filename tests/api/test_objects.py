@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset, random_split
 
 import protosphere
+from protosphere.cli.new import TEMPLATES
 from protosphere.core.errors import ModelError
 from protosphere.own_objects import with_names
 from protosphere.prototypes.aggregation import aggregate
@@ -120,6 +121,35 @@ def test_a_method_is_an_object_or_one_of_its_halves():
 
     run = protosphere.run(Alone, "digits", **asked)
     assert run.summary["bytes"]["payload_up"] == 0
+
+
+CELL = """
+from protosphere.strategies.contract import Method, Objective, PullObjective
+
+class Broken(PullObjective):
+    def loss(self, state, batch, phase, round_number):
+        return Objective.loss(self, state, batch, phase, round_number).missing
+"""
+
+
+def test_a_method_of_a_notebook_s_cell_fails_by_its_line():
+    names = {"__name__": "__main__"}
+    exec(compile(CELL, "/tmp/ipykernel_7/cell.py", "exec"), names)
+    with pytest.raises(protosphere.RunError, match=r"AttributeError.*\(/tmp/ipykernel_7/cell.py, line 6\)"):
+        protosphere.run(names["Broken"], "digits", models="tiny_perceptron", clients=2, **QUICK)
+
+
+def test_the_settings_of_a_method_that_is_an_object_are_known_and_refused_by_name():
+    names = {"__name__": "cell"}
+    exec((TEMPLATES / "method.py").read_text(), names)
+    asked = {"dataset": "digits", "models": "tiny_perceptron", "clients": 2, **QUICK}
+    run = protosphere.run(names["METHOD"], **asked, mymethod__memory=0.9)
+    assert run.settings["mymethod.memory"] == 0.9
+    with pytest.raises(protosphere.SettingError, match=r"`mymethod.memory` is 1, but"):
+        protosphere.run(names["METHOD"], **asked, mymethod__memory=1)
+    # and together as one after the other
+    together = protosphere.run(names["METHOD"], **asked, mymethod__memory=0.9, engine="cohort")
+    assert together.rounds["loss"].tolist()[1:] == pytest.approx(run.rounds["loss"].tolist()[1:], rel=1e-4)
 
 
 def test_what_can_be_imported_is_named_by_that_and_goes_everywhere():
