@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from protosphere.core import plugins
+from protosphere.core import objects, plugins
 from protosphere.core.errors import ModelError, public, words_of
 from protosphere.models.small import FLAT, SMALL
 from protosphere.models.split import SplitModel, keep_layout, probe, split
@@ -222,6 +222,8 @@ def _user_callable(name: str) -> Callable[..., object]:
     try:
         plugin = plugins.load(name, USUAL)
     except ModelError as error:
+        if objects.is_object(name):
+            raise
         raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}", public("model-not-loaded")) from error
     if not callable(plugin):
         raise ModelError(

@@ -28,10 +28,11 @@ from protosphere.comparison.trials import cells, scaled_words
 from protosphere.comparison.vary import find_row, find_setting, varied
 from protosphere.comparison.vary import picture as varied_picture
 from protosphere.core.errors import SettingError
+from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
 from protosphere.names import Value, plain, setting, settings_of
 from protosphere.names import setting as setting_name
-from protosphere.own_objects import refuse_objects, with_names
+from protosphere.own_objects import with_names
 from protosphere.record.locations import results_root
 from protosphere.record.round import RunError
 from protosphere.results import Report, Run

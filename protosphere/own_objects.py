@@ -17,16 +17,13 @@ from torch import nn
 
 from protosphere.core import objects
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import shown
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import Method, Objective, PullObjective, ServerHalf
 
 Model = Callable[..., Any]
-NAMED = ("strategy", "models", "partition")
 LIBRARIES = ("protosphere", "torch", "builtins", "abc", "typing")
 # of a class, what is no part of what it does
 OF_PYTHON = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
-REMEDY = "put it into a file and name that, as in"
 
 
 class _Copies:
@@ -51,25 +48,6 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
         if value is not None and not isinstance(value, str):
             named[setting] = name_of(value)
     return named
-
-
-def refuse_objects(settings: Mapping[str, Any], what: str) -> None:
-    """Refuse names of objects where a run has processes of its own, which have no such objects.
-
-    Args:
-        what: has such processes, in words that begin the sentence.
-
-    Raises:
-        SettingError: names the setting, the object and the remedy.
-    """
-    for setting in NAMED:
-        for name in str(settings.get(setting, "")).split(","):
-            if objects.is_object(name):
-                usual = {"strategy": "./mine.py", "models": "./mine.py:NAME", "partition": "./mine.py:NAME"}[setting]
-                raise SettingError(
-                    f"setting `{setting}` is the object {shown(objects.label_of(name))}, which this process alone has, "
-                    f'but {what}; {REMEDY} {setting}="{usual}".'
-                )
 
 
 def _name_models(value: Any) -> Any:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from protosphere.arrays import data_of
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
+from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.launch.run_config import plan
 from protosphere.launch.unfinished_run import left_of
 from protosphere.names import Value, plain, settings_of
-from protosphere.own_objects import Model, refuse_objects, with_names
+from protosphere.own_objects import Model, with_names
 from protosphere.progress import Progress
 from protosphere.reports.frames import of_line
 from protosphere.results import Run

@@ -4,9 +4,14 @@ A name is `object:LABEL_DIGEST`; the digest is of what the object is made of, so
 same name. No other process has it.
 """
 
-from protosphere.core.errors import ModelError
+from collections.abc import Mapping
+from typing import Any
+
+from protosphere.core.errors import ModelError, SettingError
 
 MODULE = "object"
+# the settings that may name one, and how they name what a file holds
+FILES = {"strategy": "./mine.py", "models": "./mine.py:NAME", "partition": "./mine.py:NAME"}
 _objects: dict[str, object] = {}
 
 
@@ -50,3 +55,21 @@ def find(name: str) -> object:
             "processes, put it into a file and name that, as in ./mine.py:NAME."
         )
     return _objects[name.partition(":")[2]]
+
+
+def refuse_objects(settings: Mapping[str, Any], what: str) -> None:
+    """Refuse names of objects where a run has processes of its own, which have no such objects.
+
+    Args:
+        what: has such processes, in words that go on from "but".
+
+    Raises:
+        SettingError: names the setting, the object and the remedy.
+    """
+    for setting, file in FILES.items():
+        for name in str(settings.get(setting, "")).split(","):
+            if is_object(name.strip()):
+                raise SettingError(
+                    f'setting `{setting}` is the object "{label_of(name)}", which the process that was given it alone '
+                    f'has, but {what}; put it into a file and name that, as in {setting}="{file}".'
+                )

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, TensorDataset, random_split
 import protosphere
 from protosphere.cli.new import TEMPLATES
 from protosphere.core.errors import ModelError
+from protosphere.launch.run_config import plan
 from protosphere.own_objects import with_names
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.strategies.contract import (
@@ -168,7 +169,10 @@ def test_what_can_be_imported_is_named_by_that_and_goes_everywhere():
             {"models": lambda: nn.Flatten(), "workers": 2},
             "2 workers are processes of their own; put it into a file",
         ),
-        ({"strategy": Method(Doubled, Plain), "workers": 2}, '"Doubled", which this process alone has'),
+        (
+            {"strategy": Method(Doubled, Plain), "workers": 2},
+            'the object "Doubled", which the process that was given it',
+        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(asked, words):
@@ -290,4 +294,8 @@ def test_an_object_of_another_process_is_none():
     with pytest.raises(ModelError, match=r"put it into a file and name that, as in \./mine.py:NAME"):
         plugins.load("object:Net_00000000", "model")
     assert not plugins.ran_here("object:Net_00000000")
+    with pytest.raises(protosphere.SettingError, match=r"clients of --superlink are on machines of their own; put it"):
+        plan(['models="tiny_cnn,object:Net_00000000"'], remote=True)
+    with pytest.raises(protosphere.ModelError, match=r"another process.*\./mine.py:NAME\.$"):
+        plan(['models="tiny_cnn,object:Net_00000000"'], clients=2)
     assert plugins.stem("object:make_mlp_00000000") == "make_mlp"
