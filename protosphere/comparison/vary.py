@@ -141,7 +141,7 @@ def picture(comparison: Comparison, frame: pd.DataFrame, row: str, setting: str,
     seeds = len(comparison.seeds)
     over_seeds = f"mean of {seeds} seeds, bars: their standard deviation" if seeds > 1 else "of one seed"
     caption = (
-        f"Test accuracy by the values of {setting}, {over_seeds}. Dashed: methods that do not read it. All values are "
+        f"Test accuracy by the values of {setting}, {over_seeds}. Dashed: methods without these values. All values are "
         "shown, so the highest point is no choice that was made without the test samples."
     )
     rows = [
