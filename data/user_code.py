@@ -79,34 +79,74 @@ def read_code(code: OwnCode, class_names: tuple[str, ...] = ()) -> Arrays:
         DataError: it fails, or gives something else.
     """
     result = code()
-    parts: list[Any] = list(result) if isinstance(result, tuple) else [result]
-    if len(parts) not in (1, 2) or not all(hasattr(part, "__getitem__") and hasattr(part, "__len__") for part in parts):
-        raise _make_return_error(
-            code, _DATASET, f"gives a {type(result).__name__}, but not a Dataset or a pair of them"
-        )
-    arrays: dict[str, Any] = {}
-    for part, end in zip(parts, ("", "_test"), strict=False):
-        rows = [_item(code, part, row) for row in range(len(part))]
-        if len({(x.shape, x.dtype) for x, _ in rows}) > 1:
-            raise _make_return_error(code, _DATASET, "gives items of several shapes or types")
-        if not rows:
-            raise _make_return_error(code, _DATASET, "gives a Dataset without items")
-        arrays["x" + end] = np.stack([x for x, _ in rows])
-        arrays["y" + end] = np.array([y for _, y in rows])
-    names = class_names or tuple(str(name) for name in getattr(parts[0], "classes", ()))
+    try:
+        arrays = read_items(list(result) if isinstance(result, tuple) else [result])
+    except DatasetError as error:
+        raise _make_return_error(code, _DATASET, f"gives {error}") from error.__cause__
+    names = class_names or tuple(arrays.pop("classes", np.array([])).tolist())
     return arranged(code.name, arrays, names)
 
 
-def _item(code: OwnCode, part: Any, row: int) -> tuple[np.ndarray, int]:
+def rows_of(datasets: Sequence[Any]) -> dict[str, np.ndarray]:
+    """`read_items`, for datasets that somebody gives as objects.
+
+    Raises:
+        DataError: what is no Dataset, or an item that cannot be used.
+    """
+    try:
+        return read_items(datasets)
+    except DatasetError as error:
+        raise DataError(
+            f"the setting `dataset` is given {error}: give {_DATASET[1]}; a transform of its own makes items of one "
+            "shape, and the path of a folder is read a row at a time.",
+            public("user-code"),
+        ) from error.__cause__
+
+
+class DatasetError(ValueError):
+    """What is wrong with a Dataset, in words that go on from "gives "."""
+
+
+def read_items(datasets: Sequence[Any]) -> dict[str, np.ndarray]:
+    """A Dataset, or one of training and one of test rows, read once in its order: `x`, `y`, perhaps `x_test`, `y_test`,
+    and `classes` where the first has names of them."""
+    if len(datasets) not in (1, 2):
+        raise DatasetError(f"a tuple of {len(datasets)} things, but not a Dataset or a pair of them")
+    for part in datasets:
+        if not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
+            raise DatasetError(f"a {type(part).__name__}, but not a Dataset or a pair of them")
+    arrays: dict[str, np.ndarray] = {}
+    for part, end in zip(datasets, ("", "_test"), strict=False):
+        rows = [_item(part, row) for row in range(len(part))]
+        if len({(x.shape, x.dtype) for x, _ in rows}) > 1:
+            raise DatasetError("items of several shapes or types")
+        if not rows:
+            raise DatasetError("a Dataset without items")
+        arrays["x" + end] = np.stack([x for x, _ in rows])
+        arrays["y" + end] = np.array([y for _, y in rows])
+    # of a part of one, as `random_split` makes it
+    if hasattr(datasets[0][0][0], "getbands"):
+        # an image of PIL's has its channels last, however many they are
+        arrays["axes"] = np.array("NHWC" if arrays["x"].ndim == 4 else "NHW")
+    whole: Any = datasets[0] if hasattr(datasets[0], "classes") else getattr(datasets[0], "dataset", None)
+    if hasattr(whole, "classes"):
+        arrays["classes"] = np.array([str(name) for name in whole.classes])
+    return arrays
+
+
+def _item(part: Any, row: int) -> tuple[np.ndarray, int]:
     try:
         x, y = part[row]
+        if getattr(x, "mode", "") in ("P", "1"):
+            # of an image with a palette the numbers are no colours
+            x = x.convert("RGB" if x.mode == "P" else "L")
         x = x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
         number = int(y)
         if number != y:
             raise ValueError(f"its label is {y}, no whole number")
         return x, number
     except Exception as error:
-        raise _make_return_error(code, _DATASET, f"fails at item {row} ({type(error).__name__}: {error})") from error
+        raise DatasetError(f"a Dataset that fails at item {row} ({type(error).__name__}: {error})") from error
 
 
 def dealt_by_code(

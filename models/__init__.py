@@ -4,13 +4,14 @@ torchvision and transformers are imported only for their own models: a deploymen
 """
 
 import difflib
+import inspect
 from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import nn
 
-from protosphere.core import plugins
+from protosphere.core import objects, plugins
 from protosphere.core.errors import ModelError, public, words_of
 from protosphere.models.small import FLAT, SMALL
 from protosphere.models.split import SplitModel, keep_layout, probe, split
@@ -97,8 +98,8 @@ def build(
     Args:
         name: one of ours, a torchvision classifier constructor, `hf:<hub id or path>` (see `protosphere.models.text`),
             `package.module:callable` or `./file.py:callable` (`model` unless it is named), which is called as
-            callable(input_shape=, num_classes=, feature_dim=) and returns a SplitModel, or a backbone that
-            `protosphere.models.split.split` completes.
+            callable(input_shape=, num_classes=, feature_dim=), with those of the three that it has, and returns a
+            SplitModel, or a backbone that `protosphere.models.split.split` completes.
         input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts; any other
             for a callable, or a perceptron, which flattens it.
         feature_dim: d. num_classes: K.
@@ -198,7 +199,22 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
         from protosphere.models.vision import vision_backbone
 
         return partial(vision_backbone, name, input_shape)
-    return partial(_user_callable(name), input_shape=input_shape, num_classes=num_classes, feature_dim=feature_dim)
+    make = _user_callable(name)
+    return partial(
+        make, **_accepted(make, {"input_shape": input_shape, "num_classes": num_classes, "feature_dim": feature_dim})
+    )
+
+
+def _accepted(make: Callable[..., object], keywords: dict[str, object]) -> dict[str, object]:
+    """Those of the keywords that a callable has: a network of one size needs none of them."""
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):
+        return keywords
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return keywords
+    names = {parameter.name for parameter in parameters}
+    return {name: value for name, value in keywords.items() if name in names}
 
 
 def _user_callable(name: str) -> Callable[..., object]:
@@ -206,6 +222,8 @@ def _user_callable(name: str) -> Callable[..., object]:
     try:
         plugin = plugins.load(name, USUAL)
     except ModelError as error:
+        if objects.is_object(name):
+            raise
         raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}", public("model-not-loaded")) from error
     if not callable(plugin):
         raise ModelError(
@@ -240,7 +258,7 @@ def _remedy(name: str) -> str:
         return "use a text encoder, one that makes hidden states of token ids alone."
     if plugins.is_plugin(name):
         return (
-            "the callable must be importable where the client runs and take the keyword arguments "
+            "the callable must be importable where the client runs and need no arguments but the keywords "
             "input_shape, num_classes and feature_dim."
         )
     return "use larger images or another model."

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from protosphere.clients import Predictions as Predictions
     from protosphere.comparing import Comparison as Comparison
     from protosphere.comparing import compare as compare
+    from protosphere.drawing import Drawing as Drawing
     from protosphere.errors import DataError as DataError
     from protosphere.errors import Error as Error
     from protosphere.errors import ModelError as ModelError
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 PLACES = {
     "protosphere.running": ("run",),
     "protosphere.results": ("load", "Run", "Prototypes", "Report"),
+    "protosphere.drawing": ("Drawing",),
     "protosphere.clients": ("Client", "Predictions"),
     "protosphere.comparing": ("compare", "Comparison"),
     "protosphere.errors": (
@@ -51,6 +53,7 @@ __all__ = [
     "Client",
     "Comparison",
     "DataError",
+    "Drawing",
     "Error",
     "ModelError",
     "Predictions",

@@ -19,7 +19,8 @@ HEAD = """# The Python API
 Made from docstrings by `make api-docs`; change those. [tutorial.ipynb](tutorial.ipynb) shows it at work. The examples
 follow each other: `run` is always the newest one above. Settings, methods and models are the command line's, listed in
 [settings.md](settings.md) and by `protosphere settings`, `methods` and `models`. A `Value` of a setting is a number,
-true or false, text, a path, or a list of texts; an `Array` is numpy's; an `Entry` a name, or a mapping of settings.
+true or false, text, a path, or a list of texts; an `Array` is numpy's; an `Entry` a name, or a mapping of settings; a
+`Model` a torch module, or a class or function that makes one.
 """
 SECTIONS = ("Args", "Returns", "Raises", "Attributes")
 WIDTH = 100  # up to which a signature stands on one line

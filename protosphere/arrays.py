@@ -1,4 +1,4 @@
-"""Arrays that a user gives for a data set, as the file that every process of a run can open."""
+"""Arrays, or a torch Dataset, that a user gives for a data set, as the file that every process of a run can open."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -6,34 +6,41 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.home import home
 from protosphere.data.arrays import write_arrays
+from protosphere.data.user_code import rows_of
 from protosphere.names import Value
 
 KEYS = ("x", "y", "x_test", "y_test")
 WORDS = (str, os.PathLike)
 
 
-def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | None") -> Any:
-    """A data set's name or path as it is; of arrays the path of their file in PROTOSPHERE_HOME.
+def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any] | None") -> Any:
+    """A data set's name or path as it is; of arrays, or of what a Dataset gives, the path of their file in
+    PROTOSPHERE_HOME.
 
     Raises:
-        SettingError: what is neither names nor arrays.
-        DataError: arrays that are no data set.
+        SettingError: what is neither names nor arrays nor a Dataset.
+        DataError: arrays that are no data set, or a Dataset of which an item cannot be used.
     """
     if isinstance(dataset, Mapping):
         return _write(dataset)
     if dataset is None or isinstance(dataset, WORDS):
         return dataset
+    if isinstance(dataset, Dataset):
+        return _write(rows_of([dataset]))
     if not isinstance(dataset, tuple | list):
         raise SettingError(
-            f"dataset is a {type(dataset).__name__}, but it is a name, a path, or arrays as (x, y) or (x, y, x_test, "
-            "y_test); of a table or a torch Dataset give the path of its file."
+            f"dataset is a {type(dataset).__name__}, but it is a name, a path, arrays as (x, y) or (x, y, x_test, "
+            "y_test), or a torch Dataset with a length; of a table give the path of its file."
         )
     if dataset and all(isinstance(item, WORDS) for item in dataset):
         return dataset
+    if any(isinstance(part, Dataset) for part in dataset):
+        return _write(rows_of(dataset))
     if len(dataset) not in (2, 4):
         raise SettingError(
             f"dataset is {len(dataset)} arrays, but it is (x, y) or (x, y, x_test, y_test); a mapping of names can "
@@ -67,7 +74,9 @@ def array(name: str, values: Any) -> "np.ndarray[Any, np.dtype[Any]]":
 
 
 def is_arrays(dataset: object) -> bool:
-    """Whether it is arrays in a row, or by their names, and neither a name nor several."""
+    """Whether it is arrays in a row, or by their names, or a Dataset, and neither a name nor several."""
     if isinstance(dataset, Mapping):
         return "x" in dataset
+    if isinstance(dataset, Dataset):
+        return True
     return isinstance(dataset, tuple | list) and not all(isinstance(item, WORDS) for item in dataset)

@@ -4,10 +4,10 @@ import html
 import io
 import os
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
@@ -19,17 +19,29 @@ from protosphere.comparison.figures import by_method, by_seed, every_difference,
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import from_table
-from protosphere.comparison.report import REPORT, write_all
+from protosphere.comparison.report import CAPTIONS, REPORT, picture_over, write_all
 from protosphere.comparison.resources import share
 from protosphere.comparison.reuse import reuse as take_finished
 from protosphere.comparison.sweep import Choice, swept, tuned
-from protosphere.comparison.trials import cells
+from protosphere.comparison.tables import grids, labels_for, latex
+from protosphere.comparison.trials import cells, scaled_words
+from protosphere.comparison.vary import find_row, find_setting, varied
+from protosphere.comparison.vary import picture as varied_picture
 from protosphere.core.errors import SettingError
+from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
 from protosphere.names import Value, plain, setting, settings_of
+from protosphere.names import setting as setting_name
+from protosphere.own_objects import with_names
 from protosphere.record.locations import results_root
 from protosphere.record.round import RunError
 from protosphere.results import Report, Run
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+    from protosphere.drawing import Drawing
+    from protosphere.reports.pictures import Picture
 
 Entry = str | Mapping[str, Value]
 USUAL_DATA = ("digits",)
@@ -46,11 +58,12 @@ def compare(
     partitions: Sequence[Mapping[str, Value]] = (),
     seeds: Sequence[int] = (0, 1, 2),
     *,
-    dataset: "Value | Mapping[str, Any] | Sequence[Any]" = "",
+    dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any]" = "",
     metric: str | Sequence[str] = "headline",
     target: float | None = None,
     baseline: str = "",
     sweep: Mapping[str, Sequence[Value]] | None = None,
+    vary: Mapping[str, Sequence[Value]] | None = None,
     equal_steps: bool = False,
     reuse: bool = False,
     jobs: int | None = None,
@@ -90,6 +103,8 @@ def compare(
         target: an accuracy in (0, 1] up to which bytes are counted.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
         sweep: settings of methods, each with values to choose from on validation rows, in each row for itself.
+        vary: settings of methods, each with values that stand side by side, one setting at a time, for
+            `Comparison.plot_varied`.
         equal_steps: scale the epochs of each method so that all take as many gradient steps a round.
         reuse: take finished runs of the same settings from the results folder.
         jobs: runs at a time; None for what the machine holds.
@@ -108,27 +123,25 @@ def compare(
     """
     for name, entries in {"methods": methods, "partitions": partitions, "seeds": seeds}.items():
         _refuse_single(name, entries)
-    if sweep is not None and not isinstance(sweep, Mapping):
-        raise SettingError(f"sweep is {shown(sweep)}, but it is a mapping of settings to lists of values.")
-    for name, values in (sweep or {}).items():
-        _refuse_single(f"sweep of {name}", values)
+    tried = {"sweep": _values("sweep", sweep), "vary": _values("vary", vary)}
     jobs = plain(jobs)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
+    common_settings = _nameable(settings_of(settings, more))
     table = {
-        "methods": [_label_entry(entry) for entry in methods],
+        "methods": [_label_entry(_method_entry(entry)) for entry in methods],
         "datasets": _data(datasets, dataset),
         "partitions": [_label_entry(entry) for entry in partitions],
         "seeds": [plain(seed) for seed in seeds],
         "metric": metric if isinstance(metric, str) else list(metric),
         "target": target,
         "baseline": baseline,
-        "sweep": {setting(name): [plain(value) for value in values] for name, values in (sweep or {}).items()},
+        **tried,
         "equal-steps": equal_steps,
-        "settings": settings_of(settings, more),
+        "settings": common_settings,
     }
     comparison = from_table("comparison", table)
-    comparison = swept(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
+    comparison = swept(varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets))))
     planned = cells(comparison, {}, {})
     machine = replace(share(planned, jobs=jobs, in_process=True), reports=reports)
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
@@ -281,6 +294,70 @@ class Comparison:
         """The comparison with each swept method once, the frame of its finished cells, and what was chosen."""
         return tuned(self._comparison, figures_of(self._comparison_folder, self._comparison, self._cells))
 
+    def to_latex(self, label: str = "", caption: str = "", table: str = "accuracy") -> str:
+        r"""A table for a paper, in the form of the LaTeX package booktabs; table.tex holds all of them.
+
+        >>> r"\label{tab:spiral}" in found.to_latex(label="tab:spiral")
+        True
+
+        Args:
+            label: for \ref; "" for one of the comparison's name and the table's, such as tab:spiral-accuracy.
+            caption: as LaTeX reads it, so that a percent sign has its backslash; "" for what the report says over it.
+            table: `accuracy`, `differences`, `gains` (what an exchange adds), `sweep` or `cost`.
+
+        Raises:
+            SettingError: the comparison has no such table.
+        """
+        once, frame, choices = self._tidy()
+        tables = {grid.kind: grid for grid in grids(once, scaled_words(self._cells), frame, choices)}
+        if table not in tables:
+            raise SettingError(f"table is {shown(table)}, but {self.folder.name} has {', '.join(tables)}.")
+        labels = [label] if label else labels_for([tables[table]], self._comparison.name)
+        return latex([tables[table]], labels, caption)
+
+    def plot(self, over: str = "rounds", row: str = "") -> "Drawing":
+        """Every method's accuracy over the rounds, with the standard deviation over the seeds as a band.
+
+        >>> found.plot().axes[0].get_xlabel()
+        'round'
+
+        Args:
+            over: `rounds`, or the `seconds` or `bytes` by then.
+            row: "" for the first.
+
+        Raises:
+            SettingError: there is no such row, or nothing in it to draw.
+        """
+        if over not in CAPTIONS:
+            raise SettingError(f"over is {shown(over)}, but it is {', '.join(CAPTIONS)}.")
+        once, frame, _ = self._tidy()
+        label = find_row(once, row)
+        return self._drawing(lambda: picture_over(once, frame, label, over, f"{over}"))
+
+    def plot_varied(self, setting: str = "", row: str = "") -> "Drawing":
+        """Accuracy by the values of a setting that is varied: a curve for each method that reads it, with the standard
+        deviation over seeds, and a dashed line for each that does not.
+
+        >>> tried = protosphere.compare(["local", "protonorm"], ["spiral"], seeds=[0], clients=2, rounds=1, quiet=True,
+        ...                             models="tiny_perceptron", spiral_points=50, vary={"protonorm.gamma": [1, 10]})
+        >>> tried.plot_varied().numbers["protonorm.gamma"].tolist()
+        ['', 1, 10]
+
+        Args:
+            setting: "" for the first. row: "" for the first.
+
+        Raises:
+            SettingError: nothing is varied, not this setting, or nothing is finished; there is no such row.
+        """
+        once, frame, _ = self._tidy()
+        name, label = find_setting(once, setting_name(setting)), find_row(once, row)
+        return self._drawing(lambda: varied_picture(once, frame, label, name, f"vary-{name}"))
+
+    def _drawing(self, make: "Callable[[], Picture | str]") -> "Drawing":
+        from protosphere.drawing import drawing_of
+
+        return drawing_of(make, self.folder.name)
+
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.
 
@@ -296,6 +373,15 @@ class Comparison:
     def _repr_html_(self) -> str:
         table_html: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
         return f"{table_html}<p>{html.escape(self.folder.name)}</p>"
+
+
+def _values(name: str, table: Mapping[str, Sequence[Value]] | None) -> dict[str, list[Any]]:
+    """Settings with lists of values, as a comparison's file would have them."""
+    if table is not None and not isinstance(table, Mapping):
+        raise SettingError(f"{name} is {shown(table)}, but it is a mapping of settings to lists of values.")
+    for key, values in (table or {}).items():
+        _refuse_single(f"{name} of {key}", values)
+    return {setting(key): [plain(value) for value in values] for key, values in (table or {}).items()}
 
 
 def _refuse_single(name: str, entries: object) -> None:
@@ -334,6 +420,21 @@ def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
             entry["dataset"] = data_of(entry["dataset"])
         entries.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
     return entries
+
+
+def _method_entry(entry: Any) -> Any:
+    """A method's entry with the name of a `Method` that can be imported in its place."""
+    if isinstance(entry, str):
+        return entry
+    if not isinstance(entry, Mapping):
+        entry = {"strategy": entry}
+    return _nameable(dict(entry)) if "strategy" in entry else entry
+
+
+def _nameable(settings: dict[str, Any]) -> dict[str, Any]:
+    named = with_names(settings)
+    refuse_objects(named, "a comparison has a process for each run")
+    return named
 
 
 def _entry(item: Entry) -> Any:

@@ -1,5 +1,7 @@
-"""How far a run is, while Python waits for it: rich's bar on a terminal, a bar of its own in a notebook's cell."""
+"""How far a run is, while Python waits for it: rich's bar on a terminal, a bar of its own in a notebook's cell, else a
+line a round through `logging`."""
 
+import logging
 import sys
 import warnings
 from collections.abc import Mapping
@@ -8,10 +10,15 @@ from types import TracebackType
 from typing import Any
 
 from protosphere.cli.display import Display
+from protosphere.core.plugins import stem
 from protosphere.core.text import duration
+from protosphere.data.domains import short_name
+from protosphere.record.folder import RunFolder
 from protosphere.reports.page import element
 
 WARNING = "warning: "
+# not below "protosphere", whose lines are kept from other handlers while a run is on
+LOGGER = "protosphere-progress"
 
 
 class Progress:
@@ -25,11 +32,14 @@ class Progress:
         self._quiet = quiet
         self._display = None if quiet or not sys.stdout.isatty() else Display()
         self._cell = None if quiet or not _in_notebook() else _Cell()
+        self._log = None if quiet or self._display or self._cell else _Log()
 
     def __enter__(self) -> "Progress":
         if self._display is not None:
             self._display.__enter__()
             self._display.stage("reading settings and data")
+        if self._log is not None:
+            self._log.begin()
         return self
 
     def __exit__(
@@ -39,6 +49,8 @@ class Progress:
             self._display.__exit__(kind, error, trace)
         if self._cell is not None:
             self._cell.end(kind is None)
+        if self._log is not None:
+            self._log.end()
 
     def opened(self, folder: Path) -> None:
         """The run has a folder."""
@@ -60,6 +72,69 @@ class Progress:
         """A round is finished."""
         if self._cell is not None:
             self._cell.show(figures, rounds)
+        if self._log is not None:
+            self._log.line(_round_words(figures, rounds))
+
+    def ended(self, folder: Path) -> None:
+        """The run has come to its end."""
+        if self._display is not None:
+            self._display.line(_headline_words(folder))
+        if self._log is not None:
+            self._log.line(_headline_words(folder))
+
+
+class _Log:
+    """Lines of a logger. Where nobody has said what becomes of such lines, they go to stderr."""
+
+    def __init__(self) -> None:
+        self._logger = logging.getLogger(LOGGER)
+        self._handler: logging.Handler | None = None
+        self._level = self._logger.level
+
+    def begin(self) -> None:
+        if not self._logger.hasHandlers():
+            self._handler = logging.StreamHandler(sys.stderr)
+            self._logger.addHandler(self._handler)
+            self._logger.setLevel(logging.INFO)
+
+    def line(self, message: str) -> None:
+        self._logger.info(message)
+
+    def end(self) -> None:
+        if self._handler is not None:
+            self._logger.removeHandler(self._handler)
+            self._logger.setLevel(self._level)
+            self._handler = None
+
+
+def _round_words(figures: Mapping[str, Any], rounds: int) -> str:
+    """`round 3/20: 88.4 % after round 2, loss 0.412, 1.2 s`; what was not measured is left out."""
+    parts = []
+    accuracy, loss, seconds = (figures.get(name) for name in ("accuracy", "loss", "seconds"))
+    # not a number where nothing was measured
+    if accuracy is not None and accuracy == accuracy:
+        parts.append(f"{100 * accuracy:.1f} % after round {figures['of_round']}")
+    if loss is not None and loss == loss:
+        parts.append(f"loss {loss:.3g}")
+    if seconds is not None:
+        parts.append(f"{seconds:.1f} s")
+    done = f"round {figures['round']}/{rounds}"
+    return f"{done}: {', '.join(parts)}" if parts else done
+
+
+def _headline_words(folder: Path) -> str:
+    """The outcome in a line, as summary.json has it."""
+    summary = RunFolder(folder).summary()
+    headline = summary["headline"]
+    accuracy, of_round = headline.get("accuracy"), headline.get("of_round")
+    what = f"{stem(summary['strategy'])} on {short_name(summary['dataset'])}"
+    if accuracy is None:
+        return f"{what}: no test accuracy was measured; results: {folder}"
+    where = "" if of_round is None else f" after round {of_round}"
+    return (
+        f"{what}: {100 * accuracy:.1f} % test accuracy by {headline['rule']}, {headline['figure']}{where}, "
+        f"{headline['clients']} clients; results: {folder}"
+    )
 
 
 class _Cell:

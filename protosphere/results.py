@@ -2,13 +2,15 @@
 
 import html
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from protosphere.clients import Array, Client
 from protosphere.core.errors import SettingError
@@ -17,13 +19,25 @@ from protosphere.core.settings import shown
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.record.locations import find_run, results_root
-from protosphere.reports import canvas, frames
-from protosphere.reports.pictures import draw_accuracy
+from protosphere.reports import frames
+from protosphere.reports.confusions import confusion_matrices
+from protosphere.reports.curves import ORDERS, clients_over_rounds, loss_over_rounds
+from protosphere.reports.label_distribution import holdings
+from protosphere.reports.maps import angles, partition_map, prototype_map, separation_over_rounds
+from protosphere.reports.pictures import (
+    PICTURES,
+    Picture,
+    accuracy_by_model,
+    accuracy_over_bytes,
+    accuracy_over_rounds,
+    time_by_part,
+)
 from protosphere.reports.report import write_report
 from protosphere.reports.results import Results, read_results
+from protosphere.reports.trajectories import motion
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from protosphere.drawing import Drawing
 
 
 def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "", trust: bool = False) -> "Run":
@@ -152,13 +166,18 @@ class Run:
         return frames.over_clients(results.lines, results.roster, results.rule)
 
     def prototypes(self, round: int | None = None) -> "Prototypes":
-        """The prototypes of the newest round that had any, up and down, or the global ones of an earlier round.
+        """The prototypes of the newest round that had any, up and down, or of an earlier round.
 
         A run keeps the clients' own of its newest round alone, and the global ones of up to fifty rounds, rounded to
-        float16.
+        float16. With the setting `keep_prototypes="all"` it keeps both of every round as they were: for n clients with
+        k classes each 4nkd bytes a round.
 
         >>> protosphere.load(again.folder).prototypes().vectors.shape
         (6, 64)
+        >>> kept = protosphere.run("fedproto", "spiral", clients=2, rounds=3, models="tiny_perceptron",
+        ...                        spiral_points=50, keep_prototypes="all")
+        >>> [sorted(set(kept.prototypes(number).clients.tolist())) for number in (1, 2, 3)]
+        [[0, 1], [0, 1], [0, 1]]
 
         Args:
             round: which round's; None for the newest that is kept.
@@ -171,32 +190,17 @@ class Run:
             raise SettingError(
                 f"{self.folder} keeps no prototypes: its method exchanges none, or no round is finished."
             )
-        if round is not None and round != about["round"]:
-            return self._earlier(round, about["round"])
-        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-        nothing = np.zeros(0, dtype=np.int64)
-        width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
-        empty = np.zeros((0, width), dtype=np.float32)
-        return Prototypes(
-            round=about["round"],
-            labels=arrays.get("global/labels", nothing),
-            vectors=arrays.get("global/vectors", empty),
-            clients=arrays.get("local/clients", nothing),
-            client_labels=arrays.get("local/labels", nothing),
-            client_vectors=arrays.get("local/vectors", empty),
-        )
-
-    def _earlier(self, round: int, newest: int) -> "Prototypes":
-        """The global prototypes of a round before the newest."""
-        earlier = snapshots.kept(self.folder)
-        if round not in earlier:
-            numbers = ", ".join(map(str, sorted({*earlier, newest})))
+        if round is None or round == about["round"]:
+            return _prototypes(about["round"], {n.removeprefix("global/"): tensor for n, tensor in tensors.items()})
+        rounds = snapshots.kept_rounds(self.folder)
+        earlier = snapshots.load(self.folder, round) if round in rounds else {}
+        if not earlier:
+            numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
             raise SettingError(
-                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}."
+                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}; "
+                'keep-prototypes = "all" keeps those of every round.'
             )
-        labels, vectors = (tensor.numpy() for tensor in earlier[round])
-        nothing, vectors = np.zeros(0, dtype=np.int64), vectors.astype(np.float32)
-        return Prototypes(round, labels, vectors, nothing, nothing, vectors[:0])
+        return _prototypes(round, earlier)
 
     def client(self, number: int) -> Client:
         """A client with its trained model, as it is kept on this machine.
@@ -234,27 +238,160 @@ class Run:
         """
         return Report(write_report(self.folder, self._trust))
 
-    def plot_accuracy(self) -> "Figure":
+    def plot_accuracy(self) -> "Drawing":
         """Test accuracy over rounds by the run's rule: mean, spread and worst client, the floor, the selected round.
 
         >>> run.plot_accuracy().axes[0].get_xlabel()
         'round'
 
         Returns:
-            A matplotlib figure of its own, for `savefig`; a notebook shows it.
+            A matplotlib figure with `numbers` and `save`, see `Drawing`; a notebook shows it. So do all that follow.
 
         Raises:
-            SettingError: as `summary`, or there is no accuracy to draw.
+            SettingError: as `summary`, or there is nothing to draw; so do all that follow.
         """
-        from protosphere.drawing import Drawing
+        return self._drawing(lambda: accuracy_over_rounds(self._results))
 
+    def plot_bytes(self) -> "Drawing":
+        """The same mean accuracy over the megabytes that were sent by then, as payload and on the wire."""
+        return self._drawing(lambda: accuracy_over_bytes(self._results))
+
+    def plot_loss(self) -> "Drawing":
+        """Training loss over rounds and its parts, the means over clients."""
+        return self._drawing(lambda: loss_over_rounds(self._results))
+
+    def plot_models(self) -> "Drawing":
+        """Every client's accuracy at the end, by its architecture."""
+        return self._drawing(lambda: accuracy_by_model(self._results))
+
+    def plot_clients(self, order: str = "worst") -> "Drawing":
+        """The accuracy of single clients over rounds, twenty of them.
+
+        Args:
+            order: `worst` first, or those with the fewest rows, `size`.
+        """
+        if order not in ORDERS:
+            raise SettingError(f"order is {shown(order)}, but it is {' or '.join(ORDERS)}.")
+
+        def make() -> Picture | str:
+            pictures = {picture.name: picture for _, picture in clients_over_rounds(self._results, order)}
+            return pictures.get(f"clients-{order}", "no client was evaluated, or none told its rows.")
+
+        return self._drawing(make)
+
+    def plot_confusion(self, whose: str = "all clients") -> "Drawing":
+        """What test rows were taken for in the last evaluation, by class; the setting `confusion` asks for it.
+
+        Args:
+            whose: of all clients, or of those of the architecture of this name.
+        """
+
+        def make() -> Picture | str:
+            pictures = dict(confusion_matrices(self._results, whose))
+            if whose in pictures:
+                return pictures[whose]
+            names = ", ".join(name for name, _ in confusion_matrices(self._results))
+            return f"whose is {shown(whose)}, but clients told of {names or 'nothing; set `confusion`'}."
+
+        return self._drawing(make)
+
+    def plot_partition(self) -> "Drawing":
+        """How many rows of each class each client holds."""
         results = self._results
-        if results.figure("accuracy").empty:
-            raise SettingError(f"{self.folder} has no accuracy by the rule {results.rule} that could be drawn.")
-        with canvas.figure(kind=Drawing) as drawn:
-            drawn.set_facecolor(canvas.GROUND)
-            draw_accuracy(drawn, results)
-            return drawn
+        return self._drawing(lambda: partition_map(holdings(results), [client["domain"] for client in results.roster]))
+
+    def plot_prototypes(self, round: int | None = None) -> "Drawing":
+        """Global and local prototypes in the plane of their two first principal components.
+
+        >>> protosphere.load(again.folder).plot_prototypes(1).name
+        'prototypes'
+
+        Args:
+            round: which round's, as in `prototypes`.
+        """
+        return self._drawing(lambda: prototype_map(self._results, *self._tensors(round)))
+
+    def plot_angles(self, round: int | None = None) -> "Drawing":
+        """The angles between all pairs of global prototypes, in degrees.
+
+        Args:
+            round: which round's, as in `prototypes`.
+        """
+        return self._drawing(lambda: angles(self._results, *self._tensors(round)))
+
+    def plot_separation(self) -> "Drawing":
+        """How far apart the global prototypes lie, over rounds: nearest pair, mean, and the bound."""
+        return self._drawing(lambda: separation_over_rounds(self._results, RunFolder(self.folder).prototypes()[0]))
+
+    def plot_prototype_paths(self) -> "Drawing":
+        """The ways of the global prototypes over the rounds that are kept, in one plane."""
+
+        def make() -> Picture | str:
+            moved = motion(self._results)
+            return moved[0] if moved is not None else "fewer than two rounds of global prototypes are kept."
+
+        return self._drawing(make)
+
+    def plot_time(self) -> "Drawing":
+        """Where the seconds of each round went: training, evaluation, server, messages."""
+        return self._drawing(lambda: time_by_part(self._results))
+
+    def save_figures(self, folder: str | os.PathLike[str] = "", formats: Sequence[str] = ("pdf",)) -> list[Path]:
+        """Write every figure that this run has to files.
+
+        >>> sorted({path.suffix for path in run.save_figures(formats=["pdf", "png"])})
+        ['.pdf', '.png']
+
+        Args:
+            folder: which is made; "" for `pictures` of the run's, where a report's have their SVG and CSV.
+            formats: of `svg`, `pdf`, `png` and, for the numbers, `csv`.
+
+        Returns:
+            The files.
+
+        Raises:
+            SettingError: as `summary`, another format, or the folder cannot be written.
+        """
+        from protosphere.drawing import refuse_formats
+
+        refuse_formats(formats)
+        place = Path(folder).expanduser() if folder else self.folder / PICTURES
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SettingError(f"the folder {place} cannot be made ({error.strerror}); give one of yours.") from None
+        if not self._results.lines:
+            return []
+        drawings: list[Drawing] = []
+        for plot in (
+            *(self.plot_accuracy, self.plot_loss, self.plot_bytes, self.plot_models, self.plot_clients),
+            *(self.plot_confusion, self.plot_partition, self.plot_prototypes, self.plot_angles),
+            *(self.plot_separation, self.plot_prototype_paths, self.plot_time),
+        ):
+            # a run without prototypes has no map of them
+            with suppress(SettingError):
+                drawings.append(plot())
+        return [drawing.save(place / f"{drawing.name}.{form}") for drawing in drawings for form in formats]
+
+    def _drawing(self, make: "Callable[[], Picture | str]") -> "Drawing":
+        from protosphere.drawing import drawing_of
+
+        return drawing_of(make, self.name)
+
+    def _tensors(self, round: int | None) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
+        """A round's prototypes as the report's pictures take them."""
+        tensors, about = RunFolder(self.folder).prototypes()
+        if round is None or not tensors or round == about["round"]:
+            return tensors, about
+        found = self.prototypes(round)
+        arrays = {"global/labels": found.labels, "global/vectors": found.vectors}
+        if len(found.clients):
+            arrays |= {"local/clients": found.clients, "local/labels": found.client_labels}
+            arrays["local/vectors"] = found.client_vectors
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, {
+            "round": found.round,
+            "clients": len(set(found.clients.tolist())),
+        }
 
     @property
     def _results(self) -> Results:
@@ -301,8 +438,8 @@ class Prototypes:
         round: which.
         labels, vectors: (k,) and (k, d) float32, the global ones as targets, scaled as clients get them; none where
             clients get prototypes of their own.
-        clients, client_labels, client_vectors: (n,), (n,), (n, d): who sent what, of which class; of the newest round
-            alone.
+        clients, client_labels, client_vectors: (n,), (n,), (n, d): who sent what, of which class; none of an earlier
+            round, unless the run keeps all.
     """
 
     round: int
@@ -332,6 +469,22 @@ class Report:
     def _repr_html_(self) -> str:
         page = html.escape(self.path.read_text("utf-8"), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:40em;border:0"></iframe>'
+
+
+def _prototypes(number: int, tensors: Mapping[str, torch.Tensor]) -> Prototypes:
+    """Of a round's tensors, of which some may be missing."""
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    nothing = np.zeros(0, dtype=np.int64)
+    width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
+    empty = np.zeros((0, width), dtype=np.float32)
+    return Prototypes(
+        round=number,
+        labels=arrays.get("labels", nothing),
+        vectors=arrays.get("vectors", empty).astype(np.float32),
+        clients=arrays.get("local/clients", nothing),
+        client_labels=arrays.get("local/labels", nothing),
+        client_vectors=arrays.get("local/vectors", empty).astype(np.float32),
+    )
 
 
 def _table(title: str, rows: Mapping[str, object]) -> str:

@@ -4,21 +4,28 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from protosphere.arrays import data_of
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
+from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.launch.run_config import plan
 from protosphere.launch.unfinished_run import left_of
 from protosphere.names import Value, plain, settings_of
+from protosphere.own_objects import Model, with_names
 from protosphere.progress import Progress
 from protosphere.reports.frames import of_line
 from protosphere.results import Run
 from protosphere.strategies import read_settings
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+    from protosphere.strategies.contract import Method, Objective, ServerHalf
 
 Engine = Literal["loop", "cohort"]
 # models are drawn from torch's global generator; a run may start another from on_round
@@ -27,9 +34,10 @@ GRIDS: Mapping[str, Callable[..., LocalGrid]] = {"loop": LocalGrid, "cohort": Co
 
 
 def run(
-    strategy: str = "",
-    dataset: "Value | Mapping[str, Any] | Sequence[Any]" = "",
+    strategy: "str | Method | type[ServerHalf] | type[Objective]" = "",
+    dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any]" = "",
     *,
+    models: "str | Model | Sequence[str | Model]" = "",
     clients: int | None = None,
     workers: int = 1,
     engine: Engine = "loop",
@@ -64,6 +72,25 @@ def run(
     >>> run.client(0).input_shape
     (5,)
 
+    Models are names, or classes, functions and torch modules of your own. A class or function is called with those of
+    the keywords `input_shape`, `num_classes` and `feature_dim` that it has, and gives a torch module, whose output is
+    brought to `feature-dim` values and gets a classifier; of a module that is given itself every client gets a copy:
+
+    >>> class Net(torch.nn.Module):
+    ...     def __init__(self, input_shape, feature_dim):
+    ...         super().__init__()
+    ...         self.layers = torch.nn.Sequential(torch.nn.Linear(*input_shape, feature_dim), torch.nn.ReLU())
+    ...     def forward(self, x):
+    ...         return self.layers(x)
+    >>> run = protosphere.run("local", (x, x[:, 0] > 0), clients=2, rounds=1, models=[Net, "tiny_perceptron"])
+    >>> [entry.rpartition("_")[0] for entry in (run.client(0).model, run.client(1).model)]
+    ['object:Net', 'tiny']
+
+    Objects are of this process. Where clients have processes of their own (`workers`, `compare`, a run over Flower or
+    Ray), put them into a file and name that, as in `models="./mine.py:Net"`; what a module that can be imported holds
+    is named by that, and goes everywhere. A run of objects is resumed, and a client's model opened, in a process that
+    was given the same objects.
+
     Whoever is told of rounds can end the run, which then is evaluated as if it had been asked for so many:
 
     >>> def twice(figures):
@@ -74,9 +101,16 @@ def run(
     ('on-round', 3)
 
     Args:
-        strategy: the method: a name, `./file.py`, or `package.module:NAME`; "" for the setting's default.
+        strategy: the method: a name, `./file.py`, or `package.module:NAME`; "" for the setting's default. Or a
+            `Method` of protosphere.strategies.contract; or a subclass of its `ServerHalf` or `Objective`, which takes
+            the other half from FedProto.
         dataset: a name, a hub id, or a path; a list of them are domains of one task. Or arrays: (x, y), (x, y, x_test,
-            y_test), or a mapping of these names with `classes`, `axes` and further columns (docs/data.md).
+            y_test), or a mapping of these names with `classes`, `axes` and further columns (docs/data.md). Or a torch
+            Dataset with a length, or (training, test) of them, whose items are a tensor, an array or an image of PIL's
+            and a whole number; each is read once, so that a random transform is drawn once. Clients get rows by the
+            setting `partition`.
+        models: names with commas, a class, a function, a torch module, or a list of these, dealt to clients in turn; ""
+            for the setting's default.
         clients: how many are simulated; None for the setting `clients`, or 10.
         workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
         engine: `loop` trains one client after the other, `cohort` those of one architecture together, by one worker.
@@ -87,7 +121,9 @@ def run(
         on_round: called after every round, when its checkpoint is written, with figures by the names of the columns of
             `Run.rounds`, and `of_round`: the accuracies are those of the models that the round before left. Returning
             False ends the run. What is not measured in a round is missing, or not a number.
-        quiet: no progress, and no warnings either.
+        quiet: no progress, and no warnings either. Without it a terminal or a notebook shows a bar; elsewhere the
+            logger `protosphere-progress` has a line a round, and one with the outcome, which go to stderr where
+            `logging` was not told of another place.
         settings: more settings, by their names.
         more: settings as keywords, above those.
 
@@ -102,13 +138,16 @@ def run(
         RunError: the run cannot go on; its last finished round can be resumed.
     """
     chosen_settings = settings_of(settings, more)
-    named = {"strategy": strategy, "dataset": data_of(dataset)}
-    chosen_settings |= settings_of(None, {name: value for name, value in named.items() if value})
+    named = {"strategy": strategy, "dataset": data_of(dataset), "models": models}
+    chosen_settings |= settings_of(None, {name: value for name, value in named.items() if _is_given(value)})
+    chosen_settings = with_names(chosen_settings)
     clients = plain(clients)
     _refuse_arguments(engine, workers, clients, on_round)
     folders: list[Path] = []
     with _ONE_AT_A_TIME, Progress(quiet) as progress:
         run_plan = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=chosen_settings)
+        if workers > 1:
+            refuse_objects(run_plan.run_config, f"{workers} workers are processes of their own")
         device_of(str(run_plan.run_config["device"]), "setting `device` is")
         rounds, rule = int(run_plan.run_config["rounds"]), read_settings(run_plan.run_config).inference
 
@@ -122,20 +161,25 @@ def run(
             return on_round(figures) if on_round is not None else None
 
         try:
-            return Run(
-                run_in_process(
-                    run_plan.run_config,
-                    clients=run_plan.clients,
-                    workers=workers,
-                    show=progress.line,
-                    opened=opened,
-                    grid_of=GRIDS[engine],
-                    on_round=hear,
-                )
+            folder = run_in_process(
+                run_plan.run_config,
+                clients=run_plan.clients,
+                workers=workers,
+                show=progress.line,
+                opened=opened,
+                grid_of=GRIDS[engine],
+                on_round=hear,
             )
+            progress.ended(folder)
+            return Run(folder)
         except BaseException as error:
             _after(error, folders)
             raise
+
+
+def _is_given(value: object) -> bool:
+    # of a module or a class nobody asks whether it is true
+    return value is not None and not (isinstance(value, str | list | tuple) and not value)
 
 
 def _refuse_arguments(engine: str, workers: int, clients: object, on_round: object) -> None:

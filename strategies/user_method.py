@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FunctionType
 from typing import Any, NoReturn
 
 import torch
@@ -75,6 +76,10 @@ def _list_files(strategy: str, method: Method) -> set[str]:
     ours = __name__.partition(".")[0] + "."
     loaded = [sys.modules.get(name) for name in modules if not name.startswith(ours)]
     files = {str(getattr(module, "__file__", "")) for module in loaded if module is not None}
+    for half in (method.objective, method.server):
+        if not half.__module__.startswith(ours):
+            # of a notebook's cell the module has no file, and the code has
+            files |= {member.__code__.co_filename for member in vars(half).values() if isinstance(member, FunctionType)}
     return files | ({str(Path(place).expanduser())} if plugins.is_file(strategy) else set())
 
 

@@ -29,6 +29,10 @@ SWEEP = (
     "Values of a method's setting to choose from, on validation samples: 'protonorm.gamma=3,10,30'; may be repeated, "
     "for all combinations."
 )
+VARY = (
+    "Values of a method's setting to show side by side, with a curve over them: 'protonorm.gamma=1,10,100'; may be "
+    "repeated, each varied by itself."
+)
 CPUS = "CPU cores of a client, with --flower (default: 1); of a run, with --ray (the setting `threads`)."
 GPUS = (
     "GPUs of a client, such as 0.25, with --flower (default: 0); of a run, with --ray (1 where there are any and "
@@ -54,6 +58,7 @@ def compare(
         str, option("The method that the others are compared with (default: `local`, else the first).", "NAME")
     ] = "",
     sweep: Annotated[list[str] | None, option(SWEEP, "SETTING=VALUES")] = None,
+    vary: Annotated[list[str] | None, option(VARY, "SETTING=VALUES")] = None,
     equal_steps: Annotated[
         bool,
         option("Scale each method's epochs so that all take as many gradient steps a round.", None, "--equal-steps"),
@@ -103,6 +108,7 @@ def compare(
     from protosphere.comparison.selection import chosen, listed, named
     from protosphere.comparison.sweep import swept
     from protosphere.comparison.trials import cells as cells_of
+    from protosphere.comparison.vary import varied
     from protosphere.launch.ray_cluster import cluster_at
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
@@ -113,7 +119,18 @@ def compare(
         end("--ray makes each run in one process of a cluster; it goes without --flower.")
     if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
         end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.")
-    choices = (file, preset, *narrowing.values(), target is not None, sweep, equal_steps, settings, data, scale != 1.0)
+    choices = (
+        file,
+        preset,
+        *narrowing.values(),
+        target is not None,
+        sweep,
+        vary,
+        equal_steps,
+        settings,
+        data,
+        scale != 1.0,
+    )
     if resume and any(choices):
         end("--resume goes on with a comparison as it was started: give it no file and no other choices.")
     try:
@@ -128,7 +145,8 @@ def compare(
             comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
             if equal_steps:
                 comparison = replace(comparison, equal_steps=True)
-            comparison = swept(named(comparison, overrides, sweep or []), sweep or [], overrides)
+            comparison = named(comparison, overrides, [*(sweep or []), *(vary or [])])
+            comparison = swept(varied(comparison, vary or [], overrides), sweep or [], overrides)
             cells = cells_of(comparison, overrides, _read_places(data or []), scale)
         if cluster:
             machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)

@@ -13,6 +13,7 @@ from protosphere.cli.doctor import doctor
 from protosphere.cli.export import export
 from protosphere.cli.help import Command, Group
 from protosphere.cli.lists import glossary, methods, models, presets, settings
+from protosphere.cli.new import app as new
 from protosphere.cli.predict import predict
 from protosphere.cli.privacy import privacy
 from protosphere.cli.report import report
@@ -52,6 +53,7 @@ app.command(
     epilog="""
         protosphere compare --methods fedproto,protonorm,local --seeds 0,1,2
         protosphere compare --preset protonorm-table1 --data cifar10=../cifar10 --scale 0.1
+        protosphere compare --methods local,protonorm --vary 'protonorm.gamma=1,10,100'
         protosphere compare mine.toml --metric 'classifier last-5' --target 0.8
         protosphere compare --resume latest
     """,
@@ -103,6 +105,7 @@ app.command("models", cls=Command, epilog="    protosphere models")(models)
 app.command("presets", cls=Command, epilog="    protosphere presets --search cifar")(presets)
 app.command("settings", cls=Command, epilog="    protosphere settings --search privacy")(settings)
 app.command("glossary", cls=Command, epilog="    protosphere glossary --search pool")(glossary)
+app.add_typer(new, name="new", epilog="    protosphere new method mymethod.py")
 app.command("doctor", cls=Command, epilog="    protosphere doctor")(doctor)
 
 

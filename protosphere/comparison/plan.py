@@ -61,7 +61,8 @@ class Entry:
     """One method, data set or partition of a comparison: its label in the tables, and the settings that make it.
 
     `base` is a preset of `protosphere run` that a data set starts from; `missing` says what to do without its data.
-    `of` is the label of the method that this is a variant of, see sweep.py.
+    `of` is the label of the method that this is a variant of, see sweep.py; `varied_of` that of the method which this
+    is with one setting `varied`, see vary.py.
     """
 
     label: str
@@ -69,6 +70,8 @@ class Entry:
     base: str = ""
     missing: str = ""
     of: str = ""
+    varied_of: str = ""
+    varied: RunConfig = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -111,7 +114,7 @@ class Comparison:
         target: the accuracy in (0, 1] to which bytes are counted; None for none.
         baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
         settings: common to all.
-        sweep: as its file has it, see sweep.py.
+        sweep, vary: as its file has them, see sweep.py and vary.py.
         equal_steps: whether every method gets as many gradient steps a round, see budget.py.
     """
 
@@ -128,6 +131,7 @@ class Comparison:
     note: str = ""
     baseline: str = ""
     sweep: dict[str, Any] = field(default_factory=dict)
+    vary: dict[str, Any] = field(default_factory=dict)
     equal_steps: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")

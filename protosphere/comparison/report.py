@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from protosphere.comparison import vary
 from protosphere.comparison.figures import as_csv, by_method, differences_csv, figures_of, spread
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
-from protosphere.comparison.tables import Grid, floor, grids, latex, markdown
+from protosphere.comparison.tables import Grid, floor, grids, labels_for, latex, markdown
 from protosphere.comparison.trials import Cell, not_default, scaled_words
 from protosphere.core.terms import TERMS
 from protosphere.core.text import one_line, own_version
@@ -76,7 +77,7 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
         CSV: as_csv(frame),
         DIFFERENCES: differences_csv(once, chosen),
         MARKDOWN: markdown(table_grids),
-        LATEX: latex(table_grids),
+        LATEX: latex(table_grids, labels_for(table_grids, comparison.name)),
         REPORT: _page(folder, comparison, cells, frame, table_grids, pictures),
     }
     return Written(table_grids, [write(folder.path / name, content) for name, content in contents.items()])
@@ -98,25 +99,36 @@ def _pictures(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Pic
     """Row -> its pictures."""
     pictures: dict[str, list[Picture]] = {}
     for number, row in enumerate(comparison.rows, start=1):
-        runs = by_method(frame, comparison, row.label)
-        curves_by_method = {method: curves(own["curve"].tolist()) for method, own in runs.items() if len(own)}
-        last = {method: curve["mean"].iloc[-1] for method, curve in curves_by_method.items() if len(curve)}
-        if not last:
-            continue
-        lowest = floor(frame, row.label)
-        ends = ", ".join(f"{method} {100 * mean:.1f} %" for method, mean in last.items())
-        pictures[row.label] = [
-            Picture(
-                f"row{number}-{kind}",
-                _draw(curves_by_method, kind, lowest.mean if lowest else None),
-                f"Accuracy over {kind} on {row.label}, at the end: {ends}.",
-                caption,
-                wide=kind == "bytes",
-                numbers=_numbers(curves_by_method, kind),
-            )
-            for kind, caption in CAPTIONS.items()
+        drawn = [
+            vary.picture(comparison, frame, row.label, setting, f"row{number}-vary-{setting}")
+            for setting in vary.settings_varied(comparison)
         ]
-    return pictures
+        drawn += [picture_over(comparison, frame, row.label, kind, f"row{number}-{kind}") for kind in CAPTIONS]
+        pictures[row.label] = [picture for picture in drawn if isinstance(picture, Picture)]
+    return {label: row_pictures for label, row_pictures in pictures.items() if row_pictures}
+
+
+def picture_over(comparison: Comparison, frame: pd.DataFrame, row: str, kind: str, name: str) -> Picture | str:
+    """Every method's accuracy over what it took by then; in words why there is none.
+
+    Args:
+        frame: of the finished cells. kind: of `CAPTIONS`. name: of the picture's files.
+    """
+    runs = by_method(frame, comparison, row)
+    curves_by_method = {method: curves(own["curve"].tolist()) for method, own in runs.items() if len(own)}
+    last = {method: curve["mean"].iloc[-1] for method, curve in curves_by_method.items() if len(curve)}
+    if not last:
+        return f"{row}: no run of it is finished."
+    lowest = floor(frame, row)
+    ends = ", ".join(f"{method} {100 * mean:.1f} %" for method, mean in last.items())
+    return Picture(
+        name,
+        _draw(curves_by_method, kind, lowest.mean if lowest else None),
+        f"Accuracy over {kind} on {row}, at the end: {ends}.",
+        CAPTIONS[kind],
+        wide=kind == "bytes",
+        numbers=_numbers(curves_by_method, kind),
+    )
 
 
 def _numbers(curves_by_method: Mapping[str, pd.DataFrame], kind: str) -> list[list[object]]:

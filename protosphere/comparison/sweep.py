@@ -6,7 +6,7 @@ tables it stands once, in each row with the values whose mean validation accurac
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
@@ -19,6 +19,8 @@ from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, nearest, shown
 from protosphere.strategies import load_method, settings_read
+
+OPTION = "--sweep"
 
 
 @dataclass(frozen=True)
@@ -62,25 +64,15 @@ def swept(
     Raises:
         SettingError: a sweep is none, no method reads its setting, or the methods of a row share it.
     """
-    sweeps = dict(_of_file(comparison.sweep)) | dict(map(_of_words, sweep_texts))
+    sweeps = values_of(comparison.sweep, sweep_texts, OPTION, "sweep")
     if not sweeps:
         return comparison
-    for name in sweeps:
-        if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
-            raise SettingError(
-                f"--sweep {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] or "
-                "rows of its values instead."
-            )
-    epochs = {name for entry in comparison.methods for name in load_method(str(entry.settings["strategy"])).epochs}
-    if comparison.equal_steps and (scaled := sorted(epochs & sweeps.keys())):
-        raise SettingError(
-            f"--sweep {scaled[0]}: --equal-steps sets the epochs of every method; leave one of them out."
-        )
+    refuse_of_a_row(comparison, sweeps, OPTION)
     methods: list[Entry] = []
     read: set[str] = set()
     setting_names: set[str] = set()
     for entry in comparison.methods:
-        settings = _read(comparison, entry, sweeps, overrides or {})
+        settings = read_by(comparison, entry, sweeps, overrides or {})
         setting_names |= settings
         method_sweeps = {
             name: values for name, values in sweeps.items() if name in settings and name not in entry.settings
@@ -95,7 +87,38 @@ def swept(
     return replace(comparison, methods=tuple(methods), baseline=comparison.baseline_label)
 
 
-def _read(
+def values_of(table: Mapping[str, Any], texts: Sequence[str], option: str, key: str) -> dict[str, list[Scalar]]:
+    """The settings that a comparison tries with their values, of its file and of the command line, which goes before.
+
+    Args:
+        table: as the file has it under `key`. texts: of the `option`, such as `protonorm.gamma=3,10,30`.
+
+    Raises:
+        SettingError: what is no setting with two values or more.
+    """
+    return dict(_of_file(table, key)) | dict(_of_words(text, option) for text in texts)
+
+
+def refuse_of_a_row(comparison: Comparison, settings: Iterable[str], option: str) -> None:
+    """Refuse to try values of what is no method's own.
+
+    Raises:
+        SettingError: the methods of a row share it, or --equal-steps decides it.
+    """
+    for name in settings:
+        if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
+            raise SettingError(
+                f"{option} {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] "
+                "or rows of its values instead."
+            )
+    epochs = {name for entry in comparison.methods for name in load_method(str(entry.settings["strategy"])).epochs}
+    if comparison.equal_steps and (scaled := sorted(epochs.intersection(settings))):
+        raise SettingError(
+            f"{option} {scaled[0]}: --equal-steps sets the epochs of every method; leave one of them out."
+        )
+
+
+def read_by(
     comparison: Comparison, entry: Entry, sweeps: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
 ) -> set[str]:
     """What a method reads in any row, by any choice of its own settings that are swept: they may decide it."""
@@ -131,23 +154,23 @@ def tuned(comparison: Comparison, frame: pd.DataFrame) -> tuple[Comparison, pd.D
     return replace(comparison, methods=tuple(methods.values())), once, choices
 
 
-def _of_words(text: str) -> tuple[str, list[Scalar]]:
+def _of_words(text: str, option: str) -> tuple[str, list[Scalar]]:
     name, sign, values = text.partition("=")
     try:
         listed: Any = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError:
         listed = None
-    return _sweep(name.strip() if sign else "", listed, f"--sweep is {text!r}")
+    return _sweep(name.strip() if sign else "", listed, f"{option} is {text!r}")
 
 
-def _of_file(table: Any, prefix: str = "") -> Iterator[tuple[str, list[Scalar]]]:
+def _of_file(table: Any, key: str, prefix: str = "") -> Iterator[tuple[str, list[Scalar]]]:
     if not isinstance(table, dict):
-        raise SettingError("`sweep` is a table: write [sweep] and a setting and the list of its values a line.")
+        raise SettingError(f"`{key}` is a table: write [{key}] and a setting and the list of its values a line.")
     for name, values in table.items():
         if isinstance(values, dict):
-            yield from _of_file(values, f"{prefix}{name}.")
+            yield from _of_file(values, key, f"{prefix}{name}.")
         else:
-            yield _sweep(prefix + name, values, f"`{prefix}{name}` in [sweep] is {shown(values)}")
+            yield _sweep(prefix + name, values, f"`{prefix}{name}` in [{key}] is {shown(values)}")
 
 
 def _sweep(name: str, values: Any, problem: str) -> tuple[str, list[Scalar]]:

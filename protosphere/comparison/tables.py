@@ -28,6 +28,7 @@ from protosphere.strategies.release import RULE
 FLOOR = "majority class"
 PAPER = "paper"
 NONE = "-"
+KINDS = ("accuracy", "differences", "gains", "sweep", "cost")
 DIGITS = 2  # of a percentage
 TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}",
@@ -48,8 +49,9 @@ class Shown:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table before it is written: the first entry of a line is its heading."""
+    """A table before it is written: the first entry of a line is its heading. `kind` is one of `KINDS`."""
 
+    kind: str
     title: str
     head: Sequence[str]
     lines: Sequence[Sequence[Shown]]
@@ -108,18 +110,34 @@ def markdown(grids: Sequence[Grid]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def latex(grids: Sequence[Grid]) -> str:
-    """Tables for `booktabs`, what stands out in \\textbf."""
+def latex(grids: Sequence[Grid], labels: Sequence[str] = (), caption: str = "") -> str:
+    """Tables for `booktabs`, what stands out in \\textbf.
+
+    Args:
+        labels: of each table for \\ref; none for no labels. caption: as LaTeX, in place of each one's own.
+    """
     parts = [r"% \usepackage{booktabs}"]
-    for grid in grids:
+    for number, grid in enumerate(grids):
         head, *rows = (
             " & ".join(map(_tex, line)) + r" \\" for line in [[Shown(name) for name in grid.head], *grid.lines]
         )
-        caption = " ".join(f"{_escape(sentence.rstrip('.'))}." for sentence in (grid.title, *grid.notes))
-        begin = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}"]
+        begin = [r"\begin{table}", r"\centering", rf"\caption{{{caption or _caption(grid)}}}"]
+        begin += [rf"\label{{{labels[number]}}}"] if labels else []
         begin += [rf"\begin{{tabular}}{{l{'r' * (len(grid.head) - 1)}}}", r"\toprule", head, r"\midrule"]
         parts.append("\n".join([*begin, *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
     return "\n\n".join(parts) + "\n"
+
+
+def labels_for(grids: Sequence[Grid], name: str) -> list[str]:
+    """`tab:digits-accuracy` of each table: the comparison's name in letters that a label may have, and the kind."""
+    plain_name = re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
+    return [f"tab:{plain_name}-{grid.kind}" if plain_name else f"tab:{grid.kind}" for grid in grids]
+
+
+def _caption(grid: Grid) -> str:
+    """Title and notes as sentences, each with a capital."""
+    sentences = (sentence.rstrip(".") for sentence in (grid.title, *grid.notes))
+    return " ".join(f"{_escape(sentence[:1].upper() + sentence[1:])}." for sentence in sentences)
 
 
 def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) -> Grid:
@@ -143,7 +161,7 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
         notes = [*notes, f"bold: differs from every other method (paired t-test, {100 * CONFIDENCE:g} %)"]
     metrics = ", ".join(map(str, comparison.metrics))
     title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
-    return _lay_out(title, columns, [*methods, FLOOR], notes, paper)
+    return _lay_out("accuracy", title, columns, [*methods, FLOOR], notes, paper)
 
 
 def _name(comparison: Comparison, row: str, metric: str) -> str:
@@ -159,7 +177,7 @@ def _differences(comparison: Comparison, notes: Sequence[str], frame: pd.DataFra
         f"({', '.join(map(str, comparison.metrics))}), seed by seed"
     )
     methods = [method.label for method in comparison.methods if method.label != comparison.baseline_label]
-    return _lay_out(title, columns, methods, [*notes, _interval_legend(comparison)])
+    return _lay_out("differences", title, columns, methods, [*notes, _interval_legend(comparison)])
 
 
 def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[str, str, str], Difference]) -> Grid:
@@ -178,7 +196,7 @@ def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[st
             "encoder-local uses the class shares of its client and encoder does not, so that under label skew the "
             "exchange adds more than this says"
         )
-    return _lay_out(title, columns, methods, [*notes, *legends])
+    return _lay_out("gains", title, columns, methods, [*notes, *legends])
 
 
 def _interval_legend(comparison: Comparison) -> str:
@@ -227,7 +245,7 @@ def _tabulate_sweep(comparison: Comparison, scaled: Sequence[str], choices: Sequ
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
     title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation samples in %"
     legend = "bold: chosen, in each row for itself; the test samples played no part"
-    return _lay_out(title, columns, names, [*scaled, legend])
+    return _lay_out("sweep", title, columns, names, [*scaled, legend])
 
 
 def _show_difference(difference: Difference | None) -> Shown:
@@ -262,7 +280,7 @@ def _costs(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) ->
         legends.append(f"to {100 * comparison.target:g} %: {meaning}")
     name = comparison.title or comparison.name
     title = f"{name}: cost of training: bytes, payload / wire, both directions, and gradient steps"
-    return _lay_out(title, columns, [method.label for method in comparison.methods], [*notes, *legends])
+    return _lay_out("cost", title, columns, [method.label for method in comparison.methods], [*notes, *legends])
 
 
 def _cost(runs: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
@@ -306,6 +324,7 @@ def _pair(sizes: pd.DataFrame) -> str:
 
 
 def _lay_out(
+    kind: str,
     title: str,
     columns: Mapping[str, Mapping[str, Shown]],
     methods: Sequence[str],
@@ -329,7 +348,7 @@ def _lay_out(
             head.append(PAPER)
             across.append([Shown(text) for text in printed[name]])
     lines = [[Shown(name), *line] for name, *line in zip(cells.index, *across, strict=True)]
-    return Grid(title, head, lines, notes)
+    return Grid(kind, title, head, lines, notes)
 
 
 def _tex(content: Shown) -> str:

@@ -1,4 +1,5 @@
-"""Somebody's own code, by name or by file: `package.module:NAME`, `./file.py` or `./file.py:NAME`.
+"""Somebody's own code, by name or by file: `package.module:NAME`, `./file.py` or `./file.py:NAME`; or an object that
+this process was given, `object:NAME` (objects.py).
 
 A file is loaded by its path, so that folders beside it may be called like ours.
 
@@ -16,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
+from protosphere.core import objects
 from protosphere.core.errors import ModelError, public, words_of
 from protosphere.core.home import home
 
@@ -47,7 +49,7 @@ def stem(name: str) -> str:
     path, attribute = parted(name)
     if is_file(name):
         return Path(path).stem
-    return attribute or name
+    return objects.label_of(name) if objects.is_object(name) else attribute or name
 
 
 def placeless(name: str) -> str:
@@ -57,11 +59,13 @@ def placeless(name: str) -> str:
 
 
 def digest(name: str) -> str:
-    """Of a file's content, in a few letters; "" of any other name.
+    """Of a file's content, or of an object, in a few letters; "" of any other name.
 
     Raises:
         ModelError: the file cannot be read.
     """
+    if objects.is_object(name):
+        return objects.digest_of(name)
     if not is_file(name):
         return ""
     return hashlib.blake2b(_content(Path(parted(name)[0]).expanduser()), digest_size=8).hexdigest()
@@ -76,6 +80,8 @@ def load(name: str, usual: str) -> object:
     Raises:
         ModelError: there is no such file, module or name, or it cannot be run; one sentence.
     """
+    if objects.is_object(name):
+        return objects.find(name)
     path, attribute = parted(name)
     try:
         module = _of_file(Path(path).expanduser()) if is_file(name) else importlib.import_module(path)
@@ -101,6 +107,8 @@ def load(name: str, usual: str) -> object:
 
 def ran_here(name: str) -> bool:
     """Whether this home has loaded what a name stands for, with the content that it has now. Nothing is run to tell."""
+    if objects.is_object(name):
+        return objects.is_kept(name)
     files = files_of(name)
     if not files:
         return False
@@ -110,6 +118,8 @@ def ran_here(name: str) -> bool:
 
 def is_here(name: str) -> bool:
     """Whether there is a file, or a module's package, that loading a name could run."""
+    if objects.is_object(name):
+        return objects.is_kept(name)
     path, _ = parted(name)
     if is_file(name):
         return Path(path).expanduser().exists()

@@ -202,6 +202,7 @@ class Settings(BaseModel):
     results_dir: str = ""
     resume: str = ""
     report: bool = True
+    keep_prototypes: Literal["some", "all"] = "some"
 
     tensorboard: bool = False
     wandb: bool = False
@@ -310,7 +311,7 @@ ENDS = frozenset({"rounds", "stop-patience"})
 MAY_DIFFER_ON_RESUME = frozenset(
     ENDS
     | {"start-timeout", "query-timeout", "round-timeout", "device", "state-memory", "results-dir", "resume"}
-    | {"tensorboard", "wandb", "mlflow", "report"}
+    | {"tensorboard", "wandb", "mlflow", "report", "keep-prototypes"}
 )
 
 

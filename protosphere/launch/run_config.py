@@ -10,6 +10,7 @@ from typing import Any
 
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
+from protosphere.core.objects import refuse_objects
 from protosphere.core.paths import is_path, listed
 from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown, without_gone
 from protosphere.data.partition_table import TABLE
@@ -201,6 +202,7 @@ def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
 
 def _for_others(run_config: RunConfig) -> Plan:
     """A run on other machines."""
+    refuse_objects(run_config, "clients of --superlink are on machines of their own")
     run = read_settings(run_config)
     refuse_foreign(run_config)
     if run.settings.membership:

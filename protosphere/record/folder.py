@@ -357,12 +357,21 @@ class RunFolder:
         with self._replacing("checkpoint.safetensors") as temporary:
             write_tensors(temporary, tensors, metadata)
 
-    def save_prototypes(self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, int]) -> None:
-        """The newest round's prototypes, global and local, for the report; and what there is to say of them."""
+    def save_prototypes(
+        self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, int], every: bool = False
+    ) -> None:
+        """The newest round's prototypes, global and local, for the report; and what there is to say of them.
+
+        Args:
+            every: whether those of all rounds stay, too, and not the global ones of some alone.
+        """
         with self._replacing("prototypes.safetensors") as temporary:
             write_tensors(temporary, tensors, {name: str(value) for name, value in about.items()})
         with _writing_to(self.path):
-            snapshots.keep(self.path, about["round"], dict(tensors))
+            if every:
+                snapshots.keep_whole(self.path, tensors, about)
+            else:
+                snapshots.keep(self.path, about["round"], dict(tensors))
 
     def prototypes(self) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """Inverse of `save_prototypes`; both empty where there are none.

@@ -1,7 +1,8 @@
 """Prototypes kept for the report: how far apart the global ones lie, a round's vectors, and the global ones by round.
 
 Over rounds: a file a round in `prototypes/` of the run's folder, float16, at most MOST_ROUNDS of them: every round at
-first, then every second, every fourth, so that they stay even."""
+first, then every second, every fourth, so that they stay even. With `keep-prototypes = "all"` every round's, as they
+were, and the clients' own beside them."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -109,16 +110,49 @@ def keep(folder: Path, round_number: int, tensors: dict[str, Tensor]) -> None:
         write_tensors(temporary, {"labels": tensors["global/labels"], "vectors": vectors}, {NAME: path.stem})
 
 
+def keep_whole(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int]) -> None:
+    """Keep a round's snapshot as it is, and those of all rounds before it.
+
+    Raises:
+        OSError, SafetensorError: it cannot be written. SettingError: the folder is a link.
+    """
+    place = own_folder(folder, FOLDER)
+    for old in place.glob("round-*.safetensors"):
+        if _round(old) > about["round"]:
+            old.unlink(missing_ok=True)
+    place.mkdir(exist_ok=True)
+    path = place / f"round-{about['round']:06d}.safetensors"
+    named = {name.removeprefix("global/"): tensor for name, tensor in tensors.items()}
+    with replacing(path) as temporary:
+        write_tensors(temporary, named, {NAME: path.stem, **{name: str(value) for name, value in about.items()}})
+
+
 def kept(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
-    """Round -> labels (k,), vectors (k, d) float64, by ascending round; a file that cannot be read is none."""
+    """Round -> labels (k,), vectors (k, d) float64 of the global prototypes, by ascending round, of an even part of
+    the rounds where there are many; a file that cannot be read is none."""
     prototypes_by_round = {}
-    for path in sorted((folder / FOLDER).glob("round-*.safetensors")):
-        try:
-            tensors, _ = read_tensors(path)
-            prototypes_by_round[_round(path)] = tensors["labels"], tensors["vectors"].double()
-        except (OSError, SafetensorError, KeyError):
-            continue
+    rounds = kept_rounds(folder)
+    step = step_of(max(rounds, default=0))
+    for number in rounds:
+        # below them all that were kept are, unless every round's were
+        tensors = {} if number % step else load(folder, number)
+        if "labels" in tensors and "vectors" in tensors:
+            prototypes_by_round[number] = tensors["labels"], tensors["vectors"].double()
     return prototypes_by_round
+
+
+def kept_rounds(folder: Path) -> list[int]:
+    """The rounds of which a file is there."""
+    return sorted(_round(path) for path in (folder / FOLDER).glob("round-*.safetensors"))
+
+
+def load(folder: Path, round_number: int) -> dict[str, Tensor]:
+    """A round's tensors: `labels` and `vectors` of the global prototypes, and of clients, where they were kept, those
+    that begin with `local/`; none of a file that cannot be read."""
+    try:
+        return read_tensors(folder / FOLDER / f"round-{round_number:06d}.safetensors")[0]
+    except (OSError, SafetensorError):
+        return {}
 
 
 def _round(path: Path) -> int:

@@ -15,6 +15,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -83,18 +84,34 @@ STYLE: dict[Any, Any] = {
 }
 
 
+# of `as_figures`: the figures so far, and of which class they are
+_taken: ContextVar["tuple[list[Figure], type[Figure]] | None"] = ContextVar("figures", default=None)
+
+
 @contextmanager
-def figure(size: tuple[float, float] = HALF, kind: "type[Figure] | None" = None) -> "Iterator[Figure]":
-    """An empty figure of so many inches, of `kind` if one is given, in the page's style, which holds while inside."""
+def as_figures(kind: "type[Figure]") -> "Iterator[list[Figure]]":
+    """While inside, what is drawn is of the class `kind`, and put into this list in place of being written as SVG."""
+    figures: list[Figure] = []
+    token = _taken.set((figures, kind))
+    try:
+        yield figures
+    finally:
+        _taken.reset(token)
+
+
+@contextmanager
+def figure(size: tuple[float, float] = HALF) -> "Iterator[Figure]":
+    """An empty figure of so many inches in the page's style, which holds while inside."""
     # matplotlib takes a second to import and, once a machine, several to look for fonts, which it says on the log
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
+    taken = _taken.get()
     with rc_context(STYLE), warnings.catch_warnings():
         # names may be in letters that only the browser's fonts have
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        yield (kind or Figure)(figsize=size, layout="constrained")
+        yield (taken[1] if taken else Figure)(figsize=size, layout="constrained")
 
 
 def number_cells(axes: "Axes", texts: Mapping[tuple[int, int], str], shades: Any, size: float = 8) -> None:
@@ -125,7 +142,10 @@ def colour_bar(image: Any, label: str, **look: Any) -> Any:
 
 
 def svg(drawn: "Figure") -> str:
-    """The figure as an SVG file's text; inside `figure`."""
+    """The figure as an SVG file's text; inside `figure`. Nothing is written inside `as_figures`."""
+    if (taken := _taken.get()) is not None:
+        taken[0].append(drawn)
+        return ""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     # savefig would lay it out by a whole drawing that it throws away

@@ -33,13 +33,17 @@ def _triples(results: Results) -> tuple[str, list[tuple[str, Sequence[Sequence[i
     return last.get("rule", ""), [(ALL, together(models.values())), *several] if models else []
 
 
-def confusion_matrices(results: Results) -> list[tuple[str, Picture]]:
-    """Of all clients, then of each architecture: its name, and its picture. Nothing where nobody told."""
+def confusion_matrices(results: Results, whose: str = "") -> list[tuple[str, Picture]]:
+    """Of all clients, then of each architecture: its name, and its picture. Nothing where nobody told.
+
+    Args:
+        whose: of these alone; "" for each.
+    """
     rule, triples_by_name = _triples(results)
     squares = [
         (name, triples) for name, triples in triples_by_name if all(predicted != OTHER for _, predicted, _ in triples)
     ]
-    chosen = squares[: MOST_MATRICES + 1]
+    chosen = [square for square in squares[: MOST_MATRICES + 1] if whose in ("", square[0])]
     if not chosen:
         return []
     names = cut_apart(results.class_names, 14)

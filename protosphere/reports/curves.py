@@ -58,9 +58,13 @@ def loss_over_rounds(results: Results) -> Picture | str:
     return Picture("loss", svg, f"Loss over rounds: {changes}.", caption, numbers=numbers)
 
 
-def clients_over_rounds(results: Results) -> list[tuple[str, Picture]]:
+def clients_over_rounds(results: Results, order: str = "") -> list[tuple[str, Picture]]:
     """Small multiples of the clients' own test accuracy by the primary rule, in each of two orders: what it is, and its
-    picture; nothing where no client was evaluated."""
+    picture; nothing where no client was evaluated.
+
+    Args:
+        order: of `ORDERS`, in that alone; "" for each.
+    """
     curves: dict[int, list[tuple[int, float]]] = {}
     for line in results.lines:
         if not line.get("evaluation"):
@@ -79,7 +83,9 @@ def clients_over_rounds(results: Results) -> list[tuple[str, Picture]]:
     }
     # of clients that withhold their rows there is one order alone
     chosen = list(ORDERS.items()) if any(rows.values()) else [("worst", ORDERS["worst"])]
-    return [(text, _draw_small(results, name, orders[name], curves, rows)) for name, text in chosen]
+    return [
+        (text, _draw_small(results, name, orders[name], curves, rows)) for name, text in chosen if order in ("", name)
+    ]
 
 
 def _draw_small(

@@ -242,6 +242,8 @@ def _map_caption(results: Results, about: dict[str, int], ours: Array, step: int
         if len(ours)
         else f"; {results.run.settings.strategy} has no global ones that all clients share.",
     ]
+    if not about.get("clients"):
+        sentences = [f"The global prototypes of round {about.get('round', '?')}, as targets."]
     if "mixtures" in results.run.exchange.kinds():
         sentences.append(" Of a mixture they are the means of its components.")
     if step > 1:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from protosphere.core.errors import SettingError
+from protosphere.core.objects import is_object
 from protosphere.core.plugins import stem
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import shown
@@ -193,6 +194,10 @@ def _page(
 
 
 def _without_code(results: Results) -> str:
+    if is_object(results.unknown):
+        return (
+            f"the report was made without the method {stem(results.unknown)}, an object of the process that had the run"
+        )
     return (
         f"the report was made without the method's code, {one_line(results.unknown, 200)}, which this "
         "PROTOSPHERE_HOME has not run itself; `protosphere report --trust` runs it"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from protosphere.core.errors import SettingError
+from protosphere.core.objects import is_object
 from protosphere.core.settings import Settings, check, shown, without_gone
 from protosphere.record.client_tables import FromTable
 from protosphere.record.figures import MAJORITY
@@ -141,7 +142,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
     settings = without_gone(saved_settings, is_finished=True)
     strategy = str(unpacked(settings).get("strategy", ""))
-    unknown = "" if trust else "".join(code for _, code in untrusted([("strategy", strategy)]))
+    unknown = "".join(code for _, code in untrusted([("strategy", strategy)]) if not trust or is_object(code))
     try:
         run = _without_method(settings, written, lines) if unknown else read_settings(settings)
     except SettingError as error:

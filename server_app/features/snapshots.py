@@ -34,4 +34,5 @@ class Snapshots(Feature):
         downloads = aggregation.downloads if prototypes is None else to_everyone(prototypes)
         if aggregation.uploads or prototypes is not None:
             tensors, counts = snapshot(aggregation.uploads, downloads, *half.scales)
-            self.folder.save_prototypes(tensors, {"round": aggregation.round, **counts})
+            every = self.run.settings.keep_prototypes == "all"
+            self.folder.save_prototypes(tensors, {"round": aggregation.round, **counts}, every)

@@ -25,6 +25,11 @@ QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points"
         ({"jobs": 0}, "SettingError", "0"),
         ({"baseline": "fedprot"}, "SettingError", "fedprot"),
         ({"sweep": {"protonorm__gamma": [1, 2]}}, "SettingError", "protonorm.gamma"),
+        ({"vary": {"protonorm__gamma": [1, 2]}}, "SettingError", "--vary protonorm.gamma"),
+        ({"methods": ["protonorm"], "vary": {"alpha": [1, 2]}}, "SettingError", "--vary alpha: the methods of a row"),
+        ({"methods": ["protonorm"], "vary": {"protonorm.gamma": 1}}, "SettingError", "vary of protonorm.gamma is 1"),
+        ({"methods": ["protonorm"], "vary": {"protonorm.gamma": [1, 0]}}, "SettingError", "`protonorm.gamma` is 0"),
+        ({"vary": 3}, "SettingError", "vary is 3"),
         ({"methods": "local"}, "SettingError", 'methods is "local"'),
         ({"datasets": "spiral"}, "SettingError", 'datasets is "spiral"'),
         ({"seeds": 3}, "SettingError", "seeds is 3"),
@@ -124,6 +129,50 @@ def test_a_sweep_is_chosen_on_validation_rows_and_finished_runs_are_taken():
     again = protosphere.compare(**asked, reuse=True)
     assert again.table().drop(columns="seconds").equals(found.table().drop(columns="seconds"))
     assert again.run("local").summary == found.run("local").summary
+
+
+@pytest.mark.integration
+def test_a_setting_that_is_varied_has_a_curve_of_its_runs(tmp_path):
+    found = protosphere.compare(
+        ["local", "protonorm"], ["spiral"], seeds=[0, 1], metric="final", vary={"protonorm__gamma": [1, 100]}, **QUICK
+    )
+    labels = ["local", "protonorm, gamma = 1", "protonorm, gamma = 100"]
+    assert found.table()["method"].tolist() == labels
+    assert found.chosen().empty
+    means = [
+        statistics.mean(found.run(label, seed).summary["rules"]["local-prototypes"]["final"] for seed in (0, 1))
+        for label in labels
+    ]
+    assert [found.run(label).settings["protonorm.gamma"] for label in labels[1:]] == [1, 100]
+    drawn = found.plot_varied()
+    assert drawn.numbers["mean (%)"].tolist() == pytest.approx([100 * mean for mean in means])
+    axes = drawn.axes[0]
+    assert (axes.get_xlabel(), axes.get_xscale()) == ("protonorm.gamma", "log")
+    (curve,) = [line for line in axes.lines if line.get_linestyle() == "-" and len(line.get_xdata()) == 2]
+    assert list(curve.get_xdata()) == [1, 100]
+    assert list(curve.get_ydata()) == pytest.approx([100 * mean for mean in means[1:]])
+    (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
+    assert set(dashed.get_ydata()) == {100 * means[0]}
+    assert (found.report().path.parent / "pictures" / "row1-vary-protonorm.gamma.svg").exists()
+    assert "Test accuracy by the values of protonorm.gamma" in found.report().path.read_text()
+    # it is in its folder, whoever reads it; and the curves over rounds are of the same runs
+    again = protosphere.Comparison(found.folder)
+    assert again.plot_varied("protonorm__gamma").numbers.equals(drawn.numbers)
+    assert again.plot("rounds").numbers["method"].unique().tolist() == labels
+    assert again.plot("bytes").save(tmp_path / "bytes.pdf").read_bytes().startswith(b"%PDF")
+    text = again.to_latex(label="tab:mine", caption=r"Mine, in \%")
+    assert r"\caption{Mine, in \%}" in text
+    assert text.count(r"\label{tab:mine}") == 1
+    assert f"{100 * means[0]:.2f}" in text
+    assert r"\label{tab:spiral-cost}" in again.to_latex(table="cost")
+    for wrong, words in (
+        (lambda: again.plot_varied("alpha"), 'setting is "alpha", but what is varied is protonorm.gamma'),
+        (lambda: again.plot_varied(row="moons"), 'row is "moons", but the rows are spiral'),
+        (lambda: again.plot("hours"), "over is"),
+        (lambda: again.to_latex(table="sweep"), "has accuracy, differences, cost"),
+    ):
+        with pytest.raises(protosphere.SettingError, match=words):
+            wrong()
 
 
 @pytest.mark.integration

@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 import protosphere
 from protosphere import api_docs
@@ -19,7 +20,7 @@ FIRST, COMPARE, REST = re.split(r"(?=^## `(?:compare|Error)`)", PAGE, flags=re.M
 def hold(text):
     """Run the examples of a page's part."""
     plain = re.sub(r"^```.*$", "", text, flags=re.MULTILINE)
-    names = {"np": np, "protosphere": protosphere}
+    names = {"np": np, "torch": torch, "protosphere": protosphere}
     test = doctest.DocTestParser().get_doctest(plain, names, "api.md", "docs/api.md", 0)
     assert test.examples
     found = doctest.DocTestRunner(verbose=False).run(test)

@@ -62,9 +62,9 @@ def test_names_and_values_of_settings(mapping, keywords, settings):
         ({"strategy": "protonrom"}, "SettingError", "protonrom"),
         ({"gamma": 3}, "SettingError", "`gamma`"),
         ({"rounds": 0}, "SettingError", "`rounds` is 0"),
-        ({"models": [1]}, "SettingError", "`models` is [1]"),
-        ({"models": nn.Linear(3, 3)}, "SettingError", "models='./mynet.py:NAME'"),
-        ({"models": ["tiny_cnn", nn.Linear]}, "SettingError", "models='./mynet.py:NAME'"),
+        ({"models": [1]}, "SettingError", "`models` has an object of type int"),
+        ({"models": nn.Linear(3, 3)}, "ModelError", "does not fit inputs of shape (2,)"),
+        ({"models": ["tiny_perceptron", nn.Linear]}, "ModelError", "missing 2 required positional arguments"),
         ({"models": "tiny_nothing"}, "ModelError", "tiny_nothing"),
         ({"dataset": "/nowhere"}, "DataError", "/nowhere"),
         ({"strategy": "local", "protonorm__gamma": 3}, "SettingError", "`protonorm.gamma`"),
@@ -281,6 +281,63 @@ def test_report_plot_and_what_a_notebook_shows():
     assert run.name in repr(run)
 
 
+def test_prototypes_of_every_round_are_kept_where_that_is_asked_for():
+    run, newest = start(strategy="fedproto", keep_prototypes="all"), start(strategy="fedproto")
+    for number in (1, 2, 3):
+        found = run.prototypes(number)
+        assert found.round == number
+        assert set(found.clients.tolist()) == {0, 1, 2}
+        for label, vector in zip(found.labels, found.vectors, strict=True):
+            # what came up makes what went down
+            assert np.allclose(found.client_vectors[found.client_labels == label].mean(axis=0), vector, atol=1e-5)
+    # nothing else changes, and by itself a run keeps the global ones of earlier rounds alone
+    assert newest.rounds["accuracy"].tolist() == run.rounds["accuracy"].tolist()
+    assert not len(newest.prototypes(2).clients)
+    assert np.allclose(newest.prototypes(2).vectors, run.prototypes(2).vectors, rtol=1e-3)
+    with pytest.raises(protosphere.SettingError, match=r'alone: 1, 2, 3; keep-prototypes = "all" keeps'):
+        newest.prototypes(4)
+    assert run.plot_prototypes(2).caption.startswith("Prototypes of round 2: small, those of 3 clients")
+    resumed = protosphere.run(resume=newest.folder, rounds=5, keep_prototypes="all", quiet=True)
+    assert [len(resumed.prototypes(number).clients) > 0 for number in (3, 4, 5)] == [False, True, True]
+
+
+FIGURES = ["accuracy-rounds", "loss", "accuracy-bytes", "accuracy-models", "clients-worst", "confusion", "partition"]
+FIGURES += ["prototypes", "angles", "separation", "prototypes-rounds", "time"]
+
+
+def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
+    run = start(strategy="protonorm")
+    files = run.save_figures(tmp_path / "figures", ["pdf", "png", "svg", "csv"])
+    assert {path.stem for path in files} == set(FIGURES)
+    begins = {".pdf": b"%PDF", ".png": b"\x89PNG", ".svg": b"<?xml"}
+    report = run.report().path.parent / "pictures"
+    for path in files:
+        assert path.read_bytes().startswith(begins.get(path.suffix, b""))
+        if path.suffix == ".csv":
+            # the same numbers as the report's
+            assert path.read_text() == (report / path.name).read_text()
+    # all that a report draws, but for the clients' other order and single architectures
+    assert {path.stem for path in report.glob("*.svg")} - {path.stem for path in files} <= {"clients-size"}
+    bars = run.plot_time()
+    assert len(bars.axes[0].containers) == 4
+    assert bars.numbers["round"].tolist() == [1, 2, 3]
+    first, second = (run.plot_loss().save(tmp_path / name).read_bytes() for name in ("a.pdf", "b.pdf"))
+    assert first == second
+    assert run.plot_clients("size").name == "clients-size"
+    for wrong, words in (
+        (lambda: run.plot_confusion("resnet18"), "clients told of all clients"),
+        (lambda: run.plot_clients("best"), "order is"),
+        (lambda: run.plot_loss().save("a.gif"), "its name ends in .svg, .pdf, .png or .csv"),
+        (lambda: run.plot_loss().save(tmp_path / "none" / "a.pdf"), "cannot be written"),
+        (lambda: run.save_figures(tmp_path, "pdf"), "formats is"),
+        (lambda: start(strategy="local").plot_prototypes(), "nothing is exchanged"),
+    ):
+        with pytest.raises(protosphere.SettingError, match=words):
+            wrong()
+    alone = start(strategy="local").save_figures(tmp_path / "alone")
+    assert {path.stem for path in alone} == set(FIGURES[:7]) | {"time"}
+
+
 def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capsys):
     alone = {"partition": "pathological", "classes_per_client": 1, "rounds": 1, "strategy": "local", "clients": 6}
     with pytest.warns(UserWarning, match="class"):
@@ -290,6 +347,38 @@ def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capsys):
         start(**alone)
     # no terminal, no progress
     assert capsys.readouterr().out == ""
+
+
+LOGGED = """
+import sys
+import protosphere
+if sys.argv[1] == "configured":
+    import logging
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s|%(message)s")
+protosphere.run("fedproto", "spiral", clients=3, rounds=2, models="tiny_perceptron", spiral_points=60, device="cpu",
+                quiet=sys.argv[1] == "quiet")
+"""
+
+
+@pytest.mark.parametrize("how", ["plain", "configured", "quiet"])
+def test_without_a_terminal_there_is_a_line_a_round_and_one_of_the_outcome(how):
+    process = subprocess.run([sys.executable, "-c", LOGGED, how], capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
+    run = protosphere.load("latest")
+    if how == "quiet":
+        assert (process.stdout, process.stderr) == ("", "")
+        return
+    text = process.stderr if how == "plain" else process.stdout
+    lines = [line.removeprefix("protosphere-progress|") for line in text.splitlines() if "%" in line]
+    # the accuracies are those of the models that the round before left
+    for number, line in enumerate(lines[:2], start=1):
+        accuracy, loss = run.rounds["accuracy"][number - 1], run.rounds["loss"][number]
+        assert line.startswith(f"round {number}/2: {100 * accuracy:.1f} % after round {number - 1}, loss {loss:.3g}, ")
+    headline = run.summary["headline"]
+    assert lines[2:] == [
+        f"fedproto on spiral: {100 * headline['accuracy']:.1f} % test accuracy by {headline['rule']}, "
+        f"{headline['figure']} after round {headline['of_round']}, 3 clients; results: {run.folder}"
+    ]
 
 
 SCRIPT = """

@@ -26,7 +26,7 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
 from protosphere.comparison.report import curves, fill, write_all
 from protosphere.comparison.sweep import tuned
-from protosphere.comparison.tables import Grid, Shown, console, grids, latex, markdown
+from protosphere.comparison.tables import Grid, Shown, console, grids, labels_for, latex, markdown
 from protosphere.comparison.trials import Cell
 from protosphere.core.terms import TERMS
 from protosphere.reports import canvas
@@ -301,13 +301,21 @@ def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold
     assert "|  | CIFAR-10 | paper | MNIST |\n|---|---:|---:|---:|\n" in text
     assert "| CIFAR-10 | **+5.33 [+3.90, +6.77]** |" in text
     assert "| Proto_Norm | **82.00 ± 2.65** |  | - |" in text
-    named = markdown([Grid("t", ["", "a|b"], [[Shown("**<i>"), Shown("1", True)]])])
+    named = markdown([Grid("cost", "t", ["", "a|b"], [[Shown("**<i>"), Shown("1", True)]])])
     assert named == "t\n\n|  | a\\|b |\n|---|---:|\n| \\*\\*\\<i> | **1** |\n"
     text = latex(found)
     assert r"Proto\_Norm & \textbf{82.00 $\pm$ 2.65} &  & - \\" in text
     assert r"\begin{tabular}{lrrr}" in text
     assert [text.count(rule) for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\end{table}")] == [3, 3, 3, 3]
     assert "accuracy in \\% (final)" in text
+    captions = re.findall(r"\\caption\{(.*)\}", text)
+    assert len(captions) == 3
+    assert all(caption[0].isupper() for caption in captions)
+    text = latex(found, labels_for(found, "Table 1: P_N"))
+    assert re.findall(r"\\label\{(.*)\}", text) == [
+        f"tab:table-1-p-n-{kind}" for kind in ("accuracy", "differences", "cost")
+    ]
+    assert r"\caption{Mine, 3 \%}" in latex(found[:1], ["tab:a"], r"Mine, 3 \%")
     terminal = Console(width=100, record=True, color_system="standard", file=io.StringIO())
     terminal.print(console(found[0]))
     text = terminal.export_text(styles=True)

@@ -74,6 +74,7 @@ CHOICES = {
     "prototype-loss": ("mse", "l2", "l2-squared"),
     "share-buffers": ("average", "own"),
     "confusion": ("auto", "always", "never"),
+    "keep-prototypes": ("some", "all"),
     "wire-dtype": ("float32", "float16", "bfloat16", "int8"),
     "evaluate-clients": ("all", "sampled"),
     "precision": ("float32", "bf16"),
@@ -372,7 +373,7 @@ def test_a_resumed_run_may_change_where_and_how_patiently_it_runs_and_nothing_el
     live = {"tensorboard", "wandb", "mlflow"}
     ends = {"rounds", "stop-patience"}
     places = {"device", "state-memory", "results-dir", "resume"}
-    assert timeouts | live | ends | places | {"report"} == MAY_DIFFER_ON_RESUME
+    assert timeouts | live | ends | places | {"report", "keep-prototypes"} == MAY_DIFFER_ON_RESUME
 
 
 @pytest.mark.parametrize(

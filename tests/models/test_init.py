@@ -134,7 +134,7 @@ def test_a_callable_s_backbone_is_brought_to_d_and_its_import_changes_no_weights
         ("tokens", r"gives an output of shape \(1, 1, 64\) for one input; let it give \(n, width\)"),
         ("pair", r"it gives a tuple; let it return one tensor"),
         ("words", r"it gives a str; let it return a SplitModel or another torch module"),
-        ("positional", r"unexpected keyword argument.*take the keyword arguments input_shape, num_classes"),
+        ("positional", r"missing .*positional argument.*no arguments but the keywords input_shape, num_classes"),
     ],
 )
 def test_a_callable_that_does_not_fit_is_refused(networks: str, callable_name: str, words: str) -> None:

@@ -4,7 +4,17 @@ import pytest
 import torch
 
 from protosphere.core.errors import SettingError
-from protosphere.record.snapshots import FOLDER, MOST_HISTORY_VALUES, MOST_ROUNDS, keep, kept, step_of
+from protosphere.record.snapshots import (
+    FOLDER,
+    MOST_HISTORY_VALUES,
+    MOST_ROUNDS,
+    keep,
+    keep_whole,
+    kept,
+    kept_rounds,
+    load,
+    step_of,
+)
 
 
 def of_round(number, k=3, d=4):
@@ -31,6 +41,26 @@ def test_rounds_that_are_run_again_are_of_the_new_run(tmp_path):
     keep(tmp_path, 2, of_round(7))
     assert list(kept(tmp_path)) == [1, 2]
     assert torch.equal(kept(tmp_path)[2][1], of_round(7)["global/vectors"].half().double())
+
+
+def test_all_of_every_round_stay_as_they_were_and_a_report_reads_an_even_part(tmp_path):
+    def whole(number):
+        local = {"local/clients": torch.tensor([4]), "local/labels": torch.tensor([1])}
+        return of_round(number) | local | {"local/vectors": torch.full((1, 4), 1e6 + number)}
+
+    for number in range(1, 121):
+        keep_whole(tmp_path, whole(number), {"round": number, "clients": 1})
+    assert kept_rounds(tmp_path) == list(range(1, 121))
+    assert list(kept(tmp_path)) == list(range(4, 121, 4))
+    for number in (1, 77):
+        tensors = load(tmp_path, number)
+        assert torch.equal(tensors["vectors"], of_round(number)["global/vectors"])
+        assert torch.equal(tensors["local/vectors"], whole(number)["local/vectors"])
+    # those of rounds that are run again go, and of a method without global ones the clients' stay
+    keep_whole(tmp_path, {"local/labels": torch.arange(1), "local/vectors": torch.ones(1, 4)}, {"round": 3})
+    assert kept_rounds(tmp_path) == [1, 2, 3]
+    assert list(kept(tmp_path)) == [1, 2]
+    assert load(tmp_path, 9) == {}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,75 @@
+"""Objects of one's own that this process was given for a run, by names that stand where those of plug-ins do.
+
+A name is `object:LABEL_DIGEST`; the digest is of what the object is made of, so that the same one, given again, has the
+same name. No other process has it.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from protosphere.core.errors import ModelError, SettingError
+
+MODULE = "object"
+# the settings that may name one, and how they name what a file holds
+FILES = {"strategy": "./mine.py", "models": "./mine.py:NAME", "partition": "./mine.py:NAME"}
+_objects: dict[str, object] = {}
+
+
+def keep(value: object, label: str, digest: str) -> str:
+    """Keep an object for as long as this process lives, and give the name by which plug-ins are loaded."""
+    name = f"{label}_{digest}"
+    _objects[name] = value
+    return f"{MODULE}:{name}"
+
+
+def is_object(name: str) -> bool:
+    """Whether a name is that of an object, of this process or of another."""
+    return name.startswith(f"{MODULE}:")
+
+
+def is_kept(name: str) -> bool:
+    """Whether this process was given the object of that name."""
+    return name.partition(":")[2] in _objects
+
+
+def digest_of(name: str) -> str:
+    """The digest in an object's name."""
+    return name.rpartition("_")[2]
+
+
+def label_of(name: str) -> str:
+    """What a person calls the object."""
+    return name.partition(":")[2].rpartition("_")[0]
+
+
+def find(name: str) -> object:
+    """The object of that name.
+
+    Raises:
+        ModelError: this process was not given it.
+    """
+    if not is_kept(name):
+        raise ModelError(
+            f"{name!r} is an object that was given to protosphere.run in another process, and this one has none like "
+            "it: give the same one again, with resume=, too; or, for a run over Flower, on Ray or of several "
+            "processes, put it into a file and name that, as in ./mine.py:NAME."
+        )
+    return _objects[name.partition(":")[2]]
+
+
+def refuse_objects(settings: Mapping[str, Any], what: str) -> None:
+    """Refuse names of objects where a run has processes of its own, which have no such objects.
+
+    Args:
+        what: has such processes, in words that go on from "but".
+
+    Raises:
+        SettingError: names the setting, the object and the remedy.
+    """
+    for setting, file in FILES.items():
+        for name in str(settings.get(setting, "")).split(","):
+            if is_object(name.strip()):
+                raise SettingError(
+                    f'setting `{setting}` is the object "{label_of(name)}", which the process that was given it alone '
+                    f'has, but {what}; put it into a file and name that, as in {setting}="{file}".'
+                )

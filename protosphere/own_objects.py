@@ -1,0 +1,183 @@
+"""What a user gives as an object and not by name: models, a method, a partition. Here it gets a name, by which it is
+loaded wherever that of a plug-in is; nothing behind this border knows of the difference."""
+
+import copy
+import functools
+import hashlib
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import nn
+
+from protosphere.core import objects
+from protosphere.core.errors import SettingError
+from protosphere.strategies import load_method
+from protosphere.strategies.contract import Method, Objective, PullObjective, ServerHalf
+
+Model = Callable[..., Any]
+LIBRARIES = ("protosphere", "torch", "builtins", "abc", "typing")
+# of a class, what is no part of what it does
+OF_PYTHON = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
+
+
+class _Copies:
+    """Gives every client a copy of a network as it was given, weights and all."""
+
+    def __init__(self, module: nn.Module):
+        self._module = copy.deepcopy(module).cpu()
+
+    def __call__(self) -> nn.Module:
+        return copy.deepcopy(self._module)
+
+
+def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with names in the places of objects.
+
+    Raises:
+        SettingError: an object that is no model, method or partition.
+    """
+    named = dict(settings)
+    for setting, name_of in {"strategy": _name_method, "partition": _name_callable, "models": _name_models}.items():
+        value = named.get(setting)
+        if value is not None and not isinstance(value, str):
+            named[setting] = name_of(value)
+    return named
+
+
+def _name_models(value: Any) -> Any:
+    """The setting `models` of a model, or of a list of models and names."""
+    if not isinstance(value, list | tuple):
+        return _name_model(value)
+    return ",".join(model if isinstance(model, str) else _name_model(model) for model in value) if value else ""
+
+
+def _name_model(model: Any) -> str:
+    if isinstance(model, nn.Module):
+        return objects.keep(_Copies(model), type(model).__name__, _digest(model))
+    if callable(model):
+        return _name_callable(model)
+    raise SettingError(
+        f"setting `models` has an object of type {type(model).__name__}, but a model is a name, a class, a function "
+        "that makes one, or a torch module."
+    )
+
+
+def _name_callable(value: Any) -> str:
+    if not callable(value):
+        raise SettingError(f"an object of type {type(value).__name__} is given for a setting, but it cannot be called.")
+    return _importable(value, getattr(value, "__name__", "")) or objects.keep(value, _label(value), _digest(value))
+
+
+def _name_method(value: Any) -> str:
+    """A method, or one half of a method: the other is then FedProto's."""
+    method = value
+    if isinstance(value, type) and issubclass(value, ServerHalf):
+        method = Method(server=value, objective=PullObjective)
+    elif isinstance(value, type) and issubclass(value, Objective):
+        # one that sends nothing trains alone
+        other = "local" if value.upload is Objective.upload else "fedproto"
+        method = replace(load_method(other), objective=value)
+    if not isinstance(method, Method):
+        raise SettingError(
+            f"setting `strategy` is {_type_words(value)}, but a method is a name, a Method(server=..., objective=...), "
+            "or a subclass of ServerHalf or Objective; docs/adding-a-method.md shows each."
+        )
+    halves = (method.server, method.objective)
+    for half in halves:
+        module = sys.modules.get(half.__module__)
+        for name, other in vars(module).items() if module is not None and method is value else ():
+            if other is method and (place := _importable(method, name, half.__module__)):
+                return place
+    own = next((half for half in halves if not half.__module__.startswith("protosphere.")), method.objective)
+    return objects.keep(method, own.__name__, _digest(method))
+
+
+def _type_words(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
+
+
+def _importable(value: Any, name: str, module_name: str = "") -> str:
+    """`package.module:NAME` where any process can import the object by that; else ""."""
+    module_name = module_name or str(getattr(value, "__module__", ""))
+    module = sys.modules.get(module_name)
+    spec = getattr(module, "__spec__", None)
+    if module_name == "__main__" or spec is None or not spec.has_location or not name.isidentifier():
+        return ""
+    return f"{module_name}:{name}" if getattr(module, name, None) is value else ""
+
+
+def _label(value: Any) -> str:
+    """What a person calls it, in letters that a name may have."""
+    function = value.func if isinstance(value, functools.partial) else value
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name.isidentifier() else "own"
+
+
+def _digest(value: Any) -> str:
+    digest = hashlib.blake2b(digest_size=4)
+    for part in _parts(value, set()):
+        digest.update(part if isinstance(part, bytes) else part.encode())
+    return digest.hexdigest()
+
+
+def _parts(value: Any, seen: set[int]) -> Iterator[str | bytes]:
+    """What an object is made of: weights, code, and what that encloses."""
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield f"{value.dtype} {tuple(value.shape)}"
+        yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, nn.Module):
+        yield repr(value)
+        yield from _parts(type(value), seen)
+        for name, tensor in value.state_dict().items():
+            yield name
+            yield from _parts(tensor, seen)
+    elif isinstance(value, CodeType):
+        yield value.co_code
+        yield f"{value.co_names} {value.co_varnames}"
+        for constant in value.co_consts:
+            yield from _parts(constant, seen)
+    elif isinstance(value, FunctionType):
+        yield from _parts(value.__code__, seen)
+        yield from _parts(value.__defaults__, seen)
+        yield from _parts(value.__kwdefaults__, seen)
+        for cell in value.__closure__ or ():
+            # one that nothing was put into yet
+            with suppress(ValueError):
+                yield from _parts(cell.cell_contents, seen)
+    elif isinstance(value, functools.partial):
+        for part in (value.func, value.args, value.keywords):
+            yield from _parts(part, seen)
+    elif isinstance(value, type):
+        yield value.__qualname__
+        if value.__module__.partition(".")[0] not in LIBRARIES:
+            for name, member in sorted(vars(value).items()):
+                if name not in OF_PYTHON and not name.startswith("__pydantic"):
+                    yield name
+                    yield from _parts(getattr(member, "__func__", getattr(member, "fget", member)), seen)
+            for base in value.__bases__:
+                yield from _parts(base, seen)
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield repr(key)
+            yield from _parts(item, seen)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _parts(item, seen)
+    elif isinstance(value, set | frozenset):
+        # in an order that is not another in each process
+        yield from sorted(map(repr, value))
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _parts(getattr(value, field.name), seen)
+    else:
+        # without the place in memory, which another process has elsewhere
+        yield re.sub(r" at 0x[0-9a-f]+", "", repr(value))

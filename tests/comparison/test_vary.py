@@ -1,0 +1,98 @@
+"""Settings that are varied: which methods stand in the plan for them, and what is refused."""
+
+import pandas as pd
+import pytest
+
+from protosphere.comparison.plan import load
+from protosphere.comparison.plan import read as read_plan
+from protosphere.comparison.sweep import swept
+from protosphere.comparison.vary import curves_of, picture, settings_varied, varied
+from protosphere.core.errors import SettingError
+
+
+def usual(*methods):
+    plan = load()
+    return (
+        plan
+        if not methods
+        else type(plan)(**{**vars(plan), "methods": [m for m in plan.methods if m.label in methods]})
+    )
+
+
+def labels(comparison):
+    return [entry.label for entry in comparison.methods]
+
+
+def test_each_setting_is_varied_by_itself_and_what_does_not_read_it_stays_once():
+    found = varied(usual(), ["protonorm.gamma=1, 10", 'protonorm.alignment="none", "auto"'])
+    assert labels(found) == [
+        *("local", "frame", "fedproto", "protonorm, gamma = 1", "protonorm, gamma = 10"),
+        *("protonorm, alignment = none", "protonorm, alignment = auto"),
+    ]
+    assert settings_varied(found) == ["protonorm.gamma", "protonorm.alignment"]
+    by_label = {entry.label: entry.settings for entry in found.methods}
+    assert by_label["protonorm, gamma = 1"] == {"strategy": "protonorm", "protonorm.gamma": 1}
+    # a setting that all methods share is varied for all that read it
+    pulled = [f"{name}, prototype-weight = {value}" for name in ("frame", "fedproto", "protonorm") for value in (1, 9)]
+    assert labels(varied(usual(), ["prototype-weight=1,9"])) == ["local", *pulled]
+    assert varied(usual()) == usual()
+
+
+def test_the_baseline_of_a_varied_method_is_the_one_with_the_default(tmp_path):
+    alone = usual("fedproto", "protonorm")
+    assert varied(alone, ["protonorm.gamma=1,10"]).baseline == "fedproto"
+    only = usual("protonorm")
+    assert varied(only, ["protonorm.gamma=1,10"]).baseline == "protonorm, gamma = 10"
+    assert varied(only, ["protonorm.gamma=1,3"]).baseline == "protonorm, gamma = 1"
+
+
+def test_a_file_says_what_is_varied_and_the_command_line_goes_before(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('methods = ["local", "protonorm"]\ndatasets = ["digits"]\n[vary]\nprotonorm.gamma = [1, 2, 3]\n')
+    plan = read_plan(file)
+    assert labels(varied(plan))[1:] == [f"protonorm, gamma = {value}" for value in (1, 2, 3)]
+    assert labels(varied(plan, ["protonorm.gamma=7,8"]))[1:] == [f"protonorm, gamma = {value}" for value in (7, 8)]
+
+
+def test_a_varied_method_is_swept_for_each_of_its_values():
+    found = swept(varied(usual("local", "protonorm"), ["protonorm.gamma=1,10"]), ["learning-rate=0.1,0.01"])
+    assert {entry.of for entry in found.methods} == {"local", "protonorm, gamma = 1", "protonorm, gamma = 10"}
+    assert settings_varied(found) == ["protonorm.gamma"]
+    with pytest.raises(SettingError, match=r"--sweep protonorm.gamma.*no method of this comparison reads it"):
+        swept(varied(usual("protonorm"), ["protonorm.gamma=1,10"]), ["protonorm.gamma=1,2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("protonorm.gamma", "--vary is 'protonorm.gamma', but it is a setting and two values or more"),
+        ("protonorm.gamma=1", "two values or more"),
+        ("protonorm.gamma=1,1", "there twice"),
+        ("protonorm.gama=1,2", "did you mean `protonorm.gamma`"),
+        ("alpha=0.1,1", "--vary alpha: the methods of a row share it"),
+        ("seed=1,2", "--vary seed"),
+        ("fedtgp.margin=1,2", "no method of this comparison reads it"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(text, words):
+    with pytest.raises(SettingError, match=words):
+        varied(usual(), [text])
+
+
+def test_a_curve_has_its_method_s_values_and_waits_for_none():
+    plan = varied(usual("local", "protonorm"), ["protonorm.gamma=10,1"])
+    rows = [
+        ("digits", label, seed, accuracy)
+        for label, accuracies in {"local": (0.5, 0.7), "protonorm, gamma = 10": (0.8, 0.9)}.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    frame = pd.DataFrame(rows, columns=["row", "method", "seed", "metric: headline"])
+    local, protonorm = curves_of(plan, frame, "digits", "protonorm.gamma")
+    assert local.points[""].mean == pytest.approx(0.6)
+    assert list(protonorm.points) == [10, 1]
+    assert protonorm.points[10].mean == pytest.approx(0.85)
+    assert protonorm.points[1] is None
+    drawn = picture(plan, frame, "digits", "protonorm.gamma", "vary")
+    assert [row[1] for row in drawn.numbers[1:]] == ["", 10]
+    assert "highest protonorm 85.0 % at 10" in drawn.alt
+    assert "no run of its values is finished" in picture(plan, frame[:2], "digits", "protonorm.gamma", "vary")
