@@ -121,7 +121,8 @@ _ALL = (
         "encoder",
         "rules",
         "The classifier that the exchange made in a public encoder's space, over the classes of all clients. Under "
-        "`privacy` the nearest mean by cosine.",
+        "`privacy` the nearest mean by cosine; under `protosphere` with the client's own means for the classes that it "
+        "holds and nobody sent.",
         "argmax_j q_j, q = ẑ(x) W + b, W and b from the server",
     ),
     Term(
@@ -135,14 +136,15 @@ _ALL = (
         "pool",
         "rules",
         "The weighted product of two class probabilities: the client's own model's, and those of the exchanged "
-        "discriminant. The weight w is chosen on the client's validation samples, near 1/2 where they are few.",
-        "argmax_j (1 − w) log softmax(g(x))_j + w log softmax(q + log π_i)_j, q as of encoder",
+        "discriminant. The weight w is chosen on the client's validation samples, near 1/2 where they are few, and the "
+        "temperature t ≤ 1 on its training samples.",
+        "argmax_j (1 − w) log softmax(g(x))_j + w log softmax(t q + log π_i)_j, q as of encoder",
     ),
     Term(
         "pool-local",
         "rules",
         "The baseline of pool without an exchange: the client's own discriminant in place of the exchanged one.",
-        "as pool, with q_j = ẑ(x) w_ij + b_ij of encoder-local",
+        "as pool, with q_j = ẑ(x) w_ij + b_ij of encoder-local and t = 1",
     ),
     Term(
         "received",
