@@ -1,4 +1,5 @@
-"""A cell in flight, and how it ended: here each is a `protosphere run` in a process of its own."""
+"""A cell in flight, and how it ended: here each is a `protosphere run` in a process of its own, forked where the system
+can from one that has loaded what a run needs."""
 
 import json
 import os
@@ -18,6 +19,7 @@ from typing import Any
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell, not_default, toml
+from protosphere.comparison.warm import COMMANDS, Child, Template, can_fork
 from protosphere.launch.guardian import ROOT, guarded
 from protosphere.launch.processes import Family
 from protosphere.record.folder import RunFolder
@@ -94,15 +96,28 @@ Stop = Callable[[Sequence[Any]], None]
 class ProcessJob(Job):
     """A cell's `protosphere run`."""
 
-    def __init__(self, folder: ComparisonFolder, cell: Cell, place: int, share: Share, family: Family):
+    def __init__(
+        self,
+        folder: ComparisonFolder,
+        cell: Cell,
+        place: int,
+        share: Share,
+        family: Family,
+        template: Template | None = None,
+    ):
         super().__init__(folder, cell, place)
-        command = [sys.executable, "-m", "protosphere.cli.main", "run", "-c", str(self._cell_folder / SETTINGS)]
-        command += ["--results", str(self._cell_folder), "--outcome", str(self._cell_folder / OUTCOME)]
+        arguments = ["run", "-c", str(self._cell_folder / SETTINGS), "--results", str(self._cell_folder)]
+        arguments += ["--outcome", str(self._cell_folder / OUTCOME), *share.flags()]
         environment = os.environ | {"PYTHONUNBUFFERED": "1"} | share.environment(place)
+        child = template.start(arguments, ROOT, environment, self._output) if template else None
+        self.process: Child | subprocess.Popen[str] = child or self._start_anew(family, arguments, environment)
+
+    def _start_anew(
+        self, family: Family, arguments: Sequence[str], environment: dict[str, str]
+    ) -> "subprocess.Popen[str]":
+        command = [sys.executable, "-m", COMMANDS, *arguments]
         with self._output.open("w") as stream:
-            self.process = family.start(
-                [*command, *share.flags()], cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT
-            )
+            return family.start(command, cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT)
 
     def over(self) -> bool:
         """See `Job`."""
@@ -127,11 +142,17 @@ def processes(folder: ComparisonFolder, share: Share) -> Iterator[tuple[Start, S
     try:
         with guarded(scratch) as tell_guardian:
             family = Family(tell_guardian)
+            # runs over Flower start processes of their own, which load all anew
+            template = Template(family, tell_guardian) if can_fork() and share.in_process else None
 
             def start(cell: Cell, place: int) -> ProcessJob:
-                return ProcessJob(folder, cell, place, share, family)
+                return ProcessJob(folder, cell, place, share, family, template)
 
-            yield start, partial(_stop, family)
+            try:
+                yield start, partial(_stop, family)
+            finally:
+                if template is not None:
+                    template.close()
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 

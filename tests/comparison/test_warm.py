@@ -1,0 +1,158 @@
+"""Runs of a comparison are forked from one process: each is as if it were the first, and none takes another with it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from protosphere.comparison import warm
+from protosphere.comparison.jobs import OUTPUT
+from protosphere.launch.processes import Family, processes
+from protosphere.record.folder import RunFolder
+
+pytestmark = pytest.mark.skipif(not warm.can_fork(), reason="forks are taken on Linux alone")
+
+# ends its process by the seed, as memory that ran out or a library would
+DEADLY = """
+import os, signal
+from protosphere.strategies import fedproto
+from protosphere.strategies.contract import Method
+
+LEAK = []
+
+
+class Deadly(fedproto.METHOD.objective):
+    def upload(self, state, round_number):
+        seed = self.settings.seed
+        if seed == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if seed == 2:
+            raise RuntimeError("broken on purpose")
+        if seed == 3:
+            LEAK.append(bytearray(300 << 20))
+            os.environ["PROTOSPHERE_HOME"] = "/nowhere"
+        return super().upload(state, round_number)
+
+
+METHOD = Method(
+    server=fedproto.METHOD.server,
+    objective=Deadly,
+    settings=fedproto.METHOD.settings,
+    exchange=fedproto.METHOD.exchange,
+    inference=fedproto.METHOD.inference,
+)
+"""
+
+
+def compare(home, *arguments):
+    """A comparison's folder and what it said."""
+    command = [sys.executable, "-m", "protosphere", "compare", *arguments, "--results", str(home / "results")]
+    environment = os.environ | {"PROTOSPHERE_HOME": str(home)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    folders = list((home / "results").glob("*-compare-*"))
+    assert len(folders) == 1, done.stderr
+    return folders[0], done
+
+
+def lines_of(folder):
+    """Cell -> its run's lines, without times and names that every run has of its own."""
+    lines = {}
+    for summary in folder.glob("cells/*/*/summary.json"):
+        run = RunFolder(summary.parent)
+        text = json.dumps(
+            [{k: v for k, v in line.items() if k in ("round", "evaluation", "bytes")} for line in run.lines()]
+        )
+        lines[summary.parent.parent.name] = text
+    return lines
+
+
+def test_runs_after_one_that_was_killed_broke_or_leaked_are_those_of_processes_of_their_own(tmp_path):
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    method = f'{{ label = "deadly", strategy = "{tmp_path}/deadly.py" }}'
+    (tmp_path / "deadly.toml").write_text(
+        f'title = "deadly"\nseeds = [1, 2, 3, 4]\nmethods = [{method}]\n'
+        '[settings]\nclients = 2\nrounds = 2\nmax-samples = 200\n[[datasets]]\ndataset = "digits"\n'
+    )
+    folder, done = compare(tmp_path / "warm", str(tmp_path / "deadly.toml"), "--jobs", "1")
+    assert done.returncode == 1
+    assert "exit code -9" in done.stdout + done.stderr
+    assert "broken on purpose" in (
+        done.stdout + done.stderr + "".join(p.read_text() for p in folder.glob(f"cells/*/{OUTPUT}"))
+    )
+    warm_lines = lines_of(folder)
+    assert len(warm_lines) == 2
+    # each by itself
+    for cell, lines in warm_lines.items():
+        seed = re.search(r"seed(\d)", cell)[1]
+        command = [sys.executable, "-m", "protosphere", "run", "-c", str(folder / "cells" / cell / "settings.toml")]
+        home = tmp_path / f"cold{seed}"
+        environment = os.environ | {"PROTOSPHERE_HOME": str(home)}
+        subprocess.run(
+            [*command, "--results", str(home)], env=environment, check=True, capture_output=True, timeout=120
+        )
+        (run,) = home.glob("*/summary.json")
+        parent = home / "cells" / cell
+        parent.mkdir(parents=True)
+        run.parent.rename(parent / run.parent.name)
+        assert lines_of(home)[cell] == lines
+
+
+@pytest.fixture
+def template(tmp_path):
+    """A template, its family, and how one of its runs is begun."""
+    listen, tell = os.pipe()
+    family = Family(tell)
+    made = warm.Template(family, tell)
+
+    def begin(*arguments):
+        environment = os.environ | {"PROTOSPHERE_HOME": str(tmp_path)}
+        return made.start(arguments, tmp_path, environment, tmp_path / "output")
+
+    yield made, family, begin
+    made.close()
+    family.stop(5)
+    os.close(listen)
+    os.close(tell)
+
+
+def test_a_run_says_what_it_says_and_its_code_is_its_own(template, tmp_path):
+    _, _, begin = template
+    child = begin("run", "-c", "rounds=none")
+    child.wait(60)
+    assert child.returncode == 2
+    assert "rounds" in (tmp_path / "output").read_text()
+    child = begin("methods", "--search", "protonorm")
+    child.wait(60)
+    assert child.returncode == 0
+    assert "protonorm" in (tmp_path / "output").read_text()
+
+
+def test_a_lost_template_takes_its_runs_along_and_says_so(template, tmp_path):
+    _, family, begin = template
+    child = begin("run", "-c", "rounds=1000")
+    assert child.poll() is None
+    (parent,) = {entry.parent for pid, entry in processes().items() if pid == child.pid}
+    assert family.members() >= {child.pid, parent}
+    os.kill(parent, signal.SIGKILL)
+    child.wait(30)
+    assert child.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 30
+    while child.pid in processes() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert child.pid not in processes()
+    # the next begins as a process of its own
+    assert begin("methods") is None
+
+
+def test_it_has_neither_threads_of_python_s_nor_a_gpu_before_a_run_begins():
+    code = (
+        "import threading, torch; from protosphere.comparison.warm import load; load(); "
+        "print(threading.active_count(), torch.cuda.is_initialized())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["1", "False"]
