@@ -38,7 +38,7 @@ GPUS = (
     "GPUs of a client, such as 0.25, with --flower (default: 0); of a run, with --ray (1 where there are any and "
     "`device` allows it)."
 )
-RAY = "Run each as a task of a Ray cluster: HOST:PORT of its head. docs/performance.md says what its nodes need."
+RAY = "Run each as a task of a Ray cluster: HOST:PORT of its head. docs/ray.md says what its nodes need."
 
 
 def compare(

@@ -29,10 +29,10 @@ class Engine(StrEnum):
 
 RAY = (
     "The Ray cluster that has the clients, with --flower: HOST:PORT of its head (default: one of the run's own). "
-    "docs/performance.md says what its nodes need."
+    "docs/ray.md says what its nodes need."
 )
 ENGINE = (
-    "One client after the other, or those of one architecture in one step (default: loop). docs/performance.md says "
+    "One client after the other, or those of one architecture in one step (default: loop). docs/engines.md says "
     "which."
 )
 SETTINGS = "'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`)."
