@@ -32,8 +32,7 @@ RAY = (
     "docs/ray.md says what its nodes need."
 )
 ENGINE = (
-    "One client after the other, or those of one architecture in one step (default: loop). docs/engines.md says "
-    "which."
+    "One client after the other, or those of one architecture in one step (default: loop). docs/engines.md says which."
 )
 SETTINGS = "'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`)."
 
