@@ -1,4 +1,4 @@
-"""The progress of a comparison: a bar on a terminal, a line for each cell that ends anywhere."""
+"""The progress of a comparison: a bar on a terminal, a line for each run that ends anywhere."""
 
 from types import TracebackType
 
@@ -17,7 +17,7 @@ class Bar:
 
     def __init__(self, console: Console):
         columns = [
-            TextColumn("cells"),
+            TextColumn("runs"),
             BarColumn(bar_width=30),
             MofNCompleteColumn(),
             TextColumn("{task.fields[left]}", markup=False),
@@ -39,11 +39,15 @@ class Bar:
         self._progress.stop()
 
     def update(self, state: State) -> None:
-        """Show how far the cells are."""
+        """Show how far the runs are."""
         for finished in state.ended[self._printed_count :]:
             how = f"failed: {finished.reason}" if finished.reason else f"done in {duration(finished.seconds)}"
             number = state.before + self._printed_count + 1
-            self._progress.console.print(Text(f"{number}/{state.total} {finished.cell.title}: {how}"), soft_wrap=True)
+            # where there is no bar, the newest line says it
+            is_newest = number == state.before + len(state.ended)
+            left = f"; about {left_words(state)}" if is_newest and self._needs_estimate(state) else ""
+            line = Text(f"{number}/{state.total} {finished.cell.title}: {how}{left}")
+            self._progress.console.print(line, soft_wrap=True)
             self._printed_count += 1
         running = [f"{job.cell.title} (round {job.done}/{job.rounds})" for job in state.running]
         more = f" and {len(running) - MOST_SHOWN} more" if len(running) > MOST_SHOWN else ""
@@ -54,6 +58,9 @@ class Bar:
             left=left_words(state),
             running="; ".join(running[:MOST_SHOWN]) + more,
         )
+
+    def _needs_estimate(self, state: State) -> bool:
+        return not self._console.is_terminal and bool(state.seconds_left())
 
 
 def left_words(state: State) -> str:

@@ -314,7 +314,7 @@ def test_bad_input_is_one_sentence_before_anything_starts(invoke, ran, home, arg
 CELL = Cell("a", "Digits", "Local", 0, {"rounds": 8})
 
 
-def test_a_cell_that_ended_gets_one_line():
+def test_a_run_that_ended_gets_one_line_with_the_time_that_is_left():
     stream = io.StringIO()
     with Bar(Console(file=stream, width=200)) as bar:
         first = Finished(CELL, 61.0)
@@ -322,6 +322,6 @@ def test_a_cell_that_ended_gets_one_line():
         bar.update(Progress(2, [first], [Running(CELL, 1.0, 0, 8)], [], 1))
         bar.update(Progress(2, [first, Finished(CELL, 5.0, "no [red]luck[/red].")], [], [], 1))
     assert stream.getvalue().splitlines() == [
-        "3/4 Digits | Local | seed 0: done in 1 min 1 s",
+        "3/4 Digits | Local | seed 0: done in 1 min 1 s; about 1 min 1 s left",
         "4/4 Digits | Local | seed 0: failed: no [red]luck[/red].",
     ]
