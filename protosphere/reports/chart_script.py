@@ -84,6 +84,7 @@ function logTicks(low, high, most) {
 class Chart {
   constructor(panels, data, label) {
     this.data = data;
+    this.number = charts.length;
     this.lines = data.lines;
     this.hidden = new Set();
     this.view = null;    // the ends of the lower axis, as it is drawn; null: all of it
@@ -107,7 +108,9 @@ class Chart {
     this.legend = add(this.holder, "div", { class: "legend" });
     this.keys = this.lines.map((line, place) => this.key(line, place));
     this.listen();
-    new ResizeObserver(() => this.resize()).observe(this.holder);
+    // a chart of a choice has no width before it is chosen; what is drawn changes sizes, so afterwards
+    new ResizeObserver(() => setTimeout(() => this.resize())).observe(this.holder);
+    this.resize();
   }
 
   key(line, place) {
@@ -187,7 +190,7 @@ class Chart {
     this.Y = at => box.bottom - (at - low) / (high - low) * (box.bottom - box.top);
     svg.replaceChildren();
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
-    const clip = `clip-${charts.indexOf(this)}`;
+    const clip = `clip-${this.number}`;
     const rectangle = { x: box.left, y: box.top - 4, width: box.right - box.left, height: box.bottom - box.top + 8 };
     add(add(svg, "clipPath", { id: clip }), "rect", rectangle);
     const grid = { stroke: "var(--line)", "stroke-width": 1 };
