@@ -108,7 +108,7 @@ class Chart {
     this.legend = add(this.holder, "div", { class: "legend" });
     this.keys = this.lines.map((line, place) => this.key(line, place));
     this.listen();
-    // a chart of a choice has no width before it is chosen; what is drawn changes sizes, so afterwards
+    // what is drawn changes sizes, so not while they are observed
     new ResizeObserver(() => setTimeout(() => this.resize())).observe(this.holder);
     this.resize();
   }
@@ -394,6 +394,9 @@ for (const element of document.querySelectorAll("script.charts")) {
   for (const data of JSON.parse(element.textContent)) charts.push(new Chart(panels, data, image ? image.alt : ""));
   figure.classList.add("live");
 }
+
+// a choice shows charts that had no width before
+document.addEventListener("change", () => charts.forEach(chart => chart.resize()));
 
 for (const place of document.querySelectorAll("[data-runs]")) {
   const box = add(place, "fieldset", { class: "shown-runs" });

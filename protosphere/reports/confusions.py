@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from protosphere.core.settings import plain_name
 from protosphere.core.text import cut_apart
-from protosphere.record.confusion import OTHER, by_class, together
+from protosphere.record.confusion import OTHER, by_class, macro, together
 from protosphere.reports import canvas, page
 from protosphere.reports.page import Html
 from protosphere.reports.pictures import Picture
@@ -107,8 +107,19 @@ def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, 
     return Picture(file, svg, alt, caption, numbers=numbers, title=f"Confusion of {whose}")
 
 
+def _macro_table(rule: str, triples_by_name: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> Html:
+    """Macro accuracy and F1 of all clients' test samples together, and of each architecture's."""
+    rows = []
+    for name, triples in triples_by_name:
+        figures = macro(triples)
+        shares = [None if value is None else f"{100 * value:.1f}" for value in figures.values()]
+        rows.append([name, sum(number for *_, number in triples), *shares])
+    head = ["clients", "samples", page.term("macro accuracy"), page.term("macro F1")]
+    return page.table(head, rows, f"Every class alike, in %, by {rule}, in the last evaluation")
+
+
 def class_table(results: Results) -> Iterator[Html]:
-    """Accuracy by class, over all clients and by architecture."""
+    """Accuracy by class, over all clients and by architecture; before it the figures that take every class alike."""
     rule, triples_by_name = _triples(results)
     if not triples_by_name:
         return
@@ -124,6 +135,7 @@ def class_table(results: Results) -> Iterator[Html]:
         ]
         for label, name in enumerate(cut_apart(results.class_names, 40))
     ]
+    yield _macro_table(rule, triples_by_name)
     caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
     table = page.table(["class", "samples", *(name for name, _ in triples_by_name)], rows, caption)
     yield page.details(f"accuracy of the {len(rows)} classes", table) if len(rows) > canvas.MOST_NAMED else table
