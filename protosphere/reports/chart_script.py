@@ -23,6 +23,7 @@ STYLE = (
 .chart { position: relative; min-width: 0; }
 .chart > svg { display: block; width: 100%; height: auto; touch-action: pan-y; cursor: crosshair; user-select: none; }
 .chart > svg:focus-visible { outline: 2px solid var(--accent); outline-offset: 2px; }
+.chart > svg:focus:not(:focus-visible) { outline: none; }
 .chart text { font-size: 12px; fill: var(--soft); }
 .tools { display: flex; gap: .3rem; justify-content: flex-end; margin-bottom: .2rem; }
 .tools button, .legend button { font: inherit; font-size: .85rem; color: var(--ink); background: none; cursor: pointer;
@@ -286,10 +287,12 @@ class Chart {
     if (found.length > told.length) add(this.values, "div", {}, `and ${found.length - told.length} more`);
     this.values.hidden = false;
     const wide = this.values.offsetWidth, room = this.holder.clientWidth - wide;
-    const mark = first.px * this.svg.getBoundingClientRect().width / this.width;
+    const drawn = this.svg.getBoundingClientRect(), mark = first.px * drawn.width / this.width;
+    const top = drawn.top - this.holder.getBoundingClientRect().top;
     const side = mark + 12 > room ? mark - 12 - wide : mark + 12;
     this.values.style.left = `${Math.max(0, Math.min(room, side))}px`;
-    this.values.style.top = `${this.svg.offsetTop + 8}px`;
+    // on a narrow screen under the curves, which it would hide
+    this.values.style.top = `${this.width < 500 ? top + drawn.height : top + 8}px`;
   }
 
   // --- zoom ---

@@ -327,6 +327,7 @@ def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
     first, second = (run.plot_loss().save(tmp_path / name).read_bytes() for name in ("a.pdf", "b.pdf"))
     assert first == second
     assert run.plot_clients("size").name == "clients-fewest-samples-first"
+    assert len(run.plot_clients("together").axes[0].lines) == 1 + 3
     for wrong, words in (
         (lambda: run.plot_confusion("resnet18"), "clients told of all clients"),
         (lambda: run.plot_clients("best"), "order is"),

@@ -38,7 +38,9 @@ AFTER = """<script>addEventListener("load", () => setTimeout(() => {
         found.colour = getComputedStyle(chart.querySelector("g.curve path")).stroke
         send(chart, "pointermove", 0.6 * width, 100, { pointerType: "touch" })
         const box = values.getBoundingClientRect(), around = chart.getBoundingClientRect()
-        found.inside = !values.hidden && box.left >= around.left - 1 && box.right <= around.right + 1
+        const drawn = svg.getBoundingClientRect(), top = around.width < 500 ? drawn.bottom : drawn.top + 8
+        found.inside = !values.hidden && box.left >= around.left - 1 && box.right <= around.right + 1 &&
+          Math.abs(box.top - top) < 3
         found.at = values.querySelector("b").textContent
         found.values = [...values.querySelectorAll("div")].map(each => each.textContent)
         send(chart, "pointerdown", 0.4 * width, 100, { pointerType: "mouse", button: 0 })
