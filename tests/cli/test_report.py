@@ -83,11 +83,11 @@ def test_several_runs_lie_over_each_other_in_one_file(home, tmp_path, monkeypatc
     names = ["20250101-000000-protonorm-digits", "20250101-000001-fedproto-digits"]
     for name, strategy in zip(names, ("protonorm", "fedproto"), strict=True):
         fabricate(root / name, clients=3, rounds=2, settings={"strategy": strategy})
-    before = {path for path in root.rglob("*")}
+    before = set(root.rglob("*"))
     page = root / f"overlay-{names[0]}-{names[1]}.html"
     assert report(*names).stdout == f"report: {page}\n"
     # nothing of the runs is touched
-    assert {path for path in root.rglob("*")} - before == {page}
+    assert set(root.rglob("*")) - before == {page}
     assert all(name in page.read_text() for name in names)
     assert report(*names, "--html", tmp_path / "o.html").stdout == f"report: {tmp_path / 'o.html'}\n"
     assert (tmp_path / "o.html").read_bytes() == page.read_bytes()
