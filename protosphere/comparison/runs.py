@@ -59,6 +59,9 @@ def figures(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
     for name, key in (("macro accuracy, %", "accuracy"), ("macro F1, %", "f1")):
         if any(figures_of_run.get(key) is not None for figures_of_run in macros):
             yield name, [_percent(figures_of_run.get(key)) for figures_of_run in macros]
+    areas = [next((line["roc_auc"]["mean"] for line in reversed(run.lines) if "roc_auc" in line), None) for run in runs]
+    if any(area is not None for area in areas):
+        yield "ROC AUC, final", ["-" if area is None else f"{area:.4f}" for area in areas]
     sizes = [run.summary["bytes"] for run in runs]
     yield "payload", [readable_size(traffic["payload_up"] + traffic["payload_down"]) for traffic in sizes]
     yield "wire", [readable_size(traffic["wire_up"] + traffic["wire_down"]) for traffic in sizes]

@@ -69,6 +69,40 @@ def loss_over_rounds(results: Results) -> Picture | str:
     return Picture("loss-over-rounds", svg, alt, caption, numbers=numbers, charts=[chart])
 
 
+def roc_auc_over_rounds(results: Results) -> Picture | None:
+    """The clients' mean area under the ROC curve, and the worst; None where the run did not ask for it."""
+    told = {line["roc_auc"]["of_round"]: line["roc_auc"] for line in results.lines if "roc_auc" in line}
+    if not told:
+        return None
+    rounds = sorted(told)
+    looks = (("mean", "mean over clients, by samples", "", 1.8), ("worst", "worst client", DASHED, 1.3))
+    lines = [
+        Line(label, [(of_round, told[of_round][name]) for of_round in rounds], COLOURS[place], dash, width)
+        for place, (name, label, dash, width) in enumerate(looks)
+    ]
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        for line in lines:
+            look: Any = {"color": line.colour, "linewidth": line.width, "marker": dots(rounds), "markersize": 3.5}
+            style = (0, (4, 1.5)) if line.dash else "-"
+            axes.plot(*zip(*line.points, strict=True), label=line.name, linestyle=style, **look)
+        axes.set(xlabel="round", ylabel="area under the ROC curve")
+        whole_rounds(axes)
+        drawn.legend(loc="outside lower center", ncols=2)
+        svg = canvas.svg(drawn)
+    last = told[rounds[-1]]
+    caption = (
+        f"Area under the ROC curve by {last['rule']}: of each client on its own test samples, each class against the "
+        f"rest, the mean over classes; then the mean over {last['clients']} clients by test samples. 0.5: by chance."
+    )
+    alt = f"Area under the ROC curve at the end: mean {last['mean']:.3f}, worst client {last['worst']:.3f}."
+    numbers: list[list[object]] = [["round", "mean", "worst", "clients"]]
+    numbers += [[number, *(told[number][name] for name in ("mean", "worst", "clients"))] for number in rounds]
+    chart = Chart("round", "area under the ROC curve", lines, whole=True)
+    title = "ROC AUC over rounds"
+    return Picture("roc-auc-over-rounds", svg, alt, caption, numbers=numbers, charts=[chart], title=title)
+
+
 def clients_over_rounds(results: Results, order: str = "") -> list[tuple[str, Picture]]:
     """The clients' own test accuracy by the primary rule, as small multiples in each of two orders, and all in one:
     what it is, and its picture; nothing where no client was evaluated.
