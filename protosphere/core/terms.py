@@ -222,6 +222,13 @@ _ALL = (
         "The mean of the classes' own F1 scores, every class alike. Of the same confusion matrix.",
         "(1/K) Σ_j 2 right_j / (samples_j + predicted_j)",
     ),
+    Term(
+        "ROC AUC",
+        "words",
+        "The area under the ROC curve (`roc-auc`): of each client on its own test samples, each class against the rest, "
+        "the mean over the classes that it has; then the mean over clients, weighted by test samples.",
+        "Σ_i n_i auc_i / Σ_i n_i, auc_i = mean_j P(score_j of a sample of class j > score_j of another)",
+    ),
     Term("sample", "words", "One input with its class: an image, a text, one line of a table."),
     Term(
         "partition",
