@@ -225,8 +225,8 @@ _ALL = (
     Term(
         "ROC AUC",
         "words",
-        "The area under the ROC curve (`roc-auc`): of each client on its own test samples, each class against the rest, "
-        "the mean over the classes that it has; then the mean over clients, weighted by test samples.",
+        "The area under the ROC curve (`roc-auc`): of each client on its own test samples, each class against the "
+        "rest, the mean over the classes that it has; then the mean over clients, weighted by test samples.",
         "Σ_i n_i auc_i / Σ_i n_i, auc_i = mean_j P(score_j of a sample of class j > score_j of another)",
     ),
     Term("sample", "words", "One input with its class: an image, a text, one line of a table."),
