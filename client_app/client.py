@@ -12,7 +12,7 @@ import torch
 from flwr.app import Context
 
 from protosphere.client_app.evaluate import DivergenceError, evaluate, measure
-from protosphere.client_app.feature import Arrival, features_of
+from protosphere.client_app.feature import Arrival, Scores, features_of
 from protosphere.client_app.public_errors import told
 from protosphere.client_app.site import (
     device_for,
@@ -332,14 +332,14 @@ class Client:
         arrived_state = (
             self.objective.arrived(state, instruction.payload) if RECEIVED in self.run.method.rules else None
         )
-        evaluation, predictions = None, dict[str, torch.Tensor]()
+        evaluation, predictions, further_scores = None, dict[str, torch.Tensor](), list[Scores]()
         if instruction.evaluate:
             scores_of_features = [feature.scores(state, instruction) for feature in self.features]
             further_scores = [scores for scores in scores_of_features if scores is not None]
             arguments = (self.objective, state, self.data, last, arrived_state, further_scores)
             evaluation = evaluate(*arguments, predictions.update)
         judged_state = arrived_state if arrived_state is not None and self.run.inference == RECEIVED else state
-        arrival = Arrival(judged_state, predictions)
+        arrival = Arrival(judged_state, predictions, further_scores)
         report = Report(self.partition, instruction.round, evaluation=evaluation)
         for feature in features:
             report = feature.answer(arrival, report)

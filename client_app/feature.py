@@ -35,10 +35,12 @@ class Arrival:
     Attributes:
         state: as it predicts by the run's rule.
         predictions: rule -> labels of the test samples (n,); nothing where no evaluation was due.
+        further_scores: by which features predicted; as `predictions`.
     """
 
     state: ClientState
     predictions: Mapping[str, Tensor]
+    further_scores: Sequence[Scores] = ()
 
 
 class Feature:

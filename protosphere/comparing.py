@@ -332,7 +332,7 @@ class Comparison:
             raise SettingError(f"over is {shown(over)}, but it is {', '.join(CAPTIONS)}.")
         once, frame, _ = self._tidy()
         label = find_row(once, row)
-        return self._drawing(lambda: picture_over(once, frame, label, over, f"{over}"))
+        return self._drawing(lambda: picture_over(once, frame, label, over, f"accuracy-over-{over}"))
 
     def plot_varied(self, setting: str = "", row: str = "") -> "Drawing":
         """Accuracy by the values of a setting that is varied: a curve for each method that reads it, with the standard
@@ -351,7 +351,7 @@ class Comparison:
         """
         once, frame, _ = self._tidy()
         name, label = find_setting(once, setting_name(setting)), find_row(once, row)
-        return self._drawing(lambda: varied_picture(once, frame, label, name, f"vary-{name}"))
+        return self._drawing(lambda: varied_picture(once, frame, label, name, f"accuracy-by-{name}"))
 
     def _drawing(self, make: "Callable[[], Picture | str]") -> "Drawing":
         from protosphere.drawing import drawing_of

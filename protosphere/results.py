@@ -21,7 +21,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.record.locations import find_run, results_root
 from protosphere.reports import frames
 from protosphere.reports.confusions import confusion_matrices
-from protosphere.reports.curves import ORDERS, clients_over_rounds, loss_over_rounds
+from protosphere.reports.curves import FILES, ORDERS, clients_over_rounds, loss_over_rounds
 from protosphere.reports.label_distribution import holdings
 from protosphere.reports.maps import angles, partition_map, prototype_map, separation_over_rounds
 from protosphere.reports.pictures import (
@@ -265,17 +265,17 @@ class Run:
         return self._drawing(lambda: accuracy_by_model(self._results))
 
     def plot_clients(self, order: str = "worst") -> "Drawing":
-        """The accuracy of single clients over rounds, twenty of them.
+        """The accuracy of single clients over rounds, twenty of them; or of all in one.
 
         Args:
-            order: `worst` first, or those with the fewest rows, `size`.
+            order: `worst` first, or those with the fewest rows, `size`; `together` for all in one.
         """
         if order not in ORDERS:
             raise SettingError(f"order is {shown(order)}, but it is {' or '.join(ORDERS)}.")
 
         def make() -> Picture | str:
             pictures = {picture.name: picture for _, picture in clients_over_rounds(self._results, order)}
-            return pictures.get(f"clients-{order}", "no client was evaluated, or none told its rows.")
+            return pictures.get(FILES[order], "no client was evaluated, or none told its rows.")
 
         return self._drawing(make)
 

@@ -6,5 +6,6 @@ FEATURES = {
     "encoder": "protosphere.client_app.features.encoder:EncoderSpace",
     "ensemble": "protosphere.client_app.features.ensemble:Ensemble",
     "confusion": "protosphere.client_app.features.confusion:Confusion",
+    "roc auc": "protosphere.client_app.features.roc_auc:RocAuc",
     "privacy": "protosphere.client_app.features.privacy:Privacy",
 }

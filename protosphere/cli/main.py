@@ -73,6 +73,7 @@ app.command(
     epilog="""
         protosphere report latest
         protosphere report /srv/results/20260101-120000-protonorm-digits
+        protosphere report 20260101-120000-protonorm-digits 20260101-130000-fedproto-digits
     """,
 )(report)
 app.command(

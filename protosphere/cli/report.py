@@ -1,5 +1,6 @@
-"""`protosphere report`: a run's report, written anew from its folder."""
+"""`protosphere report`: a run's report, written anew from its folder; or several runs over each other."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -13,54 +14,89 @@ STATE = (
     "A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>: print the figures that it keeps to itself under "
     "`privacy`."
 )
-HTML = "With --state: write a page instead: what left this machine, how the model fares here, the settings."
+HTML = (
+    "The file of a page: of several runs; or with --state, what left this machine, how the model fares here, the "
+    "settings."
+)
 
 
 def report(
-    folder: Annotated[
-        str,
+    folders: Annotated[
+        list[str] | None,
         typer.Argument(
-            help="A run's folder, its name in the results folder, or `latest`.",
+            help="A run's folder, its name in the results folder, or `latest`; or several.",
+            metavar="[RUN...]",
             show_default=False,
             autocompletion=complete.runs,
         ),
-    ] = "",
+    ] = None,
     results: Annotated[str, option("The folder that holds the runs' folders.", "DIR")] = "",
     state: Annotated[str, option(STATE, "FOLDER")] = "",
     html: Annotated[str, option(HTML, "FILE")] = "",
     trust: Trust = False,
 ) -> None:
-    """Write a run's report anew, or print what a client alone knows.
+    """Write a run's report, or several runs over each other.
 
     report.html and its pictures go into the folder of the run, finished or interrupted. Everything comes from that
     folder, wherever it was copied to. A method's code that this home has not run itself is run with --trust alone.
 
+    Of two runs or more one page is written, into the results folder or to --html: their curves over each other, figures
+    and the settings in which they differ. Its reader chooses which runs are shown.
+
     Exits 0 when the report was written, else 2.
     """
-    if bool(folder) == bool(state):
+    if bool(folders) == bool(state):
         end("give a run's folder, or --state and a client's folder.")
-    if html and not state:
-        end("--html is a client's own page: give --state and its folder, too.")
-    if html:
+    if html and not state and len(folders or ()) < 2:
+        end("--html is a page of several runs, or a client's own: give more runs, or --state and its folder.")
+    if html and state:
         _write_site_page(Path(state).expanduser(), Path(html).expanduser())
         return
     if state:
         _print_site_figures(Path(state).expanduser())
         return
-    from protosphere.record.locations import find_run, results_root
+    folder, *others = folders or [""]
+    if others:
+        _write_overlay([folder, *others], results, html, trust)
+        return
     from protosphere.reports.report import write_report
 
     try:
-        if folder == "latest":
-            place = find_run(folder, results)
-        else:
-            given_path, results_path = Path(folder).expanduser(), results_root(results) / folder
-            place = results_path if results_path.is_dir() and not given_path.exists() else given_path
-        typer.echo(f"report: {write_report(place.resolve(), trust)}")
+        typer.echo(f"report: {write_report(_find(folder, results), trust)}")
     except ToldError as error:
         end(str(error))
     except OSError as error:
         end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.")
+
+
+def _find(name: str, results: str) -> Path:
+    """The folder that a run's name stands for, whether there is one or not.
+
+    Raises:
+        SettingError: there is no latest.
+    """
+    from protosphere.record.locations import find_run, results_root
+
+    if name == "latest":
+        return find_run(name, results).resolve()
+    given_path, results_path = Path(name).expanduser(), results_root(results) / name
+    return (results_path if results_path.is_dir() and not given_path.exists() else given_path).resolve()
+
+
+def _write_overlay(names: Sequence[str], results: str, html: str, trust: bool) -> None:
+    from protosphere.comparison.overlay import file_name, write_overlay
+    from protosphere.record.locations import results_root
+    from protosphere.reports.results import read_results
+
+    target = Path()
+    try:
+        runs = [read_results(_find(name, results), trust) for name in names]
+        target = Path(html).expanduser() if html else results_root(results) / file_name(runs)
+        typer.echo(f"report: {write_overlay(runs, target).resolve()}")
+    except ToldError as error:
+        end(str(error))
+    except OSError as error:
+        end(f"the page cannot be written to {target} ({error.strerror or error}); give another place by --html.")
 
 
 def _write_site_page(folder: Path, target: Path) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ from protosphere.comparison.trials import Cell, not_default, scaled_words
 from protosphere.core.terms import TERMS
 from protosphere.core.text import one_line, own_version
 from protosphere.reports import canvas
+from protosphere.reports.charts import DASHED, DOTTED, Chart, Line
 from protosphere.reports.page import (
     Html,
     code,
@@ -100,10 +101,12 @@ def _pictures(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Pic
     pictures: dict[str, list[Picture]] = {}
     for number, row in enumerate(comparison.rows, start=1):
         drawn = [
-            vary.picture(comparison, frame, row.label, setting, f"row{number}-vary-{setting}")
+            vary.picture(comparison, frame, row.label, setting, f"accuracy-by-{setting}-row{number}")
             for setting in vary.settings_varied(comparison)
         ]
-        drawn += [picture_over(comparison, frame, row.label, kind, f"row{number}-{kind}") for kind in CAPTIONS]
+        drawn += [
+            picture_over(comparison, frame, row.label, kind, f"accuracy-over-{kind}-row{number}") for kind in CAPTIONS
+        ]
         pictures[row.label] = [picture for picture in drawn if isinstance(picture, Picture)]
     return {label: row_pictures for label, row_pictures in pictures.items() if row_pictures}
 
@@ -116,19 +119,63 @@ def picture_over(comparison: Comparison, frame: pd.DataFrame, row: str, kind: st
     """
     runs = by_method(frame, comparison, row)
     curves_by_method = {method: curves(own["curve"].tolist()) for method, own in runs.items() if len(own)}
-    last = {method: curve["mean"].iloc[-1] for method, curve in curves_by_method.items() if len(curve)}
-    if not last:
+    if not any(len(curve) for curve in curves_by_method.values()):
         return f"{row}: no run of it is finished."
     lowest = floor(frame, row)
+    return picture_of(curves_by_method, kind, name, f"on {row}", lowest.mean if lowest else None)
+
+
+def picture_of(
+    curves_by_method: Mapping[str, pd.DataFrame], kind: str, name: str, what: str, lowest: float | None
+) -> Picture:
+    """These curves over what they took by then.
+
+    Args:
+        kind, name: as `picture_over` has them. what: they are of, in words. lowest: the majority class's accuracy.
+    """
+    last = {method: curve["mean"].iloc[-1] for method, curve in curves_by_method.items() if len(curve)}
     ends = ", ".join(f"{method} {100 * mean:.1f} %" for method, mean in last.items())
     return Picture(
         name,
-        _draw(curves_by_method, kind, lowest.mean if lowest else None),
-        f"Accuracy over {kind} on {row}, at the end: {ends}.",
+        _draw(curves_by_method, kind, lowest),
+        f"Accuracy over {kind} {what}, at the end: {ends}.",
         CAPTIONS[kind],
         wide=kind == "bytes",
         numbers=_numbers(curves_by_method, kind),
+        charts=charts(curves_by_method, kind, lowest),
+        title=f"Accuracy over {kind}",
     )
+
+
+def charts(curves_by_method: Mapping[str, pd.DataFrame], kind: str, lowest: float | None) -> list[Chart]:
+    """What `_draw` draws, as data; a run of each curve where the methods are runs."""
+    drawn = []
+    for name in COLUMNS[kind]:
+        scale, label = _scale_of(curves_by_method.values(), name)
+        lines = []
+        for number, (method, curve) in enumerate(curves_by_method.items()):
+            dash = ("", DASHED, DOTTED)[number // len(canvas.COLOURS) % len(STYLES)]
+            points = list(zip(curve[name] / scale, 100 * curve["mean"], strict=True))
+            spreads = (100 * curve["std"]).fillna(0.0).tolist()
+            colour = canvas.COLOURS[number % len(canvas.COLOURS)]
+            lines.append(Line(method, points, colour, dash, spread=spreads, run=number))
+        values = [x for line in lines for x, _ in line.points]
+        if lowest is not None and values:
+            ends = [(min(values), 100 * lowest), (max(values), 100 * lowest)]
+            lines.append(Line("majority class", ends, canvas.SOFT, DOTTED, 1))
+        drawn.append(Chart(label, "test accuracy (%)", lines, whole=name == "round"))
+    return drawn
+
+
+COLUMNS = {"rounds": ("round",), "seconds": ("seconds",), "bytes": ("payload", "wire")}
+
+
+def _scale_of(curves: Iterable[pd.DataFrame], name: str) -> tuple[float, str]:
+    """By what a column is divided, and what its axis says."""
+    if name not in SIZES:
+        return 1.0, {"round": "round", "seconds": "seconds so far"}[name]
+    scale, unit = (1e6, "MB") if max((curve[name].max() for curve in curves), default=0) >= 1e6 else (1e3, "kB")
+    return scale, f"{name} so far, {unit}"
 
 
 def _numbers(curves_by_method: Mapping[str, pd.DataFrame], kind: str) -> list[list[object]]:
@@ -144,7 +191,7 @@ def _numbers(curves_by_method: Mapping[str, pd.DataFrame], kind: str) -> list[li
 
 def _draw(curves_by_method: Mapping[str, pd.DataFrame], kind: str, lowest: float | None) -> str:
     with canvas.figure(canvas.WHOLE if kind == "bytes" else canvas.HALF) as drawing:
-        names = {"bytes": ("payload", "wire"), "rounds": ("round",)}.get(kind, (kind,))
+        names = COLUMNS[kind]
         for place, name in enumerate(names, 1):
             axes = drawing.add_subplot(1, len(names), place)
             fill(axes, curves_by_method, name)
@@ -161,14 +208,10 @@ def _draw(curves_by_method: Mapping[str, pd.DataFrame], kind: str, lowest: float
 
 def fill(axes: "Axes", curves_by_method: Mapping[str, pd.DataFrame], name: str) -> None:
     """Every method's curve over one of its columns: what it took by then."""
-    axes.set_xlabel({"round": "round", "seconds": "seconds so far"}.get(name, ""))
-    across = {method: curve[name].tolist() for method, curve in curves_by_method.items()}
+    scale, label = _scale_of(curves_by_method.values(), name)
+    axes.set_xlabel(label)
+    across = {method: (curve[name] / scale).tolist() for method, curve in curves_by_method.items()}
     sent = sorted(value for values in across.values() for value in values if value > 0)
-    if name in SIZES:
-        size, unit = (1e6, "MB") if sent and sent[-1] >= 1e6 else (1e3, "kB")
-        across = {method: [value / size for value in values] for method, values in across.items()}
-        sent = [value / size for value in sent]
-        axes.set_xlabel(f"{name} so far, {unit}")
     for number, (method, curve) in enumerate(curves_by_method.items()):
         _line(axes, number, curve, across[method])
         if name == "payload" and len(curve) and not any(across[method]):

@@ -8,6 +8,7 @@ import numpy as np
 
 from protosphere.comparison.plan import OF_A_ROW
 from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME
+from protosphere.record.confusion import macro_of
 from protosphere.record.metrics_lines import readable_size
 from protosphere.reports.results import Results
 
@@ -54,6 +55,13 @@ def figures(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
             if any(value is not None for value in values):
                 yield f"{rule}, {figure}, %", [_percent(value) for value in values]
     yield "majority class, %", [_percent(next(iter(run.summary["floor"].values()), None)) for run in runs]
+    macros = [macro_of(run.lines) for run in runs]
+    for name, key in (("macro accuracy, %", "accuracy"), ("macro F1, %", "f1")):
+        if any(figures_of_run.get(key) is not None for figures_of_run in macros):
+            yield name, [_percent(figures_of_run.get(key)) for figures_of_run in macros]
+    areas = [next((line["roc_auc"]["mean"] for line in reversed(run.lines) if "roc_auc" in line), None) for run in runs]
+    if any(area is not None for area in areas):
+        yield "ROC AUC, final", ["-" if area is None else f"{area:.4f}" for area in areas]
     sizes = [run.summary["bytes"] for run in runs]
     yield "payload", [readable_size(traffic["payload_up"] + traffic["payload_down"]) for traffic in sizes]
     yield "wire", [readable_size(traffic["wire_up"] + traffic["wire_down"]) for traffic in sizes]

@@ -151,7 +151,8 @@ def picture(comparison: Comparison, frame: pd.DataFrame, row: str, setting: str,
         if point is not None
     ]
     heads = ["method", setting, "mean (%)", "std (%)", "seeds"]
-    return Picture(name, svg, f"Accuracy by {setting} on {row}: highest {words}.", caption, numbers=[heads, *rows])
+    alt = f"Accuracy by {setting} on {row}: highest {words}."
+    return Picture(name, svg, alt, caption, numbers=[heads, *rows], title=f"Accuracy by {setting}")
 
 
 def find_row(comparison: Comparison, row: str) -> str:

@@ -175,6 +175,7 @@ class Settings(BaseModel):
     shared_test_path: str = ""
     disclose_class_counts: bool = False
     confusion: Literal["auto", "always", "never"] = "auto"
+    roc_auc: bool = False
     stop_patience: Count = 0
 
     privacy: Literal["none", "release"] = "none"
@@ -297,6 +298,10 @@ class Settings(BaseModel):
             raise ValueError(
                 '`confusion` is "always": it discloses how many test samples of each class a client has, which '
                 '`privacy` forbids; set it to "auto" or "never"'
+            )
+        if self.roc_auc:
+            raise ValueError(
+                "`roc-auc` is true: it is of private samples, and under `privacy` clients keep it; set it to false"
             )
         if self.disclose_class_counts:
             raise ValueError(

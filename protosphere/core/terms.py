@@ -211,6 +211,26 @@ _ALL = (
         "norm the pull is strong, or cannot reach its targets.",
         "mean_j ‖p_ij‖",
     ),
+    Term(
+        "macro accuracy",
+        "words",
+        "The mean of the classes' own accuracies (balanced accuracy): a rare class weighs as much as a frequent one. "
+        "Of the confusion matrix over all clients' test samples, in the last evaluation.",
+        "(1/K) Σ_j right_j / samples_j, of the classes that have test samples",
+    ),
+    Term(
+        "macro F1",
+        "words",
+        "The mean of the classes' own F1 scores, every class alike. Of the same confusion matrix.",
+        "(1/K) Σ_j 2 right_j / (samples_j + predicted_j)",
+    ),
+    Term(
+        "ROC AUC",
+        "words",
+        "The area under the ROC curve (`roc-auc`): of each client on its own test samples, each class against the "
+        "rest, the mean over the classes that it has; then the mean over clients, weighted by test samples.",
+        "Σ_i n_i auc_i / Σ_i n_i, auc_i = mean_j P(score_j of a sample of class j > score_j of another)",
+    ),
     Term("sample", "words", "One input with its class: an image, a text, one line of a table."),
     Term(
         "partition",

@@ -4,6 +4,7 @@ In a line and in the summary counts are triples (true class, predicted class, ro
 clients told of each class alone how many are right, what is wrong was predicted as OTHER.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -75,8 +76,40 @@ def by_class(triples: Iterable[Sequence[int]]) -> dict[str, dict[str, float | in
     return {str(label): {"accuracy": right[label] / rows[label], "rows": rows[label]} for label in sorted(rows)}
 
 
+def macro(triples: Iterable[Sequence[int]]) -> dict[str, float | None]:
+    """Every class alike, however many rows it has: `accuracy`, the mean of the classes' own accuracies (balanced
+    accuracy), of the classes that have rows; `f1`, the mean of their F1, of those that have rows or were predicted. As
+    scikit-learn's balanced_accuracy_score and f1_score(average="macro") have them.
+
+    None where there are no rows; `f1` also where clients told of each class alone how many are right.
+    """
+    rows: dict[int, int] = {}
+    predicted_rows: dict[int, int] = {}
+    right: dict[int, int] = {}
+    for true, predicted, number in triples:
+        if number:
+            rows[true] = rows.get(true, 0) + number
+            predicted_rows[predicted] = predicted_rows.get(predicted, 0) + number
+            if true == predicted:
+                right[true] = right.get(true, 0) + number
+    if not rows:
+        return {"accuracy": None, "f1": None}
+    accuracy = math.fsum(right.get(label, 0) / count for label, count in rows.items()) / len(rows)
+    if OTHER in predicted_rows:
+        return {"accuracy": accuracy, "f1": None}
+    labels = rows.keys() | predicted_rows.keys()
+    scores = [2 * right.get(k, 0) / (rows.get(k, 0) + predicted_rows.get(k, 0)) for k in sorted(labels)]
+    return {"accuracy": accuracy, "f1": math.fsum(scores) / len(scores)}
+
+
+def macro_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """`macro` over all clients, of a run's lines; nothing where no client told."""
+    confusion = next((line["confusion"] for line in reversed(lines) if "confusion" in line), None)
+    return {} if confusion is None else macro(together(confusion["models"].values()))
+
+
 def per_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """`classes` of a run's summary: by which rule, per class over all clients, and by architecture."""
+    """`classes` of a run's summary: by which rule, per class over all clients, and by architecture; and `macro`."""
     confusion = next((line["confusion"] for line in reversed(lines) if "confusion" in line), None)
     if confusion is None:
         return {}
@@ -86,5 +119,6 @@ def per_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             "rule": confusion["rule"],
             "all": by_class(together(confusion["models"].values())),
             "models": models,
+            "macro": macro(together(confusion["models"].values())),
         }
     }

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from protosphere.core.settings import plain_name
 from protosphere.core.text import cut_apart
-from protosphere.record.confusion import OTHER, by_class, together
+from protosphere.record.confusion import OTHER, by_class, macro, together
 from protosphere.reports import canvas, page
 from protosphere.reports.page import Html
 from protosphere.reports.pictures import Picture
@@ -43,7 +44,9 @@ def confusion_matrices(results: Results, whose: str = "") -> list[tuple[str, Pic
     squares = [
         (name, triples) for name, triples in triples_by_name if all(predicted != OTHER for _, predicted, _ in triples)
     ]
-    chosen = [square for square in squares[: MOST_MATRICES + 1] if whose in ("", square[0])]
+    squares = squares[: MOST_MATRICES + 1]
+    files = _files([name for name, _ in squares])
+    chosen = [(*square, file) for square, file in zip(squares, files, strict=True) if whose in ("", square[0])]
     if not chosen:
         return []
     names = cut_apart(results.class_names, 14)
@@ -54,13 +57,22 @@ def confusion_matrices(results: Results, whose: str = "") -> list[tuple[str, Pic
         image = canvas.square(axes, np.zeros((K, K)), names, "share of the true class (%)", 100)
         axes.set(xlabel="predicted class", ylabel="true class")
         pictures = []
-        for place, (name, triples) in enumerate(chosen):
+        for name, triples, file in chosen:
             counts = np.zeros((K, K), dtype=np.int64)
             for true, predicted, rows in triples:
                 counts[true, predicted] = rows
             fill(image, counts)
-            pictures.append((name, _picture(results, rule, name, counts, canvas.svg(drawn), place)))
+            pictures.append((name, _picture(results, rule, name, counts, canvas.svg(drawn), file)))
         return pictures
+
+
+def _files(names: Sequence[str]) -> list[str]:
+    """Each matrix's file, by whose it is; no two alike, on disks without capitals either."""
+    files: list[str] = []
+    for name in names:
+        file = f"confusion-{plain_name(name.casefold(), 60) or 'unnamed'}"
+        files.append(f"{file}-{len(files)}" if file in files else file)
+    return files
 
 
 def fill(image: "AxesImage", counts: Counts) -> None:
@@ -76,7 +88,7 @@ def fill(image: "AxesImage", counts: Counts) -> None:
         canvas.number_cells(image.axes, texts, shares / 100, 8 if K <= 12 else 6.5)
 
 
-def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, place: int) -> Picture:
+def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, file: str) -> Picture:
     wrong = sorted(
         ((counts[true, other], true, other) for true, other in np.argwhere(counts) if true != other), reverse=True
     )[:3]
@@ -92,11 +104,22 @@ def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, 
     alt = f"Confusion of {whose}: {right} of {counts.sum()} test samples right. {most}"
     table: list[list[object]] = [[name, *row] for name, row in zip(results.class_names, counts.tolist(), strict=True)]
     numbers: list[list[object]] = [["true class", *results.class_names], *table]
-    return Picture(f"confusion-{place}" if place else "confusion", svg, alt, caption, numbers=numbers)
+    return Picture(file, svg, alt, caption, numbers=numbers, title=f"Confusion of {whose}")
+
+
+def _macro_table(rule: str, triples_by_name: Sequence[tuple[str, Sequence[Sequence[int]]]]) -> Html:
+    """Macro accuracy and F1 of all clients' test samples together, and of each architecture's."""
+    rows = []
+    for name, triples in triples_by_name:
+        figures = macro(triples)
+        shares = [None if value is None else f"{100 * value:.1f}" for value in figures.values()]
+        rows.append([name, sum(number for *_, number in triples), *shares])
+    head = ["clients", "samples", page.term("macro accuracy"), page.term("macro F1")]
+    return page.table(head, rows, f"Every class alike, in %, by {rule}, in the last evaluation")
 
 
 def class_table(results: Results) -> Iterator[Html]:
-    """Accuracy by class, over all clients and by architecture."""
+    """Accuracy by class, over all clients and by architecture; before it the figures that take every class alike."""
     rule, triples_by_name = _triples(results)
     if not triples_by_name:
         return
@@ -112,6 +135,7 @@ def class_table(results: Results) -> Iterator[Html]:
         ]
         for label, name in enumerate(cut_apart(results.class_names, 40))
     ]
+    yield _macro_table(rule, triples_by_name)
     caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
     table = page.table(["class", "samples", *(name for name, _ in triples_by_name)], rows, caption)
     yield page.details(f"accuracy of the {len(rows)} classes", table) if len(rows) > canvas.MOST_NAMED else table

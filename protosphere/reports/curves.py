@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, SOFT
-from protosphere.reports.pictures import Picture, dots, plain_numbers, rows_of, whole_rounds
+from protosphere.reports.charts import DASHED, DOTTED, Chart, Line
+from protosphere.reports.pictures import Picture, dots, plain_numbers, points_of, rows_of, whole_rounds
 from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
 
 MOST_SMALL = 20  # clients with a picture of their own
 IN_A_ROW = 5
+MOST_NAMED = 34  # curves of clients that a legend has room for
 TOTAL = "loss"  # the weighted sum of its parts
-ORDERS = {"worst": "worst first", "size": "fewest samples first"}
+ORDERS = {"worst": "worst first", "size": "fewest samples first", "together": "all in one"}
+FILES = {"worst": "clients-worst-first", "size": "clients-fewest-samples-first", "together": "clients-together"}
 
 
 def loss_over_rounds(results: Results) -> Picture | str:
@@ -41,7 +44,8 @@ def loss_over_rounds(results: Results) -> Picture | str:
             look = {"color": colour, "linestyle": style, "marker": dots(table), "markersize": 3.5}
             axes.plot(table.index, table[name], label=labels[name], **look)
         least, most = table[drawn_names].min().min(), table[drawn_names].max().max()
-        if least > 0 and most > 30 * least:
+        is_long = bool(least > 0 and most > 30 * least)
+        if is_long:
             axes.set_yscale("log")
             plain_numbers(axes.yaxis)
         axes.set(xlabel="round", ylabel="loss")
@@ -55,12 +59,53 @@ def loss_over_rounds(results: Results) -> Picture | str:
         "the total is weighted."
     )
     numbers = [["round", *heads], *rows_of(table)]
-    return Picture("loss", svg, f"Loss over rounds: {changes}.", caption, numbers=numbers)
+    lines = [
+        Line(labels[name], points_of(table[name].dropna()), COLOURS[place % len(COLOURS)], dash)
+        for place, name in enumerate(drawn_names)
+        for dash in ("" if name == TOTAL else (DASHED, DOTTED)[place % 2],)
+    ]
+    chart = Chart("round", "loss", lines, log="y" if is_long else "", whole=True)
+    alt = f"Loss over rounds: {changes}."
+    return Picture("loss-over-rounds", svg, alt, caption, numbers=numbers, charts=[chart])
+
+
+def roc_auc_over_rounds(results: Results) -> Picture | None:
+    """The clients' mean area under the ROC curve, and the worst; None where the run did not ask for it."""
+    told = {line["roc_auc"]["of_round"]: line["roc_auc"] for line in results.lines if "roc_auc" in line}
+    if not told:
+        return None
+    rounds = sorted(told)
+    looks = (("mean", "mean over clients, by samples", "", 1.8), ("worst", "worst client", DASHED, 1.3))
+    lines = [
+        Line(label, [(of_round, told[of_round][name]) for of_round in rounds], COLOURS[place], dash, width)
+        for place, (name, label, dash, width) in enumerate(looks)
+    ]
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        for line in lines:
+            look: Any = {"color": line.colour, "linewidth": line.width, "marker": dots(rounds), "markersize": 3.5}
+            style = (0, (4, 1.5)) if line.dash else "-"
+            axes.plot(*zip(*line.points, strict=True), label=line.name, linestyle=style, **look)
+        axes.set(xlabel="round", ylabel="area under the ROC curve")
+        whole_rounds(axes)
+        drawn.legend(loc="outside lower center", ncols=2)
+        svg = canvas.svg(drawn)
+    last = told[rounds[-1]]
+    caption = (
+        f"Area under the ROC curve by {last['rule']}: of each client on its own test samples, each class against the "
+        f"rest, the mean over classes; then the mean over {last['clients']} clients by test samples. 0.5: by chance."
+    )
+    alt = f"Area under the ROC curve at the end: mean {last['mean']:.3f}, worst client {last['worst']:.3f}."
+    numbers: list[list[object]] = [["round", "mean", "worst", "clients"]]
+    numbers += [[number, *(told[number][name] for name in ("mean", "worst", "clients"))] for number in rounds]
+    chart = Chart("round", "area under the ROC curve", lines, whole=True)
+    title = "ROC AUC over rounds"
+    return Picture("roc-auc-over-rounds", svg, alt, caption, numbers=numbers, charts=[chart], title=title)
 
 
 def clients_over_rounds(results: Results, order: str = "") -> list[tuple[str, Picture]]:
-    """Small multiples of the clients' own test accuracy by the primary rule, in each of two orders: what it is, and its
-    picture; nothing where no client was evaluated.
+    """The clients' own test accuracy by the primary rule, as small multiples in each of two orders, and all in one:
+    what it is, and its picture; nothing where no client was evaluated.
 
     Args:
         order: of `ORDERS`, in that alone; "" for each.
@@ -80,12 +125,53 @@ def clients_over_rounds(results: Results, order: str = "") -> list[tuple[str, Pi
     orders = {
         "worst": sorted(clients, key=lambda partition: (curves[partition][-1][1], partition)),
         "size": sorted(clients, key=lambda partition: (rows[partition], partition)),
+        "together": sorted(clients),
     }
-    # of clients that withhold their rows there is one order alone
-    chosen = list(ORDERS.items()) if any(rows.values()) else [("worst", ORDERS["worst"])]
-    return [
-        (text, _draw_small(results, name, orders[name], curves, rows)) for name, text in chosen if order in ("", name)
+    pictures = []
+    for name, text in ORDERS.items():
+        # of clients that withhold their rows there is no order by them
+        is_known = name != "size" or any(rows.values())
+        if is_known and order in ("", name):
+            draw = _draw_together if name == "together" else _draw_small
+            pictures.append((text, draw(results, name, orders[name], curves, rows)))
+    return pictures
+
+
+def _draw_together(
+    results: Results,
+    name: str,
+    order: Sequence[int],
+    curves: dict[int, list[tuple[int, float]]],
+    rows: dict[int, int],
+) -> Picture:
+    """A curve for each client, over the mean of all."""
+    mean = [(of_round, 100 * share) for of_round, share in results.figure("accuracy").items()]
+    percents = {p: [(of_round, 100 * share) for of_round, share in curves[p]] for p in order}
+    is_few = len(order) <= MOST_NAMED
+    with canvas.figure((canvas.WHOLE[0], 4.4)) as drawn:
+        axes = drawn.add_subplot()
+        axes.plot(*zip(*mean, strict=True), color=SOFT, linewidth=5, alpha=0.35, label="mean of all samples")
+        for place, partition in enumerate(order):
+            look: Any = {"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2 if is_few else 0.7}
+            label = f"client {partition}" if is_few else None
+            marker = "o" if len(percents[partition]) == 1 else ""
+            axes.plot(*zip(*percents[partition], strict=True), label=label, alpha=0.7, marker=marker, **look)
+        axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(-3, 103))
+        whole_rounds(axes)
+        if is_few:
+            drawn.legend(loc="outside right upper", ncols=1 + len(order) // 17)
+        svg = canvas.svg(drawn)
+    lines = [
+        Line("mean of all samples", mean, SOFT, width=5),
+        *(Line(f"client {p}", percents[p], COLOURS[i % len(COLOURS)], width=1.2) for i, p in enumerate(order)),
     ]
+    ends = [percents[partition][-1][1] for partition in order]
+    alt = f"Test accuracy of {len(order)} clients over rounds; at the end from {min(ends):.0f} to {max(ends):.0f} %."
+    caption = f"Test accuracy by {results.rule} of each of the {len(order)} clients. Broad: the mean over all samples."
+    table: list[list[object]] = [[p, of_round, value] for p in order for of_round, value in percents[p]]
+    numbers: list[list[object]] = [["client", "round", "accuracy (%)"], *table]
+    chart = Chart("round", "test accuracy (%)", lines, whole=True)
+    return Picture(FILES[name], svg, alt, caption, wide=True, numbers=numbers, charts=[chart])
 
 
 def _draw_small(
@@ -135,7 +221,7 @@ def _draw_small(
     table = [[p, models[p], rows[p] or None, of_round, 100 * value] for p in order for of_round, value in curves[p]]
     heads = ["client", "model", "training samples", "round", "accuracy (%)"]
     alt = f"Test accuracy of single clients over rounds, {ORDERS[name]}; at the end {last}."
-    return Picture(f"clients-{name}", svg, alt, caption, wide=True, numbers=[heads, *table])
+    return Picture(FILES[name], svg, alt, caption, wide=True, numbers=[heads, *table])
 
 
 def _draw_client(axes: "Axes", points: Sequence[tuple[int, float]], mean: Sequence[tuple[int, float]]) -> None:

@@ -10,11 +10,13 @@ from numpy.typing import NDArray
 from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, GRID, INK, MARKERS, MOST_NAMED
+from protosphere.reports.charts import DASHED, Chart, Line
 from protosphere.reports.label_distribution import Holdings
-from protosphere.reports.pictures import Picture, dots, plain_numbers, rows_of, whole_rounds
+from protosphere.reports.pictures import Picture, dots, plain_numbers, points_of, rows_of, whole_rounds
 from protosphere.reports.results import Results
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from torch import Tensor
@@ -47,7 +49,9 @@ def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
         [client, names[label], int(counts[client, label])] for client, label in zip(*np.nonzero(counts), strict=True)
     ]
     heads = ["client", "class", "rows" if holdings.exact else "held"]
-    return Picture("partition", svg, f"Partition: {of_all}.", caption, wide=True, numbers=[heads, *rows])
+    return Picture(
+        "samples-by-client-and-class", svg, f"Partition: {of_all}.", caption, wide=True, numbers=[heads, *rows]
+    )
 
 
 def partition_png(holdings: Holdings, domains: Sequence[str]) -> bytes:
@@ -101,8 +105,10 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
         return f"Distances of global prototypes: {_why_none(results, tensors)}."
     names = [f"{kind}_{name}" for kind in ("distance", "angle") for name in ("min", "mean", "bound")]
     table = table.rename(columns=lambda name: name.removeprefix(SEPARATION)).reindex(columns=["classes", *names])
+    units = {"distance": "Euclidean distance", "angle": "angle (degrees)"}
+    charts = [_separation_chart(table, kind, unit) for kind, unit in units.items()]
     with canvas.figure(canvas.WHOLE) as drawn:
-        for place, (kind, unit) in enumerate((("distance", "Euclidean distance"), ("angle", "angle (degrees)")), 1):
+        for place, (kind, unit) in enumerate(units.items(), 1):
             axes = drawn.add_subplot(1, 2, place)
             # the bound is broad and faint: where the others reach it, they lie on it
             for name, colour, style, width, label in (
@@ -130,7 +136,21 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
         "their norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
     )
     alt = f"Distances of global prototypes at the end: {distances}."
-    return Picture("separation", svg, alt, caption, wide=True, numbers=[["round", *names], *rows_of(table[names])])
+    numbers: list[list[object]] = [["round", *names], *rows_of(table[names])]
+    return Picture("distances-of-global-prototypes", svg, alt, caption, wide=True, numbers=numbers, charts=charts)
+
+
+def _separation_chart(table: "pd.DataFrame", kind: str, unit: str) -> Chart:
+    looks = {
+        "bound": ("bound: the largest minimum that there could be", GRID, "", 6.0),
+        "mean": ("mean of all pairs", COLOURS[0], "", 1.8),
+        "min": ("nearest pair", COLOURS[1], DASHED, 1.8),
+    }
+    lines = [
+        Line(label, points_of(table[f"{kind}_{name}"].dropna()), colour, dash, width)
+        for name, (label, colour, dash, width) in looks.items()
+    ]
+    return Chart("round", unit, lines, whole=True)
 
 
 def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
@@ -177,7 +197,7 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
     rows = [
         [name, *(None if np.isnan(v) else v for v in row)] for name, row in zip(names, degrees.tolist(), strict=True)
     ]
-    return Picture("angles", svg, alt, caption, numbers=[["class", *names], *rows])
+    return Picture("angles-of-global-prototypes", svg, alt, caption, numbers=[["class", *names], *rows])
 
 
 def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
@@ -227,7 +247,7 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
     every = [results.class_names[label] for label in (*labels[0].tolist(), *labels[1].tolist())]
     rows = [[*row, *point] for *row, point in zip(sources, every, points.tolist(), strict=True)]
     caption = _map_caption(results, about, ours, step)
-    return Picture("prototypes", svg, alt, caption, wide=True, numbers=[["of", "class", *axis_names], *rows])
+    return Picture("map-of-prototypes", svg, alt, caption, wide=True, numbers=[["of", "class", *axis_names], *rows])
 
 
 _SIDES = ("global", "local")

@@ -1,4 +1,5 @@
-"""The page that a report is: one HTML file that needs no network, no script and no other file, light and dark.
+"""The page that a report is: one HTML file that needs no network and no other file, light and dark. Its script, where
+it has charts, is its own; without scripts the pictures are there all the same.
 
 A report is put together from parts, which the macros of `PARTS` make; every string that is no `Html` is escaped on its
 way in:
@@ -24,6 +25,7 @@ from markupsafe import Markup as Html
 from protosphere.core.files import replacing
 from protosphere.core.terms import NOTATION, TERMS
 from protosphere.core.text import one_line
+from protosphere.reports import chart_script
 
 MOST_CHOICES = 50
 MISSING = "–"  # in place of a value that there is not
@@ -77,6 +79,7 @@ body { margin: 0 auto; padding: 2rem 1rem 4rem; max-width: 76rem; background: va
   font: 1rem/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; overflow-wrap: anywhere; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0; }
 h2 { font-size: 1.3rem; margin: 3rem 0 .8rem; padding-top: .8rem; border-top: 1px solid var(--line); }
+h3 { font-size: 1rem; margin: 0 0 .4rem; }
 p { margin: .6rem 0; max-width: 46rem; }
 a { color: var(--accent); }
 code { font-family: ui-monospace, "DejaVu Sans Mono", monospace; font-size: .92em; }
@@ -175,12 +178,17 @@ PARTS = """
 {%- macro side(loop, words) %}{% if loop.index0 not in words %} class="number"{% endif %}{% endmacro %}
 
 {#- A drawing of canvas.svg with the words for those who do not see it; `wide`: across the page rather than half of it,
-    in a gallery; `numbers`: where the file with its numbers lies, beside the page. #}
-{%- macro picture(svg, alt, caption="", wide=False, numbers="") -%}
-  <figure{% if wide %} class="whole"{% endif %}><div class="wide" tabindex="0" role="group" aria-label="picture">{# -#}
+    in a gallery; `downloads`: (words, address) of each; `name`: its place in the page, `title`: its heading; `charts`:
+    of charts.as_json, what the page's script draws in its place. #}
+{%- macro picture(svg, alt, caption="", wide=False, downloads=(), name="", title="", charts="") -%}
+  <figure{% if name %} id="{{ name }}"{% endif %}{% if wide %} class="whole"{% endif %}>
+  {%- if title %}<h3>{{ title }}</h3>{% endif %}
+  {%- if charts %}<script type="application/json" class="charts">{{ charts }}</script>{% endif %}
+  {#- #}<div class="wide" tabindex="0" role="group" aria-label="picture">{# -#}
   <img src="data:image/svg+xml;base64,{{ svg | base64 }}" alt="{{ alt }}"></div>
-  {%- if caption or numbers %}<figcaption>{{ caption }}{% if caption and numbers %} {% endif %}
-    {%- if numbers %}{{ link("Numbers (CSV)", numbers) }}{% endif %}</figcaption>
+  {%- if caption or downloads %}<figcaption>{{ caption }}
+    {%- for words, address in downloads %} {{ element("a", words, href=address, download=name ~ "." ~ words.lower()) }}
+    {%- endfor %}</figcaption>
   {%- endif %}</figure>
 {%- endmacro %}
 
@@ -203,6 +211,7 @@ PARTS = """
 {#- The whole file; `lead`: the sentence under the title, `foot`: at the end, in small. The mark is drawn on the page
     itself, so that no browser asks for a file. #}
 {%- macro page(title, parts, lead="", foot="") -%}
+{%- set content = all(parts) -%}
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -214,13 +223,15 @@ PARTS = """
 <style>{{ style }}</style>
 </head>
 <body><header><h1>{{ title }}</h1>{% if lead %}<p class="lead">{{ lead }}</p>{% endif %}</header>{# -#}
-<main>{{ all(parts) }}</main>{% if foot %}<footer>{{ foot }}</footer>{% endif %}</body>
+<main>{{ content }}</main>{% if foot %}<footer>{{ foot }}</footer>{% endif %}{# -#}
+{% if '<script type="application/json"' in content %}<script>{{ script }}</script>{% endif %}</body>
 </html>
 {% endmacro %}
 """
 _environment = Environment(autoescape=True, finalize=html, keep_trailing_newline=True)
 _environment.filters["base64"] = lambda svg: base64.b64encode(svg.encode()).decode()
-_parts: Any = _environment.from_string(PARTS, globals={"style": Html(STYLE + CHOSEN)}).module
+_globals = {"style": Html(STYLE + CHOSEN + chart_script.STYLE), "script": Html(chart_script.SCRIPT)}
+_parts: Any = _environment.from_string(PARTS, globals=_globals).module
 _Part = Callable[..., Html]
 element: _Part = _parts.element
 section: _Part = _parts.section

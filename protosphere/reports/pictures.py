@@ -13,6 +13,7 @@ from protosphere.record.locations import own_folder
 from protosphere.record.metrics_lines import readable_size
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, INK, SOFT
+from protosphere.reports.charts import DASHED, DOTTED, Chart, Line, as_json
 from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import Html
 from protosphere.reports.results import Results
@@ -32,8 +33,8 @@ MOST_MODELS = 24
 class Picture:
     """A drawing, in words for those who do not see it, and what is to be said under it.
 
-    `name` is its files' in the folder `PICTURES`, without the ending. `numbers` is what it shows as a table, the
-    heads first.
+    `name` is its files' in the folder `PICTURES`, without the ending, and its place in a page. `numbers` is what it
+    shows as a table, the heads first. `charts` are its curves, of which readers with scripts get the values.
     """
 
     name: str
@@ -42,12 +43,27 @@ class Picture:
     caption: str
     wide: bool = False
     numbers: Sequence[Sequence[object]] = ()
+    charts: Sequence[Chart] = ()
+    title: str = ""
+
+    @property
+    def heading(self) -> str:
+        return self.title or self.name.replace("-", " ").capitalize()
 
 
 def framed(picture: Picture) -> Html:
-    """A picture in a page, with a link to the file of its numbers where it has some."""
-    numbers = f"{PICTURES}/{picture.name}.csv" if picture.numbers else ""
-    return page.picture(picture.svg, picture.alt, picture.caption, picture.wide, numbers)
+    """A picture in a page, with links to its files: itself, and its numbers where it has some."""
+    downloads = [("SVG", f"{PICTURES}/{picture.name}.svg")]
+    if picture.numbers:
+        downloads.append(("CSV", f"{PICTURES}/{picture.name}.csv"))
+    return framed_with(picture, downloads)
+
+
+def framed_with(picture: Picture, downloads: Sequence[tuple[str, str]]) -> Html:
+    """A picture in a page, with these links: words, address."""
+    charts = as_json(picture.charts) if picture.charts else ""
+    words = (picture.svg, picture.alt, picture.caption, picture.wide)
+    return page.picture(*words, downloads, picture.name, picture.heading, charts)
 
 
 def write_files(folder: Path, pictures: Sequence[Picture]) -> None:
@@ -85,7 +101,29 @@ def accuracy_over_rounds(results: Results) -> Picture | str:
     names = {"accuracy": "mean", "std": "std", "worst": "worst", "validation": "validation mean"}
     table = results.rounds.reindex(columns=[*names, MAJORITY, "ensemble"]).dropna(how="all").dropna(axis=1, how="all")
     heads = ["round", *(f"{names.get(name, name)} (%)" for name in table)]
-    return Picture("accuracy-rounds", svg, alt, caption, numbers=[heads, *rows_of(100 * table)])
+    numbers: list[list[object]] = [[*heads], *rows_of(100 * table)]
+    return Picture("accuracy-over-rounds", svg, alt, caption, numbers=numbers, charts=[accuracy_chart(results)])
+
+
+def accuracy_chart(results: Results) -> Chart:
+    """What `draw_accuracy` draws, as data."""
+    spread = {of_round: 100 * std for of_round, std in results.figure("std").items()}
+    lines = []
+    for name, look in ACCURACY_CURVES.items():
+        points = points_of(100 * results.figure(name))
+        if points:
+            spreads = [spread.get(of_round, 0.0) for of_round, _ in points] if name == "accuracy" else []
+            dash = DOTTED if name in ("validation", MAJORITY) else DASHED * (name == "worst")
+            label = f"{look['label']}, ± 1 std over clients" if spreads else look["label"]
+            lines.append(Line(label, points, look["color"], dash, look.get("linewidth", 1.8), spreads))
+    if selected := _selected(results):
+        lines.append(Line(f"selected (round {selected[0]})", [selected], INK, marked=True))
+    return Chart("round", "test accuracy (%)", lines, whole=True)
+
+
+def points_of(column: "pd.Series[float]") -> list[tuple[float, float]]:
+    """A column of a table by round as points."""
+    return [(float(of_round), float(value)) for of_round, value in column.items()]
 
 
 def draw_accuracy(drawn: "Figure", results: Results) -> str:
@@ -98,23 +136,11 @@ def draw_accuracy(drawn: "Figure", results: Results) -> str:
     axes = drawn.add_subplot()
     low, high = (means - std).clip(0, 100), (means + std).clip(0, 100)
     axes.fill_between(means.index, low, high, color=COLOURS[0], alpha=0.18, linewidth=0, label="± 1 std over clients")
-    dashed, dotted = (0, (4, 1.5)), (0, (1.5, 1.5))
-    curves: dict[str, dict[str, Any]] = {
-        "accuracy": {"label": "mean of all samples", "color": COLOURS[0], "marker": dots(means), "markersize": 3.5},
-        "worst": {"label": "worst client", "color": COLOURS[1], "linewidth": 1.3, "linestyle": dashed},
-        "validation": {
-            "label": "mean of validation samples",
-            "color": COLOURS[3],
-            "linewidth": 1.3,
-            "linestyle": dotted,
-        },
-        MAJORITY: {"label": "majority class", "color": SOFT, "linewidth": 1.3, "linestyle": ":"},
-        "ensemble": {"label": "ensemble", "color": COLOURS[2], "linewidth": 1.3, "marker": "^", "markersize": 4},
-    }
-    for name, look in curves.items():
+    for name, look in ACCURACY_CURVES.items():
         figures = 100 * results.figure(name)
         if len(figures):
-            axes.plot(figures.index, figures, **look)
+            marks: dict[str, Any] = {"marker": dots(means), "markersize": 3.5} if name == "accuracy" else {}
+            axes.plot(figures.index, figures, **look, **marks)
     chosen = _draw_selected(axes, results)
     axes.set(xlabel="round", ylabel="test accuracy (%)")
     whole_rounds(axes)
@@ -122,15 +148,38 @@ def draw_accuracy(drawn: "Figure", results: Results) -> str:
     return chosen
 
 
-def _draw_selected(axes: "Axes", results: Results) -> str:
-    """Mark the round that validation selected; in words for the alternative text."""
+ACCURACY_CURVES: dict[str, dict[str, Any]] = {
+    "accuracy": {"label": "mean of all samples", "color": COLOURS[0]},
+    "worst": {"label": "worst client", "color": COLOURS[1], "linewidth": 1.3, "linestyle": (0, (4, 1.5))},
+    "validation": {
+        "label": "mean of validation samples",
+        "color": COLOURS[3],
+        "linewidth": 1.3,
+        "linestyle": (0, (1.5, 1.5)),
+    },
+    MAJORITY: {"label": "majority class", "color": SOFT, "linewidth": 1.3, "linestyle": ":"},
+    "ensemble": {"label": "ensemble", "color": COLOURS[2], "linewidth": 1.3, "marker": "^", "markersize": 4},
+}
+
+
+def _selected(results: Results) -> tuple[int, float] | None:
+    """The round that validation selected, and its accuracy in percent."""
     headline, means = results.summary["headline"], 100 * results.figure("accuracy")
     of_round = headline.get("of_round")
     if headline.get("figure") != "selected" or of_round not in means.index:
+        return None
+    return of_round, float(means[of_round])
+
+
+def _draw_selected(axes: "Axes", results: Results) -> str:
+    """Mark the round that validation selected; in words for the alternative text."""
+    selected = _selected(results)
+    if selected is None:
         return ""
+    of_round, accuracy = selected
     axes.plot(
         [of_round],
-        [means[of_round]],
+        [accuracy],
         color=INK,
         marker="o",
         markersize=8,
@@ -138,7 +187,7 @@ def _draw_selected(axes: "Axes", results: Results) -> str:
         linestyle="none",
         label=f"selected (round {of_round})",
     )
-    return f"; validation selects round {of_round} with {means[of_round]:.1f} %"
+    return f"; validation selects round {of_round} with {accuracy:.1f} %"
 
 
 def accuracy_over_bytes(results: Results) -> Picture | str:
@@ -159,7 +208,8 @@ def accuracy_over_bytes(results: Results) -> Picture | str:
         axes = drawn.add_subplot()
         for label, colour, style, xs, ys in curves:
             axes.plot(xs, ys, color=colour, linestyle=style, marker=dots(xs), markersize=3.5, label=label)
-        if max(xs.max() for *_, xs, _ in curves) > 10 * min(xs.min() for *_, xs, _ in curves):
+        is_long = max(xs.max() for *_, xs, _ in curves) > 10 * min(xs.min() for *_, xs, _ in curves)
+        if is_long:
             axes.set_xscale("log")
         plain_numbers(axes.xaxis)
         axes.set(xlabel="sent since the start, up and down (MB)", ylabel="test accuracy (%)")
@@ -169,7 +219,12 @@ def accuracy_over_bytes(results: Results) -> Picture | str:
     alt = f"Test accuracy over megabytes sent: {ys.iloc[-1]:.1f} % after {readable_size(round(xs.iloc[-1] * 1e6))}."
     caption = f"The same mean accuracy by {results.rule}, over what all clients and the server had sent by then."
     heads = ["round", "payload (bytes)", "wire (bytes)", "mean (%)"]
-    return Picture("accuracy-bytes", svg, alt, caption, numbers=[heads, *rows_of(table)])
+    lines = [
+        Line(label, list(zip(xs, ys, strict=True)), colour, DASHED if style != "-" else "")
+        for label, colour, style, xs, ys in curves
+    ]
+    chart = Chart("sent since the start, up and down (MB)", "test accuracy (%)", lines, log="x" if is_long else "")
+    return Picture("accuracy-over-bytes", svg, alt, caption, numbers=[heads, *rows_of(table)], charts=[chart])
 
 
 def accuracy_by_model(results: Results) -> Picture | str:
@@ -206,7 +261,7 @@ def accuracy_by_model(results: Results) -> Picture | str:
     )
     alt = f"Median test accuracy by architecture: {medians}."
     rows = [[name, value] for name in sorted(accuracies) for value in sorted(accuracies[name])]
-    return Picture("accuracy-models", svg, alt, caption, numbers=[["model", "accuracy (%)"], *rows])
+    return Picture("accuracy-by-architecture", svg, alt, caption, numbers=[["model", "accuracy (%)"], *rows])
 
 
 def _draw_strip(axes: "Axes", place: int, values: Sequence[float]) -> None:
@@ -264,7 +319,8 @@ def time_by_part(results: Results) -> Picture | str:
     )
     heads = ["round", *(f"{name} (s)" for name, _ in PARTS)]
     rows = [[number, *part_seconds] for number, part_seconds in zip(rounds, parts, strict=True)]
-    return Picture("time", svg, f"Seconds in all: {totals_text}.", caption, numbers=[heads, *rows])
+    alt = f"Seconds in all: {totals_text}."
+    return Picture("time-by-round", svg, alt, caption, numbers=[heads, *rows])
 
 
 PARTS = (

@@ -25,7 +25,7 @@ from protosphere.record.provenance import origins
 from protosphere.reports import page
 from protosphere.reports.canvas import MOST_NAMED
 from protosphere.reports.confusions import class_table, confusion_matrices
-from protosphere.reports.curves import clients_over_rounds, loss_over_rounds
+from protosphere.reports.curves import clients_over_rounds, loss_over_rounds, roc_auc_over_rounds
 from protosphere.reports.label_distribution import Holdings, holdings
 from protosphere.reports.maps import angles, partition_map, prototype_map, separation_over_rounds
 from protosphere.reports.page import Html, code, paragraph, section
@@ -112,6 +112,7 @@ def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
             "Accuracy": [
                 *(make(results) for make in (accuracy_over_rounds, loss_over_rounds, accuracy_over_bytes)),
                 accuracy_by_model(results),
+                *filter(None, [roc_auc_over_rounds(results)]),
                 Choice("clients", "order of the clients", clients_over_rounds(results)),
             ],
             "Classes": [Choice("confusion", "whose", confusion_matrices(results), wide=False)],

@@ -70,7 +70,7 @@ def _ways(results: Results, maps: Sequence[tuple[int, dict[int, list[float]]]], 
         for label in sorted(points_by_label)
     ]
     alt = f"Ways of {len(labels)} global prototypes over rounds {first} to {last} in the plane."
-    return Picture("prototypes-rounds", svg, alt, caption, numbers=[["round", "class", *axis_names], *rows])
+    return Picture("paths-of-global-prototypes", svg, alt, caption, numbers=[["round", "class", *axis_names], *rows])
 
 
 def _frame(results: Results, points_by_label: dict[int, list[float]], low: np.ndarray, high: np.ndarray) -> Html:

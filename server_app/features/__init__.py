@@ -9,6 +9,7 @@ from protosphere.server_app.features.live_figures import LiveFigures
 from protosphere.server_app.features.membership import Membership
 from protosphere.server_app.features.outliers import OutlierCheck
 from protosphere.server_app.features.privacy import Privacy
+from protosphere.server_app.features.roc_auc import RocAuc
 from protosphere.server_app.features.snapshots import Snapshots
 from protosphere.server_app.features.stopping import Stopping
 
@@ -20,6 +21,7 @@ FEATURES: dict[str, type[Feature]] = {
     "download-once": DownloadOnce,
     "ensemble": Ensemble,
     "confusion": Confusion,
+    "roc auc": RocAuc,
     "early stopping": Stopping,
     "snapshots": Snapshots,
     "live figures": LiveFigures,

@@ -153,7 +153,7 @@ def test_a_setting_that_is_varied_has_a_curve_of_its_runs(tmp_path):
     assert list(curve.get_ydata()) == pytest.approx([100 * mean for mean in means[1:]])
     (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert set(dashed.get_ydata()) == {100 * means[0]}
-    assert (found.report().path.parent / "pictures" / "row1-vary-protonorm.gamma.svg").exists()
+    assert (found.report().path.parent / "pictures" / "accuracy-by-protonorm.gamma-row1.svg").exists()
     assert "Test accuracy by the values of protonorm.gamma" in found.report().path.read_text()
     # it is in its folder, whoever reads it; and the curves over rounds are of the same runs
     again = protosphere.Comparison(found.folder)

@@ -301,8 +301,10 @@ def test_prototypes_of_every_round_are_kept_where_that_is_asked_for():
     assert [len(resumed.prototypes(number).clients) > 0 for number in (3, 4, 5)] == [False, True, True]
 
 
-FIGURES = ["accuracy-rounds", "loss", "accuracy-bytes", "accuracy-models", "clients-worst", "confusion", "partition"]
-FIGURES += ["prototypes", "angles", "separation", "prototypes-rounds", "time"]
+FIGURES = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "accuracy-by-architecture"]
+FIGURES += ["clients-worst-first", "confusion-all-clients", "samples-by-client-and-class", "map-of-prototypes"]
+FIGURES += ["angles-of-global-prototypes", "distances-of-global-prototypes", "paths-of-global-prototypes"]
+FIGURES += ["time-by-round"]
 
 
 def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
@@ -317,13 +319,15 @@ def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
             # the same numbers as the report's
             assert path.read_text() == (report / path.name).read_text()
     # all that a report draws, but for the clients' other order and single architectures
-    assert {path.stem for path in report.glob("*.svg")} - {path.stem for path in files} <= {"clients-size"}
+    other_orders = {"clients-fewest-samples-first", "clients-together"}
+    assert {path.stem for path in report.glob("*.svg")} - {path.stem for path in files} <= other_orders
     bars = run.plot_time()
     assert len(bars.axes[0].containers) == 4
     assert bars.numbers["round"].tolist() == [1, 2, 3]
     first, second = (run.plot_loss().save(tmp_path / name).read_bytes() for name in ("a.pdf", "b.pdf"))
     assert first == second
-    assert run.plot_clients("size").name == "clients-size"
+    assert run.plot_clients("size").name == "clients-fewest-samples-first"
+    assert len(run.plot_clients("together").axes[0].lines) == 1 + 3
     for wrong, words in (
         (lambda: run.plot_confusion("resnet18"), "clients told of all clients"),
         (lambda: run.plot_clients("best"), "order is"),
@@ -335,7 +339,7 @@ def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
         with pytest.raises(protosphere.SettingError, match=words):
             wrong()
     alone = start(strategy="local").save_figures(tmp_path / "alone")
-    assert {path.stem for path in alone} == set(FIGURES[:7]) | {"time"}
+    assert {path.stem for path in alone} == set(FIGURES[:7]) | {"time-by-round"}
 
 
 def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capsys):

@@ -412,17 +412,19 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     assert ">Cost</h2>" in page
     assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page
     assert page.count("<figure") == 3, "of the row that has runs"
-    assert "<script" not in page
+    assert page.count('<script type="application/json" class="charts">') == page.count("<script") - 1 == 3
     assert "http://" not in page.replace("http://www.w3.org", "")
-    names = [f"row1-{kind}.{ending}" for kind in ("bytes", "rounds", "seconds") for ending in ("csv", "svg")]
+    names = [
+        f"accuracy-over-{kind}-row1.{ending}" for kind in ("bytes", "rounds", "seconds") for ending in ("csv", "svg")
+    ]
     assert sorted(path.name for path in (place.path / "pictures").iterdir()) == names
-    assert all(f'href="pictures/row1-{kind}.csv"' in page for kind in ("bytes", "rounds", "seconds"))
-    with (place.path / "pictures" / "row1-bytes.csv").open(newline="") as file:
+    assert all(f'href="pictures/accuracy-over-{kind}-row1.csv"' in page for kind in ("bytes", "rounds", "seconds"))
+    with (place.path / "pictures" / "accuracy-over-bytes-row1.csv").open(newline="") as file:
         own = [row for row in csv.DictReader(file) if row["method"] == "FedProto"]
     curve = curves(finished(place, made).query("method == 'FedProto'")["curve"].tolist())
     for name in ("payload", "wire"):
         assert [float(row[f"{name} (bytes)"]) for row in own] == curve[name].tolist()
-        assert f"{name} so far, kB" in (place.path / "pictures" / "row1-bytes.svg").read_text()
+        assert f"{name} so far, kB" in (place.path / "pictures" / "accuracy-over-bytes-row1.svg").read_text()
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
 

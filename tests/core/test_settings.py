@@ -87,7 +87,16 @@ CHOICES = {
 COLUMNS = {"text-column", "label-column", "group-column", "partition-column"}
 PATHS = {"encoder", "results-dir", "resume", "shared-test-path", "partition-table", "membership"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
-FLAGS = {"normalise", "shared-init", "disclose-class-counts", "privacy-measure", "tensorboard", "wandb", "report"}
+FLAGS = {
+    "roc-auc",
+    "normalise",
+    "shared-init",
+    "disclose-class-counts",
+    "privacy-measure",
+    "tensorboard",
+    "wandb",
+    "report",
+}
 # of a setting that means nothing alone
 NEEDS = {"privacy-measure": {"privacy": "release"}, "forget-after": {"min-clients": 1}}
 EITHER = {"mlflow"}  # a flag or a place
@@ -227,6 +236,7 @@ def test_an_int_is_taken_for_a_float(name):
         ({"privacy": "release", "ensemble-every": 5}, ["`ensemble-every` is 5", "`privacy`"]),
         ({"privacy": "release", "confusion": "always"}, ['`confusion` is "always"', "`privacy`"]),
         ({"privacy": "release", "disclose-class-counts": True}, ["`disclose-class-counts` is true", "`privacy`"]),
+        ({"privacy": "release", "roc-auc": True}, ["`roc-auc` is true", "`privacy`"]),
         ({"privacy": "release", "stop-patience": 3}, ["`stop-patience` is 3", "`privacy`"]),
         ({"privacy": "release", "encoder-radius": 2.0}, ["`encoder-radius` is 2.0", "`privacy`"]),
         ({"stop-patience": 3, "validation-share": 0.0}, ["`stop-patience` is 3", "`validation-share` is 0"]),

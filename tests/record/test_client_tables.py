@@ -98,7 +98,10 @@ def test_a_run_leaves_a_file_a_round_and_one_of_an_earlier_version_has_its_figur
     summaries = [RunFolder(folder).summary() for folder in (old, cut)]
     assert summaries[0]["rules"] == summaries[1]["rules"]
     pages = [write_report(folder).with_name("pictures") for folder in (old, cut)]
-    assert pages[0].joinpath("accuracy-bytes.csv").read_text() == pages[1].joinpath("accuracy-bytes.csv").read_text()
+    assert (
+        pages[0].joinpath("accuracy-over-bytes.csv").read_text()
+        == pages[1].joinpath("accuracy-over-bytes.csv").read_text()
+    )
     own = [protosphere.load(folder).clients.drop(columns="seconds") for folder in (old, cut)]
     pd.testing.assert_frame_equal(*own, check_dtype=False, check_like=True)
     assert CliRunner().invoke(app, ["runs", "compare", str(old), str(cut)]).exit_code == 0

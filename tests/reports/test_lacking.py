@@ -19,7 +19,7 @@ from protosphere.reports.report import leave_report, write_report
 from protosphere.reports.results import read_results
 from protosphere.server_app import app as app_module
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import CONFUSION, EVERY, outline, pictures
+from tests.reports.pages import ANGLES, CONFUSION, EVERY, MAP, SEPARATION, outline, pictures
 
 # --- runs that lack something ---------------------------------------------------------------------------------------
 
@@ -68,11 +68,11 @@ def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line | {"server": {}}) + "\n" for line in lines))
     (folder / "pictures").mkdir()
-    (folder / "pictures" / "separation.svg").write_text("of another time")
+    (folder / "pictures" / f"{SEPARATION}.svg").write_text("of another time")
     write_report(folder)
     for sentence in sentences:
         assert sentence in outline(folder).text
-    assert pictures(folder) == (EVERY | CONFUSION) - {"separation", "angles", "prototypes"}
+    assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, ANGLES, MAP}
 
 
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
@@ -84,7 +84,7 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     assert "no evaluation by the rule local-prototypes came in" in outline(folder).text
 
 
-LACKING = {"protonorm": set(), "protosphere": {"separation"}}
+LACKING = {"protonorm": set(), "protosphere": {SEPARATION}}
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_real_runs_have_reports(run, settings):
     folder = run(settings)
     write_report(folder)
     found = pictures(folder)
-    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {"separation", "angles"})
-    assert "confusion" in found
+    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {SEPARATION, ANGLES})
+    assert "confusion-all-clients" in found
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
@@ -145,7 +145,7 @@ def reporting(monkeypatch):
 def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):
     folder = run({"rounds": 1, "strategy": "protonorm"})
     assert "1 of 1 rounds" in outline(folder).text
-    assert pictures(folder) == EVERY | {"confusion"}
+    assert pictures(folder) == EVERY | {"confusion-all-clients"}
 
     def fail(*arguments):
         raise RunError("no more of this.")

@@ -21,7 +21,7 @@ from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import term
 from protosphere.reports.report import write_report
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import CONFUSION, EVERY, EVIL, outline, pictures
+from tests.reports.pages import ANGLES, CONFUSION, EVERY, EVIL, MAP, assert_own_scripts, outline, pictures
 
 # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -49,9 +49,11 @@ def test_a_run_has_a_page_and_every_picture_as_a_file_and_nothing_in_them_points
     assert folder.name in found.text
     assert not list(folder.glob(".*tmp"))
     addresses = [each[name] for _, each in found.elements for name in ("src", "href") if name in each]
-    files = {f"pictures/{name}.csv" for name in every}
+    files = {f"pictures/{name}.{kind}" for name in every for kind in ("svg", "csv")}
     assert {address for address in addresses if not address.startswith("data:")} == files
-    assert found.named("script") == []
+    assert_own_scripts(found)
+    # a place for each figure to link to, by the name of its files
+    assert {each["id"] for each in found.named("figure") if "id" in each} == every
     assert "@import" not in (folder / "report.html").read_text()
     for svg in (folder / "pictures").glob("*.svg"):
         assert not re.search(r"(href|src)=\"(?!#|data:)", svg.read_text()), svg.name
@@ -74,7 +76,7 @@ def test_words_of_others_are_escaped_everywhere(tmp_path):
     (folder / "summary.json").write_text(json.dumps(summary))
     write_report(folder)
     found = outline(folder)
-    assert found.named("script") == []
+    assert_own_scripts(found)
     assert EVIL in found.text
     for svg in (folder / "pictures").glob("*.svg"):
         assert "<script" not in svg.read_text()
@@ -118,18 +120,18 @@ def table(folder, name):
 def test_a_pictures_numbers_are_those_of_the_run(plain):
     lines = [json.loads(line) for line in (plain / "metrics.jsonl").read_text().splitlines()]
     tests = [line["evaluation"]["rules"]["local-prototypes"]["test"] for line in lines]
-    drawn = table(plain, "accuracy-rounds")
+    drawn = table(plain, "accuracy-over-rounds")
     assert [int(row["round"]) for row in drawn] == [0, 1, 2, 3]
     for name in ("mean", "std", "worst"):
         assert [float(row[f"{name} (%)"]) for row in drawn] == pytest.approx([100 * test[name] for test in tests])
     parts = [line["training"]["loss"] for line in lines[:-1]]
     for name, head in (("cross-entropy", "cross-entropy"), ("pull", "pull"), ("loss", "total")):
-        assert [float(row[head]) for row in table(plain, "loss")] == [part[name] for part in parts]
+        assert [float(row[head]) for row in table(plain, "loss-over-rounds")] == [part[name] for part in parts]
 
 
 def test_angles_are_those_of_the_global_prototypes(plain):
     vectors = load_file(plain / "prototypes.safetensors")["global/vectors"].double()
-    for row, found in enumerate(table(plain, "angles")):
+    for row, found in enumerate(table(plain, ANGLES)):
         for column, other in enumerate(vectors):
             degrees = math.degrees(math.acos(float(cosine_similarity(vectors[row], other, dim=0).clamp(-1, 1))))
             cell = found[f"class {column}"]
@@ -143,7 +145,7 @@ def test_clients_come_in_order_and_of_many_the_first(tmp_path):
         client["rows"][0] = 10 + (client["partition"] * 7) % 30
     (folder / "roster.json").write_text(json.dumps(roster))
     write_report(folder)
-    for name, by in (("worst", "accuracy (%)"), ("size", "training samples")):
+    for name, by in (("worst-first", "accuracy (%)"), ("fewest-samples-first", "training samples")):
         last = [float(row[by]) for row in table(folder, f"clients-{name}") if row["round"] == "2"]
         assert len(last) == 30
         assert last == sorted(last), name
@@ -152,7 +154,7 @@ def test_clients_come_in_order_and_of_many_the_first(tmp_path):
     assert "The first 20 of 30 clients" in outline(folder).text
     # a choice without a script: one of its buttons is on
     buttons = [each for each in outline(folder).named("input") if each["name"] == "clients"]
-    assert [("checked" in each, each["type"]) for each in buttons] == [(True, "radio"), (False, "radio")]
+    assert [("checked" in each, each["type"]) for each in buttons] == [(is_first, "radio") for is_first in (1, 0, 0)]
 
 
 def test_no_cell_of_a_table_is_a_formula_and_words_stay_words():
@@ -165,13 +167,12 @@ def test_no_cell_of_a_table_is_a_formula_and_words_stay_words():
 
 def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path):
     models = json.loads((plain / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
-    for place, triples in enumerate(
-        [[each for own in models.values() for each in own], *(models[name] for name in sorted(models))]
-    ):
+    everyone = [each for own in models.values() for each in own]
+    for whose, triples in {"all-clients": everyone, **models}.items():
         expected = [[0] * 5 for _ in range(5)]
         for true, predicted, rows in triples:
             expected[true][predicted] += rows
-        drawn = table(plain, f"confusion-{place}" if place else "confusion")
+        drawn = table(plain, f"confusion-{whose}")
         assert [[int(row[f"class {label}"]) for label in range(5)] for row in drawn] == expected
     # of three architectures 3 of 4, 3 of 5 and 3 of 4 rows are right, of each class
     text = " ".join(outline(plain).text.split())
@@ -200,7 +201,7 @@ def test_prototypes_over_rounds_have_a_map_each_by_one_scale(plain, tmp_path):
     for number in range(1, 61):
         keep(folder, number, {"global/labels": torch.arange(5), "global/vectors": vectors[number - 1]})
     write_report(folder)
-    rows = table(folder, "prototypes-rounds")
+    rows = table(folder, "paths-of-global-prototypes")
     assert [int(row["round"]) for row in rows] == [number for number in range(2, 61, 2) for _ in range(5)]
     found = outline(folder)
     buttons = [each for each in found.named("input") if each["name"] == "round"]
@@ -213,7 +214,7 @@ def test_prototypes_over_rounds_have_a_map_each_by_one_scale(plain, tmp_path):
         for other, theirs in zip(circles[1:], points[1:], strict=True)
     ]
     assert max(ratios) == pytest.approx(min(ratios), rel=0.05)
-    assert found.named("script") == []
+    assert_own_scripts(found)
 
 
 def test_what_was_run_is_told(plain, tmp_path):
@@ -249,7 +250,7 @@ def test_classes_have_their_names_also_where_a_picture_has_room_for_numbers_alon
     assert "39 _animal39" in text
     held = json.loads((folder / "roster.json").read_text())[0]["classes"]
     assert f"20 classes: _animal{held[0]}, _animal{held[1]}," in text
-    assert all(f">{name}<" in (folder / "pictures" / "prototypes.svg").read_text() for name in names)
+    assert all(f">{name}<" in (folder / "pictures" / f"{MAP}.svg").read_text() for name in names)
     assert "by number" not in outline(plain).text
 
 
@@ -268,25 +269,26 @@ def test_two_models_of_one_file_stay_two(plain, tmp_path):
         (folder / file).write_text(text)
     models = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
     write_report(folder)
-    # a matrix each, and all of them in the first
+    # a matrix each, and all of them in the first; the last is of the model that is called so
+    files = ("all-clients", "team-project-nets-py-cnn", "team-project-nets-py-mlp", "all-clients-3")
     drawn = {
         place: sum(
             int(value)
-            for row in table(folder, f"confusion{place}")
+            for row in table(folder, f"confusion-{place}")
             for name, value in row.items()
             if "true" not in name
         )
-        for place in ("", "-1", "-2", "-3")
+        for place in files
     }
     own = [sum(rows for *_, rows in models[name]) for name in sorted(models)]
-    assert drawn == dict(zip(("", "-1", "-2", "-3"), [sum(own), *own], strict=True))
+    assert drawn == dict(zip(files, [sum(own), *own], strict=True))
     text = " ".join(outline(folder).text.split())
     assert "class samples all clients …team/project/nets.py:cnn …team/project/nets.py:mlp all clients" in text
     assert "class 4 13 69.2" in text
     # files have the names whole, pictures what tells them apart
-    assert {row["model"] for row in table(folder, "accuracy-models")} == set(names.values())
-    assert {row["model"] for row in table(folder, "clients-worst")} == set(names.values())
-    for name in ("accuracy-models", "clients-worst"):
+    assert {row["model"] for row in table(folder, "accuracy-by-architecture")} == set(names.values())
+    assert {row["model"] for row in table(folder, "clients-worst-first")} == set(names.values())
+    for name in ("accuracy-by-architecture", "clients-worst-first"):
         svg = (folder / "pictures" / f"{name}.svg").read_text()
         assert {word in svg for word in ("nets.py:mlp<", "nets.py:cnn<")} == {True}, name
 
@@ -303,6 +305,6 @@ def test_parts_of_a_loss_keep_their_names_in_the_file(plain, tmp_path):
         line["training"]["loss"] |= parts
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_report(folder)
-    (row, *_) = table(folder, "loss")
+    (row, *_) = table(folder, "loss-over-rounds")
     assert [float(row[name]) for name in list(parts)[:2]] == [1.0, 2.0]
     assert (float(row["part total"]), float(row["total"])) == (3.0, lines[0]["training"]["loss"]["loss"])

@@ -29,6 +29,7 @@ WORDS = {
     "download-once": ("downloadonce", "download_once", "holding"),
     "ensemble": ("ensemble", "probabilities"),
     "confusion": ("confusion",),
+    "roc auc": ("roc_auc", "rocauc"),
     "early stopping": ("stop_patience", "stopping"),
     "snapshots": ("snapshot",),
     "live figures": ("live", "sink", "tensorboard", "wandb", "mlflow"),
@@ -38,6 +39,7 @@ ALL = {
     "strategy": "fedproto",
     "ensemble-every": 1,
     "confusion": "always",
+    "roc-auc": True,
     "stop-patience": 5,
     "tensorboard": True,
 }
@@ -47,6 +49,7 @@ OPEN = {"rounds": 2, "strategy": "fedproto", "min-clients": 4}
 LEAVES = {
     "ensemble": "ensemble",
     "confusion": "confusion",
+    "roc auc": "roc_auc",
     "membership": "members",
 }  # what stands in a line because of the feature
 
@@ -97,7 +100,7 @@ def test_a_feature_that_is_taken_out_takes_nothing_else_with_it(lines_of, whole,
     assert lines == before
 
 
-@pytest.mark.parametrize("name", ["ensemble", "confusion"])
+@pytest.mark.parametrize("name", ["ensemble", "confusion", "roc auc"])
 def test_a_clients_feature_that_is_taken_out_takes_nothing_else_with_it(lines_of, whole, monkeypatch, name):
     before = whole(ALL)
     monkeypatch.delitem(CLIENT_FEATURES, name)

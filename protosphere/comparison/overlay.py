@@ -1,0 +1,172 @@
+"""Runs over each other on one page: their curves, their figures, the settings in which they differ.
+
+The page is one file. Its reader chooses which of the runs are shown; without scripts all are.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from protosphere.comparison.figures import curve_of
+from protosphere.comparison.report import curves, picture_of
+from protosphere.comparison.runs import differing_settings, figures, gain
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import plain_name
+from protosphere.core.text import cut_apart, one_line, own_version
+from protosphere.reports import canvas, page
+from protosphere.reports.charts import Chart, Line
+from protosphere.reports.csv_files import as_csv
+from protosphere.reports.page import Html, code, element, paragraph, section
+from protosphere.reports.pictures import Picture, dots, framed_with, points_of, whole_rounds
+from protosphere.reports.results import Results
+
+MOST_RUNS = 21  # that can be told apart by colour and line
+MOST_BYTES = 180  # of a file's name
+
+
+CAPTIONS = {
+    "rounds": "Over rounds: the mean of all clients' test samples, each run by its own prediction rule.",
+    "seconds": "Over the seconds so far, evaluations among them, of the machines that the runs had.",
+    "bytes": "Over the bytes of training so far, both directions: on the left payload, the values that methods "
+    "exchange; on the right the wire, whole messages.",
+}
+
+
+def file_name(runs: Sequence[Results]) -> str:
+    """A page's name: of the runs on it."""
+    words = "overlay-" + "-".join(run.folder.name for run in runs)
+    plain = plain_name(words, MOST_BYTES)
+    # of many runs the name has no room for all
+    cut = "" if len(words.encode()) <= MOST_BYTES else f"-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+    return f"{plain}{cut}.html"
+
+
+def write_overlay(runs: Sequence[Results], target: Path) -> Path:
+    """Write the page of these runs.
+
+    Returns:
+        `target`.
+
+    Raises:
+        SettingError: there are too few of them or too many, one is there twice, or has figures that cannot be read.
+        OSError: the page cannot be written.
+    """
+    if len({run.folder for run in runs}) < len(runs):
+        raise SettingError("a run is named twice; name each once.")
+    if not 2 <= len(runs) <= MOST_RUNS:
+        raise SettingError(f"runs can be laid over each other from two on, {MOST_RUNS} at most; these are {len(runs)}.")
+    names = _names(runs)
+    chooser = element("div", data_runs=json.dumps(names))
+    notes = [
+        paragraph(f"{name} has not come to its end.", class_="note", data_run=place)
+        for place, (name, run) in enumerate(zip(names, runs, strict=True))
+        if not run.finished
+    ]
+    drawn = list(_pictures(runs, names))
+    halves, across = ([framed_with(p, _download(p)) for p in drawn if p.wide is wide] for wide in (False, True))
+    table = _table("figure", names, figures(runs))
+    parts = [
+        chooser,
+        *notes,
+        section("Accuracy and cost", page.gallery(*halves, table, *across)),
+        section("Settings that differ", _settings(runs, names)),
+        section("Clients of one against another's", *_gains(runs, names)),
+    ]
+    lead = ", ".join(names)
+    return page.write(target, page.page(f"{len(runs)} runs", parts, lead=lead, foot=f"Protosphere {own_version()}."))
+
+
+def _names(runs: Sequence[Results]) -> list[str]:
+    names = [run.folder.name for run in runs]
+    if len(set(names)) < len(names):
+        # a run that was copied keeps its name
+        names = [f"{run.folder.parent.name}/{run.folder.name}" for run in runs]
+    if len(set(names)) < len(names):
+        names = [str(run.folder) for run in runs]
+    return cut_apart(names, 60)
+
+
+def _pictures(runs: Sequence[Results], names: Sequence[str]) -> Iterator[Picture]:
+    curves_by_run = {name: curves([curve_of(run.lines, run.rule)]) for name, run in zip(names, runs, strict=True)}
+    is_evaluated = any(len(curve) for curve in curves_by_run.values())
+    losses = _losses(runs, names)
+    for kind, caption in CAPTIONS.items():
+        if is_evaluated:
+            picture = picture_of(curves_by_run, kind, f"accuracy-over-{kind}", "of these runs", None)
+            yield replace(picture, caption=caption)
+    if losses is not None:
+        yield losses
+
+
+def _losses(runs: Sequence[Results], names: Sequence[str]) -> Picture | None:
+    totals = {name: run.figure("loss") for name, run in zip(names, runs, strict=True)}
+    if not any(len(total) for total in totals.values()):
+        return None
+    looks = [canvas.COLOURS[place % len(canvas.COLOURS)] for place in range(len(runs))]
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        lines = [
+            axes.plot(total.index, total, color=colour, marker=dots(total), markersize=3.5)[0]
+            for total, colour in zip(totals.values(), looks, strict=True)
+        ]
+        axes.set(xlabel="round", ylabel="training loss")
+        whole_rounds(axes)
+        drawn.legend(lines, list(totals), loc="outside lower center", ncols=1)
+        svg = canvas.svg(drawn)
+    curves_of_loss = [
+        Line(name, points_of(total), colour, run=place)
+        for place, ((name, total), colour) in enumerate(zip(totals.items(), looks, strict=True))
+    ]
+    ends = "; ".join(f"{name} {total.iloc[-1]:.3g}" for name, total in totals.items() if len(total))
+    caption = (
+        "The weighted sum of each method's terms, the mean over clients: of different methods, or weights, these are "
+        "different sums."
+    )
+    rows = [[name, number, value] for name, total in totals.items() for number, value in points_of(total)]
+    return Picture(
+        "training-loss-over-rounds",
+        svg,
+        f"Training loss at the end: {ends}.",
+        caption,
+        numbers=[["run", "round", "loss"], *rows],
+        charts=[Chart("round", "training loss", curves_of_loss, whole=True)],
+    )
+
+
+def _download(picture: Picture) -> list[tuple[str, str]]:
+    """The page has no file beside it: its numbers are in it."""
+    csv = base64.b64encode(as_csv(picture.numbers).encode()).decode()
+    return [("CSV", f"data:text/csv;charset=utf-8;base64,{csv}")]
+
+
+def _table(head: str, names: Sequence[str], rows: Iterator[tuple[str, list[str]]]) -> Html:
+    """A column a run, which goes where its run is not shown."""
+    contents = [[name, *(one_line(value, 200) for value in values)] for name, values in rows]
+    return element("div", page.table([head, *names], contents), class_="by-run")
+
+
+def _settings(runs: Sequence[Results], names: Sequence[str]) -> Html:
+    rows = [(name, values) for name, values in differing_settings(runs)]
+    if not rows:
+        return paragraph("They differ in no setting.")
+    contents = [[code(name), *(code(one_line(value, 200)) for value in values)] for name, values in rows]
+    table = page.table(["setting", *names], contents, words=range(len(names) + 1))
+    return element("div", table, class_="by-run")
+
+
+def _gains(runs: Sequence[Results], names: Sequence[str]) -> Iterator[Html]:
+    first, *others = runs
+    for place, other in enumerate(others, start=1):
+        outcome = gain(first, other)
+        if isinstance(outcome, str):
+            words = outcome
+        else:
+            low, high = 100 * outcome.low, 100 * outcome.high
+            words = (
+                f"{100 * outcome.mean:+.2f} points [{low:+.2f}, {high:+.2f}], a 95 % interval over clients "
+                f"(bootstrap); {outcome.better} clients better, {outcome.worse} worse"
+            )
+        yield paragraph(f"{names[place]} against {names[0]}: {words}.", data_run=place)

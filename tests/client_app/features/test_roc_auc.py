@@ -1,0 +1,45 @@
+"""The area under the ROC curve of a client, against scikit-learn."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import MetricRecord
+from sklearn.metrics import roc_auc_score
+
+from protosphere.client_app.features.roc_auc import macro_auc
+from protosphere.wire.checks import MessageError
+from protosphere.wire.roc_auc import decode_auc, encode_auc
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_is_scikit_learns(seed):
+    rng = np.random.default_rng(seed)
+    K, number = int(rng.integers(2, 8)), int(rng.integers(10, 80))
+    labels = np.concatenate([np.arange(K), rng.integers(0, K, number)])
+    scores = rng.dirichlet(np.ones(K), len(labels))
+    if seed % 2:
+        # of few values, so that many are equal
+        scores = np.round(scores, 1)
+    found = macro_auc(torch.from_numpy(labels), torch.from_numpy(scores))
+    by_class = [roc_auc_score(labels == label, scores[:, label]) for label in range(K)]
+    assert found == pytest.approx(np.mean(by_class), abs=1e-12)
+    if not seed % 2 and K > 2:
+        assert found == pytest.approx(roc_auc_score(labels, scores, multi_class="ovr", average="macro"), abs=1e-12)
+
+
+def test_classes_that_a_client_has_not_or_alone_count_in_none():
+    scores = torch.tensor([[0.9, 0.1, 0.0], [0.4, 0.6, 0.0], [0.7, 0.3, 0.0]])
+    # class 2 has no sample
+    labels = torch.tensor([0, 1, 1])
+    assert (
+        macro_auc(labels, scores)
+        == (roc_auc_score([1, 0, 0], scores[:, 0]) + roc_auc_score([0, 1, 1], scores[:, 1])) / 2
+    )
+    assert macro_auc(torch.tensor([1, 1, 1]), scores) is None
+
+
+def test_what_is_no_such_area_is_refused():
+    assert decode_auc(encode_auc(0.75)) == 0.75
+    for fields in ({"auc": 1.5}, {"auc": float("nan")}, {"auc": -0.1}, {"auc": 1}, {"auc": [0.5]}, {"area": 0.5}, {}):
+        with pytest.raises(MessageError):
+            decode_auc(MetricRecord(fields))
