@@ -298,7 +298,7 @@ class Run:
     def plot_partition(self) -> "Drawing":
         """How many rows of each class each client holds."""
         results = self._results
-        return self._drawing(lambda: partition_map(holdings(results), [client["domain"] for client in results.roster]))
+        return self._drawing(lambda: partition_map(holdings(results), results.name_list))
 
     def plot_prototypes(self, round: int | None = None) -> "Drawing":
         """Global and local prototypes in the plane of their two first principal components.

@@ -100,6 +100,8 @@ def _draw_small(
     down = -(-len(partitions) // across)
     models = {client["partition"]: client["model"] for client in results.roster}
     short = dict(zip(models, cut_apart(list(models.values()), 22), strict=True))
+    cut_names = cut_apart([results.client_names.get(partition, "") for partition in partitions], 12)
+    called = {p: f" {name}" if name else "" for p, name in zip(partitions, cut_names, strict=True)}
     width, height = canvas.WHOLE[0], 0.7 + 1.65 * down
     with canvas.figure((width, height)) as drawn:
         # margins in inches: to find them for twenty panels takes matplotlib as long as to draw them
@@ -109,7 +111,9 @@ def _draw_small(
         for partition, axes in zip(partitions, panels, strict=False):
             _draw_client(axes, curves[partition], [*results.figure("accuracy").items()])
             row_count = f", {rows[partition]} samples" if rows[partition] else ""
-            axes.set_title(f"{partition}: {100 * curves[partition][-1][1]:.0f} %{row_count}", fontsize=9.5)
+            axes.set_title(
+                f"{partition}{called[partition]}: {100 * curves[partition][-1][1]:.0f} %{row_count}", fontsize=9.5
+            )
             axes.text(0.97, 0.05, short[partition], ha="right", fontsize=8, color=SOFT, transform=axes.transAxes)
         # which all panels share
         panels[0].set(ylim=(-3, 103), yticks=range(0, 101, 20))
@@ -128,8 +132,9 @@ def _draw_small(
         else f"All {len(order)} clients"
     )
     last = ", ".join(f"{partition} {100 * curves[partition][-1][1]:.0f} %" for partition in partitions[:5])
+    who = "number and name" if results.client_names else "number"
     caption = (
-        f"{some}, {ORDERS[name]}: number, test accuracy by {results.rule} at the end, training samples, model. Broad: "
+        f"{some}, {ORDERS[name]}: {who}, test accuracy by {results.rule} at the end, training samples, model. Broad: "
         "the mean over all clients' samples."
     )
     table = [[p, models[p], rows[p] or None, of_round, 100 * value] for p in order for of_round, value in curves[p]]
