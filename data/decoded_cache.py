@@ -295,14 +295,34 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     name = place.name if isinstance(place, Folder) else place
     with tempfile.TemporaryDirectory(dir=partial) as unpacked:
         # what was downloaded is worth keeping; what `datasets` copies from a local folder is not
-        rows = _open_rows(recipe, place, cache_dir if isinstance(place, str) else Path(unpacked))
+        rows = open_rows(recipe, place, cache_dir if isinstance(place, str) else Path(unpacked))
         if recipe.alone and isinstance(rows, Source) and rows.kind == "image" and not recipe.image_size:
             # before images are looked at, whose sizes nobody is told
             raise UnsizedError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
         if not rows.labels.size and not recipe.alone:
             raise DataError(f"data set {name!r} has no samples: give it at least one.", public("no-rows"))
-        scale = _write_inputs(recipe, rows, partial)
+        write_rows(recipe, rows, name, partial)
+    _log.info("decoded %s: %d samples in %.1f s", recipe.dataset, rows.labels.size, time.perf_counter() - begin)
+
+
+def write_rows(
+    recipe: Recipe,
+    rows: Arrays | Source,
+    name: str,
+    partial: Path,
+    domains: np.ndarray | None = None,
+    domain_names: tuple[str, ...] = (),
+) -> None:
+    """Make an entry of a data set's rows in the folder `partial`.
+
+    Args:
+        rows: as `open_rows` gives them.
+        domains: (n,) int64, the domain of each row, of those that `domain_names` name; None where there are none.
+    """
+    scale = _write_inputs(recipe, rows, partial)
     np.save(partial / "labels.npy", rows.labels)
+    if domains is not None:
+        np.save(partial / "domains.npy", domains)
     if recipe.columns.group:
         np.save(partial / "groups.npy", by_first(rows.extra[recipe.columns.group]))
     dealt_names: tuple[str, ...] = ()
@@ -311,11 +331,10 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         np.save(partial / "dealt.npy", numbers.astype(np.int64))
         dealt_names = tuple(map(str, values.tolist()))
     columns = rows.columns if isinstance(rows, Arrays) else ()
-    write_about(partial, name, rows.train_rows, rows.class_names, scale, columns=columns, dealt_names=dealt_names)
-    _log.info("decoded %s: %d samples in %.1f s", recipe.dataset, rows.labels.size, time.perf_counter() - begin)
+    write_about(partial, name, rows.train_rows, rows.class_names, scale, domain_names, columns, dealt_names)
 
 
-def _open_rows(recipe: Recipe, place: str | Folder, unpacked: Path) -> Arrays | Source:
+def open_rows(recipe: Recipe, place: str | Folder, unpacked: Path) -> Arrays | Source:
     """The data set that lies at a place; `datasets` may write to `unpacked`."""
     columns = recipe.columns
     if recipe.code is not None:

