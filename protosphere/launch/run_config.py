@@ -104,7 +104,7 @@ def plan(
     merged = laid_over(defaults | preset_settings, overrides)
     if remote:
         return _for_others(merged)
-    merged, notes = _fitted(merged, {*preset_settings, *overrides}, trains)
+    merged, notes = fitted(merged, {*preset_settings, *overrides}, trains)
     number = merged["clients"] or DEFAULT_CLIENTS
     # Flower's server waits for the exact number
     merged["clients"] = number
@@ -116,8 +116,16 @@ def plan(
     return Plan(merged, int(number), notes)
 
 
-def _fitted(run_config: RunConfig, given: Collection[str], trains: bool) -> tuple[RunConfig, tuple[str, ...]]:
-    """Settings with those of the defaults that follow from the data, and a sentence on each that was chosen."""
+def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -> tuple[RunConfig, tuple[str, ...]]:
+    """Settings with those of the defaults that follow from the data, and a sentence on each that was chosen.
+
+    Args:
+        given: the settings that somebody named.
+        trains: false where only the data are asked for.
+
+    Raises:
+        SettingError, DataError: one sentence on the first thing that cannot work.
+    """
     fitted, said = fitting_partition(run_config, given)
     settings = read_settings(fitted).settings
     with without_retries(settings):
@@ -292,13 +300,13 @@ def _absolute(name: str, value: Scalar) -> Scalar:
     if name in ("strategy", "partition") and isinstance(value, str):
         return plugins.absolute(value)
     if name == "dataset" and isinstance(value, str):
-        return _absolute_data(value)
+        return absolute_data(value)
     if isinstance(value, str) and value and name in PLACES:
         return os.path.abspath(Path(value).expanduser())
     return value
 
 
-def _absolute_data(dataset: str) -> str:
+def absolute_data(dataset: str) -> str:
     """A data set, or each of a list, with its local path, if it has one, made absolute."""
     items = tuple(f"./{item}" if _is_file_name(item) else item for item in listed(dataset))
     if plugins.is_plugin(dataset):
