@@ -10,7 +10,8 @@ from rich import box
 from rich.table import Table
 
 from protosphere.cli.tables import console
-from protosphere.core.client_names import client_names, client_word
+from protosphere.core.client_names import NAMELESS, client_names, client_word
+from protosphere.core.errors import SettingError
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import doubts, readable_size
 
@@ -24,12 +25,20 @@ def print_summary(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
         console().print(_table(summary))
-    for line in _lines(summary, client_names(RunFolder(folder).roster())):
+    for line in _lines(summary, _names(folder)):
         typer.echo(line)
     if (folder / "report.html").exists():
         typer.echo(f"report: {folder / 'report.html'}")
     # not through the console, which would break a long path
     typer.echo(f"results: {folder}")
+
+
+def _names(folder: Path) -> Mapping[int, str]:
+    """What the run's clients are called; the summary stands without them, too."""
+    try:
+        return client_names(RunFolder(folder).roster())
+    except SettingError:
+        return NAMELESS
 
 
 def _table(summary: Mapping[str, Any]) -> Table:

@@ -22,11 +22,11 @@ from protosphere.launch.preflight import without_retries
 from protosphere.launch.run_config import (
     DEFAULT_CLIENTS,
     RunConfig,
-    absolute_data,
     fitted,
     laid_over,
     plan,
     read_preset,
+    with_place,
 )
 from protosphere.strategies import known_settings, load_method, read_settings
 
@@ -91,7 +91,7 @@ def cells(
         for method, settings in settings_by_method.items():
             items = _items(str(settings["dataset"]), data)
             all_items |= set(items)
-            dataset = absolute_data(",".join(_placed(item, data) for item in items))
+            dataset = ",".join(with_place(_placed(item, data)) for item in items)
             planned.append((row, method, settings | {"dataset": dataset}))
     _refuse_idle(data, all_items)
     _refuse_missing([(row, settings) for row, _, settings in planned])

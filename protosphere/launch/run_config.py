@@ -300,15 +300,15 @@ def _absolute(name: str, value: Scalar) -> Scalar:
     if name in ("strategy", "partition") and isinstance(value, str):
         return plugins.absolute(value)
     if name == "dataset" and isinstance(value, str):
-        return absolute_data(value)
+        return _absolute_data(value)
     if isinstance(value, str) and value and name in PLACES:
         return os.path.abspath(Path(value).expanduser())
     return value
 
 
-def absolute_data(dataset: str) -> str:
+def _absolute_data(dataset: str) -> str:
     """A data set, or each of a list, with its local path, if it has one, made absolute."""
-    items = tuple(f"./{item}" if _is_file_name(item) else item for item in listed(dataset))
+    items = tuple(map(with_place, listed(dataset)))
     if plugins.is_plugin(dataset):
         return plugins.absolute(dataset)
     paths = [os.path.abspath(Path(item).expanduser()) if is_path(item) else item for item in items]
@@ -320,10 +320,10 @@ def absolute_data(dataset: str) -> str:
     return ",".join(paths)
 
 
-def _is_file_name(item: str) -> bool:
-    """Whether a data set is written as a file of the working directory, without the `./` of a path."""
+def with_place(item: str) -> str:
+    """A data set as it is, but a file of the working directory with the `./` of a path, without which it is written."""
     is_file = Path(item).suffix in FILE_SUFFIXES and not is_path(item)
-    return is_file and ("/" not in item or Path(item).is_file())
+    return f"./{item}" if is_file and ("/" not in item or Path(item).is_file()) else item
 
 
 def _absolute_encoder(model: str) -> str:
