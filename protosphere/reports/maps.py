@@ -48,6 +48,8 @@ def partition_map(holdings: Holdings, client_names: Sequence[str]) -> Picture:
         [client, names[label], int(counts[client, label])] for client, label in zip(*np.nonzero(counts), strict=True)
     ]
     heads = ["client", "class", "rows" if holdings.exact else "held"]
+    if any(client_names):
+        heads, rows = [*heads, "name"], [[*row, client_names[row[0]]] for row in rows]
     return Picture("partition", svg, f"Partition: {of_all}.", caption, wide=True, numbers=[heads, *rows])
 
 
