@@ -315,8 +315,8 @@ def _refuse_for_few(partition: str, data: Decoded) -> None:
         )
     if partition == SITES and len(data.domain_names) < 2:
         raise DataError.public(
-            f"the {SITES} partition gives each client one data set of a list, but {data.name!r} is one: set dataset to "
-            'a list ("./berlin.csv,./paris.csv"), or take another partition.'
+            "the sites partition gives each client one data set of a list, but dataset is one: set it to a list, as "
+            '"./berlin.csv,./paris.csv", or take another partition.'
         )
     if data.groups is not None and partition not in (COLUMN, SITES):
         raise DataError(
