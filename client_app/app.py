@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 from protosphere.client_app.client import Client, Preparation
 from protosphere.client_app.message_log import note
 from protosphere.client_app.public_errors import KINDS, OPEN, USER_ERRORS, told, withheld
-from protosphere.client_app.site import over_ray, run_of, simulated
+from protosphere.client_app.site import over_ray, run_of, simulated, site_name
 from protosphere.client_app.train import Job, Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import APP_RAISED
@@ -63,9 +63,8 @@ def query(message: Message, context: Context) -> Message:
             identity = Client(context).identity()
     except Exception as error:
         # a defect, too, has to reach the person who waits for this client
-        identity = Identity(
-            _read_partition(context), 0, problem=_describe_problem(_blame_method(error, context), context)
-        )
+        problem = _describe_problem(_blame_method(error, context), context)
+        identity = Identity(_read_partition(context), 0, problem=problem, name=site_name(context.node_config))
     return Message(encode_identity(identity), reply_to=message)
 
 

@@ -20,6 +20,7 @@ from protosphere.client_app.site import (
     refuse_code,
     run_of,
     simulated,
+    site_name,
     site_spec,
     text,
     told_in_full,
@@ -116,6 +117,8 @@ class Client:
         fit_inputs(self.settings.augment, self.settings.normalise, 0 if self.tokens else len(self.data.transform.shape))
         # a domain that was dealt has its name already; the name of a folder on a site's own machine is not told
         self.domain = (self.data.domain if is_dealt else "") or text(node, "domain").strip()
+        # so has a client of a simulation; under `privacy` a name is told where the site gives it alone
+        self.name = site_name(node) or (self.data.name if is_dealt and not self.run.private else "")
         with told_in_full():
             self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
             self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
@@ -165,6 +168,8 @@ class Client:
             discloses += feature.discloses()
         if self.domain:
             discloses.append("its domain")
+        if self.name:
+            discloses.append("its name")
         companion = self.objective.companion
         companion_parameters = _count_parameters(state.module.companion) if companion else 0
         extra_parameters = sum(_count_parameters(state.module.get_submodule(name)) for name in self.objective.beside)
@@ -180,6 +185,7 @@ class Client:
             classes=tuple(labels.tolist()),
             class_counts=tuple(counts.tolist()) if self.run.exchange.told_counts else (),
             domain=self.domain,
+            name=self.name,
             rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(discloses),
             codec=self.codec.fingerprint,

@@ -12,9 +12,11 @@ import torch
 from flwr.app import Context
 
 from protosphere.core import plugins
+from protosphere.core.client_names import LONGEST_CLIENT_NAME
 from protosphere.core.devices import device_of
 from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import Settings, device_name, shown
+from protosphere.core.text import one_line
 from protosphere.data.assignment import DataSpec
 from protosphere.data.columns import Columns
 from protosphere.data.from_settings import data_spec
@@ -48,6 +50,11 @@ def over_ray() -> bool:
 def text(node: NodeConfig, name: str) -> str:
     """An entry of a node config, "" where there is none."""
     return str(node.get(name, ""))
+
+
+def site_name(node: NodeConfig) -> str:
+    """What a site calls itself, "" where it does not say."""
+    return one_line(text(node, "name"), LONGEST_CLIENT_NAME)
 
 
 def has_own(node: NodeConfig) -> bool:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from protosphere.core.client_names import joined_names
 from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_path, is_several
 from protosphere.data.assignment_file import Assignment, read_assignment, write_assignment
-from protosphere.data.column_partition import COLUMN, column_clients, column_rows, unit_values
+from protosphere.data.column_partition import COLUMN, SITES, column_clients, column_rows, unit_values
 from protosphere.data.columns import USUAL, Columns
 from protosphere.data.decoded_cache import Decoded, Recipe, decode, one_writer
 from protosphere.data.domains import kept_all, open_all
@@ -41,8 +42,9 @@ class DataSpec:
     rows of its own classes, on which other clients may be tested, too. `mixed` gives each client rows of one of several
     domains, like `way-shot` where `shots` is above 0; with `official` the test rows are those of its own domain's
     classes that it holds. `table` deals as the CSV file at `partition_table` counts rows, `column` each value of
-    `columns.partition` to one client (with `official` the test rows likewise), and `dealer` is somebody's own callable,
-    named by `partition`; `code` one that gives the rows, named by `dataset` or a client's own path.
+    `columns.partition` to one client, `sites` each data set of a list (with `official` the test rows likewise), and
+    `dealer` is somebody's own callable, named by `partition`; `code` one that gives the rows, named by `dataset`
+    or a client's own path.
     With `normalise` each client scales channels by its own training rows (client_data.py).
 
     `classes` and `image_size` are of the data set itself (domains.py): whether all domains must have the same classes,
@@ -175,7 +177,7 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     official = spec.split == "official"
     few = spec.partition in (WAY_SHOT, MIXED) and not own
     way_shot = few and spec.partition == WAY_SHOT
-    if few or (spec.partition in (TABLE, COLUMN) and not own):
+    if few or (spec.partition in (TABLE, COLUMN, SITES) and not own):
         _refuse_for_few(spec.partition, data)
     if not (own and spec.secret):
         # there no row decides whether its client takes part
@@ -209,9 +211,9 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         tests = _units(data, official_test)
         if own:
             dealt = [np.arange(len(tests))]
-        elif spec.partition == COLUMN and data.dealt is not None:
-            clients = column_clients(data.dealt[pool], spec.clients)
-            values = unit_values(data.dealt[official_test], tests.of_row, len(tests))
+        elif (dealt_by := _dealt_by(spec, data)) is not None:
+            clients = column_clients(dealt_by[pool], spec.clients, spec.partition)
+            values = unit_values(dealt_by[official_test], tests.of_row, len(tests))
             dealt = column_rows(values, clients, spec.clients)
         elif few:
             cells, kinds = _cells(spec, data)
@@ -223,6 +225,27 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         if way_shot:
             unheld = [np.setdiff1d(official_test, rows) for rows in test]
     return Assignment(train, test, validation, unheld, shared)
+
+
+def domain_of(data: Decoded, rows: np.ndarray) -> str:
+    """The one domain of which all these rows are, "" where there are none or several."""
+    domain_numbers = np.unique(data.domains[rows]) if data.domains is not None else np.empty(0, dtype=np.int64)
+    return data.domain_names[domain_numbers[0]] if domain_numbers.size == 1 else ""
+
+
+def name_of(spec: DataSpec, data: Decoded, rows: np.ndarray) -> str:
+    """What the partition calls a client with these rows: the values of the column, or the data sets, that it has got;
+    "" where the partition has no names."""
+    dealt_by = _dealt_by(spec, data)
+    names = data.dealt_names if spec.partition == COLUMN else data.domain_names
+    if dealt_by is None or not names:
+        return ""
+    return joined_names([names[number] for number in np.unique(dealt_by[rows])])
+
+
+def _dealt_by(spec: DataSpec, data: Decoded) -> np.ndarray | None:
+    """The number of each row by which it goes to a client whole; None where the partition draws."""
+    return {COLUMN: data.dealt, SITES: data.domains}.get(spec.partition)
 
 
 def _units(data: Decoded, rows: np.ndarray) -> Units:
@@ -245,9 +268,9 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
         return mixed_rows(units.labels, domains, spec.clients, data.class_names, data.domain_names, **draws)
     if spec.partition == WAY_SHOT:
         return way_shot_rows(units.labels, spec.clients, data.class_names, **draws)
-    if spec.partition == COLUMN and data.dealt is not None:
-        values = unit_values(data.dealt[pool], units.of_row, len(units))
-        return column_rows(values, column_clients(values, spec.clients), spec.clients)
+    if (dealt_by := _dealt_by(spec, data)) is not None:
+        values = unit_values(dealt_by[pool], units.of_row, len(units))
+        return column_rows(values, column_clients(values, spec.clients, spec.partition), spec.clients)
     if spec.dealer is not None:
         groups = None if data.groups is None else data.groups[pool]
         rows = dealt_by_code(spec.dealer, data.labels[pool], groups, spec.clients, spec.seed)
@@ -290,7 +313,12 @@ def _refuse_for_few(partition: str, data: Decoded) -> None:
         raise DataError.public(
             "the column partition divides the samples by a table's column, but the data have none: take another."
         )
-    if data.groups is not None and partition != COLUMN:
+    if partition == SITES and len(data.domain_names) < 2:
+        raise DataError.public(
+            "the sites partition gives each client one data set of a list, but dataset is one: set it to a list, as "
+            '"./berlin.csv,./paris.csv", or take another partition.'
+        )
+    if data.groups is not None and partition not in (COLUMN, SITES):
         raise DataError(
             f"the {partition} partition divides single samples, but those of {data.name!r} come in groups: use another "
             "partition, or no group-column.",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from protosphere.core.errors import DataError, public
-from protosphere.data.assignment import DataSpec, assignment, open_data
+from protosphere.data.assignment import DataSpec, assignment, domain_of, name_of, open_data
 from protosphere.data.decoded_cache import Decoded
 from protosphere.data.lru_cache import Recent
 from protosphere.data.tabular import Column, columns_of, numeric
@@ -167,6 +167,7 @@ class ClientData:
     """All that one client holds. Any part may have no rows.
 
     `unheld` is None where the partition does not ask what a client knows of classes that it lacks.
+    `name` is what the partition calls the client: the values of the column, or the data sets, that it has got.
     `domain` is the name of the one domain that all its own rows come from, "" if there are no domains or several.
     `groups` (n,) int64 are those of the training rows, None where the data have none.
     """
@@ -177,6 +178,7 @@ class ClientData:
     class_names: tuple[str, ...]
     transform: Transform
     domain: str = ""
+    name: str = ""
     unheld: Unheld | None = None
     groups: Tensor | None = None
 
@@ -253,15 +255,11 @@ def _load(
         validation=rows_of(data, row_assignment.validation[client], device, encode),
         class_names=data.class_names,
         transform=_transform(data, encode, row_assignment.train[client], spec.normalise),
-        domain=_domain(data, row_assignment.held_by(client)),
+        domain=domain_of(data, row_assignment.held_by(client)),
+        name="" if has_own_data else name_of(spec, data, row_assignment.held_by(client)),
         unheld=unheld,
         groups=None if data.groups is None else torch.from_numpy(data.groups[row_assignment.train[client]]),
     )
-
-
-def _domain(data: Decoded, rows: np.ndarray) -> str:
-    domain_numbers = np.unique(data.domains[rows]) if data.domains is not None else np.empty(0, dtype=np.int64)
-    return data.domain_names[domain_numbers[0]] if domain_numbers.size == 1 else ""
 
 
 def rows_of(data: Decoded, rows: np.ndarray, device: torch.device, encode: Encode | None = None) -> Rows:

@@ -1,22 +1,29 @@
-"""The partition `column`: the rows of one value of a column to each client."""
+"""The partitions `column` and `sites`: the rows of one value of a column, or one data set of a list, to each client."""
 
 import numpy as np
 
 from protosphere.core.errors import DataError
 
 COLUMN = "column"
+SITES = "sites"
 
 
-def column_clients(values: np.ndarray, num_clients: int) -> dict[int, int]:
+def column_clients(values: np.ndarray, num_clients: int, what: str = COLUMN) -> dict[int, int]:
     """Which client each value goes to: in their order, round robin where there are more than clients.
 
     Args:
-        values: (n,) int, numbered in the order of the column's values.
+        values: (n,) int, numbered in the order of the column's values, or of the list.
+        what: the partition.
 
     Raises:
         DataError: fewer values than clients.
     """
     distinct = np.unique(values).tolist()
+    if len(distinct) < num_clients and what == SITES:
+        raise DataError.public(
+            f"{num_clients} clients need as many data sets in dataset, one each, but it lists {len(distinct)}: set "
+            "clients to that number or fewer, or take another partition than sites."
+        )
     if len(distinct) < num_clients:
         raise DataError.public(
             f"{num_clients} clients need as many values in partition-column, one each, but it has {len(distinct)}: set "

@@ -44,7 +44,7 @@ class Decoded:
     rows that must stay together (`group` of the columns), None without such a column; `domains` (n,) int64 numbers the
     domain of each row in the order of `domain_names`, None where the data set is not of domains (domains.py);
     `columns`, of a table of numbers, say what its features are (tabular.py); `dealt` (n,) int64 numbers the values of
-    the column by which rows are dealt, in their order.
+    the column by which rows are dealt, in their order, and `dealt_names` are these values.
     """
 
     key: str
@@ -59,6 +59,7 @@ class Decoded:
     domain_names: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     dealt: np.ndarray | None = None
+    dealt_names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,8 @@ class Recipe:
         elif place == "spiral":
             content = [place, self.spiral_noise, self.spiral_points, self.seed]
         columns = {name: value for name, value in asdict(self.columns).items() if value or name != "partition"}
-        return cache_key([content, columns, self.image_size, *(["alone"] if self.alone else [])])
+        more = [*(["alone"] if self.alone else []), *(["names"] if self.columns.partition else [])]
+        return cache_key([content, columns, self.image_size, *more])
 
 
 def _read(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
@@ -222,6 +224,7 @@ def write_about(
     scale: float,
     domain_names: tuple[str, ...] = (),
     columns: Sequence[Column] = (),
+    dealt_names: tuple[str, ...] = (),
 ) -> None:
     """Make the folder `partial`, which holds the arrays, an entry: what is no array, and size and digest of every
     file."""
@@ -233,6 +236,7 @@ def write_about(
         "scale": scale,
         "domain_names": domain_names,
         "columns": [column.as_json() for column in columns],
+        "dealt_names": dealt_names,
         "sizes": {path.name: path.stat().st_size for path in files},
         "digests": {path.name: _digest(path) for path in files},
     }
@@ -277,6 +281,7 @@ def _open(folder: Path) -> Decoded | None:
             domains=np.load(folder / "domains.npy") if "domains.npy" in about["sizes"] else None,
             domain_names=tuple(about["domain_names"]),
             dealt=np.load(folder / "dealt.npy") if "dealt.npy" in about["sizes"] else None,
+            dealt_names=tuple(about.get("dealt_names", ())),
             columns=columns_of(about.get("columns", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -290,24 +295,46 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
     name = place.name if isinstance(place, Folder) else place
     with tempfile.TemporaryDirectory(dir=partial) as unpacked:
         # what was downloaded is worth keeping; what `datasets` copies from a local folder is not
-        rows = _open_rows(recipe, place, cache_dir if isinstance(place, str) else Path(unpacked))
+        rows = open_rows(recipe, place, cache_dir if isinstance(place, str) else Path(unpacked))
         if recipe.alone and isinstance(rows, Source) and rows.kind == "image" and not recipe.image_size:
             # before images are looked at, whose sizes nobody is told
             raise UnsizedError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
         if not rows.labels.size and not recipe.alone:
             raise DataError(f"data set {name!r} has no samples: give it at least one.", public("no-rows"))
-        scale = _write_inputs(recipe, rows, partial)
-    np.save(partial / "labels.npy", rows.labels)
-    if recipe.columns.group:
-        np.save(partial / "groups.npy", by_first(rows.extra[recipe.columns.group]))
-    if recipe.columns.partition:
-        np.save(partial / "dealt.npy", _in_order(rows.extra[recipe.columns.partition]))
-    columns = rows.columns if isinstance(rows, Arrays) else ()
-    write_about(partial, name, rows.train_rows, rows.class_names, scale, columns=columns)
+        write_rows(recipe, rows, name, partial)
     _log.info("decoded %s: %d samples in %.1f s", recipe.dataset, rows.labels.size, time.perf_counter() - begin)
 
 
-def _open_rows(recipe: Recipe, place: str | Folder, unpacked: Path) -> Arrays | Source:
+def write_rows(
+    recipe: Recipe,
+    rows: Arrays | Source,
+    name: str,
+    partial: Path,
+    domains: np.ndarray | None = None,
+    domain_names: tuple[str, ...] = (),
+) -> None:
+    """Make an entry of a data set's rows in the folder `partial`.
+
+    Args:
+        rows: as `open_rows` gives them.
+        domains: (n,) int64, the domain of each row, of those that `domain_names` name; None where there are none.
+    """
+    scale = _write_inputs(recipe, rows, partial)
+    np.save(partial / "labels.npy", rows.labels)
+    if domains is not None:
+        np.save(partial / "domains.npy", domains)
+    if recipe.columns.group:
+        np.save(partial / "groups.npy", by_first(rows.extra[recipe.columns.group]))
+    dealt_names: tuple[str, ...] = ()
+    if recipe.columns.partition:
+        values, numbers = np.unique(rows.extra[recipe.columns.partition], return_inverse=True)
+        np.save(partial / "dealt.npy", numbers.astype(np.int64))
+        dealt_names = tuple(map(str, values.tolist()))
+    columns = rows.columns if isinstance(rows, Arrays) else ()
+    write_about(partial, name, rows.train_rows, rows.class_names, scale, domain_names, columns, dealt_names)
+
+
+def open_rows(recipe: Recipe, place: str | Folder, unpacked: Path) -> Arrays | Source:
     """The data set that lies at a place; `datasets` may write to `unpacked`."""
     columns = recipe.columns
     if recipe.code is not None:
@@ -349,11 +376,6 @@ def _write_inputs(recipe: Recipe, rows: Arrays | Source, partial: Path) -> float
     _refuse_size(recipe, "texts")
     write_texts(_texts(rows), partial)
     return 1.0
-
-
-def _in_order(values: np.ndarray) -> np.ndarray:
-    """A number for each value, in the order of the values: (n,) int64."""
-    return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
 def _resize(recipe: Recipe, inputs: np.ndarray, scale: float) -> tuple[np.ndarray, float]:

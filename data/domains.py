@@ -1,5 +1,5 @@
 """Domains: several data sets of one task as one, whose rows know their domain: images, brought to one size and channel
-count, or arrays of numbers of one shape.
+count, arrays of numbers of one shape, or tables of the same columns.
 
 PFPL's mixed heterogeneity needs them. A `dataset` setting names them as a list with commas, or as the subfolders of a
 folder, `<folder>/*`.
@@ -7,6 +7,7 @@ folder, `<folder>/*`.
 
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,10 +18,23 @@ import numpy as np
 
 from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
-from protosphere.data.decoded_cache import Decoded, Recipe, cache_key, decode, kept, read_kept, write_about
-from protosphere.data.folders import TEST_SPLITS, Folder, is_visible, listed_classes
+from protosphere.data.arrays import Arrays
+from protosphere.data.decoded_cache import (
+    Decoded,
+    Recipe,
+    cache_key,
+    decode,
+    kept,
+    open_rows,
+    read_kept,
+    write_about,
+    write_rows,
+)
+from protosphere.data.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible, listed_classes
 from protosphere.data.images import in_bytes, resized
-from protosphere.data.sources import locate
+from protosphere.data.sources import Source, locate
+from protosphere.data.table_files import rows_in, types_of
+from protosphere.data.tabular import holds_images, is_numbers
 from protosphere.data.texts import Texts
 
 _BLOCK = 1000
@@ -61,7 +75,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
                 f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.",
                 public("dataset-setting"),
             )
-        domains = [Domain(_absolute(item).name or item if is_path(item) else item, item) for item in items]
+        domains = [Domain(_name_of(item), item) for item in items]
     names = [domain.name for domain in domains]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -72,14 +86,32 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     return tuple(domains)
 
 
+def _name_of(item: str) -> str:
+    """What one of a list is called: a folder or file by its name, a table by its name without the ending."""
+    if not is_path(item):
+        return item
+    path = _absolute(item)
+    return (path.stem if path.suffix in TABLE_SUFFIXES else path.name) or item
+
+
+def are_tables(dataset: str) -> bool:
+    """Whether a `dataset` setting lists tables of numbers, categories or texts. Reads their heads alone.
+
+    Raises:
+        DataError: what `locate_all` raises.
+    """
+    domains = domains_of(dataset)
+    return bool(domains) and _is_table(_places(domains)[0])
+
+
 def locate_all(dataset: str) -> list[str | Folder]:
     """What `locate` says of the data set, or of each of the domains, that a `dataset` setting names. Reads no data.
 
     Raises:
-        DataError: what `domains_of` and, naming the domain, `locate` raise; a domain that is neither images nor arrays.
+        DataError: what `domains_of` and, naming the domain, `locate` raise; a domain of another form than the first.
     """
     domains = domains_of(dataset)
-    return [_place(domain) for domain in domains] if domains else [locate(dataset)]
+    return _places(domains) if domains else [locate(dataset)]
 
 
 def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
@@ -87,9 +119,10 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
 
     Images are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
     three channels if one has them; to pixels of full scale 255. Arrays that are no uint8 images stay as they are, and
-    all have one shape and type. Labels are matched by the classes' names, in the first domain's order; or in that of a
-    `classes.txt` beside the subfolders, which names the classes of all domains, and those of a domain that only numbers
-    its own. The domains' training rows come first, interleaved in proportion, then their test rows likewise, so that
+    all have one shape and type. Tables are read as the files of one, of the classes of all. Labels
+    are matched by the classes' names, in the first domain's order; or in that of a `classes.txt` beside the subfolders,
+    which names the classes of all domains, and those of a domain that only numbers its own. The domains' training rows
+    come first, interleaved in proportion, then their test rows likewise, so that
     the first rows are of all domains alike. Groups of different domains are different groups.
 
     Args:
@@ -106,6 +139,8 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
     if not domains:
         return decode(recipe, cache_dir)
     key, common = _key_of_all(recipe, domains, classes)
+    if _is_table(locate(domains[0].dataset)):
+        return kept(cache_dir, key, lambda partial: _combine_tables(recipe, domains, common, partial))
     return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, common, partial, cache_dir))
 
 
@@ -124,8 +159,8 @@ def _key_of_all(recipe: Recipe, domains: Sequence[Domain], classes: str) -> tupl
     """The cache entry of several domains, and the classes that are listed for all of them."""
     common = listed_classes(_absolute(recipe.dataset).parent) if len(listed(recipe.dataset)) == 1 else ()
     keys = []
+    _places(domains)
     for domain in domains:
-        _place(domain)
         with _naming(domain.name):
             keys.append(replace(recipe, dataset=domain.dataset, listed="" if common else recipe.listed).key())
     names = tuple(domain.name for domain in domains)
@@ -184,19 +219,134 @@ def _naming(domain: str) -> Iterator[None]:
         raise DataError(f"domain {domain!r}: {error}", public("domain", error=error)) from error
 
 
-def _place(domain: Domain) -> str | Folder:
-    with _naming(domain.name):
-        place = locate(domain.dataset)
-    if place == "spiral" or (isinstance(place, Folder) and place.format in ("csv", "json")):
-        raise _make_unfit_error(domain.name, "numbers" if place == "spiral" else "texts")
-    return place
+def _places(domains: Sequence[Domain]) -> list[str | Folder]:
+    """Where the domains lie, which are all images or arrays, or all tables of one format."""
+    places: list[str | Folder] = []
+    for domain in domains:
+        with _naming(domain.name):
+            places.append(locate(domain.dataset))
+        if places[-1] == "spiral":
+            raise _make_unfit_error(domain.name, "numbers")
+    forms = [place.format if isinstance(place, Folder) and _is_table(place) else "" for place in places]
+    other = next((number for number, form in enumerate(forms) if form != forms[0]), None)
+    if other is not None:
+        kinds = [(form and f"a {form} table") or "images or arrays" for form in (forms[0], forms[other])]
+        raise DataError(
+            f"domain {domains[0].name!r} holds {kinds[0]}, but {domains[other].name!r} {kinds[1]}: list data sets of "
+            "one form.",
+            public("domain-forms"),
+        )
+    return places
+
+
+def _is_table(place: str | Folder) -> bool:
+    """Whether a place holds a table, and no images in one."""
+    if not isinstance(place, Folder) or place.format not in TABLE_SUFFIXES.values():
+        return False
+    try:
+        return place.format != "parquet" or not holds_images(types_of(place.train[0]))
+    except Exception:
+        # whoever reads the whole table says what is wrong with it
+        return True
 
 
 def _make_unfit_error(domain: str, content: str) -> DataError:
     return DataError(
-        f"domain {domain!r} holds {content}, but domains must be images or arrays: take it out of dataset.",
+        f"domain {domain!r} holds {content}, but domains must be images, arrays or tables: take it out of dataset.",
         public("domain-forms"),
     )
+
+
+def _combine_tables(recipe: Recipe, domains: Sequence[Domain], common: tuple[str, ...], partial: Path) -> None:
+    """Write tables as one data set to the folder `partial`: as files of one, so that all have the same features."""
+    begin = time.perf_counter()
+    folders = [place for place in _places(domains) if isinstance(place, Folder)]
+    names = tuple(domain.name for domain in domains)
+    _refuse_other_lists(folders, names)
+    if is_numbers(folders[0], recipe.columns, bool(recipe.listed)):
+        _refuse_other_columns(folders, names)
+    splits = [[path for folder in folders for path in files(folder)] for files in (_train_of, _test_of)]
+    whole = replace(folders[0], train=tuple(splits[0]), test=tuple(splits[1]))
+    whole = replace(whole, class_names=common or whole.class_names)
+    train, test = ([sum(map(rows_in, files(folder))) for folder in folders] for files in (_train_of, _test_of))
+    empty = next((name for name, count in zip(names, train, strict=True) if not count), None)
+    if empty is not None:
+        raise DataError(
+            f"domain {empty!r} has no training sample: give it some, or take it out of dataset.", public("no-rows")
+        )
+    with tempfile.TemporaryDirectory(dir=partial) as unpacked:
+        rows = open_rows(recipe, whole, Path(unpacked))
+        table, order = _proportional(train, test)
+        write_rows(recipe, _reordered(rows, order, table, recipe.columns.group), whole.name, partial, table, names)
+    _log.info("combined %s: %d samples in %.1f s", ", ".join(names), len(order), time.perf_counter() - begin)
+
+
+def _train_of(folder: Folder) -> tuple[Path, ...]:
+    return folder.train
+
+
+def _test_of(folder: Folder) -> tuple[Path, ...]:
+    return folder.test
+
+
+def _proportional(train: Sequence[int], test: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that lie table after table, training rows first, in the order of `interleaved`: the table of each, and its
+    number before."""
+    tables, order, used = [], [], 0
+    for counts in (train, test):
+        table, row = interleaved(counts)
+        begins = used + np.cumsum([0, *counts])[:-1]
+        tables.append(table)
+        order.append(begins[table] + row)
+        used += sum(counts)
+    return np.concatenate(tables), np.concatenate(order)
+
+
+def _reordered(rows: Arrays | Source, order: np.ndarray, table: np.ndarray, group: str) -> Arrays | Source:
+    """Rows in another order of their training and test parts, where groups of different tables are different."""
+    extra = {name: values[order] for name, values in rows.extra.items()}
+    if group:
+        extra[group] = np.unique(extra[group], return_inverse=True)[1] * (int(table.max()) + 1) + table
+    if isinstance(rows, Arrays):
+        return replace(rows, inputs=rows.inputs[order], labels=rows.labels[order], extra=extra)
+    parts = {"train": order[: rows.train_rows], "test": order[rows.train_rows :] - rows.train_rows}
+    tables = {split: part.select(parts[split]) for split, part in rows.tables.items()}
+    return replace(rows, tables=tables, labels=rows.labels[order], extra=extra)
+
+
+def _refuse_other_lists(folders: Sequence[Folder], names: Sequence[str]) -> None:
+    """Refuse tables that have other lists of classes or columns beside them: they are read as one."""
+    for what, lists in (
+        ("classes.txt", [folder.class_names for folder in folders]),
+        (SCHEMA, [_content(folder.root / SCHEMA) for folder in folders]),
+    ):
+        other = next((name for name, content in zip(names, lists, strict=True) if content != lists[0]), None)
+        if other is not None:
+            raise DataError(
+                f"domains {names[0]!r} and {other!r} do not have the same {what} beside them: give both the same, or "
+                "none.",
+                public("columns-differ"),
+            )
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
+
+
+def _refuse_other_columns(folders: Sequence[Folder], names: Sequence[str]) -> None:
+    """Refuse tables of numbers of which one lacks a column that another has; a columns.json says which ones count."""
+    if (folders[0].root / SCHEMA).is_file():
+        return
+    columns = [list(types_of(folder.train[0])) for folder in folders]
+    for name, own in zip(names, columns, strict=True):
+        for other, theirs in zip(names, columns, strict=True):
+            lacking = next((column for column in theirs if column not in own), None)
+            if lacking is not None:
+                raise DataError(
+                    f"domain {name!r} has no column {lacking!r}, which {other!r} has; its columns are "
+                    f"{', '.join(own)}: give all the same columns, or name those to use in a {SCHEMA} beside them.",
+                    public("columns-differ"),
+                )
 
 
 def _combine(
@@ -238,7 +388,7 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
         # the key has asked for lists of classes, or there is one for all domains
         part = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
     if isinstance(part.inputs, Texts) or part.columns:
-        raise _make_unfit_error(domain.name, "texts" if isinstance(part.inputs, Texts) else "a table of numbers")
+        raise _make_unfit_error(domain.name, "texts on a hub" if isinstance(part.inputs, Texts) else "a table")
     if not part.train_rows:
         raise DataError(
             f"domain {domain.name!r} has no training sample: give it some, or take it out of dataset.",

@@ -194,6 +194,23 @@ def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) 
     return value
 
 
+def rows_in(path: Path) -> int:
+    """How many rows a file has.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    import pyarrow
+    import pyarrow.parquet
+
+    if path.suffix == ".parquet":
+        return int(pyarrow.parquet.read_metadata(path).num_rows)
+    if path.suffix != ".csv":
+        return sum(1 for _ in json_rows(path))
+    name = next(iter(types_of(path)))
+    return sum(batch.num_rows for batch in batches(path, pyarrow.schema([(name, pyarrow.string())])))
+
+
 def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
     """Some columns of a file that has them.
 

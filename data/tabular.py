@@ -82,10 +82,15 @@ def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
     except Exception:
         # whoever reads the whole table says what is wrong with it
         return False
-    pictures = any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in types.values())
+    pictures = holds_images(types)
     # parquet alone knows numbers from strings before every row is read
     texts = any(name in types and (folder.format != "parquet" or is_string(types[name])) for name in TEXT_COLUMNS)
     return not pictures and not texts and len(types) > 1
+
+
+def holds_images(types: Mapping[str, Any]) -> bool:
+    """Whether a table of these columns may hold images: strings and numbers alone are none."""
+    return any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in types.values())
 
 
 def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:

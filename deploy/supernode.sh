@@ -24,6 +24,8 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --strategy FILE        the file of the method that runs here, where the run's is somebody's own; the same at all sites
   --device NAME          auto, cpu, cuda, mps, xpu or cuda:N; without it, the run's setting `device`
   --domain NAME          what the domain of its rows is called, if accuracy is to be told by domain
+  --name NAME            what this site is called beside its number, in all that the server shows: at most 60 characters;
+                         without it, its domain, or its number alone
   --shared-test FOLDER   where the shared test set of `ensemble-every` lies here
   --privacy              take part in runs with `privacy` alone
   --privacy-epsilon E    the most that may ever be spent on this site's rows, with --privacy-delta D: without them it takes
@@ -90,7 +92,7 @@ own_folder() {
     say "$2" "$(cd "$3" && pwd)"
 }
 
-superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' shared='' port=9094
+superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' name='' shared='' port=9094
 label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
@@ -98,7 +100,7 @@ while [ $# -gt 0 ]; do
         --insecure) insecure=yes; shift; continue ;;
         --privacy) privacy=required; shift; continue ;;
         -h | --help) usage; exit 0 ;;
-        --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --shared-test | \
+        --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --name | --shared-test | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
             --privacy-delta | --encoder | --privacy-encoder | --trusted-entities)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
@@ -114,6 +116,7 @@ while [ $# -gt 0 ]; do
         --model) model=$2 ;;
         --device) device=$2 ;;
         --domain) domain=$2 ;;
+        --name) name=$2 ;;
         --shared-test) shared=$2 ;;
         --label-column) label=$2 ;;
         --text-column) text=$2 ;;
@@ -155,6 +158,8 @@ esac
 [ -z "$model" ] || say model "$model"
 [ -z "$device" ] || say device "$device"
 [ -z "$domain" ] || say domain "$domain"
+[ "${#name}" -le 60 ] || refuse "--name $name is longer than 60 characters; give a shorter one"
+[ -z "$name" ] || say name "$name"
 [ -z "$privacy" ] || say privacy "$privacy"
 [ -z "$encoder" ] || say encoder "$encoder"
 [ -n "$epsilon" ] && [ -n "$delta" ] || [ -z "$epsilon$delta" ] ||

@@ -58,6 +58,13 @@ class Progress:
             self._display.stage("waiting for the clients")
             self._display.follow(folder)
 
+    def note(self, message: str) -> None:
+        """What was chosen for what nobody named."""
+        if self._display is not None:
+            self._display.line(message)
+        if self._log is not None:
+            self._log.line(message)
+
     def line(self, message: str) -> None:
         """The run says something: warnings are for whoever called."""
         if self._quiet or not message.startswith(WARNING):

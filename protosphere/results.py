@@ -150,7 +150,8 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row a round and client: `round`, `client`, `model`, then as in `rounds`, of this client alone; `test_rows`,
+        """A row a round and client: `round`, `client`, `name` (`client 3` where it told none), `model`, then as in
+        `rounds`, of this client alone; `test_rows`,
         `validation_rows`, `train_rows`, `steps`, `seconds` of training, and `problem`, in words, where it did not
         answer as asked.
 
@@ -298,7 +299,7 @@ class Run:
     def plot_partition(self) -> "Drawing":
         """How many rows of each class each client holds."""
         results = self._results
-        return self._drawing(lambda: partition_map(holdings(results), [client["domain"] for client in results.roster]))
+        return self._drawing(lambda: partition_map(holdings(results), results.name_list))
 
     def plot_prototypes(self, round: int | None = None) -> "Drawing":
         """Global and local prototypes in the plane of their two first principal components.

@@ -104,13 +104,14 @@ def run(
         strategy: the method: a name, `./file.py`, or `package.module:NAME`; "" for the setting's default. Or a
             `Method` of protosphere.strategies.contract; or a subclass of its `ServerHalf` or `Objective`, which takes
             the other half from FedProto.
-        dataset: a name, a hub id, or a path; a list of them are domains of one task. Or arrays: (x, y), (x, y, x_test,
+        dataset: a name, a hub id, or a path; a list of them are domains of one task, of tables
+            sites. Or arrays: (x, y), (x, y, x_test,
             y_test), or a mapping of these names with `classes`, `axes` and further columns (docs/data.md). Or a torch
             Dataset with a length, or (training, test) of them, whose items are a tensor, an array or an image of PIL's
             and a whole number; each is read once, so that a random transform is drawn once. Clients get rows by the
             setting `partition`.
         models: names with commas, a class, a function, a torch module, or a list of these, dealt to clients in turn; ""
-            for the setting's default.
+            for what fits the data.
         clients: how many are simulated; None for the setting `clients`, or 10.
         workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
         engine: `loop` trains one client after the other, `cohort` those of one architecture together, by one worker.
@@ -150,6 +151,9 @@ def run(
             refuse_objects(run_plan.run_config, f"{workers} workers are processes of their own")
         device_of(str(run_plan.run_config["device"]), "setting `device` is")
         rounds, rule = int(run_plan.run_config["rounds"]), read_settings(run_plan.run_config).inference
+
+        for note in run_plan.notes:
+            progress.note(note)
 
         def opened(folder: Path) -> None:
             folders.append(folder)

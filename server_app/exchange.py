@@ -11,6 +11,7 @@ from functools import partial
 from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from protosphere.core.client_names import client_word
 from protosphere.core.flower import WORKER_DIED
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
@@ -221,7 +222,7 @@ def checked_reply(
         # of the first round there is no checkpoint
         verb = "Resume" if round_number > 1 else "Start"
         raise RunError(
-            f"the process of client {partition} died in round {round_number} (out of memory?); the "
+            f"the process of {client_word(partition)} died in round {round_number} (out of memory?); the "
             f"simulation cannot replace it. {verb} the run with fewer clients at a time (`--workers`, or over Flower "
             "`--cpus-per-client`), or, where a node of a Ray cluster has gone, on those that are left."
         )
@@ -388,7 +389,7 @@ def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: 
     trained = [reply for reply in replies if reply.trains]
     if len(trained) >= min(2, clients) and all(reply.blames for reply in trained):
         first = trained[0]
-        raise RunError(f"round {round_number}: client {first.partition}: {first.problem.rstrip('.')}. {MEND}")
+        raise RunError(f"round {round_number}: {client_word(first.partition)}: {first.problem.rstrip('.')}. {MEND}")
 
 
 def _find_error_line(reason: str) -> str:
@@ -405,7 +406,7 @@ def _quote(partition: int, text: str, most: int = LONGEST_WORDS) -> str:
 
 
 def _quote_client(partition: int, text: str, most: int = LONGEST_WORDS) -> str:
-    return f"client {partition} says: {_quote(partition, text, most)}"
+    return f"{client_word(partition)} says: {_quote(partition, text, most)}"
 
 
 def _quote_report(partition: int, text: str) -> str:

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
+from protosphere.core.client_names import client_word
 from protosphere.core.errors import SettingError
 from protosphere.prototypes.prototype_set import ClassVectors
 from protosphere.record.folder import RunFolder
@@ -40,7 +41,7 @@ def warn_of_problems(replies: Sequence[Reply], server_round: int) -> None:
     """Say which clients did not answer as asked, and why."""
     for reply in replies:
         if reply.problems:
-            log.warning("warning: round %d, client %d: %s", server_round, reply.partition, reply.problems)
+            log.warning("warning: round %d, %s: %s", server_round, client_word(reply.partition), reply.problems)
 
 
 def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) -> None:
@@ -54,7 +55,7 @@ def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) 
     """
     if in_a_row < most:
         return
-    sentences = [f"client {p}: {problem.removeprefix(f'client {p}: ')}" for p, problem in problems.items()]
+    sentences = [f"{client_word(p)}: {problem.removeprefix(f'client {p}: ')}" for p, problem in problems.items()]
     sentences = sentences or ["no reply at all"]
     more = f" (and {len(sentences) - 1} more like it)" if len(sentences) > 1 else ""
     raise RunError(

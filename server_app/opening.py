@@ -3,8 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from protosphere.core.client_names import client_names, client_word
 from protosphere.core.settings import Scalar, Settings
-from protosphere.core.text import LONGEST_NAME, class_words, one_class, one_line, quoted
+from protosphere.core.text import class_words, one_class, one_line, quoted
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND, companions
 from protosphere.server_app.features import FEATURES
@@ -69,7 +70,7 @@ def _disclosed_by_few(identities: Mapping[int, Identity]) -> list[str]:
     rare = []
     for item in sorted({*counts} - common):
         first = min(partition for partition, identity in identities.items() if item in identity.discloses)
-        rare.append(f"  also disclosed, as client {first} says: {quoted(item, LONGEST_ITEM)}")
+        rare.append(f"  also disclosed, as {client_word(first)} says: {quoted(item, LONGEST_ITEM)}")
     more = (
         [f"  and {len(rare) - MOST_ALONE} more such items, which roster.json lists"] if len(rare) > MOST_ALONE else []
     )
@@ -86,16 +87,18 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     if "prototypes" in run.exchange.kinds() and (codec.masked or codec.wire_dtype != "float32"):
         lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
     lines.append("  clients, with their numbers of samples for training + validation + test:")
+    names = client_names(map(vars, identities.values()))
     named = sorted(identities.items())
     for partition, identity in named[:MOST_CLIENTS]:
-        domain = f" ({one_line(identity.domain, LONGEST_NAME)})" if identity.domain else ""
         remark = "" if identity.trains else ": no training samples, takes part in evaluation only"
         rows = "{} + {} + {} samples, ".format(*identity.rows[:3]) if identity.rows else ""
         data_text = (
             rows + class_words(identity.classes, identity.class_names) if rows else "samples and classes withheld"
         )
         size = f"{identity.parameters:,} parameters"
-        lines.append(f"  client {partition}{domain}: {_shorten_model_name(identity)} ({size}), {data_text}{remark}")
+        lines.append(
+            f"  {client_word(partition, names)}: {_shorten_model_name(identity)} ({size}), {data_text}{remark}"
+        )
     if counts_by_model := Counter(_shorten_model_name(identity) for _, identity in named[MOST_CLIENTS:]):
         models = ", ".join(f"{count} of {model}" for model, count in sorted(counts_by_model.items()))
         lines.append(f"  and {counts_by_model.total()} more ({models}), which roster.json lists")

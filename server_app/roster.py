@@ -14,6 +14,7 @@ from typing import Any
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
+from protosphere.core.client_names import client_names, client_word, use_client_names
 from protosphere.core.flower import NOT_VERIFIED
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.settings import Settings, shown
@@ -83,6 +84,7 @@ class Roster:
         self._last_answer_time = 0.0
         self._problems_by_node: dict[int, str] = {}
         self._agreement = Agreement(0, {}, {}, {})
+        self._name_clients()
         # node -> when it may be asked again
         self._times_to_ask: dict[int, float] = {}
         self._silent_nodes: set[int] = set()
@@ -121,7 +123,7 @@ class Roster:
         for node, (partition, why) in agreement.left_out.items():
             # of a problem it was said when it came
             if not self._identities_by_node[node].problem:
-                _warn(partition, node, why)
+                _warn(partition, node, why, self._identities_by_node[node])
         if not self.is_open and (nobody := nobody_for(agreement)):
             log.warning("warning: %s", nobody)
         self._take(agreement)
@@ -137,7 +139,7 @@ class Roster:
         """
         newly_left_out = {self.nodes[partition]: (partition, why) for partition, why in sorted(reasons.items())}
         for node, (partition, why) in newly_left_out.items():
-            _warn(partition, node, why)
+            _warn(partition, node, why, self.identities[partition])
         identities = {p: identity for p, identity in self.identities.items() if p not in reasons}
         nodes = {p: node for p, node in self.nodes.items() if p not in reasons}
         agreement = replace(
@@ -306,7 +308,8 @@ class Roster:
                 entries[partition]["joined"] = self.joined[partition]
             if partition in self.left:
                 entries[partition]["left"] = self.left[partition]
-        return [entry for _, entry in sorted(entries.items())]
+        names = client_names(entries.values())
+        return [entry | {"name": names.get(partition, "")} for partition, entry in sorted(entries.items())]
 
     def _note_answer(self, grid: Grid, node: int, identity: Identity) -> None:
         """Note who a node says it is. Of a partition's nodes those that have left since are forgotten."""
@@ -321,7 +324,7 @@ class Roster:
         self._count(identity, 1)
         if identity.problem:
             why = identity.problem.removeprefix(f"client {identity.partition}: ")
-            _warn(identity.partition, node, f"it says: {quoted(why, LONGEST_PROBLEM)}")
+            _warn(identity.partition, node, f"it says: {quoted(why, LONGEST_PROBLEM)}", identity)
 
     def _count(self, identity: Identity, votes: int) -> None:
         # who cannot take part does not know how many there are
@@ -415,10 +418,16 @@ class Roster:
     def _take(self, agreement: Agreement) -> None:
         self._agreement = agreement
         self.identities, self.nodes = dict(sorted(agreement.identities.items())), dict(agreement.nodes)
+        self._name_clients()
 
     def _enter(self, node: int, identity: Identity) -> None:
         self.identities[identity.partition] = identity
         self.nodes[identity.partition] = node
+        self._name_clients()
+
+    def _name_clients(self) -> None:
+        """Let all that is said of the run call clients as they call themselves now."""
+        use_client_names(client_names(map(vars, self.identities.values())))
 
     def _ask(self, grid: Grid) -> None:
         """Query the nodes that were never asked, or have answered with an error: one that is killed and started again
@@ -491,8 +500,9 @@ def _digest(lines: Sequence[str]) -> str:
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest() if lines else ""
 
 
-def _warn(partition: int, node: int, why: str) -> None:
-    log.warning("warning: client %d (node %d) is left out: %s", partition, node, why)
+def _warn(partition: int, node: int, why: str, identity: Identity) -> None:
+    name = client_names([vars(identity)]).get(partition)
+    log.warning("warning: client %d (%snode %d) is left out: %s", partition, f"{name}, " if name else "", node, why)
 
 
 def _pause(arrived: Sequence[object]) -> None:
@@ -536,13 +546,15 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_ou
         )
     for old_client, new_client in zip(old, json.loads(json.dumps(new)), strict=True):
         for name, value in new_client.items():
-            # what it discloses follows from the settings, and is told in more words by every version
-            if name in ("discloses", "joined", "left"):
+            # what it discloses follows from the settings, and is told in more words by every version; another name
+            # makes no other client
+            if name in ("discloses", "joined", "left", "name"):
                 continue
             # what clients had no word for when the run was begun is empty
             if old_client.get(name, type(value)()) != value:
                 raise RosterError(
-                    f"client {new_client['partition']} is not the one that the run was started with: its {name} was "
+                    f"{client_word(new_client['partition'])} is not the one that the run was started with: its {name} "
+                    "was "
                     f"{_cut(old_client.get(name))} and is now {_cut(value)}; give it back its data and model, or start "
                     "a new run."
                 )

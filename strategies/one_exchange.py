@@ -23,6 +23,7 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from protosphere.core.client_names import client_word
 from protosphere.core.settings import Settings
 from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
@@ -134,8 +135,8 @@ class OneExchange(ServerHalf):
             return ()
         remedy = "; `fraction-train` 1 asks all of them" if self.settings.fraction_train < 1 else ""
         return (
-            f"client {some_of(missing)} sent nothing in the rounds in which clients send, so the shared classifier "
-            f"contains none of its samples{remedy}.",
+            f"{some_of([client_word(partition) for partition in missing])} sent nothing in the rounds in which "
+            f"clients send, so the shared classifier contains none of its samples{remedy}.",
         )
 
     def unknown(self, present: Tensor) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from protosphere.core.client_names import client_word
 from protosphere.core.devices import exact
 from protosphere.core.settings import RULES, AtLeastOne, Count, Positive, Settings
 from protosphere.prototypes.prediction import covariance_of_sums
@@ -299,8 +300,8 @@ class Protosphere(ServerHalf):
             return ()
         remedy = "more `rounds` ask more clients" if cut_short else "`protosphere.exchanges` makes those rounds more"
         return (
-            f"client {some_of(missing)} sent no statistics in the rounds in which they count, so the shared "
-            f"discriminant contains none of its samples; {remedy}.",
+            f"{some_of([client_word(partition) for partition in missing])} sent no statistics in the rounds in which "
+            f"they count, so the shared discriminant contains none of its samples; {remedy}.",
         )
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:

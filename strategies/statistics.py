@@ -20,6 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from protosphere.core.client_names import client_word
 from protosphere.prototypes.agreement import FEW, Disagreement, disagreement
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.round import RunError
@@ -225,24 +226,24 @@ class Pooled:
         """Sentences on who is left out and who contradicts whom."""
         keep = f'look at its labels, its data and its software; `{strategy}.outliers` "keep" takes it in'
         warnings = [
-            f"client {partition} is left out of the shared statistics: its class means lie far from all others' "
+            f"{client_word(partition)} is left out of the shared statistics: its class means lie far from all others' "
             f"({keep})"
             for partition in self.found.far
         ]
         warnings += [
-            f"client {partition} is left out of the shared statistics: its class means contradict those of the clients "
-            f"that it can be held against ({keep})"
+            f"{client_word(partition)} is left out of the shared statistics: its class means contradict those of the "
+            f"clients that it can be held against ({keep})"
             for partition in self.found.contradicted
         ]
         warnings += [
-            f"the samples of client {partition} vary {trace / self.usual_trace:.3g} times as much around their class "
-            f"means as is usual, and count for the means alone ({keep})"
+            f"the samples of {client_word(partition)} vary {trace / self.usual_trace:.3g} times as much around their "
+            f"class means as is usual, and count for the means alone ({keep})"
             for partition, trace in sorted(self.traces.items())
             if self.bounded and trace > NAMED * self.usual_trace and partition not in self.found.left_out
         ]
         return warnings + [
-            f"clients {partition} and {other} contradict each other on their classes, and nobody can say who is right: "
-            "neither gets what the other's means say; look at the labels of both"
+            f"{client_word(partition)} and {client_word(other)} contradict each other on their classes, and nobody "
+            "can say who is right: neither gets what the other's means say; look at the labels of both"
             for partition, opponents in sorted(self.found.disputes.items())
             for other in sorted(opponents)
             if partition < other

@@ -180,6 +180,7 @@ class Privacy(Feature):
             *([promise] if self.encoded else []),
             *([measured] if self.is_measured else []),
             *(["its domain"] if identity.domain else []),
+            *(["its name"] if identity.name else []),
         ]
         all_classes = tuple(range(len(identity.class_names)))
         return replace(identity, classes=all_classes, class_counts=(), rows=(), discloses=tuple(disclosures))

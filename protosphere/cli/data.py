@@ -151,16 +151,16 @@ def _spread(values: Sequence[int]) -> str:
 def _table(data_view: "DataView") -> Table:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("client", justify="right", no_wrap=True)
-    named = any(client.domain for client in data_view.clients)
-    if named:
-        table.add_column("domain", overflow="fold")
+    names = data_view.names
+    if names:
+        table.add_column("name", overflow="fold")
     for name in ("train", "validation", "test", "classes"):
         table.add_column(name, justify="right", no_wrap=True)
     for number, client in enumerate(data_view.clients[:MOST_CLIENTS]):
-        # Text: a folder's name is no markup
-        domain = [Text(client.domain)] if named else []
+        # Text: a name is no markup
+        named = [Text(names.get(number, ""))] if names else []
         numbers = (client.train, client.validation, client.test, client.classes)
-        table.add_row(str(number), *domain, *map(str, numbers))
+        table.add_row(str(number), *named, *map(str, numbers))
     return table
 
 

@@ -122,6 +122,8 @@ def run(
             sentence = f"stopped by {interruption.name} before anything was started."
             ending = _Ending(KILLED + interruption.number, words=sentence)
         if not isinstance(ending, _Ending):
+            for note in ending.notes:
+                display.line(note)
             if in_process:
                 ending = _run_here(ending, workers or 1, engine, cohort_size, verbose, display)
             else:

@@ -10,6 +10,9 @@ from rich import box
 from rich.table import Table
 
 from protosphere.cli.tables import console
+from protosphere.core.client_names import NAMELESS, client_names, client_word
+from protosphere.core.errors import SettingError
+from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import doubts, readable_size
 
 # client-best-unweighted, which few presets ask for, would make the table wider than a terminal
@@ -22,12 +25,20 @@ def print_summary(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
         console().print(_table(summary))
-    for line in _lines(summary):
+    for line in _lines(summary, _names(folder)):
         typer.echo(line)
     if (folder / "report.html").exists():
         typer.echo(f"report: {folder / 'report.html'}")
     # not through the console, which would break a long path
     typer.echo(f"results: {folder}")
+
+
+def _names(folder: Path) -> Mapping[int, str]:
+    """What the run's clients are called; the summary stands without them, too."""
+    try:
+        return client_names(RunFolder(folder).roster())
+    except SettingError:
+        return NAMELESS
 
 
 def _table(summary: Mapping[str, Any]) -> Table:
@@ -47,7 +58,7 @@ def _table(summary: Mapping[str, Any]) -> Table:
     return table
 
 
-def _lines(summary: Mapping[str, Any]) -> list[str]:
+def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
     where = f" (round {headline['of_round']}, {headline['clients']} clients)" if headline.get("clients") else ""
@@ -65,7 +76,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
     return [
         *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
         accuracy_line,
-        *doubts(summary),
+        *doubts(summary, names),
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
@@ -74,7 +85,7 @@ def _lines(summary: Mapping[str, Any]) -> list[str]:
         *_domain_lines(summary),
         *_all_classes_lines(summary),
         *_ensemble_lines(summary),
-        *_failure_lines(summary),
+        *_failure_lines(summary, names),
         f"time: {summary['seconds']:.1f} s",
     ]
 
@@ -110,13 +121,13 @@ def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
     return [f"ensemble of all clients on {ensemble['rows']} shared test samples: {accuracies} ({size} of answers)"]
 
 
-def _failure_lines(summary: Mapping[str, Any], most: int = 10) -> list[str]:
+def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: int = 10) -> list[str]:
     """Of the clients that failed most often."""
     failures = sorted(summary.get("failures", {}).items(), key=lambda entry: -entry[1]["rounds"])
     # the evaluation that ends a run is a round more
     rounds = summary["rounds"] + 1
     lines = [
-        f"client {partition} failed in {failed['rounds']} of {rounds} rounds, the last time in round "
+        f"{client_word(partition, names)} failed in {failed['rounds']} of {rounds} rounds, the last time in round "
         f"{failed['last_round']}: {failed['last']}"
         for partition, failed in failures[:most]
     ]

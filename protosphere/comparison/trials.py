@@ -19,7 +19,15 @@ from protosphere.data.domains import short_name
 from protosphere.data.from_settings import data_spec
 from protosphere.data.sources import HUB
 from protosphere.launch.preflight import without_retries
-from protosphere.launch.run_config import DEFAULT_CLIENTS, RunConfig, laid_over, plan, read_preset
+from protosphere.launch.run_config import (
+    DEFAULT_CLIENTS,
+    RunConfig,
+    fitted,
+    laid_over,
+    plan,
+    read_preset,
+    with_place,
+)
 from protosphere.strategies import known_settings, load_method, read_settings
 
 # a cell's run says these itself
@@ -83,9 +91,15 @@ def cells(
         for method, settings in settings_by_method.items():
             items = _items(str(settings["dataset"]), data)
             all_items |= set(items)
-            planned.append((row, method, settings | {"dataset": ",".join(_placed(item, data) for item in items)}))
+            dataset = ",".join(with_place(_placed(item, data)) for item in items)
+            planned.append((row, method, settings | {"dataset": dataset}))
     _refuse_idle(data, all_items)
     _refuse_missing([(row, settings) for row, _, settings in planned])
+    entries = {entry.label: entry for entry in comparison.methods}
+    planned = [
+        (row, method, _fit(settings, _list_given(comparison, row, entries[method], overrides)))
+        for row, method, settings in planned
+    ]
     if not 0 < scale <= 1:
         raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
     checked = []
@@ -136,6 +150,20 @@ def settings_of(
     merged["strategy"] = strategy
     merged["clients"] = merged["clients"] or DEFAULT_CLIENTS
     return merged
+
+
+def _list_given(comparison: Comparison, row: Row, method: Entry, overrides: Mapping[str, Scalar]) -> set[str]:
+    """The settings of a method in a row that somebody named."""
+    base = read_preset(row.dataset.base) if row.dataset.base else {}
+    partition = row.partition.settings if row.partition else {}
+    return {*base, *comparison.settings, *row.dataset.settings, *partition, *method.settings, *overrides}
+
+
+def _fit(settings: RunConfig, given: Set[str]) -> RunConfig:
+    """With the defaults that follow from the data, as a run has them."""
+    # where nobody says how many, the data may
+    found = fitted(settings | ({} if "clients" in given else {"clients": 0}), given)[0]
+    return found | {"clients": found["clients"] or DEFAULT_CLIENTS}
 
 
 def scaled_words(cells: Sequence[Cell]) -> list[str]:

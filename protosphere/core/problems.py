@@ -26,7 +26,7 @@ PROBLEMS = {
     "many-classes": "its labels would make more than {most} classes",
     "loose-image": "an image of its data lies in no folder of a class",
     "domain": "one of its domains cannot be used: {error}",
-    "domain-forms": "its domains are not all images or arrays of one shape and type",
+    "domain-forms": "its domains are not all images or arrays of one shape and type, or tables of one form",
     # tables
     "no-named-column": "{setting} names a column that its data do not have",
     "no-usual-column": "its table has no {column} column of a usual name",

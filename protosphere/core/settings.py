@@ -28,7 +28,7 @@ STRICT = ConfigDict(
 )
 
 
-DEALT_BY = ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column")
+DEALT_BY = ("iid", "dirichlet", "pathological", "way-shot", "mixed", "table", "column", "sites")
 
 
 def _not_empty(value: str) -> str:

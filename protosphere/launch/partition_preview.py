@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
-from protosphere.data.assignment import Assignment, assignment, open_data
+from protosphere.data.assignment import Assignment, DataSpec, assignment, domain_of, name_of, open_data
 from protosphere.data.decoded_cache import Decoded
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partitions import class_counts
@@ -32,18 +33,21 @@ OF_PARTITION = {
     "mixed": ("ways", "ways-spread", "shots", "shots-spread"),
     "table": ("partition-table",),
     "column": ("partition-column",),
+    "sites": (),
 }
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client: its numbers of rows, how many of each class it holds in all, its domain ("": none of its own)."""
+    """A client: its numbers of rows, how many of each class it holds in all, its domain and its name ("": none
+    of its own)."""
 
     train: int
     validation: int
     test: int
     counts: Sequence[int]
     domain: str = ""
+    name: str = ""
 
     @property
     def labels(self) -> list[int]:
@@ -85,10 +89,15 @@ class DataView:
     dealt: np.ndarray
     columns: Sequence[tuple[Column, int]] = ()
 
+    @property
+    def names(self) -> dict[int, str]:
+        """What clients would be called in a run, by partition; those without a name are not in it."""
+        return client_names({"partition": number, **asdict(client)} for number, client in enumerate(self.clients))
+
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
         clients = [
-            {"partition": number, "classes": client.classes, **asdict(client)}
+            {"partition": number, "classes": client.classes, **asdict(client), "name": self.names.get(number, "")}
             for number, client in enumerate(self.clients)
         ]
         return {
@@ -130,7 +139,7 @@ def view(plan: Plan) -> DataView:
         domains={name: int(count) for name, count in zip(data.domain_names, rows, strict=True)},
         groups=None if data.groups is None else int(np.unique(data.groups).size),
         partition=_partition(settings, plan.clients),
-        clients=_clients(data, row_assignment),
+        clients=_clients(spec, data, row_assignment),
         shared=len(row_assignment.shared),
         nobodys=len(data.labels) - held_rows.size,
         dealt=class_counts(data.labels, _select_dealt(settings, row_assignment), len(data.class_names)),
@@ -146,9 +155,9 @@ def write_picture(data_view: DataView, path: Path) -> None:
     """
     refuse_ending(path)
     holdings = Holdings(data_view.class_names, [client.counts for client in data_view.clients], exact=True)
-    domains = [client.domain for client in data_view.clients]
+    names = [data_view.names.get(number, "") for number in range(len(data_view.clients))]
     svg = path.suffix.lower() == ".svg"
-    content = partition_map(holdings, domains).svg.encode() if svg else partition_png(holdings, domains)
+    content = partition_map(holdings, names).svg.encode() if svg else partition_png(holdings, names)
     try:
         path.write_bytes(content)
     except OSError as error:
@@ -204,7 +213,7 @@ def _partition(settings: Settings, clients: int) -> dict[str, Any]:
     return {"clients": clients, **chosen, "seed": settings.seed}
 
 
-def _clients(data: Decoded, row_assignment: Assignment) -> list[Client]:
+def _clients(spec: DataSpec, data: Decoded, row_assignment: Assignment) -> list[Client]:
     counts = class_counts(data.labels, row_assignment.held, len(data.class_names))
     return [
         Client(
@@ -212,12 +221,8 @@ def _clients(data: Decoded, row_assignment: Assignment) -> list[Client]:
             len(row_assignment.validation[number]),
             len(row_assignment.test[number]),
             client_counts.tolist(),
-            _domain(data, rows),
+            domain_of(data, rows),
+            name_of(spec, data, rows),
         )
         for number, (client_counts, rows) in enumerate(zip(counts, row_assignment.held, strict=True))
     ]
-
-
-def _domain(data: Decoded, rows: np.ndarray) -> str:
-    domain_numbers = np.unique(data.domains[rows]) if data.domains is not None else np.empty(0, dtype=np.int64)
-    return data.domain_names[domain_numbers[0]] if domain_numbers.size == 1 else ""

@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,10 @@ from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.paths import is_path, listed
 from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown, without_gone
+from protosphere.data.folders import FILE_SUFFIXES
 from protosphere.data.partition_table import TABLE
-from protosphere.launch.preflight import check, refuse_fewer_rounds
+from protosphere.launch.fitting_defaults import fitting_clients, fitting_models, fitting_partition
+from protosphere.launch.preflight import check, refuse_fewer_rounds, without_retries
 from protosphere.models import model_names
 from protosphere.models.encoder import AT
 from protosphere.models.text import PREFIX
@@ -37,6 +39,7 @@ class Plan:
 
     run_config: RunConfig
     clients: int
+    notes: tuple[str, ...] = ()  # sentences on what was chosen for what nobody named
 
 
 def plan(
@@ -97,9 +100,11 @@ def plan(
         if preset:
             raise SettingError("--preset and --resume exclude each other: a resumed run keeps its settings.")
         return _plan_resumed(overrides, name, remote, here, trust)
-    merged = laid_over(defaults | _preset_for(preset, overrides), overrides)
+    preset_settings = _preset_for(preset, overrides)
+    merged = laid_over(defaults | preset_settings, overrides)
     if remote:
         return _for_others(merged)
+    merged, notes = fitted(merged, {*preset_settings, *overrides}, trains)
     number = merged["clients"] or DEFAULT_CLIENTS
     # Flower's server waits for the exact number
     merged["clients"] = number
@@ -108,7 +113,27 @@ def plan(
     else:
         read_settings(merged)
         refuse_foreign(merged)
-    return Plan(merged, int(number))
+    return Plan(merged, int(number), notes)
+
+
+def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -> tuple[RunConfig, tuple[str, ...]]:
+    """Settings with those of the defaults that follow from the data, and a sentence on each that was chosen.
+
+    Args:
+        given: the settings that somebody named.
+        trains: false where only the data are asked for.
+
+    Raises:
+        SettingError, DataError: one sentence on the first thing that cannot work.
+    """
+    fitted, said = fitting_partition(run_config, given)
+    settings = read_settings(fitted).settings
+    with without_retries(settings):
+        fitted = fitting_clients(fitted, settings)
+        models, sentence = fitting_models(settings) if trains and "models" not in given else ("", "")
+    if models:
+        fitted["models"], said["models"] = models, sentence
+    return fitted, tuple(said.values())
 
 
 def read_assignments(text: str) -> RunConfig:
@@ -283,7 +308,7 @@ def _absolute(name: str, value: Scalar) -> Scalar:
 
 def _absolute_data(dataset: str) -> str:
     """A data set, or each of a list, with its local path, if it has one, made absolute."""
-    items = listed(dataset)
+    items = tuple(map(with_place, listed(dataset)))
     if plugins.is_plugin(dataset):
         return plugins.absolute(dataset)
     paths = [os.path.abspath(Path(item).expanduser()) if is_path(item) else item for item in items]
@@ -293,6 +318,12 @@ def _absolute_data(dataset: str) -> str:
             f"setting `dataset` lists {shown(comma)}, whose comma would part it in the list; rename that folder."
         )
     return ",".join(paths)
+
+
+def with_place(item: str) -> str:
+    """A data set as it is, but a file of the working directory with the `./` of a path, without which it is written."""
+    is_file = Path(item).suffix in FILE_SUFFIXES and not is_path(item)
+    return f"./{item}" if is_file and ("/" not in item or Path(item).is_file()) else item
 
 
 def _absolute_encoder(model: str) -> str:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from protosphere.core.client_names import NAMELESS, client_word
 from protosphere.core.settings import Settings
 from protosphere.record import figures
 from protosphere.record.confusion import per_class
@@ -184,7 +185,7 @@ def _digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
 
 
-def doubts(summary: Mapping[str, Any]) -> list[str]:
+def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:
     """What a reader has to know beside the headline of a summary: where it is of a round that lacks clients, and whose
     numbers of test samples are believed in part alone."""
     headline, sentences = summary["headline"], []
@@ -202,9 +203,9 @@ def doubts(summary: Mapping[str, Any]) -> list[str]:
             f"evaluated {clients}"
         )
     if "capped" in headline:
-        names = ", ".join(map(str, headline["capped"]))
+        names = ", ".join(client_word(partition, client_names) for partition in headline["capped"])
         sentences.append(
-            f"client {names} says that it has many more test samples than the others: figures believe it up to "
+            f"{names} says that it has many more test samples than the others: figures believe it up to "
             "`max-weight-ratio` times their median"
         )
     return sentences

@@ -186,6 +186,8 @@ def _draw_small(
     down = -(-len(partitions) // across)
     models = {client["partition"]: client["model"] for client in results.roster}
     short = dict(zip(models, cut_apart(list(models.values()), 22), strict=True))
+    cut_names = cut_apart([results.client_names.get(partition, "") for partition in partitions], 12)
+    called = {p: f" {name}" if name else "" for p, name in zip(partitions, cut_names, strict=True)}
     width, height = canvas.WHOLE[0], 0.7 + 1.65 * down
     with canvas.figure((width, height)) as drawn:
         # margins in inches: to find them for twenty panels takes matplotlib as long as to draw them
@@ -194,9 +196,15 @@ def _draw_small(
         panels = drawn.subplots(down, across, sharex=True, sharey=True, squeeze=False).flatten()
         for partition, axes in zip(partitions, panels, strict=False):
             _draw_client(axes, curves[partition], [*results.figure("accuracy").items()])
-            row_count = f", {rows[partition]} samples" if rows[partition] else ""
-            axes.set_title(f"{partition}: {100 * curves[partition][-1][1]:.0f} %{row_count}", fontsize=9.5)
-            axes.text(0.97, 0.05, short[partition], ha="right", fontsize=8, color=SOFT, transform=axes.transAxes)
+            row_count = f"{rows[partition]} samples" if rows[partition] else ""
+            head, corner = f"{partition}{called[partition]}: {100 * curves[partition][-1][1]:.0f} %", short[partition]
+            # beside a name there is no room for it
+            if row_count and called[partition]:
+                corner = f"{row_count}\n{corner}"
+            elif row_count:
+                head = f"{head}, {row_count}"
+            axes.set_title(head, fontsize=9.5)
+            axes.text(0.97, 0.05, corner, ha="right", fontsize=8, color=SOFT, transform=axes.transAxes)
         # which all panels share
         panels[0].set(ylim=(-3, 103), yticks=range(0, 101, 20))
         whole_rounds(panels[0], most=4)
@@ -214,12 +222,15 @@ def _draw_small(
         else f"All {len(order)} clients"
     )
     last = ", ".join(f"{partition} {100 * curves[partition][-1][1]:.0f} %" for partition in partitions[:5])
+    who = "number and name" if results.client_names else "number"
     caption = (
-        f"{some}, {ORDERS[name]}: number, test accuracy by {results.rule} at the end, training samples, model. Broad: "
+        f"{some}, {ORDERS[name]}: {who}, test accuracy by {results.rule} at the end, training samples, model. Broad: "
         "the mean over all clients' samples."
     )
     table = [[p, models[p], rows[p] or None, of_round, 100 * value] for p in order for of_round, value in curves[p]]
     heads = ["client", "model", "training samples", "round", "accuracy (%)"]
+    if names := results.client_names:
+        heads, table = [*heads, "name"], [[*row, names.get(row[0])] for row in table]
     alt = f"Test accuracy of single clients over rounds, {ORDERS[name]}; at the end {last}."
     return Picture(FILES[name], svg, alt, caption, wide=True, numbers=[heads, *table])
 

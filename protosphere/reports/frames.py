@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from protosphere.core.client_names import client_label, client_names
 from protosphere.record.figures import MAJORITY, MEANS, SPLITS
 
 Figures = dict[str, Any]
@@ -57,6 +58,7 @@ def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[st
     """A row for each client and round, as `over_rounds`."""
     rows: dict[tuple[int, int], Figures] = {}
     models = {entry["partition"]: entry["model"] for entry in roster}
+    names = client_names(roster)
     for line in lines:
         seconds = line.get("time", {}).get("train", {})
         for partition, client in line["clients"].items():
@@ -71,10 +73,16 @@ def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[st
             if not line.get("final"):
                 rows.setdefault((line["round"], int(partition)), {})["problem"] = problem
     table_rows = [
-        {"round": of_round, "client": number, "model": models.get(number, ""), **rows[of_round, number]}
+        {
+            "round": of_round,
+            "client": number,
+            "name": client_label(number, names),
+            "model": models.get(number, ""),
+            **rows[of_round, number],
+        }
         for of_round, number in sorted(rows)
     ]
-    return _order_columns(pd.DataFrame(table_rows), ["round", "client", "model", "accuracy", "validation"])
+    return _order_columns(pd.DataFrame(table_rows), ["round", "client", "name", "model", "accuracy", "validation"])
 
 
 def _order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:

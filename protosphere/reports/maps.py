@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from protosphere.core.client_names import client_word
 from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, GRID, INK, MARKERS, MOST_NAMED
@@ -29,10 +30,10 @@ MOST_POINTS = 2000  # of local prototypes on the map
 Array = NDArray[np.float64]
 
 
-def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
-    """Clients × classes: how many rows each holds, or whether it holds any; and each client's domain, "" where it has
-    none of its own."""
-    with _partition(holdings, domains) as drawn:
+def partition_map(holdings: Holdings, client_names: Sequence[str]) -> Picture:
+    """Clients × classes: how many rows each holds, or whether it holds any; and each client's name, "" where it has
+    none."""
+    with _partition(holdings, client_names) as drawn:
         svg = canvas.svg(drawn)
     counts = np.asarray(holdings.counts)
     classes_of_client = (counts > 0).sum(axis=1)
@@ -49,19 +50,21 @@ def partition_map(holdings: Holdings, domains: Sequence[str]) -> Picture:
         [client, names[label], int(counts[client, label])] for client, label in zip(*np.nonzero(counts), strict=True)
     ]
     heads = ["client", "class", "rows" if holdings.exact else "held"]
+    if any(client_names):
+        heads, rows = [*heads, "name"], [[*row, client_names[row[0]]] for row in rows]
     return Picture(
         "samples-by-client-and-class", svg, f"Partition: {of_all}.", caption, wide=True, numbers=[heads, *rows]
     )
 
 
-def partition_png(holdings: Holdings, domains: Sequence[str]) -> bytes:
+def partition_png(holdings: Holdings, client_names: Sequence[str]) -> bytes:
     """What `partition_map` draws, as a PNG file."""
-    with _partition(holdings, domains) as drawn:
+    with _partition(holdings, client_names) as drawn:
         return canvas.png(drawn)
 
 
 @contextmanager
-def _partition(holdings: Holdings, domains: Sequence[str]) -> "Iterator[Figure]":
+def _partition(holdings: Holdings, client_names: Sequence[str]) -> "Iterator[Figure]":
     counts = np.asarray(holdings.counts)
     clients, classes = counts.shape
     height = min(8.0, max(2.4, 1.3 + (0.22 if clients <= MOST_NAMED else 0.07) * clients))
@@ -75,7 +78,7 @@ def _partition(holdings: Holdings, domains: Sequence[str]) -> "Iterator[Figure]"
         else:
             whole_rounds(axes)
         if clients <= MOST_NAMED:
-            labels = cut_apart(domains, 14)
+            labels = cut_apart(client_names, 14)
             axes.set_yticks(range(clients), [f"{i} {name}".strip() for i, name in enumerate(labels)])
         axes.set(xlabel="class", ylabel="client")
         axes.grid(visible=False)
@@ -243,7 +246,7 @@ def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[st
         svg = canvas.svg(drawn)
     alt = f"Map of {len(ours)} global and {len(theirs)} local prototypes of {len(classes)} classes in the plane."
     clients = tensors["local/clients"].tolist() if "local/clients" in tensors else []
-    sources = ["global"] * len(ours) + [f"client {client}" for client in clients]
+    sources = ["global"] * len(ours) + [client_word(client, results.client_names) for client in clients]
     every = [results.class_names[label] for label in (*labels[0].tolist(), *labels[1].tolist())]
     rows = [[*row, *point] for *row, point in zip(sources, every, points.tolist(), strict=True)]
     caption = _map_caption(results, about, ours, step)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from protosphere.core.client_names import client_word
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import is_object
 from protosphere.core.plugins import stem
@@ -116,7 +117,7 @@ def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
                 Choice("clients", "order of the clients", clients_over_rounds(results)),
             ],
             "Classes": [Choice("confusion", "whose", confusion_matrices(results), wide=False)],
-            "Clients and their data": [partition_map(distribution, [client["domain"] for client in results.roster])],
+            "Clients and their data": [partition_map(distribution, results.name_list)],
             "Prototypes": [
                 separation_over_rounds(results, tensors),
                 prototype_map(results, tensors, about),
@@ -171,7 +172,7 @@ def _page(
         "Prototypes": [*_figures(results)],
     }
     parts: list[Html] = [_cards(results)]
-    parts += [paragraph(f"{sentence}.", class_="note") for sentence in doubts(summary)]
+    parts += [paragraph(f"{sentence}.", class_="note") for sentence in doubts(summary, results.client_names)]
     if results.unknown:
         parts.insert(0, paragraph(f"{_without_code(results)}.", class_="note"))
     if not results.finished:
@@ -310,7 +311,9 @@ def _figures(results: Results) -> Iterator[Html]:
 
 
 def _roster(results: Results) -> Html:
+    names = results.client_names
     domains = any(client["domain"] for client in results.roster)
+    named = any(names.get(client["partition"], "") != client["domain"] for client in results.roster)
     changes = any("joined" in client or "left" in client for client in results.roster)
     rows = []
     models = cut_apart([client["model"] for client in results.roster], 60)
@@ -320,10 +323,11 @@ def _roster(results: Results) -> Html:
         row += [one_line(class_words(client["classes"], results.class_names), 120)]
         row += [_in_percent(results.at_the_end.get(client["partition"], (None,))[0])]
         row += [domain] if domains else []
+        row += [names.get(client["partition"], "")] if named else []
         row += [_membership(client)] if changes else []
         rows.append(row)
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"]
-    head += ["domain"] * domains + ["takes part"] * changes
+    head += ["domain"] * domains + ["name"] * named + ["takes part"] * changes
     more = len(results.roster) - MOST_CLIENTS
     caption = "Clients: samples, classes among the training samples, last test accuracy in %" + (
         f"; the first {MOST_CLIENTS}, {more} more are in roster.json" if more > 0 else ""
@@ -331,7 +335,7 @@ def _roster(results: Results) -> Html:
     disclosed = sorted({one_line(str(item)) for client in results.roster for item in client.get("discloses", [])})
     items = [page.element("li", item) for item in disclosed]
     learnt = page.details("what the server learnt of each client", page.element("ul", *items)) if disclosed else ""
-    table = page.table(head, rows, caption, words=(0, 1, 5, 7, 8))
+    table = page.table(head, rows, caption, words=(0, 1, 5, 7, 8, 9))
     return page.Html((page.details(f"{len(results.roster)} clients", table) if len(rows) > 12 else table) + learnt)
 
 
@@ -364,7 +368,12 @@ def _failures(results: Results) -> Iterator[Html]:
     failures = sorted(results.summary["failures"].items(), key=lambda entry: -entry[1]["rounds"])
     if failures:
         rows = [
-            [f"client {partition}", failure["rounds"], failure["last_round"], one_line(str(failure["last"]), 300)]
+            [
+                client_word(partition, results.client_names),
+                failure["rounds"],
+                failure["last_round"],
+                one_line(str(failure["last"]), 300),
+            ]
             for partition, failure in failures[:MOST_CLIENTS]
         ]
         head = ["", "rounds", "last in round", "why, the last time"]

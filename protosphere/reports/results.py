@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import is_object
 from protosphere.core.settings import Settings, check, shown, without_gone
@@ -57,6 +58,16 @@ class Results:
     summary: Mapping[str, Any]
     finished: bool
     unknown: str = ""
+
+    @cached_property
+    def client_names(self) -> dict[int, str]:
+        """What clients are called, by partition; those without a name are not in it."""
+        return client_names(self.roster)
+
+    @property
+    def name_list(self) -> list[str]:
+        """The clients' names in the roster's order, "" for one without."""
+        return [self.client_names.get(client["partition"], "") for client in self.roster]
 
     @property
     def rule(self) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Literal
 
+from protosphere.core.client_names import client_word
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.payloads import Identity, Payload, class_vectors
 
@@ -73,8 +74,9 @@ class Believed:
             shares = {partition: usual / claim for partition, claim in counted.items() if claim > 0}
         else:
             warnings = [
-                f"the class counts of client {partition} add up to {counted[partition]:,}, more than {self._ratio:g} "
-                f"times the clients' median: they weigh as {share * counted[partition]:,.0f} (`max-weight-ratio`)"
+                f"the class counts of {client_word(partition)} add up to {counted[partition]:,}, more than "
+                f"{self._ratio:g} times the clients' median: "
+                f"they weigh as {share * counted[partition]:,.0f} (`max-weight-ratio`)"
                 for partition, share in sorted(shares.items())
             ]
         believed = {p: _scale_payload(upload, self._shares.get(p, shares.get(p))) for p, upload in uploads.items()}
@@ -87,9 +89,9 @@ class Believed:
         for partition, share in sorted(self._shares.items()):
             claim = self._claims[partition]
             yield (
-                f"client {partition} says that it has {claim:,} training samples, more than {self._ratio:g} times the "
-                f"clients' median: it weighs as {share * claim:,.0f} in every mean (`max-weight-ratio`); look whether "
-                "it is true"
+                f"{client_word(partition)} says that it has {claim:,} training samples, more than {self._ratio:g} "
+                f"times the clients' median: it weighs as {share * claim:,.0f} in every mean (`max-weight-ratio`); "
+                "look whether it is true"
             )
 
     def _scale_identity(self, partition: int, identity: Identity) -> Identity:

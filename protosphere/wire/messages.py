@@ -21,6 +21,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from protosphere.core.client_names import LONGEST_CLIENT_NAME
 from protosphere.core.settings import is_run_name
 from protosphere.core.text import LONGEST_NAME, one_line
 from protosphere.wire.checks import (
@@ -286,6 +287,9 @@ def _quote_name(name: str) -> str:
 def encode_identity(identity: Identity) -> RecordDict:
     """Client to server, once, in answer to the query."""
     values = {entry.name: _make_sendable(getattr(identity, entry.name)) for entry in fields(Identity)}
+    # so that the messages of clients without a name are what they were
+    if not identity.name:
+        del values["name"]
     return RecordDict({"identity": ConfigRecord(values)})
 
 
@@ -305,6 +309,8 @@ def decode_identity(records: RecordDict) -> Identity:
     lists = dict.fromkeys(("class_names", "classes", "class_counts", "rows", "discloses", "layouts"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
     texts = dict.fromkeys(("model", "domain", "problem", "codec", "method", "companion"), str)
+    if "name" in records.config_records.get("identity", {}):
+        texts["name"] = str
     values = config_values(records, "identity", **scalars, **lists, **texts)
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:
@@ -332,6 +338,8 @@ def decode_identity(records: RecordDict) -> Identity:
         raise MessageError(f"the identity has {rows} rows, fewer test rows of all classes than of its own")
     for name in (*texts, "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
+    if len(values.get("name", "")) > LONGEST_CLIENT_NAME:
+        raise MessageError(f"the identity's `name` is longer than {LONGEST_CLIENT_NAME} characters")
     read_layouts(values["layouts"])
     arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return Identity(**arguments)

@@ -207,6 +207,7 @@ class Identity:
         codec: fingerprint of the codec that it derived.
         problem: one sentence when the client cannot take part.
         domain: the one of the data set's domains that its rows come from; "" if there is none to name.
+        name: what it calls itself; "" where it does not say. A client that takes another name stays the same client.
         layouts: the layout of each part of weights that it shares, a line a tensor.
         method: digest of the file that its method came from; "" where it is one of ours.
         companion: name and size of a second model that all clients have alike; "" where the method has none.
@@ -228,6 +229,7 @@ class Identity:
     method: str = ""
     companion: str = ""
     class_counts: tuple[int, ...] = ()
+    name: str = field(default="", compare=False)
 
     @property
     def withheld(self) -> bool:

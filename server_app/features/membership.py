@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from protosphere.core.client_names import client_names, client_word
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, shown
 from protosphere.core.text import LONGEST_NAME, one_line
@@ -130,7 +131,8 @@ class Membership(Feature):
         reason = self._roster.misfit(identity) or self._find_misfit_of_weights(partition, identity)
         if reason:
             del self._roster.absent[partition]
-            log.warning("warning: round %d: client %d is not taken in: %s", number, partition, reason)
+            name = client_word(partition, client_names([vars(identity)]))
+            log.warning("warning: round %d: %s is not taken in: %s", number, name, reason)
             return
         is_back = self._roster.was_member(partition)
         self._roster.join(partition, number)
@@ -139,7 +141,8 @@ class Membership(Feature):
         federation.half.meet(federation.codec, federation.believed.identities)
         federation.units.update({p: federation.half.unit(p) for p in self._roster.identities})
         verb = "is back" if is_back else "joins"
-        log.info("client %d (%s) %s in round %d", partition, one_line(identity.model, LONGEST_NAME), verb, number)
+        model = one_line(identity.model, LONGEST_NAME)
+        log.info("%s (%s) %s in round %d", client_word(partition), model, verb, number)
 
     def _find_misfit_of_weights(self, partition: int, identity: Identity) -> str:
         """Why a method that averages weights cannot take a client in; "" where it can."""
@@ -162,7 +165,7 @@ class Membership(Feature):
         else:
             self._roster.forget(partition, number)
             self._rounds_gone.pop(partition, None)
-        log.info("client %d leaves in round %d; %d are left", partition, number, len(self._roster.nodes))
+        log.info("%s leaves in round %d; %d are left", client_word(partition), number, len(self._roster.nodes))
 
     def _list_gone(self) -> list[int]:
         """The members whose nodes have been gone for long enough."""

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from protosphere.core.client_names import client_word
 from protosphere.core.seeds import limited_threads
 from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.record.folder import RunFolder
@@ -202,8 +203,8 @@ class Outliers:
         for partition in times:
             self.long[partition] = self.long.get(partition, 0) + 1 if partition in long_partitions else 0
         sentences = [
-            f"the prototypes of client {partition} are {times[partition]:.3g} times as long as is usual for its model, "
-            "and move a mean by as much: look at its labels, its data and its software, leave it out or lower "
+            f"the prototypes of {client_word(partition)} are {times[partition]:.3g} times as long as is usual for its "
+            "model, and move a mean by as much: look at its labels, its data and its software, leave it out or lower "
             "`max-norm-ratio`"
             for partition in long_partitions
             if self.long[partition] % AWAY_ROUNDS == 1
@@ -223,8 +224,8 @@ class Outliers:
         partition, times = self.farthest
         return [
             f"{len(unusable_replies)} of {len(trained_replies)} clients' uploads cannot be used. In the last "
-            f"round that could, client {partition} was {times:.3g} times as far from the others as is usual: they may "
-            "follow what it sent. Look at its data and its software, and start again without it"
+            f"round that could, {client_word(partition)} was {times:.3g} times as far from the others as is usual: "
+            "they may follow what it sent. Look at its data and its software, and start again without it"
         ]
 
     def _warn_of_rise(self, lengths: Mapping[int, float], norm: float | None, targets: float) -> list[str]:
@@ -236,9 +237,10 @@ class Outliers:
             return []
         client = max(lengths, key=lambda partition: lengths[partition])
         return [
-            f"the mean norm of the prototypes has risen from {before:.3g} to {norm:.3g}, and those of client {client} "
-            f"are the longest ({lengths[client]:.3g}, the median is {median(lengths.values()):.3g}): if they are "
-            "wrong, leave that client out or lower `max-norm-ratio`; if all have risen, lower `learning-rate`"
+            f"the mean norm of the prototypes has risen from {before:.3g} to {norm:.3g}, and those of "
+            f"{client_word(client)} are the longest ({lengths[client]:.3g}, the median is "
+            f"{median(lengths.values()):.3g}): if they are wrong, leave that client out "
+            "or lower `max-norm-ratio`; if all have risen, lower `learning-rate`"
         ]
 
     def _warn_of_direction(self, shares: Mapping[int, float], against: Mapping[int, bool]) -> list[str]:
@@ -253,9 +255,10 @@ class Outliers:
         for partition, is_away in sorted(away_by_partition.items()):
             if is_away and self.away[partition] % AWAY_ROUNDS == 0:
                 what = (
-                    f"the prototypes of client {partition} have pointed away from the others' for most of its classes"
+                    f"the prototypes of {client_word(partition)} have pointed away from the others' for most of "
+                    "its classes"
                     if by_vectors.get(partition)
-                    else f"the weights of client {partition} have changed against the others'"
+                    else f"the weights of {client_word(partition)} have changed against the others'"
                 )
                 times = self.away[partition]
                 sentences.append(

@@ -37,9 +37,9 @@ class Privacy(Feature):
             ]
         return [
             "  accuracy is kept by the clients: `protosphere report --state <client's folder>` prints it at a site",
-            "  not covered by `privacy`: how long a client takes, that it takes part, its model, class list and "
-            "domain, other code than this, and samples that come from the run's partition instead of the site's own "
-            "data",
+            "  not covered by `privacy`: how long a client takes, that it takes part, its model, class list, "
+            "domain and name, other code than this, and samples that come from the run's partition instead of the "
+            "site's own data",
         ]
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:

@@ -178,7 +178,11 @@ RUNS = [
         named(("canary.npz", npz(x=np.zeros((9, 4)), y=np.arange(9) % 2)), LIST),
         {"dataset": AT + "/canary.npz,digits"},
     ),
-    Case("its domains are not all images or arrays", named(*[("canary/" + name, held) for name, held in TEXTS]), EVERY),
+    Case(
+        "its domains are not all images or arrays",
+        named(*domain("a", "no", "yes"), *[("canary/" + name, held) for name, held in TEXTS]),
+        EVERY,
+    ),
     Case("its data have no samples to train on", named(UNTAUGHT, ("canary/train/no/.keep", ""), LIST), EVERY),
     Case("a class that classes.txt, or another", named(LIST, *folder(prefix="a/", names=ODD)), EVERY),
     Case("a class that classes.txt, or another", named(LIST, THIRD, *folder(prefix="canary/", names="01")), EVERY),

@@ -35,7 +35,7 @@ class Deadly(fedproto.METHOD.objective):
             raise RuntimeError("broken on purpose")
         if seed == 3:
             LEAK.append(bytearray(300 << 20))
-            os.environ["PROTOSPHERE_HOME"] = "/nowhere"
+            os.environ["PROTOSPHERE_HOME"] = os.path.join(os.path.dirname(__file__), "elsewhere")
         return super().upload(state, round_number)
 
 

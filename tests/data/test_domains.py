@@ -253,9 +253,10 @@ def test_one_bad_domain_is_named_and_nothing_half_written(bad, domain, opened, w
 
 
 @pytest.mark.parametrize(
-    ("held", "what"), [("spiral", "numbers"), ("csv", "texts"), ("parquet", "texts"), ("table", "a table of numbers")]
+    ("held", "what"),
+    [("spiral", ""), ("csv", "a csv table"), ("parquet", "a parquet table"), ("table", "a parquet table")],
 )
-def test_domains_are_images_or_arrays(held, what, domain, opened, tmp_path):
+def test_images_and_tables_are_no_domains_of_one_task(held, what, domain, opened, tmp_path):
     notes = tmp_path / "notes"
     notes.mkdir()
     if held == "csv":
@@ -265,7 +266,8 @@ def test_domains_are_images_or_arrays(held, what, domain, opened, tmp_path):
     else:
         pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), notes / "train.parquet")
     item = "spiral" if held == "spiral" else str(notes)
-    assert refusal(opened, domain("a"), item).startswith(f"domain {Path(item).name!r} holds {what}, but")
+    said = f"domain 'a' holds images or arrays, but 'notes' {what}: " if what else "domain 'spiral' holds numbers, but"
+    assert refusal(opened, domain("a"), item).startswith(said)
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------

@@ -177,12 +177,13 @@ def test_a_flower_that_was_never_tried_is_refused(script):
 def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path):
     (tmp_path / "x rays").mkdir()
     own = ("--data", "x rays", "--model", "resnet18", "--device", "cuda:1", "--domain", "clinic a", "--state", "mine")
+    own += ("--name", "St. Mary & Co")
     code, said, told = script("supernode.sh", *NODE, *secure(credentials), *own, "--port", 9100)
     assert code == 0, said
     arguments = told["arguments"]
     assert after(arguments, "--node-config") == (
         f'partition-id=1 num-partitions=3 data-path="{tmp_path / "x rays"}" model="resnet18" device="cuda:1" '
-        'domain="clinic a"'
+        'domain="clinic a" name="St. Mary & Co"'
     )
     assert after(arguments, "--root-certificates") == str(credentials / "ca.crt")
     assert after(arguments, "--auth-supernode-private-key") == str(credentials / "clinic")
@@ -370,6 +371,8 @@ def test_without_tls_one_has_to_say_so(script, credentials):
         (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),
         (("--model", "resnet19"), "--model: model 'resnet19' is unknown"),
         (("--domain", "a\nb"), "the value of --domain may hold no quote, backslash or line end"),
+        (("--name", 'a"b'), "the value of --name may hold no quote, backslash or line end"),
+        (("--name", "x" * 61), "is longer than 60 characters; give a shorter one"),
         (("--superlink", ""), "--superlink HOST:PORT is missing"),
         (("--key", "/nowhere"), "--key /nowhere cannot be read"),
         (("--privacy-epsilon", "3"), "--privacy-epsilon"),

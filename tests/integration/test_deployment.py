@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("tiny_perceptron", "perceptron")
 OF_IMAGES = ("tiny_perceptron", "tiny_cnn")
 DOMAINS = ("north", "south")
+NAMES = {"name": "Clinic North & Co"}, {}
 SETTINGS = {"strategy": "fedproto", "rounds": 2, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
 # by the old name of `encoder`, which must still work over Flower
@@ -83,8 +84,8 @@ def as_arrays(folder, seed):
 
 def sites_of(data, models):
     return [
-        Site(i, {"data": str(path), "model": model, "device": "cpu", "domain": domain} | LIMIT)
-        for i, (path, model, domain) in enumerate(zip(data, models, DOMAINS, strict=True))
+        Site(i, {"data": str(path), "model": model, "device": "cpu", "domain": domain} | name | LIMIT)
+        for i, (path, model, domain, name) in enumerate(zip(data, models, DOMAINS, NAMES, strict=True))
     ]
 
 
@@ -237,6 +238,11 @@ def test_the_run_ends_with_a_summary_and_each_site_keeps_its_model_to_itself(fin
     assert (summary["clients"], summary["rounds"], summary["problems"], summary["failures"]) == (2, 2, 0, {})
     roster = json.loads((folder / "roster.json").read_text())
     assert [(client["model"], client["domain"]) for client in roster] == list(zip(MODELS, DOMAINS, strict=True))
+    # the first tells its name, the second is called by its domain
+    assert [client["name"] for client in roster] == ["Clinic North & Co", DOMAINS[1]]
+    assert ["its name" in client["discloses"] for client in roster] == [True, False]
+    assert f"  client 0 (Clinic North & Co): {MODELS[0]}" in out
+    assert f"  client 1 ({DOMAINS[1]}): {MODELS[1]}" in out
     for partition, model in enumerate(MODELS):
         clients = deployment.folder / f"site-{partition}" / "state" / "clients" / folder.name
         assert [path.name for path in clients.iterdir()] == [str(partition)]

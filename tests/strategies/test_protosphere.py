@@ -266,7 +266,7 @@ def test_of_a_client_without_rows_nothing_is_added_and_who_was_not_heard_is_name
     empty = objective.upload(nothing, 1)
     alone = server.aggregate({1: empty}, {}, 1)
     assert (alone.downloads, alone.figures["heard"]) == ({}, 1)
-    assert "client 0, 2 sent no statistics" in alone.warnings[0]
+    assert "client 0, client 2 sent no statistics" in alone.warnings[0]
     uploads = uploads_of(objective, features, labels)
     with_it = server.aggregate({0: uploads[0], 1: empty, 2: uploads[2]}, {}, 1)
     without = server.aggregate({0: uploads[0], 2: uploads[2]}, {}, 1)
@@ -354,7 +354,7 @@ def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
     sent = {p: of(uploads[p], labels) for p, labels in some.items()}
     found = server.aggregate({**sent, 1: turned(sent[1])}, {}, 1)
     assert set(found.downloads) == {EVERYONE, 0, 1}
-    assert "clients 0 and 1 contradict each other" in found.warnings[0]
+    assert "client 0 and client 1 contradict each other" in found.warnings[0]
     known = found.downloads[0]["discriminant"].tensors["known"]
     assert bool((known > 0).all())
     assert not torch.allclose(means_of(found.downloads[0]), means_of(found.downloads[1]))

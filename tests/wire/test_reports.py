@@ -172,6 +172,15 @@ def test_an_identity_crosses_unchanged(identity, crossed):
     assert decode_identity(crossed(encode_identity(identity))) == identity
 
 
+def test_a_name_crosses_beside_the_rest_and_who_tells_none_sends_no_field_for_it(crossed):
+    named = replace(IDENTITY, name="Klinik für Röntgen, Süd")
+    assert decode_identity(crossed(encode_identity(named))).name == named.name
+    # a site that is called anew is the same client
+    assert named == IDENTITY
+    assert "name" not in encode_identity(IDENTITY)["identity"]
+    assert decode_identity(crossed(encode_identity(IDENTITY))).name == ""
+
+
 def test_what_a_client_says_in_words_is_sent_on_one_line_and_shortened(crossed):
     odd = replace(IDENTITY, model="a\tb", class_names=("c\n", "d", "e"), problem="x" * 5000)
     back = decode_identity(crossed(encode_identity(odd)))
@@ -196,6 +205,7 @@ BAD_IDENTITY = [
     ("class_names", "`class_names`", [[1, 2, 3], [b"cat", b"dog", b"rabbit"], ["cat", "dog\n", "rabbit"], "cat"]),
     ("discloses", "`discloses`", [[1]]),
     ("model", "`model`", [LONG, 8]),
+    ("name", "`name`", [3, ["a"], "a\n", "\u202ea", "x" * 61]),
     ("codec", "`codec`", [3, ["K=3"], "K=3\n", LONG]),
     ("problem", "`problem`", ["x" * 100_000]),
     ("more", "more", [1]),

@@ -1,0 +1,123 @@
+"""Defaults that follow from what the data are, of settings that the user leaves out: `models`, and who gets what of
+sites by their names. What is chosen becomes a setting of the run like any other, so that its folder says it."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from protosphere.core import plugins
+from protosphere.core.home import home
+from protosphere.core.settings import ENCODERS, Scalar, Settings
+from protosphere.data.assignment import open_data
+from protosphere.data.column_partition import COLUMN, SITES
+from protosphere.data.domains import are_tables, domains_of
+from protosphere.data.folders import TABLE_SUFFIXES, Folder
+from protosphere.data.from_settings import data_spec
+from protosphere.data.sources import locate
+from protosphere.data.table_files import types_of
+from protosphere.data.tabular import holds_images, is_numbers
+from protosphere.models import reads_text
+
+NUMBERS, IMAGES, TEXTS = "numbers", "images", "texts"
+PERCEPTRON = "tiny_perceptron"
+TEXT_ENCODER = ENCODERS["minilm"]
+FROZEN = "?trainable=0"
+MOST_CLIENTS = 10  # that the values of a column become where nobody says how many
+_NAMED = 5
+
+
+def fitting_partition(
+    run_config: Mapping[str, Scalar], given: Collection[str]
+) -> tuple[dict[str, Scalar], dict[str, str]]:
+    """`partition` and `clients` where the data come by site, and a sentence on each that was chosen.
+
+    A list of tables is a list of sites, a client each. `partition-column` alone means the partition `column`.
+
+    Args:
+        run_config: all settings, at their defaults where nobody named one.
+        given: those that somebody named.
+
+    Raises:
+        DataError: the data set cannot be found; with `partition-column`, or be read.
+    """
+    chosen: dict[str, Scalar] = {}
+    dataset, partition = str(run_config["dataset"]), run_config["partition"]
+    if "partition" not in given and run_config["partition-column"]:
+        partition = chosen["partition"] = COLUMN
+    elif "partition" not in given and not plugins.is_plugin(dataset) and are_tables(dataset):
+        partition = chosen["partition"] = SITES
+    said: dict[str, str] = {}
+    if partition == SITES:
+        names = [domain.name for domain in domains_of(dataset)]
+        if names and not run_config["clients"]:
+            chosen["clients"] = len(names)
+        if SITES in chosen.values():
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            said["partition"] = (
+                f"{len(names)} tables are {len(names)} sites: {', '.join(names[:_NAMED])}{more} "
+                '(partition = "sites"; another `partition` divides their samples together)'
+            )
+    return {**run_config, **chosen}, said
+
+
+def fitting_clients(run_config: Mapping[str, Scalar], settings: Settings) -> dict[str, Scalar]:
+    """With the partition `column` as many clients as the column has values, up to MOST_CLIENTS, where nobody says how
+    many.
+
+    Raises:
+        DataError: the data cannot be read.
+    """
+    if settings.partition != COLUMN or settings.clients:
+        return dict(run_config)
+    data = open_data(data_spec(settings, MOST_CLIENTS), home() / "cache")
+    values = MOST_CLIENTS if data.dealt is None else int(np.unique(data.dealt).size)
+    return {**run_config, "clients": min(values, MOST_CLIENTS)}
+
+
+def fitting_models(settings: Settings) -> tuple[str, str]:
+    """The models that fit the data, and a sentence on why; twice "" where the setting's default does.
+
+    Raises:
+        DataError: the data set cannot be found; of arrays and of somebody's own code, or be read.
+    """
+    content = _content(settings)
+    if content == NUMBERS:
+        why = "since the data are rows of numbers"
+        return PERCEPTRON, f"models: {PERCEPTRON} for every client, {why}; `models` names others"
+    if content == TEXTS and (encoder := _text_encoder(settings)):
+        why = "since the data are texts: the encoder stays as it is, and what follows it is trained"
+        return encoder, f"models: {encoder} for every client, {why}; `models` names others"
+    return "", ""
+
+
+def _content(settings: Settings) -> str:
+    """What a data set's samples are, by its head where that says it."""
+    if not plugins.is_plugin(settings.dataset):
+        domains = domains_of(settings.dataset)
+        place: Any = locate(domains[0].dataset if domains else settings.dataset)
+        if not isinstance(place, Folder):
+            return NUMBERS if place == "spiral" else IMAGES
+        if place.format == "images":
+            return IMAGES
+        if place.format in TABLE_SUFFIXES.values():
+            columns = data_spec(settings, 1).columns
+            if is_numbers(place, columns, site=False):
+                return NUMBERS
+            return IMAGES if place.format == "parquet" and holds_images(types_of(place.train[0])) else TEXTS
+    inputs = open_data(data_spec(settings, 1), home() / "cache").inputs
+    return IMAGES if isinstance(inputs, np.ndarray) and inputs.ndim == 4 else NUMBERS
+
+
+def _text_encoder(settings: Settings) -> str:
+    """The run's public encoder where it reads texts, else a small one if this machine keeps it: nothing is fetched that
+    nobody asked for."""
+    if reads_text(settings.encoder):
+        return settings.encoder if "?" in settings.encoder else settings.encoder + FROZEN
+    try:
+        from huggingface_hub import try_to_load_from_cache
+    except ImportError:
+        return ""
+    hub_id = TEXT_ENCODER.removeprefix("hf:")
+    files = [try_to_load_from_cache(hub_id, name) for name in ("config.json", "tokenizer.json")]
+    return TEXT_ENCODER + FROZEN if all(isinstance(file, str) for file in files) else ""

@@ -1,0 +1,112 @@
+"""Sites by their names, as a user meets them: from tables to the terminal, the roster, the report and frames."""
+
+import html
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import protosphere
+from protosphere.cli.main import app
+from protosphere.record.folder import RunFolder
+from protosphere.reports.report import write_report
+
+HOSTILE = '<b>Mary</b> & "Co"'
+
+
+@pytest.fixture(autouse=True)
+def tables(tmp_path, monkeypatch):
+    """A working directory with a table a site, and one of all with their names in a column."""
+    monkeypatch.chdir(tmp_path)
+    rng, parts = np.random.default_rng(3), []
+    for number, name in enumerate(("berlin", "paris", "rome")):
+        size = rng.normal(number, 1, 40)
+        label = np.where(size + rng.normal(0, 0.5, 40) > 1, "yes", "no")
+        label[:2] = "yes", "no"
+        table = pd.DataFrame({"size": size, "colour": rng.choice(["red", "blue"], 40), "label": label})
+        table.to_csv(f"{name}.csv", index=False)
+        parts.append(table.assign(hospital=(HOSTILE, "=1+1", "Roma")[number]))
+    pd.concat(parts).to_csv("all.csv", index=False)
+
+
+def test_a_list_of_tables_is_a_run_of_sites_by_their_names():
+    words = 'dataset="berlin.csv,paris.csv,rome.csv" strategy="fedproto" rounds=2'
+    done = CliRunner().invoke(app, ["run", "-c", words])
+    assert done.exit_code == 0, done.output
+    for number, name in enumerate(("berlin", "paris", "rome")):
+        assert f"  client {number} ({name}): tiny_perceptron (" in done.output
+    assert "3 tables are 3 sites: berlin, paris, rome" in done.output
+    assert "models: tiny_perceptron for every client, since the data are rows of numbers" in done.output
+    run = protosphere.load("latest")
+    assert [entry["name"] for entry in json.loads((run.folder / "roster.json").read_text())] == [
+        "berlin",
+        "paris",
+        "rome",
+    ]
+    frame = run.clients
+    assert list(frame.columns[:4]) == ["round", "client", "name", "model"]
+    assert {*zip(frame["client"], frame["name"], strict=True)} == {(0, "berlin"), (1, "paris"), (2, "rome")}
+    assert (run.settings["models"], run.settings["partition"], run.settings["clients"]) == (
+        "tiny_perceptron",
+        "sites",
+        3,
+    )
+
+
+def test_a_columns_values_are_names_and_hostile_ones_do_nothing():
+    run = protosphere.run("fedproto", "./all.csv", partition_column="hospital", rounds=1, quiet=True)
+    names = ["b Mary /b & Co", "1+1", "Roma"]
+    assert run.clients.groupby("client")["name"].first().tolist() == names
+    page = write_report(run.folder).read_text()
+    shown = html.escape(names[0])
+    assert f"<td>{shown}</td>" in page.replace('<td class="words">', "<td>")
+    assert not re.search(r"<b>Mary|=1\+1", page)
+    for file in (run.folder / "figures").glob("*.csv"):
+        assert not re.search(r"(^|,)\"?[=@]", file.read_text(), re.MULTILINE)
+
+
+def test_a_run_whose_roster_has_no_names_is_read_and_resumed():
+    settings = {"partition_column": "hospital", "rounds": 1, "quiet": True}
+    run = protosphere.run("fedproto", "./all.csv", **settings)
+    # as an earlier version wrote it
+    entries = RunFolder(run.folder).roster()
+    old = [{key: value for key, value in entry.items() if key != "name"} for entry in entries]
+    RunFolder(run.folder).write_roster(old)
+    assert protosphere.load(run.folder).clients["name"].unique().tolist() == ["client 0", "client 1", "client 2"]
+    write_report(run.folder)
+    again = protosphere.run(resume=run.folder, rounds=2, quiet=True)
+    assert again.clients["name"].iloc[1] == "1+1"
+
+
+def test_under_privacy_a_partition_names_nobody(run):
+    settings = {
+        "dataset": str(Path.cwd() / "all.csv"),
+        "partition": "column",
+        "partition-column": "hospital",
+        "max-samples": 0,
+    }
+    folder = run(settings | {"strategy": "protonorm", "privacy": "release", "encoder": "random"}, clients=3)
+    assert [entry["name"] for entry in json.loads((folder / "roster.json").read_text())] == ["", "", ""]
+    assert not any("Roma" in line for line in run.said)
+
+
+def test_models_that_are_named_stay_and_a_list_divided_otherwise_is_no_list_of_sites():
+    run = protosphere.run("local", "./all.csv", partition="iid", clients=2, rounds=1, models="perceptron", quiet=True)
+    assert (run.settings["models"], run.settings["clients"]) == ("perceptron", 2)
+    files = ["./berlin.csv", "./paris.csv"]
+    run = protosphere.run("local", files, partition="iid", clients=4, rounds=1, models="tiny_perceptron", quiet=True)
+    assert run.settings["partition"] == "iid"
+    assert run.clients["name"].unique().tolist() == [f"client {number}" for number in range(4)]
+
+
+def test_images_have_the_models_that_they_had_and_a_comparison_of_tables_what_a_run_has():
+    run = protosphere.run("local", "digits", clients=4, rounds=1, max_samples=200, quiet=True)
+    assert run.settings["models"] == "tiny"
+    assert run.clients["model"].unique().tolist() == ["tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"]
+    found = protosphere.compare(["local"], dataset="./berlin.csv,./paris.csv", seeds=[0], rounds=1, quiet=True)
+    cell = json.loads(next(found.folder.glob("cells/*/*/settings.json")).read_text())
+    assert (cell["models"], cell["partition"], cell["clients"]) == ("tiny_perceptron", "sites", 2)
