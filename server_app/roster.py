@@ -554,9 +554,8 @@ def refuse_changes(old: list[dict[str, Any]], new: list[dict[str, Any]], left_ou
             if old_client.get(name, type(value)()) != value:
                 raise RosterError(
                     f"{client_word(new_client['partition'])} is not the one that the run was started with: its {name} "
-                    "was "
-                    f"{_cut(old_client.get(name))} and is now {_cut(value)}; give it back its data and model, or start "
-                    "a new run."
+                    f"was {_cut(old_client.get(name))} and is now {_cut(value)}; give it back its data, its model and "
+                    "its version of Protosphere, or start a new run."
                 )
 
 

@@ -160,7 +160,13 @@ class ProtosphereObjective(Pulled):
         if received is None or DISCRIMINANT not in received:
             return None
         tensors = weights_of(received, DISCRIMINANT).tensors
+        if WEIGHT in tensors:
+            # kept by a client of an earlier version, to which the classifier itself was sent
+            return received
         is_known = tensors[KNOWN] > 0
+        if not bool(is_known.any()):
+            # without a covariance the client's own means are no classifier
+            return None
         # both were multiplied by a factor that keeps the message within its bound
         factor = (1 - tensors[KNOWN].max()).clamp_max(0).double().exp()
         whitening = _square(tensors[WHITENING][0].double(), directions.shape[1]).T / factor

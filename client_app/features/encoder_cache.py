@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -35,8 +36,8 @@ def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Calla
         kept: Tensor = read_tensors(path)[0][FEATURES]
         if len(kept) == len(inputs):
             with suppress(OSError):
-                # its time says when it was used last
-                path.touch()
+                # its time says when it was used last; if another process has just removed it, none is made anew
+                os.utime(path)
             return kept
     except (OSError, SafetensorError, KeyError):
         # none yet, or a damaged one: the encoder makes it anew
@@ -55,7 +56,8 @@ def cached(folder: Path, facts: Mapping[str, Any], inputs: Tensor, encode: Calla
 def _shrink(folder: Path, most_bytes: int) -> None:
     """Remove the files that were used longest ago, until the others hold no more than so many bytes."""
     stats = {}
-    for path in folder.glob("*.safetensors"):
+    # what killed processes left of a file is one of them
+    for path in folder.glob("*.safetensors*"):
         # another process may have removed it
         with suppress(FileNotFoundError):
             stats[path] = path.stat()

@@ -80,7 +80,7 @@ class Template:
         self._lost = False
         command = [sys.executable, "-m", "protosphere.comparison.warm", str(end.fileno()), str(tell)]
         environment = os.environ | {"PYTHONPATH": import_path()}
-        family.start(command, env=environment, cwd="/", pass_fds=(end.fileno(), tell))
+        self._process = family.start(command, env=environment, cwd="/", pass_fds=(end.fileno(), tell))
         end.close()
 
     def start(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], output: Path) -> Child | None:
@@ -113,8 +113,9 @@ class Template:
             self._listen(left)
 
     def close(self) -> None:
-        """Let the template end."""
+        """End the template, even while it loads; runs that it has become are not its own any more."""
         self._socket.close()
+        self._process.terminate()
 
     def _is_readable(self, seconds: float) -> bool:
         if self._lost:
@@ -156,6 +157,12 @@ class Template:
 
 def serve(orders: socket.socket, tell: int) -> None:
     """The template's own life: until the other end of the socket closes."""
+    # who asked may be killed while it loads, or between an order and its answer
+    with suppress(ConnectionError):
+        _serve(orders, tell)
+
+
+def _serve(orders: socket.socket, tell: int) -> None:
     wake, alarm = os.pipe()
     for end in (wake, alarm):
         os.set_blocking(end, False)

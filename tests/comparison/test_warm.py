@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -147,6 +148,36 @@ def test_a_lost_template_takes_its_runs_along_and_says_so(template, tmp_path):
     assert child.pid not in processes()
     # the next begins as a process of its own
     assert begin("methods") is None
+
+
+def test_a_template_that_is_not_needed_any_more_ends_while_it_still_loads(tmp_path):
+    listen, tell = os.pipe()
+    family = Family(tell)
+    made = warm.Template(family, tell)
+    # it has begun
+    os.read(listen, 1)
+    made.close()
+    try:
+        assert family.wait(1.0)
+    finally:
+        family.stop(5)
+        os.close(listen)
+        os.close(tell)
+
+
+def test_a_template_whose_comparison_was_killed_after_an_order_ends_without_a_word(tmp_path):
+    mine, its = socket.socketpair()
+    listen, tell = os.pipe()
+    command = [sys.executable, "-m", "protosphere.comparison.warm", str(its.fileno()), str(tell)]
+    template = subprocess.Popen(command, pass_fds=(its.fileno(), tell), stderr=subprocess.PIPE, text=True)
+    its.close()
+    order = {"arguments": ["methods"], "cwd": "/", "env": dict(os.environ), "output": str(tmp_path / "output")}
+    mine.sendall(json.dumps(order).encode() + b"\n")
+    mine.close()
+    _, said = template.communicate(timeout=120)
+    os.close(listen)
+    os.close(tell)
+    assert (said, template.returncode) == ("", 0)
 
 
 def test_it_has_neither_threads_of_python_s_nor_a_gpu_before_a_run_begins():

@@ -125,7 +125,12 @@ def other_identity(**changes):
     ("settings", "change", "error", "words"),
     [
         ({"rounds": 2}, None, SettingError, r"`rounds` is 2, but .* has finished 3; resume with that many or more"),
-        ({}, other_identity(rows=(30, 4, 6)), RosterError, r"client 1 .* was \[20, 4, 6\] and is now \[30, 4, 6\]"),
+        (
+            {},
+            other_identity(rows=(30, 4, 6)),
+            RosterError,
+            r"client 1 .* was \[20, 4, 6\] and is now \[30, 4, 6\].* version",
+        ),
         ({"learning-rate": 0.5}, None, SettingError, "`learning-rate` was 0.01 and is now 0.5"),
         (
             {},

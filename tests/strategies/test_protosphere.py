@@ -550,3 +550,28 @@ def test_of_no_samples_there_is_nothing_to_temper():
     assert choose_temperature(torch.empty(0, K, dtype=torch.float64), NO_SAMPLES[1], K) == 1.0
     _, objective = halves()
     assert objective.complete(None, *NO_SAMPLES) is None
+
+
+def test_before_anything_is_known_a_client_s_own_means_are_no_classifier():
+    features, labels = rows()
+    _, objective = halves()
+    nothing = objective.shared(None)
+    z = normalize(features.double(), dim=1)
+    for samples in (NO_SAMPLES, (z[:9], labels[:9])):
+        assert objective.encoded_scores(objective.complete(nothing, *samples), z) is None
+
+
+def test_what_a_client_kept_of_an_earlier_version_judges_as_it_did():
+    # which sent the classifier itself
+    features, labels = rows()
+    _, objective = halves()
+    random = torch.Generator().manual_seed(2)
+    weight, bias = torch.randn(K, D, generator=random), torch.randn(K, generator=random)
+    known = torch.tensor([1.0, 0.0, 1.5, 1.0])
+    kept = {"discriminant": Weights({"bias": bias, "known": known, "weight": weight})}
+    z = normalize(features.double(), dim=1)
+    expected = np.exp(0.5) * (z.numpy() @ weight.numpy().T + bias.numpy())
+    expected[:, 1] = -np.inf
+    for samples in (NO_SAMPLES, (z, labels)):
+        scores = objective.encoded_scores(objective.complete(kept, *samples), z)
+        assert np.allclose(scores.numpy(), expected)
