@@ -305,7 +305,7 @@ class Run:
         """Global and local prototypes in the plane of their two first principal components.
 
         >>> protosphere.load(again.folder).plot_prototypes(1).name
-        'prototypes'
+        'map-of-prototypes'
 
         Args:
             round: which round's, as in `prototypes`.

@@ -173,7 +173,7 @@ def test_where_clients_are_sampled_each_is_heard_once():
     gram, targets = sums_of(features, labels)
     np.testing.assert_allclose(second.state[GRAM], gram, atol=1e-5)
     np.testing.assert_allclose(second.state[TARGETS], targets, atol=1e-5)
-    assert "client 0, 2, 3 sent nothing" in server.aggregate({1: uploads[1]}, {}, 6).warnings[0]
+    assert "client 0, client 2, client 3 sent nothing" in server.aggregate({1: uploads[1]}, {}, 6).warnings[0]
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ def test_where_clients_are_sampled_each_is_heard_once_and_classes_are_named_at_t
     weights = [outcome.downloads[EVERYONE]["classifier"].tensors["weight"] for outcome in (second, whole)]
     assert torch.equal(*weights)
     alone = server.aggregate({1: uploads[1]}, {}, 6).warnings
-    assert "client 0, 2, 3 sent nothing" in alone[0]
+    assert "client 0, client 2, client 3 sent nothing" in alone[0]
     assert "one client alone" in alone[1]
 
 

@@ -60,7 +60,7 @@ def test_where_clients_are_sampled_each_is_heard_once_and_the_order_changes_noth
     assert torch.equal(*weights)
     assert not first.warnings
     late = server.aggregate({1: uploads[1]}, {}, 6)
-    assert "client 0, 2, 3 sent nothing" in late.warnings[0]
+    assert "client 0, client 2, client 3 sent nothing" in late.warnings[0]
     assert "`fraction-train` 1" in late.warnings[0]
     whole_server, _ = halves("fedncm", (100,) * 4)
     (missing,) = whole_server.aggregate({p: uploads[p] for p in (0, 1, 3)}, {}, 1).warnings
