@@ -13,6 +13,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
 from protosphere.core import errors
+from protosphere.core.client_names import NAMELESS, use_client_names
 from protosphere.launch import grid as local_grid
 from protosphere.record.folder import RunFolder
 from protosphere.server_app import app
@@ -81,6 +82,12 @@ def metrics():
         return [{name: line[name] for name in line if name != "time"} for line in RunFolder(folder).lines()]
 
     return read
+
+
+@pytest.fixture(autouse=True)
+def nameless():
+    """A test that calls halves of methods without a run's roster finds no names of another test's clients."""
+    use_client_names(NAMELESS)
 
 
 @pytest.fixture(autouse=True)

@@ -66,7 +66,7 @@ def check_scalars(records, name, longest, kind=ConfigRecord):
     assert set(records[name]) <= set(HEADERS[name].split())
     for value in records[name].values():
         items = value if isinstance(value, list) else [value]
-        assert all(isinstance(item, bool | int | float | str) and len(str(item)) < 100 for item in items)
+        assert all(isinstance(item, bool | int | float | str) and len(str(item)) < 140 for item in items)
         assert len(items) <= longest
 
 
