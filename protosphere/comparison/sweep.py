@@ -6,7 +6,7 @@ tables it stands once, in each row with the values whose mean validation accurac
 
 import itertools
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
@@ -21,6 +21,7 @@ from protosphere.core.settings import Scalar, nearest, shown
 from protosphere.strategies import load_method, settings_read
 
 OPTION = "--sweep"
+Variants = Callable[[Entry, Mapping[str, Sequence[Scalar]]], list[Entry]]
 
 
 @dataclass(frozen=True)
@@ -67,24 +68,43 @@ def swept(
     sweeps = values_of(comparison.sweep, sweep_texts, OPTION, "sweep")
     if not sweeps:
         return comparison
-    refuse_of_a_row(comparison, sweeps, OPTION)
+    methods = expanded(comparison, sweeps, OPTION, overrides or {}, _variants)
+    # by the method's own name, which none of its variants has
+    return replace(comparison, methods=methods, baseline=comparison.baseline_label)
+
+
+def expanded(
+    comparison: Comparison,
+    values_by_setting: Mapping[str, Sequence[Scalar]],
+    option: str,
+    overrides: Mapping[str, Scalar],
+    variants: Variants,
+) -> tuple[Entry, ...]:
+    """The methods, of which each that reads one of the settings stands once for each of its variants.
+
+    Args:
+        variants: of a method and the settings that it reads, with their values.
+
+    Raises:
+        SettingError: no method reads a setting, or the methods of a row share it.
+    """
+    refuse_of_a_row(comparison, values_by_setting, option)
     methods: list[Entry] = []
     read: set[str] = set()
     setting_names: set[str] = set()
     for entry in comparison.methods:
-        settings = read_by(comparison, entry, sweeps, overrides or {})
-        setting_names |= settings
-        method_sweeps = {
-            name: values for name, values in sweeps.items() if name in settings and name not in entry.settings
+        names = read_by(comparison, entry, values_by_setting, overrides)
+        setting_names |= names
+        method_values = {
+            name: values for name, values in values_by_setting.items() if name in names and name not in entry.settings
         }
-        read |= method_sweeps.keys()
-        methods += _variants(entry, method_sweeps) if method_sweeps else [entry]
-    if idle := sorted(sweeps.keys() - read):
+        read |= method_values.keys()
+        methods += variants(entry, method_values) if method_values else [entry]
+    if idle := sorted(values_by_setting.keys() - read):
         hint = nearest(idle[0], sorted(setting_names))
-        raise SettingError(f"--sweep {idle[0]}{hint}: no method of this comparison reads it, or each has its own.")
+        raise SettingError(f"{option} {idle[0]}{hint}: no method of this comparison reads it, or each has its own.")
     refuse_twice([entry.label for entry in methods])
-    # by the method's own name, which none of its variants has
-    return replace(comparison, methods=tuple(methods), baseline=comparison.baseline_label)
+    return tuple(methods)
 
 
 def values_of(table: Mapping[str, Any], texts: Sequence[str], option: str, key: str) -> dict[str, list[Scalar]]:

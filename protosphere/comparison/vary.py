@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from protosphere.comparison.figures import Spread, by_seed, spread
-from protosphere.comparison.plan import Comparison, Entry, refuse_twice
-from protosphere.comparison.sweep import read_by, refuse_of_a_row, values_of
+from protosphere.comparison.plan import Comparison, Entry
+from protosphere.comparison.sweep import expanded, values_of
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import Scalar, nearest, shown
+from protosphere.core.settings import Scalar, shown
 from protosphere.reports import canvas
 from protosphere.reports.pictures import Picture, plain_numbers
 from protosphere.strategies import known_settings
@@ -53,29 +53,22 @@ def varied(
     values_by_setting = values_of(comparison.vary, texts, OPTION, "vary")
     if not values_by_setting:
         return comparison
-    refuse_of_a_row(comparison, values_by_setting, OPTION)
-    methods: list[Entry] = []
-    read: set[str] = set()
-    setting_names: set[str] = set()
-    for entry in comparison.methods:
-        names = read_by(comparison, entry, values_by_setting, overrides or {})
-        setting_names |= names
-        own = {name: values for name, values in values_by_setting.items() if name in names - entry.settings.keys()}
-        read |= own.keys()
-        for name, values in own.items():
-            for value in values:
-                label = f"{entry.label}, {name.rpartition('.')[2]} = {value}"
-                settings = entry.settings | {name: value}
-                methods.append(
-                    replace(entry, label=label, settings=settings, varied_of=entry.label, varied={name: value})
-                )
-        if not own:
-            methods.append(entry)
-    if idle := sorted(values_by_setting.keys() - read):
-        hint = nearest(idle[0], sorted(setting_names))
-        raise SettingError(f"{OPTION} {idle[0]}{hint}: no method of this comparison reads it, or each has its own.")
-    refuse_twice([entry.label for entry in methods])
-    return replace(comparison, methods=tuple(methods), baseline=_baseline(comparison, methods))
+    methods = expanded(comparison, values_by_setting, OPTION, overrides or {}, _variants)
+    return replace(comparison, methods=methods, baseline=_baseline(comparison, methods))
+
+
+def _variants(entry: Entry, values_by_setting: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
+    return [
+        replace(
+            entry,
+            label=f"{entry.label}, {name.rpartition('.')[2]} = {value}",
+            settings=entry.settings | {name: value},
+            varied_of=entry.label,
+            varied={name: value},
+        )
+        for name, values in values_by_setting.items()
+        for value in values
+    ]
 
 
 def _baseline(comparison: Comparison, methods: Sequence[Entry]) -> str:
