@@ -162,10 +162,25 @@ def linear_classifier(weight: Tensor, bias: Tensor, present: Tensor, bound: floa
     Args:
         bound: what the norm of a message must stay within. A common factor that keeps both within it crosses beside.
     """
-    largest_norm = max(float(weight.norm()), float(bias.norm()))
-    factor = min(1.0, 0.99 * bound / max(largest_norm, 1e-300))
-    tensors = {WEIGHT: factor * weight, BIAS: factor * bias, KNOWN: present * (1 - math.log(factor))}
+    tensors = within_bound({WEIGHT: weight, BIAS: bias}, present, bound)
     return Weights({name: tensor.float() for name, tensor in tensors.items()})
+
+
+def within_bound(tensors: Mapping[str, Tensor], present: Tensor, bound: float) -> dict[str, Tensor]:
+    """Tensors times a common factor that keeps the norm of each within a message's bound, and `KNOWN`, which tells it.
+
+    Args:
+        present: the classes of which anything is known, (K,) bool.
+    """
+    largest_norm = max(float(tensor.norm()) for tensor in tensors.values())
+    factor = min(1.0, 0.99 * bound / max(largest_norm, 1e-300))
+    shrunk = {name: factor * tensor for name, tensor in tensors.items()}
+    return shrunk | {KNOWN: present * (1 - math.log(factor))}
+
+
+def inverse_factor(known: Tensor) -> Tensor:
+    """What tensors of `within_bound` are to be multiplied by to be as they were, of `KNOWN` (K,)."""
+    return (known.max() - 1).clamp_min(0).exp()
 
 
 def discriminant_scores(received: Payload | None, directions: Tensor) -> Tensor | None:
@@ -183,5 +198,4 @@ def linear_scores(received: Payload | None, part: str, features: Tensor) -> Tens
     # a program that is being exported cannot branch on values; a rule that knows nothing is not exported
     if not torch.compiler.is_compiling() and not bool(presence.any()):
         return None
-    factor = (presence.max() - 1).clamp_min(0).exp()
-    return (factor * (features @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)
+    return (inverse_factor(presence) * (features @ weight.T + bias)).masked_fill(presence == 0, -torch.inf)

@@ -24,7 +24,6 @@ the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features
 and where all together lose.
 """
 
-import math
 from collections.abc import Collection, Mapping
 from typing import Annotated
 
@@ -61,8 +60,10 @@ from protosphere.strategies.encoder_space import (
     choose_temperature,
     directions,
     discriminant_scores,
+    inverse_factor,
     opinion_pool,
     unknown,
+    within_bound,
 )
 from protosphere.strategies.frame import seeded_frame
 from protosphere.strategies.one_exchange import rounds_of_exchange as usual_rounds
@@ -148,11 +149,10 @@ class ProtosphereObjective(Pulled):
         )
         means = sums / counts.clamp_min(1).unsqueeze(1)
         deviations = unit_features - means[labels]
-        rows, columns = torch.triu_indices(*[unit_features.shape[1]] * 2)
-        half = (scale_of(self.settings) * (deviations.T @ deviations) / max(len(labels), 1))[rows, columns]
+        half = _half(scale_of(self.settings) * (deviations.T @ deviations) / max(len(labels), 1))
         classes = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
         # as it crosses
-        scatter = Weights({SCATTER: half.half().float().unsqueeze(0)})
+        scatter = Weights({SCATTER: half.half().float()})
         return {MEANS.name: PrototypeSet(classes, means[classes].float()), SCATTER: scatter}
 
     def complete(self, received: Payload | None, directions: Tensor, labels: Tensor) -> Payload | None:
@@ -167,10 +167,9 @@ class ProtosphereObjective(Pulled):
         if not bool(is_known.any()):
             # without a covariance the client's own means are no classifier
             return None
-        # both were multiplied by a factor that keeps the message within its bound
-        factor = (1 - tensors[KNOWN].max()).clamp_max(0).double().exp()
-        whitening = _square(tensors[WHITENING][0].double(), directions.shape[1]).T / factor
-        means = tensors[MU].double() / factor
+        factor = inverse_factor(tensors[KNOWN].double())
+        whitening = _square(tensors[WHITENING][0].double(), directions.shape[1]).T * factor
+        means = tensors[MU].double() * factor
         for label in labels.unique().tolist():
             if not is_known[label]:
                 means[label] = whitening @ directions[labels == label].mean(dim=0)
@@ -197,6 +196,12 @@ class ProtosphereObjective(Pulled):
         if state.prototypes is not None and state.prototypes.counts is not None:
             counts[state.prototypes.labels] = state.prototypes.counts.double()
         return opinion_pool(logits, encoded, counts, state.pool_weight)
+
+
+def _half(matrix: Tensor) -> Tensor:
+    """The upper triangle of a matrix (d, d), row by row: (1, d (d + 1) / 2)."""
+    rows, columns = torch.triu_indices(*matrix.shape)
+    return matrix[rows, columns].unsqueeze(0)
 
 
 def _square(half: Tensor, dim: int) -> Tensor:
@@ -288,13 +293,7 @@ class Protosphere(ServerHalf):
         lower = torch.linalg.cholesky(covariance)
         whitening = torch.linalg.solve_triangular(lower, torch.eye(self.dim, dtype=lower.dtype), upper=False)
         means = sums / weights.clamp_min(1e-300).unsqueeze(1) @ whitening.T
-        factor = min(1.0, 0.99 * bound / max(float(whitening.norm()), float(means.norm())))
-        rows, columns = torch.triu_indices(self.dim, self.dim)
-        tensors = {
-            KNOWN: (weights > 0) * (1 - math.log(factor)),
-            MU: factor * means,
-            WHITENING: factor * whitening.T[rows, columns].unsqueeze(0),
-        }
+        tensors = within_bound({MU: means, WHITENING: _half(whitening.T)}, weights > 0, bound)
         # as it crosses
         return {DISCRIMINANT: Weights({name: tensor.half().float() for name, tensor in tensors.items()})}
 
