@@ -98,9 +98,9 @@ class Watch:
     def _look(self) -> None:
         query = ["nvidia-smi", "--query-gpu=utilization.gpu,memory.used", "--format=csv,noheader,nounits"]
         while not self._stop.wait(LOOK):
-            seen = subprocess.run(query, capture_output=True, text=True, check=False)
+            answer = subprocess.run(query, capture_output=True, text=True, check=False)
             with suppress(ValueError, IndexError):
-                utilisation, memory = seen.stdout.splitlines()[0].split(",")
+                utilisation, memory = answer.stdout.splitlines()[0].split(",")
                 self.samples.append((float(utilisation), float(memory)))
 
     def __enter__(self) -> "Watch":
@@ -125,9 +125,9 @@ class Watch:
 
 def check(options: argparse.Namespace, clock: Clock) -> dict[str, Any]:
     """Contract and golden figures in both precisions."""
-    found = re.search(r"^CUDA_TESTS := (.*?[^\\])$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
-    assert found is not None
-    tests = found[1].replace("\\", " ").split()
+    definition = re.search(r"^CUDA_TESTS := (.*?[^\\])$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
+    assert definition is not None
+    tests = definition[1].replace("\\", " ").split()
     if options.scale < 1:
         tests = [*tests, "-k", "fedproto"]
     outcome = {}

@@ -244,6 +244,7 @@ def _become(order: Mapping[str, Any], tell: int) -> None:
 def _end(code: int) -> None:
     """As multiprocessing ends a fork: with all that is due, but without taking apart what the template has loaded,
     which costs half a second."""
+    # joins what is no daemon; it is not in the types of the library, and multiprocessing calls it so too
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):

@@ -27,8 +27,10 @@ def client_names(clients: Iterable[Mapping[str, Any]]) -> dict[int, str]:
     Args:
         clients: `partition`, and where they are known `name` and `domain`, as roster.json and identities have them.
     """
-    told = {client["partition"]: _printable(client) for client in clients}
-    names = {partition: name for partition, name in sorted(told.items()) if name and not _NUMBERED.match(name)}
+    printable_names = {client["partition"]: _printable(client) for client in clients}
+    names = {
+        partition: name for partition, name in sorted(printable_names.items()) if name and not _NUMBERED.match(name)
+    }
     counts, seen, taken = Counter(names.values()), Counter[str](), set(names.values())
     for partition, name in names.items():
         if counts[name] > 1:
