@@ -92,8 +92,6 @@ class Client:
         self.partition = whole_number(node, "partition-id")
         self.partitions = whole_number(node, "num-partitions")
         self.features = features_of(self)
-        for feature in self.features:
-            feature.refuse()
         with told_in_full():
             self.model = text(node, "model") or model_for(self.settings.models, self.partition)
         if not simulated():
@@ -331,6 +329,10 @@ class Client:
         """Lay the targets out; evaluate, where that is due, and answer what features ask."""
         state.constants = dict(instruction.constants)
         features = [feature for feature in self.features if feature.name in instruction.asks]
+        others = set(instruction.asks).difference(feature.name for feature in features)
+        remark = ""
+        if others:
+            remark = f"the server asks for {', '.join(sorted(others))}, which this run does not have by its settings"
         if instruction.evaluate or any(feature.needs_features for feature in features):
             self._measure_late(state)
         self._lay_out(state, instruction)
@@ -346,7 +348,7 @@ class Client:
             evaluation = evaluate(*arguments, predictions.update)
         judged_state = arrived_state if arrived_state is not None and self.run.inference == RECEIVED else state
         arrival = Arrival(judged_state, predictions, further_scores)
-        report = Report(self.partition, instruction.round, evaluation=evaluation)
+        report = Report(self.partition, instruction.round, evaluation=evaluation, remark=remark)
         for feature in features:
             report = feature.answer(arrival, report)
         return report

@@ -16,6 +16,7 @@ from protosphere.client_app.features import FEATURES
 from protosphere.data.assignment import DataSpec
 from protosphere.data.client_data import ClientData, Rows
 from protosphere.models.text import Tokens
+from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity, Instruction, Report
@@ -49,15 +50,12 @@ class Feature:
     Attributes:
         name: under which the server asks and is answered; "" where it asks nothing.
         needs_features: whether the features of the training samples have to be known for its answer.
+        wraps: whether training and evaluation go through its `prepare`, `finish` and `evaluate`.
     """
 
     name = ""
     needs_features = False
-
-    @property
-    def wraps(self) -> bool:
-        """Whether training and evaluation go through its `prepare`, `finish` and `evaluate`."""
-        return False
+    wraps = False
 
     @property
     def hides_errors(self) -> bool:
@@ -67,6 +65,20 @@ class Feature:
     def __init__(self, client: "Client"):
         self.client = client
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        """Whether the run has it, by its settings and its method."""
+        return True
+
+    @staticmethod
+    def refuse(client: "Client") -> None:
+        """Refuse, before its data are loaded, a client whose node config does not suit the feature, whether or not the
+        run has it.
+
+        Raises:
+            SettingError: it does not.
+        """
+
     def for_message(self, client: "Client") -> "Feature":
         """The same feature at the client that answers one message."""
         feature = copy(self)
@@ -74,13 +86,6 @@ class Feature:
         return feature
 
     # --- the client is put together, in this order ---
-
-    def refuse(self) -> None:
-        """Refuse, before its data are loaded, a client whose node config does not suit the feature.
-
-        Raises:
-            SettingError: it does not.
-        """
 
     def spec(self, spec: DataSpec) -> DataSpec:
         """Where the client's samples come from.
@@ -151,9 +156,15 @@ class Feature:
 
 
 def features_of(client: "Client") -> list[Feature]:
-    """Those that are registered, in that order."""
-    features = []
+    """Those that its run has, in the registry's order.
+
+    Raises:
+        SettingError: the client's node config does not suit one of all.
+    """
+    kinds = []
     for place in FEATURES.values():
         module, _, name = place.partition(":")
-        features.append(getattr(import_module(module), name)(client))
-    return features
+        kinds.append(getattr(import_module(module), name))
+    for kind in kinds:
+        kind.refuse(client)
+    return [kind(client) for kind in kinds if kind.applies(client.run)]

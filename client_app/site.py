@@ -178,11 +178,17 @@ def run_of(context: Context) -> Run:
     Raises:
         SettingError: its settings cannot be used.
     """
+    items = tuple(sorted(context.run_config.items()))
+    return _read_run(items, text(context.node_config, "strategy-file"), simulated())
+
+
+@lru_cache(maxsize=8)
+def _read_run(items: tuple[tuple[str, Any], ...], strategy_file: str, in_simulation: bool) -> Run:
     with told_in_full():
         # what is packed counts as what is not: it, too, may name a file
-        config = unpacked(context.run_config)
-    strategy, strategy_file = str(config.get("strategy", "")), text(context.node_config, "strategy-file")
-    if plugins.is_file(strategy) and not simulated():
+        config = unpacked(dict(items))
+    strategy = str(config.get("strategy", ""))
+    if plugins.is_file(strategy) and not in_simulation:
         if not strategy_file:
             raise SettingError.public(
                 "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
@@ -192,14 +198,9 @@ def run_of(context: Context) -> Run:
         attribute = plugins.parted(strategy)[1]
         config["strategy"] = f"{strategy_file}:{attribute}" if attribute else strategy_file
         # a file of the site's: what it says when it fails is not told
-        return _read_settings(tuple(sorted(config.items())))
+        return read_settings(config)
     with told_in_full():
-        return _read_settings(tuple(sorted(config.items())))
-
-
-@lru_cache(maxsize=8)
-def _read_settings(items: tuple[tuple[str, Any], ...]) -> Run:
-    return read_settings(dict(items))
+        return read_settings(config)
 
 
 @contextmanager

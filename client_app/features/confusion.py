@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from protosphere.client_app.feature import Arrival, Feature
+from protosphere.strategies import Run
 from protosphere.wire.confusion import RECORD, encode_counts, width
 from protosphere.wire.payloads import Report
 
@@ -16,11 +17,14 @@ class Confusion(Feature):
 
     name = RECORD
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.confusion
+
     @property
     def tells(self) -> bool:
         """Whether it may: of a site's own samples class counts are its own."""
-        may_tell = self.client.settings.confusion == "always" or self.client.has_dealt_rows
-        return self.client.run.confusion and may_tell
+        return self.client.settings.confusion == "always" or self.client.has_dealt_rows
 
     def discloses(self) -> Sequence[str]:
         if not self.tells:

@@ -202,34 +202,36 @@ class EncoderSpace(Feature):
     """Reads the client's samples through the run's encoder, where it names one.
 
     Attributes:
-        encoded: the samples and the encoder; None where nothing is read through one.
+        encoded: the samples and the encoder.
     """
 
-    encoded: Encoded | None = None
+    encoded: Encoded
+
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.encodes
 
     def start(self, load: LoadData) -> None:
         client = self.client
         self.encoded = encoded_of(client.run, client.node, client.data, load, simulated())
 
     def codec(self, codec: Codec) -> Codec:
-        return codec if self.encoded is None else replace(codec, encoder=self.encoded.encoder.fingerprint)
+        return replace(codec, encoder=self.encoded.encoder.fingerprint)
 
     def description(self) -> Mapping[str, object]:
-        return {} if self.encoded is None else self.encoded.description
+        return self.encoded.description
 
     def scores(self, state: ClientState, instruction: Instruction) -> Scores | None:
-        if self.encoded is None:
-            return None
         # prediction reads it there
         keep = self.client.store(instruction.run).save_pool
         return SpaceScores(self.encoded, self.client.objective, state, instruction.payload, keep)
 
     def before_upload(self, state: ClientState) -> None:
-        state.encoded = None if self.encoded is None else self.encoded.training
+        state.encoded = self.encoded.training
 
 
-def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, simulated: bool) -> Encoded | None:
-    """A client's rows through the run's encoder, or the site's own file of it; None where nothing is read through one.
+def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, simulated: bool) -> Encoded:
+    """A client's samples through the run's encoder, or the site's own file of it.
 
     Args:
         load: the client's data by another tokenizer.
@@ -237,8 +239,6 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
     Raises:
         SettingError: the run names a file of this site, or what cannot take texts. ModelError: no such encoder.
     """
-    if not run.encodes:
-        return None
     model_data = data
     settings, site_encoder = run.settings, full_encoder_name(text(node, "encoder") or text(node, "privacy-encoder"))
     name = site_encoder or settings.encoder

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from flwr.app import ArrayRecord
@@ -15,9 +16,13 @@ from protosphere.core.errors import SettingError, public
 from protosphere.data.client_data import Rows, Transform
 from protosphere.data.from_settings import shared_test_spec
 from protosphere.data.shared_test_set import SharedTestSpec, refuse_unfit, shared_rows
+from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.wire.ensemble import encode_answers
 from protosphere.wire.payloads import Report
+
+if TYPE_CHECKING:
+    from protosphere.client_app.client import Client
 
 
 class Ensemble(Feature):
@@ -26,8 +31,13 @@ class Ensemble(Feature):
     name = "ensemble"
     needs_features = True
 
-    def refuse(self) -> None:
-        client, path = self.client, text(self.client.node, "shared-test-path")
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return bool(run.settings.ensemble_every)
+
+    @staticmethod
+    def refuse(client: "Client") -> None:
+        path = text(client.node, "shared-test-path")
         if path and client.settings.ensemble_every and not client.settings.shared_test_path:
             raise SettingError(
                 f"the node config has shared-test-path={path!r}, but the run's setting of that name is empty: set it "
@@ -37,8 +47,6 @@ class Ensemble(Feature):
 
     def discloses(self) -> Sequence[str]:
         client = self.client
-        if not client.settings.ensemble_every:
-            return ()
         refuse_unfit(self.shared_test_spec(), client.partition, client.own_data)
         return ["its class probabilities for every sample of the shared test set"]
 
@@ -59,10 +67,6 @@ class Ensemble(Feature):
 
     def _predict(self, state: ClientState) -> ArrayRecord | None:
         client = self.client
-        if not client.settings.ensemble_every:
-            raise SettingError.public(
-                "the server asks for the ensemble's answers, but this run's `ensemble-every` is 0."
-            )
         rows, fingerprint = shared_rows(self.shared_test_spec(), client.device, client.tokens)
         probabilities = predict(client.objective, state, rows, client.data.transform)
         return None if probabilities is None else encode_answers(probabilities, fingerprint)

@@ -25,12 +25,13 @@ from protosphere.data.assignment import DataSpec
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished
+from protosphere.strategies import Run
 from protosphere.strategies.release import encoder_scores, parted
 from protosphere.strategies.state import own_round
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
 if TYPE_CHECKING:
-    from protosphere.client_app.client import Preparation
+    from protosphere.client_app.client import Client, Preparation
 
 log = logging.getLogger("protosphere")
 T = TypeVar("T")
@@ -99,21 +100,26 @@ def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_d
 
 
 class Privacy(Feature):
-    """Between a client of a run under `privacy` and whoever reads its messages; elsewhere it does nothing.
+    """Between a client of a run under `privacy` and whoever reads its messages.
 
     Attributes:
         limit: of what the site's node config lets a run spend.
     """
 
+    wraps = True
     limit: Limit | None = None
 
-    @property
-    def wraps(self) -> bool:
-        return self.client.run.private
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.private
+
+    @staticmethod
+    def refuse(client: "Client") -> None:
+        refuse_unprotected(client.settings, client.node)
 
     @property
     def hides_errors(self) -> bool:
-        return self.client.run.private and not self.is_measured
+        return not self.is_measured
 
     @property
     def is_measured(self) -> bool:
@@ -124,7 +130,8 @@ class Privacy(Feature):
     def encoded(self) -> Encoded | None:
         """The samples as the encoder sees them; None where the method sends nothing."""
         spaces = [feature for feature in self.client.features if isinstance(feature, EncoderSpace)]
-        return spaces[0].encoded if spaces else None
+        # it has none before its own start, whichever of the two starts first
+        return getattr(spaces[0], "encoded", None) if spaces else None
 
     @property
     def is_site(self) -> bool:
@@ -143,18 +150,11 @@ class Privacy(Feature):
         folder = home() if self.is_site else self.client.store(run_name).folder
         return Ledger(folder / "privacy", self.limit)
 
-    def refuse(self) -> None:
-        refuse_unprotected(self.client.settings, self.client.node)
-
     def spec(self, spec: DataSpec) -> DataSpec:
         client = self.client
-        if not client.run.private:
-            return spec
         return private_spec(client.settings, client.node, spec, bool(client.own_data), simulated())
 
     def start(self, load: LoadData) -> None:
-        if not self.client.run.private:
-            return
         self.limit = _read_limit(self.client.node)
         if self.encoded is not None and self.is_site and self.limit is None:
             raise SettingError.public(NO_LIMIT)
@@ -166,8 +166,6 @@ class Privacy(Feature):
             LedgerError: the site's ledger would refuse the release.
         """
         settings = self.client.settings
-        if not self.client.run.private:
-            return identity
         if self.is_site and self.encoded is not None:
             self.ledger("").refuse(self._make_request(""))
         promise = (

@@ -10,6 +10,7 @@ from torch import Tensor
 from protosphere.client_app.evaluate import features_of, received_scores, rule_scores
 from protosphere.client_app.feature import Arrival, Feature
 from protosphere.core.settings import RECEIVED
+from protosphere.strategies import Run
 from protosphere.wire.payloads import Report
 from protosphere.wire.roc_auc import RECORD, encode_auc
 
@@ -19,12 +20,16 @@ class RocAuc(Feature):
 
     name = RECORD
 
+    @staticmethod
+    def applies(run: Run) -> bool:
+        return run.settings.roc_auc
+
     def discloses(self) -> Sequence[str]:
-        return ["the area under the ROC curve of its model on its test samples"] if self.client.settings.roc_auc else ()
+        return ["the area under the ROC curve of its model on its test samples"]
 
     def answer(self, arrival: Arrival, report: Report) -> Report:
         client = self.client
-        if not client.settings.roc_auc or report.evaluation is None or not len(client.data.test):
+        if report.evaluation is None or not len(client.data.test):
             return report
         scores = self._scores(arrival)
         auc = None if scores is None else macro_auc(client.data.test.labels.cpu(), scores.cpu())

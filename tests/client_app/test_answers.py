@@ -201,7 +201,7 @@ def test_a_measurement_that_fails_costs_nothing_but_itself(client, monkeypatch, 
         raise error("the disk with the shared test set is gone.")
 
     unmeasured = client(0).train(ask(1))
-    assert ("`ensemble-every` is 0" in unmeasured.remark, unmeasured.answers) == (True, {})
+    assert ("asks for ensemble, which this run does not have" in unmeasured.remark, unmeasured.answers) == (True, {})
     check_same_work(unmeasured, client(0).train(ask(1, ensemble=False)))
     client(0, ENSEMBLE).train(ask(1))
     for how in ("evaluate", "train"):
