@@ -162,9 +162,9 @@ def _client_of(context: Context) -> Client:
     key = (context.run_id, home(), simulated(), *configs)
     client = _clients.get(key)
     if client is None:
-        # an earlier run is over, and may have had other code under the same name
-        for other in [other for other in _clients if other[0] != context.run_id]:
-            del _clients[other]
+        # an earlier run is over, and may have had other code under the same name; all that are kept are of one run
+        if next(iter(_clients), key)[0] != context.run_id:
+            _clients.clear()
         client = Client(context)
     _clients[key] = client
     _clients.shrink(MOST_BYTES, least=1)

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
@@ -30,6 +30,7 @@ from protosphere.server_app.agreement import (
     nobody_for,
     refuse_few_left,
 )
+from protosphere.server_app.client_selection import sampled
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import MessageError, decode_identity
 from protosphere.wire.payloads import Identity
@@ -39,6 +40,7 @@ log = logging.getLogger("protosphere")
 
 POLL = 0.05  # seconds between two looks at who is there
 UNSIGNED = " Its SuperNode runs signed code alone (--trusted-entities), and this run's is not signed."
+SPOKESMEN = 3  # members with whom a newcomer has to agree: enough to outvote it
 RETRY = 5.0  # seconds until a node is asked again whose process died over the question
 
 
@@ -183,8 +185,10 @@ class Roster:
                 refuse_changes([self._earlier_entries[newcomer.partition]], [_as_entry(newcomer)])
             except RosterError as error:
                 return str(error)
-        # where all have left, whoever comes has to fit in with those who were there
-        return misfit(self.members() or self.identities, newcomer, self.settings, self.terms)
+        # where all have left, whoever comes has to fit in with those who were there; all agree, so a few speak for them
+        members = (partition for partition in self.nodes or self.identities if partition != newcomer.partition)
+        some = {partition: self.identities[partition] for partition in islice(members, SPOKESMEN)}
+        return misfit(some, newcomer, self.settings, self.terms)
 
     def was_member(self, partition: int) -> bool:
         """Whether it has taken part before, perhaps before the run was cut."""
@@ -194,15 +198,18 @@ class Roster:
         """Whoever has answered for a partition is no member yet."""
         self.absent[partition] = self.nodes.pop(partition), self.identities.pop(partition)
 
-    def join(self, partition: int, server_round: int) -> None:
-        """Whoever is absent becomes a member at the start of a round."""
-        node, identity = self.absent.pop(partition)
-        if partition in self._earlier_entries:
-            server_round = self._earlier_entries[partition].get("joined", 0)
-        if partition not in self.identities and server_round:
-            self.joined[partition] = server_round
-        self.left.pop(partition, None)
-        self._enter(node, identity)
+    def join(self, partitions: Iterable[int], server_round: int) -> None:
+        """Some who are absent become members at the start of a round."""
+        for partition in partitions:
+            node, identity = self.absent.pop(partition)
+            joined = server_round
+            if partition in self._earlier_entries:
+                joined = self._earlier_entries[partition].get("joined", 0)
+            if partition not in self.identities and joined:
+                self.joined[partition] = joined
+            self.left.pop(partition, None)
+            self.identities[partition], self.nodes[partition] = identity, node
+        self._name_clients()
 
     def leave(self, partition: int, server_round: int) -> None:
         """A member leaves at the start of a round. It may come back."""
@@ -256,10 +263,15 @@ class Roster:
             new = [entry for entry in new if entry["partition"] in self.identities]
         refuse_changes(old, new, self.left_out)
 
-    def refresh(self, grid: Grid) -> None:
+    def selected(self, server_round: int) -> list[int]:
+        """Who trains in a round: some of the members that have training samples."""
+        candidates = [partition for partition, identity in sorted(self.members().items()) if identity.trains]
+        return sampled(self.settings, candidates, server_round)
+
+    def refresh(self, grid: Grid, server_round: int) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
         self._ask(grid)
-        self.listed_nodes = frozenset(grid.get_node_ids())
+        self.listed_nodes = frozenset(self._list_nodes(grid))
         while True:
             arrived = self._pull_answers(grid)
             for node, identity in arrived:
@@ -278,7 +290,8 @@ class Roster:
                         problem = f"it says: {quoted(identity.problem, LONGEST_PROBLEM)}"
                     log.warning("node %d is left out: %s", node, problem)
                     continue
-                self._enter(node, identity)
+                self.identities[identity.partition], self.nodes[identity.partition] = identity, node
+                self._name_clients()
                 log.info("partition %d is back as node %d", identity.partition, node)
             if not self._is_waiting():
                 return
@@ -362,8 +375,7 @@ class Roster:
         """At the deadline: fewer nodes have answered than the run has clients."""
         expected = self._count_needed() or self._count_expected()
         answered = len(self._identities_by_node) + len(self._problems_by_node)
-        # a client may say that there are two thousand million
-        due: Collection[int] = range(expected)
+        due = self._list_due()
         there = {*self._nodes_by_partition}
         if self._earlier_entries:
             # of other clients there may be as many as there will
@@ -385,6 +397,11 @@ class Roster:
             f"{', '.join(map(str, missing)) or 'unknown'}); start the missing SuperNodes or raise the timeout."
             + "".join(problems[:20])
         )
+
+    def _list_due(self) -> Collection[int]:
+        """The partitions for which somebody has to answer at the start."""
+        # a client may say that there are two thousand million
+        return range(self._count_needed() or self._count_expected())
 
     def _list_usable(self) -> set[int]:
         """The partitions for which somebody has answered that can take part."""
@@ -420,20 +437,19 @@ class Roster:
         self.identities, self.nodes = dict(sorted(agreement.identities.items())), dict(agreement.nodes)
         self._name_clients()
 
-    def _enter(self, node: int, identity: Identity) -> None:
-        self.identities[identity.partition] = identity
-        self.nodes[identity.partition] = node
-        self._name_clients()
-
     def _name_clients(self) -> None:
         """Let all that is said of the run call clients as they call themselves now."""
         use_client_names(client_names(map(vars, self.identities.values())))
+
+    def _list_nodes(self, grid: Grid) -> list[int]:
+        """The nodes that may be asked who they are."""
+        return list(grid.get_node_ids())
 
     def _ask(self, grid: Grid) -> None:
         """Query the nodes that were never asked, or have answered with an error: one that is killed and started again
         under the same key keeps its id."""
         now = time.monotonic()
-        new = sorted(node for node in grid.get_node_ids() if self._times_to_ask.get(node, now) <= now)
+        new = sorted(node for node in self._list_nodes(grid) if self._times_to_ask.get(node, now) <= now)
         if not new:
             return
         messages = [Message(self.question, node, MessageType.QUERY) for node in new]

@@ -38,7 +38,6 @@ from protosphere.record.round import Bytes, Reply, RunError, Scratch, Waiting
 from protosphere.record.snapshots import separation_of
 from protosphere.server_app.agreement import Terms
 from protosphere.server_app.checkpoint import RoundState, pack, unpack
-from protosphere.server_app.client_selection import sampled
 from protosphere.server_app.exchange import (
     LATE,
     MEND,
@@ -60,6 +59,7 @@ from protosphere.server_app.guards import (
 )
 from protosphere.server_app.opening import believed_clients, open_folder, opening_lines
 from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
+from protosphere.server_app.roster_of_selected import RosterOfSelected
 from protosphere.strategies import Run, read_settings
 from protosphere.strategies.contract import Outcome, ServerHalf
 from protosphere.strategies.state import ROUND_OF_JOINING, own_round
@@ -91,7 +91,8 @@ class PrototypeStrategy(Strategy):
         self.half: ServerHalf = run.method.server(run.settings, run.options)
         self.folder = folder
         terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy))
-        self.roster = Roster(run.settings, terms)
+        kind = RosterOfSelected if run.settings.meet_clients == "selected" else Roster
+        self.roster = kind(run.settings, terms)
         self.codec: Codec  # known when the clients are: see `_meet`
         self.state = RoundState()
         self.features = [feature(run, folder) for feature in FEATURES.values() if feature.applies(run)]
@@ -232,7 +233,7 @@ class PrototypeStrategy(Strategy):
             log.info("stopped after round %d by %s", last_round, self.stop_reason)
             # as a run of so many rounds; but by the number alone clients know when to read the rows of all classes
             self._last_number = last_round + 1 if self.settings.partition != WAY_SHOT else rounds + 1
-        self.roster.refresh(grid)
+        self.roster.refresh(grid, last_round)
         everyone = self.settings.evaluate_clients == "all"
         partitions = sorted(self.roster.nodes) if everyone else self.sample(last_round)
         for feature in self.features:
@@ -277,7 +278,7 @@ class PrototypeStrategy(Strategy):
         """
         began = time.monotonic()
         self._scratch.clear()
-        self.roster.refresh(grid)
+        self.roster.refresh(grid, server_round)
         for feature in self.features:
             feature.before_round(server_round)
         messages = [
@@ -497,7 +498,7 @@ class PrototypeStrategy(Strategy):
 
     def sample(self, server_round: int) -> list[int]:
         """Partition ids that train in this round."""
-        return sampled(self.settings, self.roster.members(), server_round)
+        return [partition for partition in self.roster.selected(server_round) if partition in self.roster.nodes]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

@@ -105,9 +105,7 @@ class Membership(Feature):
             leaving = [change.partition for change in due if change.change == "leaves"]
         else:
             joining, leaving = sorted(self._roster.absent), self._list_gone()
-        for partition in joining:
-            if partition in self._roster.absent:
-                self._admit(partition, number)
+        self._admit([partition for partition in joining if partition in self._roster.absent], number)
         for partition in leaving:
             if partition in self._roster.nodes:
                 self._let_go(partition, number)
@@ -118,45 +116,70 @@ class Membership(Feature):
             self.folder.write_roster(self._roster.as_json())
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
-        """To one that has just joined: its model is of no earlier round, so it has nothing to evaluate."""
+        """To one that has just joined: its model is of no earlier round, so it has nothing to evaluate. Who is met
+        when it is selected was there from the start."""
         joined = self._roster.joined.get(partition, 0)
-        if joined == instruction.round:
+        if joined == instruction.round and self.settings.meet_clients == "all":
             instruction = replace(instruction, evaluate=False)
         if joined and self.run.method.counts_own_rounds:
             return replace(instruction, constants={**instruction.constants, ROUND_OF_JOINING: float(joined)})
         return instruction
 
-    def _admit(self, partition: int, number: int) -> None:
-        identity = self._roster.absent[partition][1]
-        reason = self._roster.misfit(identity) or self._find_misfit_of_weights(partition, identity)
-        if reason:
-            del self._roster.absent[partition]
-            name = client_word(partition, client_names([vars(identity)]))
-            log.warning("warning: round %d: %s is not taken in: %s", number, name, reason)
+    def _admit(self, partitions: Sequence[int], number: int) -> None:
+        """Make members of those who fit in with the others."""
+        roster = self._roster
+        newcomers: dict[int, Identity] = {}
+        for partition in partitions:
+            identity = roster.absent[partition][1]
+            if reason := roster.misfit(identity):
+                self._refuse(partition, number, reason)
+            else:
+                newcomers[partition] = identity
+        # whoever does not fit in by its weights does not keep the others out
+        if newcomers and self._find_misfit_of_weights(newcomers):
+            fitting: dict[int, Identity] = {}
+            for partition, identity in newcomers.items():
+                if reason := self._find_misfit_of_weights({**fitting, partition: identity}, partition):
+                    self._refuse(partition, number, reason)
+                else:
+                    fitting[partition] = identity
+            newcomers = fitting
+        if not newcomers:
             return
-        is_back = self._roster.was_member(partition)
-        self._roster.join(partition, number)
+        returning = {partition for partition in newcomers if roster.was_member(partition)}
+        roster.join(newcomers, number)
         federation = self.federation
-        federation.believed.update(self._roster.identities)
-        federation.half.meet(federation.codec, federation.believed.identities)
-        federation.units.update({p: federation.half.unit(p) for p in self._roster.identities})
-        verb = "is back" if is_back else "joins"
-        model = one_line(identity.model, LONGEST_NAME)
-        log.info("%s (%s) %s in round %d", client_word(partition), model, verb, number)
+        self._meet(roster.identities)
+        federation.units.update({partition: federation.half.unit(partition) for partition in roster.identities})
+        if self.settings.meet_clients == "selected":
+            return
+        for partition, identity in newcomers.items():
+            verb = "is back" if partition in returning else "joins"
+            model = one_line(identity.model, LONGEST_NAME)
+            log.info("%s (%s) %s in round %d", client_word(partition), model, verb, number)
 
-    def _find_misfit_of_weights(self, partition: int, identity: Identity) -> str:
-        """Why a method that averages weights cannot take a client in; "" where it can."""
+    def _refuse(self, partition: int, number: int, reason: str) -> None:
+        _, identity = self._roster.absent.pop(partition)
+        name = client_word(partition, client_names([vars(identity)]))
+        log.warning("warning: round %d: %s is not taken in: %s", number, name, reason)
+
+    def _meet(self, identities: Mapping[int, Identity]) -> None:
+        federation = self.federation
+        federation.believed.update(identities)
+        federation.half.meet(federation.codec, federation.believed.identities)
+
+    def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int = -1) -> str:
+        """Why a method that averages weights cannot take clients in, as it says of one of them; "" where it can."""
         federation, known = self.federation, self._roster.identities
         try:
-            federation.believed.update({**known, partition: identity})
+            federation.believed.update({**known, **newcomers})
             federation.half.try_meeting(federation.codec, federation.believed.identities)
         except OtherWeightsError as error:
-            return error.clients.get(partition) or "its weights do not fit with those of the others."
+            return error.clients.get(blamed) or "its weights do not fit with those of the others."
         except SettingError as error:
             return str(error)
         finally:
-            federation.believed.update(known)
-            federation.half.meet(federation.codec, federation.believed.identities)
+            self._meet(known)
         return ""
 
     def _let_go(self, partition: int, number: int) -> None:
@@ -202,7 +225,10 @@ class Membership(Feature):
 
     def figures(self, of_round: int, replies: Sequence[Reply]) -> Mapping[str, Any]:
         """`members`: how many clients there were to evaluate, all but those who have just come, that have samples to
-        test; and since which round they are the same."""
+        test; and since which round they are the same. Nothing where clients are met when they are selected: each round
+        has others."""
+        if self.settings.meet_clients == "selected":
+            return {}
         roster = self._roster
         old_members = [p for p in roster.nodes if roster.joined.get(p, 0) <= of_round]
         tested = [p for p in old_members if not roster.identities[p].rows or roster.identities[p].rows[2]]

@@ -303,7 +303,7 @@ def test_who_is_left_out_is_not_let_in_later_and_gets_no_message(clock, caplog):
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1, class_names=("a", "b", "c")), 70: identity(2)})
     roster = gathered(grid)
     grid.add(61, identity(1))
-    roster.refresh(grid)
+    roster.refresh(grid, 2)
     assert roster.nodes == {0: 50, 2: 70}
     assert roster.identities.keys() == {0, 2}
     assert "node 61 is left out: partition 1 was left out when the run began" in caplog.text
@@ -462,11 +462,11 @@ def test_a_restarted_node_takes_over_its_partition(running, caplog, old_is_gone)
     grid.gone |= {60} if old_is_gone else set()
     grid.add(61, identity(1), seconds=2)
     with caplog.at_level(logging.INFO, "protosphere"):
-        roster.refresh(grid)
+        roster.refresh(grid, 2)
     assert [record.getMessage() for record in caplog.records] == ["partition 1 is back as node 61"]
     assert roster.nodes == {0: 50, 1: 61, 2: 70}
     grid.add(62, identity(1))
-    roster.refresh(grid)
+    roster.refresh(grid, 2)
     assert roster.nodes == {0: 50, 1: 62, 2: 70}
 
 
@@ -489,7 +489,7 @@ def test_a_node_that_is_another_client_is_left_out(running, caplog, answer, said
     grid, roster = running
     grid.add(61, answer)
     with caplog.at_level(logging.WARNING, "protosphere"):
-        roster.refresh(grid)
+        roster.refresh(grid, 2)
     assert roster.nodes == {0: 50, 1: 60, 2: 70}
     assert roster.identities == {p: identity(p) for p in range(3)}
     assert "node 61" in caplog.text
@@ -500,16 +500,16 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
     grid, roster = running
     grid.add(61, identity(1), seconds=25)
     before, asked = clock.now, list(grid.queries)
-    roster.refresh(grid)
+    roster.refresh(grid, 2)
     assert clock.now - before == pytest.approx(10, abs=0.2)
     assert grid.queries == [*asked, 61]
     assert roster.nodes[1] == 60
     before = clock.now
-    roster.refresh(grid)
+    roster.refresh(grid, 2)
     assert (clock.now, roster.nodes[1]) == (before, 60)
     assert caplog.text.count("node 61 did not say who it is within `query-timeout`") == 1
     clock.sleep(20)
-    roster.refresh(grid)
+    roster.refresh(grid, 2)
     assert roster.nodes[1] == 61
     assert grid.queries.count(61) == 1
 

@@ -1,0 +1,63 @@
+"""The roster of a simulation of very many clients: each says who it is when it is first selected, and not before.
+
+What a round costs then follows from who is selected in it, and not from how many clients are registered.
+"""
+
+from collections.abc import Collection, Sequence
+
+from flwr.serverapp import Grid
+
+from protosphere.core.settings import Settings
+from protosphere.server_app.agreement import RosterError, Terms
+from protosphere.server_app.client_selection import sampled
+from protosphere.server_app.roster import Roster
+
+
+class RosterOfSelected(Roster):
+    """Whoever is selected for the first time is asked who it is, and joins at the start of that round.
+
+    Attributes:
+        registered: partition -> node of all clients, whether or not they were ever asked.
+    """
+
+    def __init__(self, settings: Settings, terms: Terms | None = None):
+        super().__init__(settings, terms)
+        self.registered: dict[int, int] = {}
+        self._asked_partitions: Collection[int] = ()
+
+    def gather(self, grid: Grid) -> None:
+        partitions: dict[int, int] | None = getattr(grid, "nodes_by_partition", None)
+        if partitions is None:
+            raise RosterError(
+                'setting `meet-clients` is "selected", which is for simulations in one process (`--engine loop` or '
+                '"cohort"): elsewhere a node says which client it is only when it is asked; use "all".'
+            )
+        self.registered = partitions
+        # of a run that is resumed those who were there are there again
+        self._asked_partitions = self._expected() or self.selected(1)
+        super().gather(grid)
+
+    def refresh(self, grid: Grid, server_round: int) -> None:
+        self._asked_partitions = self.selected(server_round)
+        super().refresh(grid, server_round)
+
+    def selected(self, server_round: int) -> list[int]:
+        """Drawn from all that are registered, but for those that have said that they have nothing to train on."""
+        return sampled(self.settings, self._list_candidates(), server_round)
+
+    def _list_candidates(self) -> Sequence[int]:
+        idle = {partition for partition, identity in self.identities.items() if not identity.trains}
+        return [partition for partition in sorted(self.registered) if partition not in idle]
+
+    def _list_nodes(self, grid: Grid) -> list[int]:
+        return [self.registered[partition] for partition in self._asked_partitions]
+
+    def _count_expected(self) -> int:
+        return len(self._asked_partitions)
+
+    def _list_due(self) -> Collection[int]:
+        return self._asked_partitions
+
+    def _is_complete(self, grid: Grid) -> bool:
+        answered = self._identities_by_node.keys() | self._problems_by_node.keys()
+        return {*self._list_nodes(grid)} <= answered

@@ -1,0 +1,104 @@
+"""Clients that say who they are when they are first selected (`meet-clients = "selected"`)."""
+
+from dataclasses import replace
+
+import pytest
+
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings, check
+from protosphere.launch.grid import LocalGrid
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.agreement import RosterError
+from protosphere.server_app.roster_of_selected import RosterOfSelected
+from tests.strategies.needs import ASKED
+
+SOME = {"clients": 12, "partition": "iid", "fraction-train": 0.25, "evaluate-clients": "sampled", "rounds": 4}
+SOME |= {"models": "tiny_perceptron"}
+SELECTED = SOME | {"meet-clients": "selected"}
+
+
+def figures(lines):
+    """Of each round what is computed: who comes later has no place among the clients of the first rounds."""
+    return [{name: line[name] for name in line if name not in ("time", "clients_sha256")} for line in lines]
+
+
+def who(lines):
+    return [sorted(map(int, line["clients"])) for line in lines]
+
+
+@pytest.mark.parametrize("method", ["fedproto", "protonorm", "gfpl", "fedavg", "local"])
+def test_a_run_has_the_figures_of_one_that_met_all_at_the_start(run, metrics, method):
+    met = metrics(run(ASKED[method] | SELECTED, clients=12))
+    assert figures(met) == figures(metrics(run(ASKED[method] | SOME, clients=12)))
+    assert len(who(met)[0]) == 3
+
+
+@pytest.fixture
+def queried(monkeypatch):
+    """The partitions that were asked who they are, in that order."""
+    partitions, push = [], LocalGrid.push_messages
+
+    def noting(grid, messages):
+        messages = list(messages)
+        partitions.extend(
+            grid.nodes[message.metadata.dst_node_id]["partition-id"]
+            for message in messages
+            if message.metadata.message_type == "query"
+        )
+        return push(grid, messages)
+
+    monkeypatch.setattr(LocalGrid, "push_messages", noting)
+    return partitions
+
+
+def test_nobody_is_asked_who_is_not_selected_and_nobody_twice(run, metrics, queried):
+    folder = run(ASKED["fedproto"] | SELECTED | {"clients": 40, "fraction-train": 0.05}, clients=40)
+    selected = {partition for partitions in who(metrics(folder)) for partition in partitions}
+    assert 2 < len(selected) <= 8
+    assert sorted(queried) == sorted(selected)
+    assert {entry["partition"] for entry in RunFolder(folder).roster()} == selected
+
+
+@pytest.mark.parametrize("method", ["fedproto", "protosphere"])
+def test_a_resumed_run_goes_on_to_the_bit(run, metrics, cut, method):
+    settings = ASKED[method] | SELECTED | {"clients": 4, "fraction-train": 0.5}
+    whole = metrics(run(settings))
+    assert len({partition for partitions in who(whole) for partition in partitions}) > 2
+    cut(settings, "_aggregate", lambda strategy, number, replies: number == 3)
+    assert metrics(run(settings | {"resume": "latest"})) == whole
+
+
+def test_who_does_not_fit_in_is_left_out_and_the_others_go_on(run, metrics, monkeypatch):
+    settings = ASKED["fedproto"] | SELECTED
+    first, second = who(metrics(run(settings, clients=12)))[:2]
+    stranger = min({*second} - {*first})
+    pull = RosterOfSelected._pull_answers
+
+    def with_another_width(roster, grid):
+        return [
+            (node, replace(identity, feature_dim=3) if identity.partition == stranger else identity)
+            for node, identity in pull(roster, grid)
+        ]
+
+    monkeypatch.setattr(RosterOfSelected, "_pull_answers", with_another_width)
+    lines = metrics(run(settings, clients=12))
+    assert who(lines)[1] == sorted({*second} - {stranger})
+    assert any(f"client {stranger} is not taken in: it has features of width 3" in line for line in run.said)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"evaluate-clients": "all"}, '"all"; set it to "sampled"'),
+        ({"evaluate-clients": "sampled", "min-clients": 2}, "take `membership` and"),
+    ],
+)
+def test_what_meets_all_clients_is_refused(settings, words):
+    with pytest.raises(SettingError, match=words):
+        check(Settings, {"meet-clients": "selected", **settings})
+
+
+def test_over_a_network_it_is_refused():
+    roster = RosterOfSelected(check(Settings, {"meet-clients": "selected", "evaluate-clients": "sampled"}))
+    with pytest.raises(RosterError, match="simulations in one process"):
+        roster.gather(object())
