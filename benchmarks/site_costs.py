@@ -105,7 +105,7 @@ def page(results: dict[str, Any]) -> str:
         "kB (1,000 bytes) a client and round, the mean over all rounds, without an evaluation's figures. Payload is "
         "what the method sends; the wire has all of a message. Every site tells who it is besides: its model's name, "
         "classes and number of rows ([privacy](../privacy.md)). In a deployment the start of a process for each "
-        "message costs more than all of this ([costs](../results.md#what-a-round-costs-in-a-deployment)).",
+        "message costs more than all of this ([costs](../studies/deployment_round.md)).",
         "",
         "## How it was measured",
         "",
