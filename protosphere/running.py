@@ -108,9 +108,9 @@ def run(
             sites. Or arrays: (x, y), (x, y, x_test,
             y_test), or a mapping of these names with `classes`, `axes` and further columns (docs/data.md). Or a torch
             Dataset with a length, or (training, test) of them, whose items are a tensor, an array or an image of PIL's
-            and a whole number; each is read once, so that a random transform is drawn once. Clients get rows by the
+            and a whole number; each is read once, so that a random transform is drawn once. Clients get samples by the
             setting `partition`.
-        models: names with commas, a class, a function, a torch module, or a list of these, dealt to clients in turn; ""
+        models: names with commas, a class, a function, a torch module, or a list of these, given to clients in turn; ""
             for what fits the data.
         clients: how many are simulated; None for the setting `clients`, or 10.
         workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
