@@ -42,7 +42,7 @@ ANSWERED_BY = {
     "constants": ["headline", "classifier selected"],
 }
 # metrics of a comparison in a public encoder's space
-MODEL, OWN, SPACE = "classifier selected", "encoder-local selected", "encoder selected"
+MODEL, OWN = "classifier selected", "encoder-local selected"
 OWN_POOL, POOLED = "pool-local selected", "pool selected"
 Cell = dict[str, str]
 
@@ -198,23 +198,17 @@ def answer_table(answer: Answer) -> Iterator[str]:
 
 
 def exchange_table(answer: Answer) -> Iterator[str]:
-    """Of the baseline, which has all of these rules, a line a row: its parts, its pool, what the exchange gives on top
-    of the same without one, and how its pool stands to the best of its parts."""
+    """Of the baseline, a line a row: its private model, its pool without an exchange and with one, the difference."""
     base = answer.comparison.baseline_label
-    parts = {"private model": MODEL, "own discriminant": OWN, "shared discriminant": SPACE}
-    columns = [*parts, "pool, no exchange", "pool", "exchange adds", "less the best part"]
-    yield f"`{base}`: accuracy in %, and differences in points of it."
+    rules = {"private model": MODEL, "own discriminant": OWN, "pool, no exchange": OWN_POOL, "pool": POOLED}
+    yield f"`{base}`: accuracy in %, and what the exchange adds in points of it."
     yield ""
-    yield table_head("", *columns)
+    yield table_head("", *rules, "exchange adds")
     for row in answer.rows:
-        figures = {name: answer.of(row, base, name) for name in (*parts.values(), OWN_POOL, POOLED)}
-        if not figures[POOLED]:
-            continue
-        # the best part by its mean: whoever chooses a part for all seeds
-        best = max(parts.values(), key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
-        cells = [answer.mean(row, base, METRIC + name) for name in (*parts.values(), OWN_POOL, POOLED)]
-        gains = [interval(difference(figures[POOLED], figures[other])) for other in (OWN_POOL, best)]
-        yield table_row([row, *cells, *gains])
+        pooled, alone = answer.of(row, base, POOLED), answer.of(row, base, OWN_POOL)
+        if pooled:
+            means = [answer.mean(row, base, METRIC + rule) for rule in rules.values()]
+            yield table_row([row, *means, interval(difference(pooled, alone))])
 
 
 def bold(text: str, whether: bool) -> str:
