@@ -12,6 +12,7 @@ benchmarks/results/NAME.csv, and where each row was measured in NAME.json; rows 
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -168,7 +169,7 @@ def sources(answer: Answer) -> Iterator[str]:
         rows_of.setdefault((source["command"], source["commit"], source["machine"]), []).append(row)
     for (command, commit, machine), rows in rows_of.items():
         seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] in rows})
-        prefix = "" if rows == answer.rows else f"{'; '.join(rows)}: "
+        prefix = "" if rows == answer.rows else f"{'; '.join(map(shown, rows))}: "
         yield f"{prefix}`{command}`, commit {commit}, seeds {', '.join(map(str, seeds))}, {machine}."
 
 
@@ -184,7 +185,7 @@ def answer_table(answer: Answer) -> Iterator[str]:
         f"difference to it in points{note}."
     )
     yield ""
-    heads = [row if len(metrics) == 1 else f"{row}: `{metric}`" for row, metric in columns]
+    heads = [shown(row) if len(metrics) == 1 else f"{shown(row)}: `{metric}`" for row, metric in columns]
     yield table_head("method", *heads, "kB a round")
     for method in answer.methods:
         cells = [f"`{method}`"]
@@ -208,7 +209,12 @@ def exchange_table(answer: Answer) -> Iterator[str]:
         pooled, alone = answer.of(row, base, POOLED), answer.of(row, base, OWN_POOL)
         if pooled:
             means = [answer.mean(row, base, METRIC + rule) for rule in rules.values()]
-            yield table_row([row, *means, interval(difference(pooled, alone))])
+            yield table_row([shown(row), *means, interval(difference(pooled, alone))])
+
+
+def shown(row: str) -> str:
+    """The label of a row of the comparison: of some that were measured early it calls samples rows."""
+    return re.sub(r"\brows\b", "samples", row)
 
 
 def bold(text: str, whether: bool) -> str:
@@ -246,7 +252,7 @@ def picture(answer: Answer) -> str:
             axes.axvline(0, color=canvas.SOFT, linewidth=1)
             for place in range(len(metrics)):
                 draw_intervals(axes, answer, row, metrics, methods, place)
-            axes.set_title(row)
+            axes.set_title(shown(row))
             axes.set_xlabel("points")
         panels[0].set_yticks(range(len(methods)), methods)
         panels[0].invert_yaxis()
