@@ -12,6 +12,7 @@ benchmarks/results/NAME.csv, and where each row was measured in NAME.json; rows 
 import csv
 import itertools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.common import ROOT, described_parser, table_head, table_row, where
 from protosphere.comparison.figures import VALIDATION, spread
-from protosphere.comparison.paired import Difference, ahead, difference
+from protosphere.comparison.paired import Difference, difference
 from protosphere.comparison.plan import Comparison, read
 from protosphere.comparison.sweep import best_of, swept
 from protosphere.comparison.tables import accuracy
@@ -36,9 +37,13 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "answers"
 METRIC = "metric: "
 PANELS_ACROSS = 3
-SILENT = ("local", "frame")  # train alone, and towards targets that come from the seed
+# metrics of the page's table, where the file's first one does not answer the question
+ANSWERED_BY = {
+    "own_classes": ["classifier selected"],
+    "constants": ["headline", "classifier selected"],
+}
 # metrics of a comparison in a public encoder's space
-MODEL, OWN, SPACE = "classifier selected", "encoder-local selected", "encoder selected"
+MODEL, OWN = "classifier selected", "encoder-local selected"
 OWN_POOL, POOLED = "pool-local selected", "pool selected"
 Cell = dict[str, str]
 
@@ -113,15 +118,19 @@ class Answer:
         return {entry.label: entry.of for entry in self.comparison.methods if entry.of}
 
     def chosen(self, row: str) -> set[str]:
-        """The values with the highest accuracy on validation rows over the seeds, of each method that is swept."""
+        """The values with the highest accuracy on validation samples over the seeds, of each method that is swept."""
         spreads = {label: spread(list(self.column(row, label, VALIDATION).values())) for label in self.tried}
         groups = [[label for label in spreads if self.tried[label] == of] for of in dict.fromkeys(self.tried.values())]
         return {best_of({label: spreads[label] for label in group}, len(self.comparison.seeds)) for group in groups}
 
-    def kilobytes(self, row: str, method: str) -> str:
-        """Of payload a round, both ways and all clients, over the seeds."""
-        sizes = [int(cell["payload_bytes"]) / int(cell["rounds"]) for cell in self.cells_of(row, method)]
-        return f"{fmean(sizes) / 1e3:,.1f}" if sizes else "-"
+    def kilobytes(self, method: str) -> str:
+        """Of payload a round, both ways and all clients, over the seeds: the least and the most of all rows."""
+        means = []
+        for row in self.rows:
+            sizes = [int(cell["payload_bytes"]) / int(cell["rounds"]) for cell in self.cells_of(row, method)]
+            means += [fmean(sizes) / 1e3] if sizes else []
+        ends = dict.fromkeys(f"{end(means):,.1f}" for end in (min, max)) if means else {"-": None}
+        return " to ".join(ends)
 
 
 def read_cells(path: Path) -> list[Cell]:
@@ -131,95 +140,81 @@ def read_cells(path: Path) -> list[Cell]:
 
 
 def page(answer: Answer) -> str:
-    """The page, as Markdown."""
+    """The page, as Markdown: what the question needs, and where the rest is."""
     title, mark, rest = answer.question.partition("?")
     outcome, base = QUESTIONS / f"{answer.name}.md", answer.comparison.baseline_label
-    lines = [f"# {title}{mark}", "", rest.strip(), ""]
+    csv_file = f"benchmarks/results/{answer.name}.csv"
+    lines = [f"# {title}{mark}", ""]
+    lines += [rest.strip(), ""] if rest.strip() else []
     lines += [outcome.read_text("utf-8").strip(), ""] if outcome.exists() else []
-    lines += [f"![Differences to {base}, by method and row]({answer.name}.svg)", ""]
-    lines += [
-        f"*Difference to `{base}` in points of test accuracy, seed by seed: mean and 95 % interval "
-        "(Student's t). One panel a table.*",
-        "",
-    ]
-    if OWN_POOL in answer.metrics:
-        lines += ["## What the exchange adds", "", *exchange_table(answer), "", *space_table(answer), ""]
-    for row in answer.rows:
-        lines += [f"## {row}", "", *row_table(answer, row), "", *above_and_below(answer, row), ""]
-    sweep = (
-        " In the last column, bold: the values with the highest accuracy on validation rows, by the rule of the first "
-        "column, which is what a sweep chooses, none where a seed is missing; the test rows have no part in it."
-    )
+    lines += [*(exchange_table(answer) if OWN_POOL in answer.metrics else answer_table(answer)), ""]
+    lines += [f"![Differences to {base}, by method and data set]({answer.name}.svg)", ""]
+    lines += [f"*Every rule: points of test accuracy beside those of `{base}`, with 95 % intervals.*", ""]
     lines += [
         "## How it was measured",
         "",
-        f"{' '.join(sources(answer))} Every cell's figures are in "
-        f"`benchmarks/results/{answer.name}.csv`; this page and its picture are made of them by "
-        "`python -m benchmarks.answers`. The accuracy is that of the metric at the head of each column, mean ± sample "
-        "standard deviation over seeds in %; in brackets the 95 % interval of the difference to "
-        f"`{base}`, bold where it leaves zero out. Intervals are not corrected for the number of "
-        f"methods: of twenty that do nothing one is expected in bold.{sweep if answer.tried else ''}",
+        f"{' '.join(sources(answer))} By every rule and seed, with bytes: [{csv_file}](../../{csv_file}), of which "
+        "`python -m benchmarks.answers` makes this page. Mean ± sample standard deviation over seeds in %; in "
+        "brackets the 95 % interval of a difference seed by seed (Student's t), bold where it leaves zero out, not "
+        "corrected for the number of methods.",
     ]
     return "\n".join(lines) + "\n"
 
 
 def sources(answer: Answer) -> Iterator[str]:
     """A sentence for each command, with the rows that it gave where there are several."""
-    for source, group in itertools.groupby(answer.rows, lambda row: answer.measured[row]):
-        rows = list(group)
+    rows_of: dict[tuple[str, str, str], list[str]] = {}
+    for row in answer.rows:
+        source = answer.measured[row]
+        rows_of.setdefault((source["command"], source["commit"], source["machine"]), []).append(row)
+    for (command, commit, machine), rows in rows_of.items():
         seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] in rows})
-        prefix = "" if rows == answer.rows else f"{'; '.join(rows)}: "
-        place = f"commit {source['commit']}, seeds {', '.join(map(str, seeds))}, {source['machine']}"
-        yield f"{prefix}`{source['command']}`, {place}."
+        prefix = "" if rows == answer.rows else f"{'; '.join(map(shown, rows))}: "
+        yield f"{prefix}`{command}`, commit {commit}, seeds {', '.join(map(str, seeds))}, {machine}."
 
 
-def row_table(answer: Answer, row: str) -> Iterator[str]:
-    """Every method's accuracies, and how far they lie from the baseline's."""
-    base, tried, chosen = answer.comparison.baseline_label, answer.tried, answer.chosen(row)
-    columns = ["method", *(part for metric in answer.metrics for part in (metric, f"less `{base}`")), "kB a round"]
-    yield table_head(*columns, *(["validation rows"] if tried else []))
-    best = {metric: ahead({name: answer.of(row, name, metric) for name in answer.methods}) for metric in answer.metrics}
+def answer_table(answer: Answer) -> Iterator[str]:
+    """By the metrics that answer the question: the baseline's accuracy, and how far each method lies from it."""
+    base = answer.comparison.baseline_label
+    metrics = ANSWERED_BY.get(answer.name, answer.metrics[:1])
+    columns = list(itertools.product(answer.rows, metrics))
+    chosen = {row: answer.chosen(row) for row in answer.rows}
+    note = "; *chosen*: the value with the highest accuracy on validation samples" if answer.tried else ""
+    yield (
+        f"By {' and '.join(f'`{metric}`' for metric in metrics)}: accuracy of `{base}` in %, of the others the "
+        f"difference to it in points{note}."
+    )
+    yield ""
+    heads = [shown(row) if len(metrics) == 1 else f"{shown(row)}: `{metric}`" for row, metric in columns]
+    yield table_head("method", *heads, "kB a round")
     for method in answer.methods:
         cells = [f"`{method}`"]
-        for metric in answer.metrics:
-            cells.append(bold(answer.mean(row, method, METRIC + metric), method == best[metric]))
-            cells.append("" if method == base else interval(answer.against(row, method, metric)))
-        cells.append(answer.kilobytes(row, method))
-        if tried:
-            cells.append(bold(answer.mean(row, method, VALIDATION), method in chosen) if method in tried else "")
-        yield table_row(cells)
+        for row, metric in columns:
+            if method == base:
+                cells.append(answer.mean(row, method, METRIC + metric))
+                continue
+            mark = " *chosen*" if method in chosen[row] and metric == metrics[0] else ""
+            cells.append(interval(answer.against(row, method, metric)) + mark)
+        yield table_row([*cells, answer.kilobytes(method)])
 
 
 def exchange_table(answer: Answer) -> Iterator[str]:
-    """Of the baseline, which has all of these rules, a line a row: its parts, its pool, what the exchange gives on top
-    of the same without one, and how its pool stands to the best of its parts."""
+    """Of the baseline, a line a row: its private model, its pool without an exchange and with one, the difference."""
     base = answer.comparison.baseline_label
-    parts = {"private model": MODEL, "own discriminant": OWN, "shared discriminant": SPACE}
-    columns = [*parts, "pool, no exchange", "pool", "exchange adds", "less the best part"]
-    yield f"`{base}`: accuracy in %, and differences in points of it."
+    rules = {"private model": MODEL, "own discriminant": OWN, "pool, no exchange": OWN_POOL, "pool": POOLED}
+    yield f"`{base}`: accuracy in %, and what the exchange adds in points of it."
     yield ""
-    yield table_head("", *columns)
+    yield table_head("", *rules, "exchange adds")
     for row in answer.rows:
-        figures = {name: answer.of(row, base, name) for name in (*parts.values(), OWN_POOL, POOLED)}
-        if not figures[POOLED]:
-            continue
-        # the best part by its mean: whoever chooses a part for all seeds
-        best = max(parts.values(), key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
-        cells = [answer.mean(row, base, METRIC + name) for name in (*parts.values(), OWN_POOL, POOLED)]
-        gains = [interval(difference(figures[POOLED], figures[other])) for other in (OWN_POOL, best)]
-        yield table_row([row, *cells, *gains])
+        pooled, alone = answer.of(row, base, POOLED), answer.of(row, base, OWN_POOL)
+        if pooled:
+            means = [answer.mean(row, base, METRIC + rule) for rule in rules.values()]
+            yield table_row([shown(row), *means, interval(difference(pooled, alone))])
 
 
-def space_table(answer: Answer) -> Iterator[str]:
-    """The shared classifier of each method in the space, a line a row."""
-    methods = [method for method in answer.methods if any(answer.of(row, method, SPACE) for row in answer.rows)]
-    yield "The shared classifier alone (`encoder`), which knows classes that a client lacks, by method: accuracy in %."
-    yield ""
-    yield table_head("", *[f"`{method}`" for method in methods])
-    for row in answer.rows:
-        best = ahead({method: answer.of(row, method, SPACE) for method in methods})
-        cells = [bold(answer.mean(row, method, METRIC + SPACE), method == best) for method in methods]
-        yield table_row([row, *cells])
+def shown(row: str) -> str:
+    """The label of a row of the comparison: of some that were measured early it calls samples rows."""
+    return re.sub(r"\brows\b", "samples", row)
 
 
 def bold(text: str, whether: bool) -> str:
@@ -235,23 +230,6 @@ def interval(apart: Difference | None) -> str:
     if apart.low is None or apart.high is None:
         return mean
     return bold(f"{mean} [{100 * apart.low:+.1f}, {100 * apart.high:+.1f}]", apart.apart)
-
-
-def above_and_below(answer: Answer, row: str) -> Iterator[str]:
-    """Who is above and below the methods that send nothing."""
-    for base, metric in itertools.product([name for name in SILENT if name in answer.methods], answer.metrics):
-        differences = {name: answer.against(row, name, metric, base) for name in answer.methods if name != base}
-        known = {name: apart for name, apart in differences.items() if apart}
-        if not known:
-            continue
-        above, below = (
-            [f"`{name}`" for name, apart in known.items() if apart.apart and (apart.mean > 0) is up]
-            for up in (True, False)
-        )
-        yield (
-            f"- {metric}: significantly better than `{base}`: {', '.join(above) or 'none'}; worse: "
-            f"{', '.join(below) or 'none'}; no difference: {len(known) - len(above) - len(below)} of {len(known)}"
-        )
 
 
 def picture(answer: Answer) -> str:
@@ -274,7 +252,7 @@ def picture(answer: Answer) -> str:
             axes.axvline(0, color=canvas.SOFT, linewidth=1)
             for place in range(len(metrics)):
                 draw_intervals(axes, answer, row, metrics, methods, place)
-            axes.set_title(row)
+            axes.set_title(shown(row))
             axes.set_xlabel("points")
         panels[0].set_yticks(range(len(methods)), methods)
         panels[0].invert_yaxis()

@@ -89,7 +89,7 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# What does a site pay?",
         "",
-        "Seconds of its processor beside training alone, bytes, what the server learns of its rows. Cheapest first.",
+        "Seconds of its processor beside training alone, bytes, what the server learns of its samples. Cheapest first.",
         "",
         "| method | CPU, times `local` | payload up / down | wire up / down | the server learns |",
         "|---|---:|---:|---:|---|",
@@ -102,17 +102,16 @@ def page(results: dict[str, Any]) -> str:
         "",
         f"![Seconds beside local's, with the payload, by method]({NAME}.svg)",
         "",
-        "kB (1,000 bytes) a client and round, the mean over all rounds, without an evaluation's figures. Payload is "
-        "what the method sends; the wire has all of a message. Every site tells who it is besides: its model's name, "
-        "classes and number of rows ([privacy](../privacy.md)). In a deployment the start of a process for each "
-        "message costs more than all of this ([costs](../results.md#what-a-round-costs-in-a-deployment)).",
+        "kB (1,000 bytes) a client and round, the mean over all rounds: payload is what the method sends, the wire "
+        "has whole messages without an evaluation's figures. Every site also discloses its model's name, classes and "
+        "number of samples ([privacy](../privacy.md)). In a deployment the start of a process for each message costs "
+        "more than all of this ([a round](../studies/deployment_round.md)).",
         "",
         "## How it was measured",
         "",
         f"`python -m benchmarks.{NAME}`, commit {results['commit']}, {results['machine']}: {CLIENTS} clients, {task}, "
-        f"seed 0, every method's own defaults; seconds are the median of {results['repeats']} turns, each method's "
-        "beside `local`'s of the same turn. In one process, so that the server's work is among them. A method that "
-        "exchanges rarely or once has the mean of its few messages over all rounds.",
+        f"seed 0, defaults; seconds are the median of {results['repeats']} turns, each method's beside `local`'s of "
+        "the same turn, in one process, so that the server's work is among them.",
     ]
     return "\n".join(lines) + "\n"
 

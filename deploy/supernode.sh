@@ -14,21 +14,21 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --ca FILE              ca.crt of the federation
   --key FILE             this site's private key (deploy/credentials.py node), registered at the SuperLink
   --insecure             instead of --ca and --key: no TLS and no authentication, for a trial on one machine
-  --data FOLDER          this site's own rows, or one file of them (.npz, .csv, .parquet, .jsonl); without it, it takes its
+  --data FOLDER          this site's own samples, or one file of them (.npz, .csv, .parquet, .jsonl); without it, it takes its
                          share of the run's data set. Tables and arrays need a classes.txt in their folder: the classes,
                          one a line, the same at all sites
   --label-column NAME    which column of its tables has the classes, if it has no usual name; so do --text-column NAME
                          for the texts and --group-column NAME for what must stay together, a patient. No run can
                          name another
-  --model NAME           its architecture, no family; without it, the run's setting `models` deals one
+  --model NAME           its architecture, no family; without it, the run's setting `models` gives one
   --strategy FILE        the file of the method that runs here, where the run's is somebody's own; the same at all sites
   --device NAME          auto, cpu, cuda, mps, xpu or cuda:N; without it, the run's setting `device`
-  --domain NAME          what the domain of its rows is called, if accuracy is to be told by domain
+  --domain NAME          what the domain of its samples is called, if accuracy is to be told by domain
   --name NAME            what this site is called beside its number, in all that the server shows: at most 60 characters;
                          without it, its domain, or its number alone
   --shared-test FOLDER   where the shared test set of `ensemble-every` lies here
   --privacy              take part in runs with `privacy` alone
-  --privacy-epsilon E    the most that may ever be spent on this site's rows, with --privacy-delta D: without them it takes
+  --privacy-epsilon E    the most that may ever be spent on this site's samples, with --privacy-delta D: without them it takes
                          part in no release (docs/privacy.md); `protosphere privacy` prints what has been spent
   --encoder NAME where the run's public encoder lies here, as its setting names it; a file or folder by its
                          absolute path

@@ -54,7 +54,7 @@ def _class(kind: type) -> Iterator[str]:
         yield f"### `{kind.__name__}.{name}`"
         if isinstance(attribute, property):
             assert member.returns is not None
-            yield f"A property: `{_unquote(ast.unparse(member.returns))}`."
+            yield f"`{_unquote(ast.unparse(member.returns))}`"
         else:
             yield _signature(member, "")
         yield from _body(attribute.__doc__)

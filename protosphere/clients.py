@@ -30,10 +30,9 @@ class Predictions:
         rule: the prediction rule.
         labels: (n,) int64.
         names: n class names.
-        probabilities: (n, K) float64, rows that add up to 1; None by a rule that has none.
+        probabilities: (n, K) float64, each sample's add up to 1; None by a rule that has none.
         scores: (n, K) float64, higher is better; minus infinity for a class that the rule does not know.
-        unknown: (n,) bool: rows of a table with a category that no training row had. None of those that the model knows
-            stands for it; `unknown.sum()` is how many rows there are.
+        unknown: (n,) bool: samples of a table with a category that no training sample had; `unknown.sum()` is how many.
     """
 
     rule: str
@@ -45,7 +44,7 @@ class Predictions:
 
 
 class Client:
-    """A trained client: its private model, without the rows that it was trained on.
+    """A trained client: its private model, without the samples that it was trained on.
 
     Attributes:
         folder: PROTOSPHERE_HOME/clients/<run>/<partition>, which holds it.
@@ -67,7 +66,7 @@ class Client:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one input: (C, H, W) of images, (F,) of rows of numbers, (tokens,) of texts."""
+        """Of one input: (C, H, W) of images, (F,) of vectors of numbers, (tokens,) of texts."""
         return tuple(self._trained.transform.shape)
 
     @property
@@ -91,14 +90,14 @@ class Client:
         ((2,), (2, 6))
 
         Args:
-            x: rows as the data set stores them, before any scaling: (n, C, H, W) whole numbers of images, (n, F) or
+            x: samples as the data set stores them, before any scaling: (n, C, H, W) whole numbers of images, (n, F) or
                 other numbers; or files of images or of texts; or, for a model that reads texts, texts as `str` (a file
                 of them is a Path). Of a client that was trained on a table, a DataFrame with its columns.
             rule: "" for the client's own.
 
         Raises:
             SettingError: the rule is none that this client can apply, or its model takes other inputs.
-            DataError: rows of another shape, or a file that cannot be read.
+            DataError: samples of another shape, or a file that cannot be read.
         """
         chosen = self._trained.chosen(rule)
         rows, unknown = self._table(x) if self._is_table(x) else (self._inputs(x, chosen), ())
@@ -123,7 +122,7 @@ class Client:
         return bool(self._columns()) and isinstance(x, pd.DataFrame)
 
     def _table(self, x: pd.DataFrame) -> tuple[torch.Tensor, Collection[int]]:
-        """The rows of a table, and the numbers of those with a category that no training row had."""
+        """The rows of a table, and the numbers of those with a category that no training sample had."""
         try:
             table = pa.Table.from_pandas(x, preserve_index=False)
         except pa.ArrowException as error:

@@ -75,7 +75,7 @@ def compare(
     **more: Value,
 ) -> "Comparison":
     """Run every method on every data set and partition with every seed, each run in a process of its own, as
-    `protosphere compare` does. All methods of a row get the same rows of data, initial models and samples of clients.
+    `protosphere compare` does. All methods of a row get the same partition, initial models and client selection.
 
     >>> found = protosphere.compare(["local", {"strategy": "protonorm", "protonorm__gamma": 5}], ["spiral"], seeds=[0],
     ...                             clients=2, rounds=1, models="tiny_perceptron", spiral_points=50, quiet=True)
@@ -94,7 +94,7 @@ def compare(
         methods: names, or mappings of `strategy`, perhaps a `label`, and settings of that method, named as in `run`.
         datasets: names, ids or paths, or arrays as `run` takes them; or mappings of `dataset`, any of these, perhaps a
             `label`, and settings.
-        partitions: mappings of the settings that decide who holds which rows, perhaps with a `label`; none for the
+        partitions: mappings of the settings that decide who holds which samples, perhaps with a `label`; none for the
             settings' own.
         seeds: different whole numbers from 0 on.
         dataset: a single one, as `run` takes it, instead of `datasets`.
@@ -102,7 +102,7 @@ def compare(
             `final`, perhaps after a rule (`classifier last-5`); the first of several makes the curves.
         target: an accuracy in (0, 1] up to which bytes are counted.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
-        sweep: settings of methods, each with values to choose from on validation rows, in each row for itself.
+        sweep: settings of methods, each with values to choose from on validation samples, in each row for itself.
         vary: settings of methods, each with values that stand side by side, one setting at a time, for
             `Comparison.plot_varied`.
         equal_steps: scale the epochs of each method so that all take as many gradient steps a round.
@@ -235,7 +235,7 @@ class Comparison:
 
     def chosen(self) -> pd.DataFrame:
         """A row for each variant that a sweep tried: `row`, `method`, `variant`, `validation` (mean accuracy on
-        validation rows over the seeds), and whether it is `chosen`. Empty without a sweep.
+        validation samples over the seeds), and whether it is `chosen`. Empty without a sweep.
 
         >>> len(found.chosen())
         0

@@ -135,8 +135,8 @@ class Run:
         >>> bool(run.rounds["accuracy"].between(0, 1).all())
         True
 
-        Columns: `accuracy`, `std` and `worst` (test rows, by the run's rule: the mean over all rows, the standard
-        deviation over clients, the worst client), `validation`, `majority-class` (the floor); `accuracy/<rule>` and
+        Columns: `accuracy`, `std` and `worst` (test samples, by the run's rule: the mean over all samples, the standard
+        deviation over clients, the worst client), `validation`, `majority-class` (the baseline); `accuracy/<rule>` and
         `validation/<rule>` by every rule, and `all-classes/<rule>` and `ensemble` where they are asked for;
         `clients_asked`, `clients_valid` and `clients_dropped` (how many); `loss` and its parts `loss/<part>`,
         `gradient_ratio`, `target_norm`, `prototype_norm` (means over clients), `server/<figure>`; `payload_up`,
@@ -240,7 +240,8 @@ class Run:
         return Report(write_report(self.folder, self._trust))
 
     def plot_accuracy(self) -> "Drawing":
-        """Test accuracy over rounds by the run's rule: mean, spread and worst client, the floor, the selected round.
+        """Test accuracy over rounds by the run's rule: mean, spread and worst client, the majority-class
+        baseline, the selected round.
 
         >>> run.plot_accuracy().axes[0].get_xlabel()
         'round'
@@ -269,7 +270,7 @@ class Run:
         """The accuracy of single clients over rounds, twenty of them; or of all in one.
 
         Args:
-            order: `worst` first, or those with the fewest rows, `size`; `together` for all in one.
+            order: `worst` first, or those with the fewest samples, `size`; `together` for all in one.
         """
         if order not in ORDERS:
             raise SettingError(f"order is {shown(order)}, but it is {' or '.join(ORDERS)}.")
@@ -281,7 +282,7 @@ class Run:
         return self._drawing(make)
 
     def plot_confusion(self, whose: str = "all clients") -> "Drawing":
-        """What test rows were taken for in the last evaluation, by class; the setting `confusion` asks for it.
+        """What test samples were taken for in the last evaluation, by class; the setting `confusion` asks for it.
 
         Args:
             whose: of all clients, or of those of the architecture of this name.
@@ -297,7 +298,7 @@ class Run:
         return self._drawing(make)
 
     def plot_partition(self) -> "Drawing":
-        """How many rows of each class each client holds."""
+        """How many samples of each class each client holds."""
         results = self._results
         return self._drawing(lambda: partition_map(holdings(results), results.name_list))
 

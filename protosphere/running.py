@@ -87,11 +87,9 @@ def run(
     ['object:Net', 'tiny']
 
     Objects are of this process. Where clients have processes of their own (`workers`, `compare`, a run over Flower or
-    Ray), put them into a file and name that, as in `models="./mine.py:Net"`; what a module that can be imported holds
-    is named by that, and goes everywhere. A run of objects is resumed, and a client's model opened, in a process that
-    was given the same objects.
+    Ray), name a file, as in `models="./mine.py:Net"`. A run of objects is resumed in a process with the same objects.
 
-    Whoever is told of rounds can end the run, which then is evaluated as if it had been asked for so many:
+    `on_round` can end the run:
 
     >>> def twice(figures):
     ...     return figures["round"] < 2
@@ -104,27 +102,21 @@ def run(
         strategy: the method: a name, `./file.py`, or `package.module:NAME`; "" for the setting's default. Or a
             `Method` of protosphere.strategies.contract; or a subclass of its `ServerHalf` or `Objective`, which takes
             the other half from FedProto.
-        dataset: a name, a hub id, or a path; a list of them are domains of one task, of tables
-            sites. Or arrays: (x, y), (x, y, x_test,
-            y_test), or a mapping of these names with `classes`, `axes` and further columns (docs/data.md). Or a torch
-            Dataset with a length, or (training, test) of them, whose items are a tensor, an array or an image of PIL's
-            and a whole number; each is read once, so that a random transform is drawn once. Clients get rows by the
-            setting `partition`.
-        models: names with commas, a class, a function, a torch module, or a list of these, dealt to clients in turn; ""
+        dataset: a name, a hub id, or a path; a list of them are domains of one task, of tables sites. Or arrays:
+            (x, y), (x, y, x_test, y_test), or a mapping of these names with `classes`, `axes` and further columns
+            (docs/data.md). Or a torch Dataset with a length, or (training, test) of them; each item is read once.
+        models: names with commas, a class, a function, a torch module, or a list of these, given to clients in turn; ""
             for what fits the data.
         clients: how many are simulated; None for the setting `clients`, or 10.
         workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
         engine: `loop` trains one client after the other, `cohort` those of one architecture together, by one worker.
         preset: settings of a paper's experiment, by the name of a preset.
         resume: go on with a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
-        trust: with `resume`: whether code that the folder names may be run, though this PROTOSPHERE_HOME has not run it
-            itself.
-        on_round: called after every round, when its checkpoint is written, with figures by the names of the columns of
-            `Run.rounds`, and `of_round`: the accuracies are those of the models that the round before left. Returning
-            False ends the run. What is not measured in a round is missing, or not a number.
+        trust: with `resume`: whether code that the folder names may be run, though this PROTOSPHERE_HOME has not.
+        on_round: called after every round with figures by the names of the columns of `Run.rounds`, and `of_round`: the
+            accuracies are those of the models that the round before left. Returning False ends the run.
         quiet: no progress, and no warnings either. Without it a terminal or a notebook shows a bar; elsewhere the
-            logger `protosphere-progress` has a line a round, and one with the outcome, which go to stderr where
-            `logging` was not told of another place.
+            logger `protosphere-progress` has a line a round.
         settings: more settings, by their names.
         more: settings as keywords, above those.
 

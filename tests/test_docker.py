@@ -280,3 +280,13 @@ def test_a_good_run_passes_the_check_and_no_other(
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == code
     assert said in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_a_site_has_a_name_where_a_variable_gives_one(site: str) -> None:
+    arguments = SERVICES[site]["command"]
+    variable = arguments[arguments.index("--name") + 1]
+    assert variable == f"${{{site.upper().replace('-', '_')}_NAME:-}}"
+    # without one the script is told an empty name, which is none
+    script = (ROOT / "deploy" / "supernode.sh").read_text()
+    assert '[ -z "$name" ] || say name "$name"' in script

@@ -63,7 +63,7 @@ def test_the_site_has_every_page_and_no_broken_link(tmp_path: Path) -> None:
 
 
 def test_every_linked_file_exists() -> None:
-    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     for page in pages:
         for link in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"

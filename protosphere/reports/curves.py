@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from protosphere.core.client_names import client_word
 from protosphere.core.text import cut_apart
 from protosphere.reports import canvas
 from protosphere.reports.canvas import COLOURS, SOFT
@@ -147,13 +148,15 @@ def _draw_together(
     """A curve for each client, over the mean of all."""
     mean = [(of_round, 100 * share) for of_round, share in results.figure("accuracy").items()]
     percents = {p: [(of_round, 100 * share) for of_round, share in curves[p]] for p in order}
+    names = results.client_names
+    words = [client_word(partition, names) for partition in order]
     is_few = len(order) <= MOST_NAMED
     with canvas.figure((canvas.WHOLE[0], 4.4)) as drawn:
         axes = drawn.add_subplot()
         axes.plot(*zip(*mean, strict=True), color=SOFT, linewidth=5, alpha=0.35, label="mean of all samples")
-        for place, partition in enumerate(order):
+        for place, (partition, word) in enumerate(zip(order, cut_apart(words, 30), strict=True)):
             look: Any = {"color": COLOURS[place % len(COLOURS)], "linewidth": 1.2 if is_few else 0.7}
-            label = f"client {partition}" if is_few else None
+            label = word if is_few else None
             marker = "o" if len(percents[partition]) == 1 else ""
             axes.plot(*zip(*percents[partition], strict=True), label=label, alpha=0.7, marker=marker, **look)
         axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(-3, 103))
@@ -163,13 +166,19 @@ def _draw_together(
         svg = canvas.svg(drawn)
     lines = [
         Line("mean of all samples", mean, SOFT, width=5),
-        *(Line(f"client {p}", percents[p], COLOURS[i % len(COLOURS)], width=1.2) for i, p in enumerate(order)),
+        *(
+            Line(word, percents[partition], COLOURS[place % len(COLOURS)], width=1.2)
+            for place, (partition, word) in enumerate(zip(order, words, strict=True))
+        ),
     ]
     ends = [percents[partition][-1][1] for partition in order]
     alt = f"Test accuracy of {len(order)} clients over rounds; at the end from {min(ends):.0f} to {max(ends):.0f} %."
     caption = f"Test accuracy by {results.rule} of each of the {len(order)} clients. Broad: the mean over all samples."
-    table: list[list[object]] = [[p, of_round, value] for p in order for of_round, value in percents[p]]
-    numbers: list[list[object]] = [["client", "round", "accuracy (%)"], *table]
+    table: list[list[Any]] = [[p, of_round, value] for p in order for of_round, value in percents[p]]
+    heads = ["client", "round", "accuracy (%)"]
+    if names:
+        heads, table = [*heads, "name"], [[p, *cells, names.get(p)] for p, *cells in table]
+    numbers = [heads, *table]
     chart = Chart("round", "test accuracy (%)", lines, whole=True)
     return Picture(FILES[name], svg, alt, caption, wide=True, numbers=numbers, charts=[chart])
 

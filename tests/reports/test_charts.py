@@ -222,3 +222,15 @@ def test_a_name_ends_no_script_and_what_is_not_finite_is_left_out():
     # of a scale of orders there is no place for 0
     (chart,) = json.loads(as_json([Chart("x", "y", [Line("a", [(0, 1), (1, 1)])], log="x")]))
     assert chart["lines"][0]["x"] == [1]
+
+
+def test_the_chart_of_all_clients_calls_them_by_their_names(tmp_path):
+    folder = fabricate(tmp_path / "run", clients=3, name="Clinic")
+    lines = charts_of(write_report(folder))["clients-together"][0]["lines"]
+    names = {f"client {p} (Clinic {p + 1})" for p in range(3)}
+    assert {line["name"] for line in lines} == names | {"mean of all samples"}
+    picture = (folder / "pictures" / "clients-together.svg").read_text()
+    assert all(name in picture for name in names)
+    table = (folder / "pictures" / "clients-together.csv").read_text().splitlines()
+    assert table[0].endswith(",name")
+    assert {line.rpartition(",")[2] for line in table[1:]} == {"Clinic 1", "Clinic 2", "Clinic 3"}
