@@ -5,7 +5,6 @@
     python -m benchmarks.costs bare-loop --mnist PATH
     python -m benchmarks.costs many-clients --clients 200 1000 10000 --engines loop cohort
     python -m benchmarks.costs registered --clients 1000 100000   # of which 100 train a round
-    python -m benchmarks.costs superlink      # what an idle node costs the SuperLink's database
     python -m benchmarks.costs overhead       # a client-round besides training and evaluation, in process and over Ray
     python -m benchmarks.costs overhead --clients 200 \\
         -c 'dataset="spiral" partition="iid" spiral-points=20000 models="tiny_perceptron"'
@@ -30,8 +29,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
@@ -71,7 +69,6 @@ MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10'
 SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
 ARMS, ARM_POINTS = 6, 20_000  # of the spiral
 SELECTED = 100  # clients a round, of those that are registered
-HEARTBEAT, IDLE_CALLS = 30.0, 500
 BARE_CLIENTS = 50  # of many, whose steps are taken alone
 ENGINES = {"loop": LocalGrid, "cohort": CohortGrid}
 EMPTY_PROJECT = """
@@ -259,36 +256,6 @@ def run_of_selected(clients: int, rounds: int) -> tuple[float, float, float]:
     return ends[0], median(after - before for before, after in pairwise(ends)), peak
 
 
-def superlink(options: argparse.Namespace) -> None:
-    """Print what the calls of an idle node cost the SuperLink's database, without the network."""
-    from flwr.server.superlink.linkstate import LinkStateFactory
-    from flwr.supercore.object_store.object_store_factory import ObjectStoreFactory
-    from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
-
-    print(table_head("nodes", "CPU ms of a heartbeat", "CPU ms of a pull that finds nothing"))
-    for nodes in options.clients or (1000, 10_000):
-        rows = []
-        for _ in range(options.repeats):
-            with tempfile.TemporaryDirectory() as folder:
-                database = f"{folder}/state.db"
-                state = LinkStateFactory(database, NoOpFederationManager(), ObjectStoreFactory(database)).state()
-                ids = [state.create_node("owner", "owner", os.urandom(32), HEARTBEAT) for _ in range(nodes)]
-                calls = (
-                    partial(state.acknowledge_node_heartbeat, heartbeat_interval=HEARTBEAT),
-                    partial(state.get_message_ins, limit=1),
-                )
-                rows.append([cpu_ms(call, ids[:IDLE_CALLS]) for call in calls])
-        print(table_row([f"{nodes:,}", *(f"{median(column):.2f}" for column in zip(*rows, strict=True))]), flush=True)
-
-
-def cpu_ms(call: Callable[..., Any], nodes: Sequence[int]) -> float:
-    """Milliseconds of the processor a call."""
-    began = time.process_time()
-    for node in nodes:
-        call(node)
-    return 1e3 * (time.process_time() - began) / len(nodes)
-
-
 def overhead(options: argparse.Namespace) -> None:
     """Print the medians of what a client-round costs besides training and evaluation."""
     clients, workers = (options.clients or [10])[0], os.cpu_count() or 1
@@ -343,7 +310,7 @@ def main() -> None:
     """Print one of the figures."""
     parser = described_parser(__doc__)
     figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients, "overhead": overhead}
-    figures |= {"registered": registered, "superlink": superlink}
+    figures["registered"] = registered
     parser.add_argument("figure", choices=figures)
     parser.add_argument("--repeats", type=int, default=5, help="of which medians are printed")
     parser.add_argument(

@@ -77,6 +77,7 @@ CHOICES = {
     "keep-prototypes": ("some", "all"),
     "wire-dtype": ("float32", "float16", "bfloat16", "int8"),
     "evaluate-clients": ("all", "sampled"),
+    "meet-clients": ("all", "selected"),
     "precision": ("float32", "bf16"),
     "privacy": ("none", "release"),
     "client-weights": ("samples", "equal"),
@@ -99,6 +100,7 @@ FLAGS = {
 }
 # of a setting that means nothing alone
 NEEDS = {"privacy-measure": {"privacy": "release"}, "forget-after": {"min-clients": 1}}
+NEEDS["meet-clients"] = {"evaluate-clients": "sampled"}
 EITHER = {"mlflow"}  # a flag or a place
 
 
