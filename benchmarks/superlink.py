@@ -2,8 +2,8 @@
 
     python -m benchmarks.superlink
 
-A SuperNode that has nothing to do asks for work every 3 s and sends a heartbeat about every 30 s. The measured calls are
-Flower's own, below its public API: what is measured is Flower.
+A SuperNode that has nothing to do asks for work every 3 s and sends a heartbeat about every 30 s. The measured calls
+are Flower's own, below its public API: what is measured is Flower.
 """
 
 import os

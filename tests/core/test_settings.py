@@ -100,7 +100,7 @@ FLAGS = {
 }
 # of a setting that means nothing alone
 NEEDS = {"privacy-measure": {"privacy": "release"}, "forget-after": {"min-clients": 1}}
-NEEDS["meet-clients"] = {"evaluate-clients": "sampled"}
+
 EITHER = {"mlflow"}  # a flag or a place
 
 
@@ -165,6 +165,7 @@ def test_a_choice_is_one_of_its_words_to_the_letter(name):
             "way-shot": {"split": "official"},
             "table": {"partition-table": "/t.csv"},
             "column": {"partition-column": "ward"},
+            "selected": {"evaluate-clients": "sampled"},
         }.get(value, {})
         assert held(name, value, needed) == value
     first = CHOICES[name][0]
