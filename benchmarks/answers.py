@@ -6,20 +6,24 @@
 
 A question is a comparison file, benchmarks/questions/NAME.toml, whose first comment is the question; NAME.md beside it
 says in words what came out, and goes into the page as it stands. `keep` leaves every cell's figures in
-benchmarks/results/NAME.csv, and where each row was measured in NAME.json; rows that FOLDER lacks stay as they are.
+benchmarks/results/NAME.csv, and where each row was measured in NAME.json, with a digest of what the file says of it;
+rows and methods that FOLDER lacks stay as they are. No page is made where a file has changed since its rows were
+measured.
 """
 
 import csv
+import hashlib
 import itertools
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import ROOT, described_parser, table_head, table_row, where
 from protosphere.comparison.figures import VALIDATION, spread
@@ -36,6 +40,8 @@ QUESTIONS = ROOT / "benchmarks" / "questions"
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "answers"
 METRIC = "metric: "
+PROTOCOL = "protocol"  # digest of what a row was measured by; missing where the file at that commit was another
+OTHERS = "(the others)"
 PANELS_ACROSS = 3
 # metrics of the page's table, where the file's first one does not answer the question
 ANSWERED_BY = {
@@ -76,6 +82,27 @@ class Answer:
         """Where and how each row: command, commit, machine."""
         sources: dict[str, dict[str, str]] = json.loads((RESULTS / f"{self.name}.json").read_text("utf-8"))
         return sources
+
+    def protocol(self, row: str) -> str:
+        """A digest of what the comparison's file says of a row: the settings, the data set's own, and those of the
+        methods that were measured."""
+        file = tomllib.loads((QUESTIONS / f"{self.name}.toml").read_text("utf-8"))
+        labels = {cell["method"] for cell in self.cells if cell["row"] == row}
+        labels |= {self.tried[label] for label in labels & self.tried.keys()}
+        methods = [method for method in file["methods"] if _label(method, "strategy") in labels]
+        datasets = [dataset for dataset in file.get("datasets", []) if _label(dataset, "dataset") == row]
+        content = json.dumps([file.get("settings"), datasets, methods], sort_keys=True)
+        return hashlib.sha256(content.encode()).hexdigest()[:12]
+
+    def refuse_other_protocols(self) -> None:
+        """Stop where the comparison's file has changed since a row was measured."""
+        for row in self.rows:
+            protocol = self.measured[row].get(PROTOCOL, "")
+            if protocol and protocol != self.protocol(row):
+                raise SystemExit(
+                    f"{QUESTIONS / self.name}.toml is not what {row!r} was measured by at commit "
+                    f"{self.measured[row]['commit']}: measure that row anew, or put the file back."
+                )
 
     @property
     def rows(self) -> list[str]:
@@ -133,6 +160,11 @@ class Answer:
         return " to ".join(ends)
 
 
+def _label(entry: str | dict[str, Any], name: str) -> str:
+    """Of a method or a data set in a comparison's file."""
+    return entry if isinstance(entry, str) else str(entry.get("label") or entry[name])
+
+
 def read_cells(path: Path) -> list[Cell]:
     """The lines of a CSV."""
     with path.open(newline="", encoding="utf-8") as file:
@@ -166,7 +198,8 @@ def sources(answer: Answer) -> Iterator[str]:
     rows_of: dict[tuple[str, str, str], list[str]] = {}
     for row in answer.rows:
         source = answer.measured[row]
-        rows_of.setdefault((source["command"], source["commit"], source["machine"]), []).append(row)
+        doubt = "" if PROTOCOL in source else ", at which the comparison's file was not today's"
+        rows_of.setdefault((source["command"], source["commit"] + doubt, source["machine"]), []).append(row)
     for (command, commit, machine), rows in rows_of.items():
         seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] in rows})
         prefix = "" if rows == answer.rows else f"{'; '.join(map(shown, rows))}: "
@@ -287,7 +320,7 @@ def draw_intervals(
 
 def keep(name: str, folder: Path, command: str, commit: str) -> None:
     """A comparison's figures, and where they were measured, under benchmarks/results. A row that is not finished is
-    left out: its methods would not have the same seeds."""
+    left out: its methods would not have the same seeds. Of a row's methods that FOLDER lacks the figures stay."""
     cells = read_cells(folder / "table.csv")
     unfinished = {cell["row"] for cell in cells if cell["status"] != "completed"}
     cells = [cell for cell in cells if cell["row"] not in unfinished]
@@ -295,20 +328,33 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
         raise SystemExit(f"{folder} has no finished row; protosphere compare --resume {folder} goes on with it.")
     RESULTS.mkdir(exist_ok=True)
     answer, exists = Answer(name), (RESULTS / f"{name}.csv").exists()
-    new_rows = {cell["row"] for cell in cells}
-    cells += [cell for cell in answer.cells if cell["row"] not in new_rows] if exists else []
+    methods_by_row: dict[str, set[str]] = {}
+    for cell in cells:
+        methods_by_row.setdefault(cell["row"], set()).add(cell["method"])
+    old_cells = answer.cells if exists else []
+    old_cells = [cell for cell in old_cells if cell["method"] not in methods_by_row.get(cell["row"], ())]
+    cells += old_cells
     order = [row.label for row in answer.comparison.rows]
     if strange := sorted({cell["row"] for cell in cells}.difference(order)):
         raise SystemExit(f"{QUESTIONS / name}.toml has no row {', '.join(strange)}; its rows are {', '.join(order)}.")
-    cells.sort(key=lambda cell: order.index(cell["row"]))
-    source = {"command": command, "commit": commit, "machine": where().partition(", ")[2]}
-    measured = (answer.measured if exists else {}) | dict.fromkeys(new_rows, source)
+    methods = [method.label for method in answer.comparison.methods]
+    cells.sort(key=lambda cell: (order.index(cell["row"]), methods.index(cell["method"])))
+    measured = answer.measured if exists else {}
+    for row, row_methods in methods_by_row.items():
+        row_commit = commit
+        if any(cell["row"] == row for cell in old_cells):
+            _, _, old_commit = measured[row]["commit"].removesuffix(OTHERS).rpartition(" and ")
+            row_commit = f"{commit} ({', '.join(sorted(row_methods))}) and {old_commit.strip()} {OTHERS}"
+        measured[row] = {"command": command, "commit": row_commit, "machine": where().partition(", ")[2]}
     with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         # where a run lay on that machine is no figure
         columns = [column for column in dict.fromkeys(itertools.chain(*cells)) if column != "run"]
         writer = csv.DictWriter(file, columns, lineterminator="\n", extrasaction="ignore")
         writer.writeheader()
         writer.writerows(cells)
+    new_answer = Answer(name)
+    for row in methods_by_row:
+        measured[row][PROTOCOL] = new_answer.protocol(row)
     measured = {row: measured[row] for row in order if row in measured}
     (RESULTS / f"{name}.json").write_text(json.dumps(measured, indent=1) + "\n", "utf-8")
 
@@ -331,6 +377,7 @@ def main() -> None:
         keep(options.name, options.folder, options.command, options.commit)
     PAGES.mkdir(exist_ok=True)
     for answer in answers():
+        answer.refuse_other_protocols()
         (PAGES / f"{answer.name}.md").write_text(page(answer), "utf-8")
         (PAGES / f"{answer.name}.svg").write_text(picture(answer), "utf-8")
         print(PAGES / f"{answer.name}.md")

@@ -38,6 +38,8 @@ def answer(tmp_path, monkeypatch):
             for seed, value in enumerate(values):
                 writer.writerow(["digits", method, method, seed, "completed", value, "", 4000 * seed, 2])
         writer.writerow(["digits", "protonorm", "protonorm", 3, "missing", *[""] * 4])
+    about[answers.PROTOCOL] = Answer("better").protocol("digits")
+    (tmp_path / "better.json").write_text(json.dumps({"digits": about}))
     return Answer("better")
 
 
@@ -75,6 +77,49 @@ def test_a_row_that_is_kept_later_stands_beside_the_others_and_says_where_it_was
     before = told.replace("commit def", "commit fed")
     answers.keep("better", folder, "protosphere compare better.toml --datasets usps", "fed")
     assert page(Answer("better")) == before
+
+
+def test_methods_that_are_measured_anew_stand_beside_the_others_of_their_row(answer, tmp_path):
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    with (folder / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEAD)
+        for seed in range(3):
+            writer.writerow(["digits", "protonorm", "protonorm", seed, "completed", 0.9, "", 0, 2])
+    for commit in ("def", "fed"):
+        answers.keep("better", folder, "protosphere compare better.toml", commit)
+    both = Answer("better")
+    assert both.of("digits", "local", "headline") == dict(enumerate(FIGURES["local"]))
+    assert both.of("digits", "protonorm", "headline") == dict.fromkeys(range(3), 0.9)
+    assert both.measured["digits"]["commit"] == "fed (protonorm) and abc (the others)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_same"),
+    [
+        ('metric = ["headline"', 'metric = ["headline", "pool final"', True),
+        ('"protonorm"]', '"protonorm", "gfpl"]', True),  # nobody has measured it
+        ('["digits"]', '["digits"]\n[settings]\nrounds = 5', False),
+        ('"protonorm"]', '{label = "protonorm", strategy = "protonorm", protonorm.gamma = 2}]', False),
+    ],
+)
+def test_no_page_is_made_where_the_file_is_not_what_was_measured(answer, tmp_path, before, after, is_same):
+    answer.refuse_other_protocols()
+    assert before in QUESTION
+    (tmp_path / "better.toml").write_text(QUESTION.replace(before, after))
+    if is_same:
+        Answer("better").refuse_other_protocols()
+        return
+    with pytest.raises(SystemExit, match="is not what 'digits' was measured by at commit abc"):
+        Answer("better").refuse_other_protocols()
+
+
+def test_a_page_says_where_the_file_was_another_when_it_was_measured(answer, tmp_path):
+    measured = json.loads((tmp_path / "better.json").read_text())
+    del measured["digits"][answers.PROTOCOL]
+    (tmp_path / "better.json").write_text(json.dumps(measured))
+    assert "commit abc, at which the comparison's file was not today's, seeds" in page(Answer("better"))
 
 
 def test_its_picture_has_each_method_but_the_baseline(answer):
