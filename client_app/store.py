@@ -348,7 +348,7 @@ class Store:
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
+            with replacing(path, may_wait=True) as temporary:
                 write(temporary)
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error

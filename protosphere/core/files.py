@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Literal
@@ -23,6 +24,7 @@ from protosphere.core.errors import DataError, public
 
 LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it is read
 LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text
+SYNCS_AT_ONCE = 16
 LARGEST_RECORD = 2**31  # bytes of a file of words that this program wrote, such as metrics.jsonl
 
 
@@ -39,9 +41,58 @@ def sync(path: Path) -> None:
         os.close(place)
 
 
+class Unsettled:
+    """Files that are to be on the disk together, later: a simulation's clients need not wait each for its own, as long
+    as theirs are there before the checkpoint that counts on them.
+
+    Attributes:
+        paths: those that are not settled yet; None where each is at once.
+    """
+
+    def __init__(self) -> None:
+        self.paths: set[Path] | None = None
+
+    @contextmanager
+    def wait(self) -> Iterator[None]:
+        """Inside, files may wait for `settle`; at the end it is called."""
+        self.paths = set()
+        try:
+            yield
+            self.settle()
+        finally:
+            self.paths = None
+
+    def settle(self) -> None:
+        """See all that wait to the disk, side by side: a disk takes many at once in the time of a few.
+
+        Raises:
+            OSError: one cannot be written.
+        """
+        if not self.paths:
+            return
+        paths, self.paths = self.paths, set()
+        # by now another may have taken its place, or none
+        paths = {path for path in paths if path.exists()}
+        with ThreadPoolExecutor(SYNCS_AT_ONCE) as threads:
+            list(threads.map(sync, paths))
+            list(threads.map(_sync_folder, {path.parent for path in paths}))
+
+
+unsettled = Unsettled()
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):
+        # not every file system can
+        sync(folder)
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
     """A temporary file beside `path` that takes its place when it is whole and on the disk, and goes when it is not.
+
+    Args:
+        may_wait: it need not be on the disk before `unsettled.settle`, where files wait for that.
 
     Raises:
         OSError: it cannot be written; what was there before is left as it was.
@@ -52,12 +103,14 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
+        if may_wait and unsettled.paths is not None:
+            os.replace(temporary, path)
+            unsettled.paths.add(path)
+            return
         # a power cut may keep the new name and lose the pages
         sync(temporary)
         os.replace(temporary, path)
-        with suppress(OSError):
-            # not every file system can
-            sync(path.parent)
+        _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from flwr.serverapp import Grid
 from protosphere.client_app.app import app as client_app
 from protosphere.client_app.client import Client
 from protosphere.client_app.site import simulate
+from protosphere.core.files import unsettled
 from protosphere.core.flower import (
     APP_RAISED,
     NODE_UNAVAILABLE,
@@ -183,7 +185,8 @@ def run_in_process(
     nodes: list[NodeConfig] = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
     grid = grid_of(config, nodes, workers)
     try:
-        with said(show):
+        # clients that answer in this process keep their states beside the server's checkpoint
+        with said(show), unsettled.wait() if workers == 1 else nullcontext():
             return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), opened, on_round)
     finally:
         grid.close()

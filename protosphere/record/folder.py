@@ -25,6 +25,7 @@ from protosphere.core.files import (
     read_whole,
     replacing,
     sealed,
+    unsettled,
     write_tensors,
 )
 from protosphere.core.home import MARK, mark, stores
@@ -352,8 +353,11 @@ class RunFolder:
                     path.unlink(missing_ok=True)
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
-        """The server's state after a round: tensors, and a JSON value beside them."""
+        """The server's state after a round: tensors, and a JSON value beside them. It counts on what clients of this
+        process have kept, which is on the disk before it."""
         metadata = {"run": self.name, "meta": json.dumps(meta, allow_nan=False)}
+        with _writing_to(self.path):
+            unsettled.settle()
         with self._replacing("checkpoint.safetensors") as temporary:
             write_tensors(temporary, tensors, metadata)
 

@@ -8,7 +8,16 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from protosphere.core.files import FORM, FORM_NUMBER, NAME, DamagedError, read_tensors, replacing, write_tensors
+from protosphere.core.files import (
+    FORM,
+    FORM_NUMBER,
+    NAME,
+    DamagedError,
+    read_tensors,
+    replacing,
+    unsettled,
+    write_tensors,
+)
 
 TENSORS = {
     "weights": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
@@ -133,6 +142,42 @@ def test_a_file_and_its_name_are_on_the_disk_before_it_counts(tmp_path, monkeypa
     (written, before), (folder, after) = calls
     assert written.endswith(".tmp")
     assert (before, folder, after) == (False, tmp_path.name, True)
+
+
+def test_files_that_may_wait_are_on_the_disk_together_when_they_are_settled(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("protosphere.core.files.sync", lambda path: synced.append(path.name))
+
+    def write(name, **how):
+        with replacing(tmp_path / name, **how) as temporary:
+            temporary.write_text(name)
+
+    write("alone", may_wait=True)
+    assert len(synced) == 2, "nobody settles it later"
+    with unsettled.wait():
+        for name in ("a", "b", "gone", "a"):
+            write(name, may_wait=True)
+        (tmp_path / "gone").unlink()
+        assert len(synced) == 2
+        write("now")
+        unsettled.settle()
+        assert sorted(synced[4:-1]) == ["a", "b"]
+        assert synced[-1] == tmp_path.name, "names after what they stand for"
+        write("c", may_wait=True)
+    assert synced[-2:] == ["c", tmp_path.name]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_checkpoint_is_written_when_what_it_counts_on_is_on_the_disk(run, monkeypatch, workers):
+    """With workers of their own processes each client sees to it itself."""
+    events = []
+    monkeypatch.setattr("protosphere.core.files.sync", lambda path: events.append(path.name))
+    run({"rounds": 2}, clients=2, workers=workers)
+    ends = [place for place, name in enumerate(events) if name.startswith(".checkpoint")]
+    assert len(ends) == 2
+    for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False), 1):
+        states = [name for name in events[begin:end] if name == f"round-{number:06d}.safetensors"]
+        assert len(states) == (2 if workers == 1 else 0)
 
 
 def test_what_is_not_on_the_disk_does_not_take_the_place_of_what_was(tmp_path, monkeypatch):
