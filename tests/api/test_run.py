@@ -390,7 +390,7 @@ import protosphere
 
 if __name__ == "__main__":
     run = protosphere.run("fedproto", "spiral", clients=3, rounds=2, workers=2, models="tiny_perceptron",
-                          spiral_points=60, device="cpu", quiet=True)
+                          spiral_points=60, device="cpu", quiet=True, report=False)
     import data
     print(run.folder, data.NAME)
 """
