@@ -5,7 +5,6 @@ and as the server took it. A new method of the registry is a row by itself.
 """
 
 import functools
-import shutil
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,7 @@ from protosphere.wire.specs import Spherical
 from tests.payloads import lone
 from tests.strategies.needs import ASKED
 from tests.strategies.sets import same
-from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, watched, without_time
+from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, copy_run, put_back, start, watched, without_time
 
 OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 SERVER = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
@@ -87,24 +86,12 @@ def whole(row):
 
     def aggregate(self, server_round, replies):
         if server_round == ROUNDS:
-            copy_run(self.folder.path, CUT)
+            copy_run(self.folder.path, "cut")
         return inner(self, server_round, replies)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PrototypeStrategy, "_aggregate", aggregate)
         return watched(WHOLE | of_one(row) | ROWS[row], Seen())
-
-
-CUT, ENDED = "cut", "ended"  # where copies of runs lie, beside their homes' own
-
-
-def copy_run(folder, place):
-    """A run's folder and its clients' in `place`, below the home; instead of what is there."""
-    home, copy = folder.parents[1], folder.parents[1] / place
-    for part in (f"results/{folder.name}", f"clients/{folder.name}"):
-        shutil.rmtree(copy / part, ignore_errors=True)
-        shutil.copytree(home / part, copy / part)
-    return copy / "results" / folder.name
 
 
 def of_one(row):
@@ -289,12 +276,9 @@ def test_cut_in_a_round_and_resumed_by_other_workers_is_as_never_cut_to_the_bit(
     """Each worker finds what another has left."""
     seen, settings = whole(row), WHOLE | of_one(row) | ROWS[row]
     folder = seen.folder
-    ended = copy_run(folder, ENDED)
-    for part in (f"results/{folder.name}", f"clients/{folder.name}"):
-        shutil.rmtree(folder.parents[1] / part)
-        shutil.copytree(folder.parents[1] / CUT / part, folder.parents[1] / part)
+    ended = copy_run(folder, "ended")
+    put_back(folder, "cut")
     assert len(RunFolder(folder).lines()) == ROUNDS - 1
-    client_module._states.clear()
     resumed = start(settings | {"resume": str(folder)}, workers=2, grid=Warm)
     assert resumed == folder
     assert without_time(resumed) == without_time(ended)

@@ -11,9 +11,10 @@ from protosphere.record.folder import RunFolder
 from protosphere.reports.report import write_report
 from protosphere.server_app.features.membership import Change, read_changes
 from protosphere.server_app.roster import RosterError
+from protosphere.server_app.rounds import PrototypeStrategy
 from protosphere.strategies import METHODS
 from tests.strategies.needs import ASKED, NEEDS
-from tests.strategies.watched import SMALL
+from tests.strategies.watched import SMALL, copy_run, put_back
 
 # The lowest partition comes late, so that who names a group after it would rename it.
 CHANGES = ["3,0,joins", "3,2,leaves", "5,2,joins"]
@@ -51,14 +52,24 @@ def trained(line):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_goes_on_with_who_is_there_and_resumes_to_the_bit(run, metrics, cut, changes, method):
+def test_every_method_goes_on_with_who_is_there_and_resumes_to_the_bit(run, metrics, monkeypatch, changes, method):
     settings = of(method, lambda: changes(SOON)) | FEW.get(method, {}) | {"rounds": 3}
-    lines = metrics(run(settings))
+    inner = PrototypeStrategy._aggregate
+
+    def aggregate(self, number, replies):
+        if number == 3:
+            copy_run(self.folder.path, "cut")
+        return inner(self, number, replies)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrototypeStrategy, "_aggregate", aggregate)
+        folder = run(settings)
+    lines = metrics(folder)
     assert {line["round"]: trained(line) for line in lines[:-1]} == SOON_THERE
     assert not any(line["problems"] for line in lines), [line["problems"] for line in lines]
-    cut(settings, "_aggregate", lambda strategy, number, replies: number == 3)
-    resumed = run(settings | {"resume": "latest"})
-    assert metrics(resumed) == lines
+    put_back(folder, "cut")
+    assert len(metrics(folder)) == 2
+    assert metrics(run(settings | {"resume": str(folder)})) == lines
 
 
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("round,client,change\n4,1,leaves\n")])
