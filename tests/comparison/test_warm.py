@@ -76,7 +76,8 @@ def test_runs_after_one_that_was_killed_broke_or_leaked_are_those_of_processes_o
     method = f'{{ label = "deadly", strategy = "{tmp_path}/deadly.py" }}'
     (tmp_path / "deadly.toml").write_text(
         f'title = "deadly"\nseeds = [1, 2, 3, 4]\nmethods = [{method}]\n'
-        '[settings]\nclients = 2\nrounds = 2\nmax-samples = 200\n[[datasets]]\ndataset = "digits"\n'
+        '[settings]\nclients = 2\nrounds = 2\nmax-samples = 200\nmodels = "tiny_perceptron"\n'
+        '[[datasets]]\ndataset = "digits"\n'
     )
     folder, done = compare(tmp_path / "warm", str(tmp_path / "deadly.toml"), "--jobs", "1")
     assert done.returncode == 1
