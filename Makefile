@@ -65,11 +65,15 @@ deploy-demo: $(if $(FLOWER),$(OTHER)/.ready,$(READY))
 docker-demo:
 	@PYTHON='$(PYTHON)' SETTINGS='$(SETTINGS)' FLOWER='$(FLOWER)' deploy/docker/demo.sh
 
-# a file's tests stay together: they share what takes long to make
+# a file's tests stay together: they share what takes long to make. The longest files are first, or one worker would wait
+# for the other at the end
+LONG := $(addprefix tests/,strategies/test_contract.py server_app/features/test_membership.py client_app/test_cohort.py \
+	comparison/test_warm.py serving/test_export.py comparison/test_text_run.py test_one_name.py launch/test_guardian.py)
+TESTS = $(LONG) $(filter-out $(LONG),$(sort $(shell find tests -name 'test_*.py')))
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --durations 30
+	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30
 
-# two files at a time, for most of them wait; the longest first, or one worker would wait for the other at the end
+# two files at a time, for most of them wait
 LONGEST := $(addprefix tests/integration/test_,flwr_run.py deployment.py gate.py)
 INTEGRATION = $(LONGEST) $(filter-out $(LONGEST),$(shell grep -rl --include='*.py' 'pytest.mark.integration' tests))
 integration: $(READY)

@@ -2,16 +2,15 @@
 
 import os
 import signal
-import subprocess
-import sys
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 import torch
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
+from typer.testing import CliRunner
 
+from deploy import credentials
 from protosphere.core import errors
 from protosphere.core.client_names import NAMELESS, use_client_names
 from protosphere.launch import grid as local_grid
@@ -96,9 +95,6 @@ def no_report(monkeypatch):
     monkeypatch.setattr(app, "leave_report", lambda folder: None)
 
 
-CREDENTIALS = Path(local_grid.__file__).resolve().parents[2] / "deploy" / "credentials.py"
-
-
 @pytest.fixture
 def certified(tmp_path):
     """certified(begin, end, host): a folder with an authority and a SuperLink's certificate, valid between so many days
@@ -107,7 +103,8 @@ def certified(tmp_path):
     def make(begin, end, host="127.0.0.1"):
         folder = tmp_path / f"certified{len(list(tmp_path.glob('certified*')))}"
         for command in (("authority", folder), ("superlink", folder, host)):
-            subprocess.run([sys.executable, CREDENTIALS, *command], check=True, capture_output=True)
+            done = CliRunner().invoke(credentials.app, [str(word) for word in command])
+            assert done.exit_code == 0, done.output
         old = x509.load_pem_x509_certificate((folder / "superlink.crt").read_bytes())
         key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
         names = x509.SubjectAlternativeName(

@@ -78,12 +78,12 @@ def test_a_script_beside_such_packages_imports_both(somebodys, order):
 @pytest.mark.parametrize("kind", ["wheel", "editable"])
 def test_installed_too(somebodys, pythons, kind):
     python = pythons[kind]
-    for order in ORDERS:
-        (somebodys / "mine.py").write_text(order + USE)
-        ran = run(python, "mine.py", cwd=somebodys)
-        assert ran.returncode == 0, ran.stderr
-        of = python.parents[1] if kind == "wheel" else ROOT
-        assert Path(ran.stdout.strip()).is_relative_to(of)
+    # one order each: both are tried above
+    (somebodys / "mine.py").write_text(ORDERS[kind == "wheel"] + USE)
+    ran = run(python, "mine.py", cwd=somebodys)
+    assert ran.returncode == 0, ran.stderr
+    of = python.parents[1] if kind == "wheel" else ROOT
+    assert Path(ran.stdout.strip()).is_relative_to(of)
     said = run(python, "-m", "protosphere", "--version", cwd=somebodys)
     assert (said.returncode, said.stderr) == (0, "")
     # what pip makes the command of

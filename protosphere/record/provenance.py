@@ -29,6 +29,7 @@ PATIENCE = 5.0  # seconds for git
 NOT_A_COMMAND = ("flwr", "flower", "ray", "ipykernel", "default_worker")
 
 
+@lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
     """Of this program, of Python, and of the packages that figures depend on."""
     return {

@@ -111,7 +111,8 @@ class Membership(Feature):
                 self._let_go(partition, number)
         if not self._roster.nodes:
             log.warning("warning: round %d: no client is left; the run goes on when one comes", number)
-        if {*self._roster.nodes} != before:
+        # the roster of a run that was cut in this round has who came in it already
+        if {*self._roster.nodes} != before or any(partition in self._roster.nodes for partition in joining):
             self._since = number
             self.folder.write_roster(self._roster.as_json())
 

@@ -46,6 +46,8 @@ def test_a_run_has_a_page_and_every_picture_as_a_file_and_nothing_in_them_points
     found = outline(folder)
     assert [bool(each["alt"]) for each in found.named("img")] == [True] * len(every)
     assert "protonorm on digits" in found.text
+    # nobody came or went
+    assert "takes part" not in found.text
     assert folder.name in found.text
     assert not list(folder.glob(".*tmp"))
     addresses = [each[name] for _, each in found.elements for name in ("src", "href") if name in each]

@@ -29,7 +29,7 @@ from protosphere.wire.specs import Spherical
 from tests.payloads import lone
 from tests.strategies.needs import ASKED
 from tests.strategies.sets import same
-from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, start, watched, without_time
+from tests.strategies.watched import CLASSES, CLIENTS, DIM, Seen, Warm, copy_run, put_back, start, watched, without_time
 
 OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 SERVER = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
@@ -80,8 +80,18 @@ def home(tmp_path_factory, decoded_cache):
 
 @functools.cache
 def whole(row):
-    """The run of a row, once for all properties."""
-    return watched(WHOLE | of_one(row) | ROWS[row], Seen())
+    """The run of a row, once for all properties; and beside it what is on the disk when the clients of its last round
+    have trained, as where the server is killed then."""
+    inner = PrototypeStrategy._aggregate
+
+    def aggregate(self, server_round, replies):
+        if server_round == ROUNDS:
+            copy_run(self.folder.path, "cut")
+        return inner(self, server_round, replies)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrototypeStrategy, "_aggregate", aggregate)
+        return watched(WHOLE | of_one(row) | ROWS[row], Seen())
 
 
 def of_one(row):
@@ -252,10 +262,6 @@ def workers():
     Warm.spare.clear()
 
 
-class CutError(RuntimeError):
-    """Stands for whatever ends a process in the middle of a round."""
-
-
 def left_by(folder):
     """Every tensor that the server and the clients of a run end with, to the bit."""
     found = RunFolder(folder).load_checkpoint()[0]
@@ -267,25 +273,16 @@ def left_by(folder):
 # who is weighed by class counts keeps nothing else
 @pytest.mark.parametrize("row", [row for row in ROWS if row in METHODS or not COUNTED.items() <= ROWS[row].items()])
 def test_cut_in_a_round_and_resumed_by_other_workers_is_as_never_cut_to_the_bit(row):
-    """The clients of the last round have trained when the server ends; each worker finds what another has left."""
-    seen, settings, folders = whole(row), WHOLE | of_one(row) | ROWS[row], []
-    inner = PrototypeStrategy._aggregate
-
-    def cut(self, server_round, replies):
-        folders.append(self.folder.path)
-        if server_round == ROUNDS:
-            raise CutError
-        return inner(self, server_round, replies)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PrototypeStrategy, "_aggregate", cut)
-        with pytest.raises(CutError):
-            start(settings)
-    client_module._states.clear()
-    resumed = start(settings | {"resume": str(folders[-1])}, workers=2, grid=Warm)
-    assert resumed == folders[-1] != seen.folder
-    assert without_time(resumed) == seen.lines()
-    assert left_by(resumed) == left_by(seen.folder)
+    """Each worker finds what another has left."""
+    seen, settings = whole(row), WHOLE | of_one(row) | ROWS[row]
+    folder = seen.folder
+    ended = copy_run(folder, "ended")
+    put_back(folder, "cut")
+    assert len(RunFolder(folder).lines()) == ROUNDS - 1
+    resumed = start(settings | {"resume": str(folder)}, workers=2, grid=Warm)
+    assert resumed == folder
+    assert without_time(resumed) == without_time(ended)
+    assert left_by(resumed) == left_by(ended)
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if not METHOD_OF[row].objective.of_prototypes])

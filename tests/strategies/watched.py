@@ -1,10 +1,12 @@
 """A tiny run with an ear on the wire and on both halves behind it: what the contract's properties are read from."""
 
+import shutil
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
 
+from protosphere.client_app import client as client_module
 from protosphere.client_app.client import Client
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder
@@ -43,6 +45,24 @@ class Seen:
 
 def without_time(folder):
     return [{name: value for name, value in line.items() if name != "time"} for line in RunFolder(folder).lines()]
+
+
+def copy_run(folder, name):
+    """A copy of a run's folder, and of its clients', below its home; such as what is on the disk where a server is
+    killed."""
+    home, copy = folder.parents[1], folder.parents[1] / name
+    for part in (f"results/{folder.name}", f"clients/{folder.name}"):
+        shutil.rmtree(copy / part, ignore_errors=True)
+        shutil.copytree(home / part, copy / part)
+    return copy / "results" / folder.name
+
+
+def put_back(folder, name):
+    """The copy in the place of the run, of which this process remembers nothing."""
+    for part in (f"results/{folder.name}", f"clients/{folder.name}"):
+        shutil.rmtree(folder.parents[1] / part)
+        shutil.copytree(folder.parents[1] / name / part, folder.parents[1] / part)
+    client_module._states.clear()
 
 
 def watched(settings, seen, grid=LocalGrid):
