@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import ROOT, described_parser, table_head, table_row, where
 from protosphere.comparison.figures import VALIDATION, spread
-from protosphere.comparison.paired import Difference, difference
+from protosphere.comparison.paired import Difference, ahead, difference
 from protosphere.comparison.plan import Comparison, read
 from protosphere.comparison.sweep import best_of, swept
 from protosphere.comparison.tables import accuracy
@@ -49,7 +49,7 @@ ANSWERED_BY = {
     "constants": ["headline", "classifier selected"],
 }
 # metrics of a comparison in a public encoder's space
-MODEL, OWN = "classifier selected", "encoder-local selected"
+MODEL, OWN, SPACE = "classifier selected", "encoder-local selected", "encoder selected"
 OWN_POOL, POOLED = "pool-local selected", "pool selected"
 Cell = dict[str, str]
 
@@ -179,7 +179,8 @@ def page(answer: Answer) -> str:
     lines = [f"# {title}{mark}", ""]
     lines += [rest.strip(), ""] if rest.strip() else []
     lines += [outcome.read_text("utf-8").strip(), ""] if outcome.exists() else []
-    lines += [*(exchange_table(answer) if OWN_POOL in answer.metrics else answer_table(answer)), ""]
+    table = TABLES.get(answer.name, answer_table)
+    lines += [*table(answer), ""]
     lines += [f"![Differences to {base}, by method and data set]({answer.name}.svg)", ""]
     lines += [f"*Every rule: points of test accuracy beside those of `{base}`, with 95 % intervals.*", ""]
     lines += [
@@ -232,17 +233,57 @@ def answer_table(answer: Answer) -> Iterator[str]:
 
 
 def exchange_table(answer: Answer) -> Iterator[str]:
-    """Of the baseline, a line a row: its private model, its pool without an exchange and with one, the difference."""
+    """Of the baseline, which has all of these rules, a line a row: its parts, its pool, what the exchange gives on top
+    of the same without one, and how its pool stands to the best of its parts."""
     base = answer.comparison.baseline_label
-    rules = {"private model": MODEL, "own discriminant": OWN, "pool, no exchange": OWN_POOL, "pool": POOLED}
-    yield f"`{base}`: accuracy in %, and what the exchange adds in points of it."
+    parts = {"private model": MODEL, "own discriminant": OWN, "shared discriminant": SPACE}
+    columns = [*parts, "pool, no exchange", "pool", "exchange adds", "less the best part"]
+    yield f"`{base}`: accuracy in %, and differences in points of it."
     yield ""
-    yield table_head("", *rules, "exchange adds")
+    yield table_head("", *columns)
     for row in answer.rows:
-        pooled, alone = answer.of(row, base, POOLED), answer.of(row, base, OWN_POOL)
-        if pooled:
-            means = [answer.mean(row, base, METRIC + rule) for rule in rules.values()]
-            yield table_row([shown(row), *means, interval(difference(pooled, alone))])
+        figures = {name: answer.of(row, base, name) for name in (*parts.values(), OWN_POOL, POOLED)}
+        if not figures[POOLED]:
+            continue
+        # the best part by its mean: whoever chooses a part for all seeds
+        best = max(parts.values(), key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
+        cells = [answer.mean(row, base, METRIC + name) for name in (*parts.values(), OWN_POOL, POOLED)]
+        gains = [interval(difference(figures[POOLED], figures[other])) for other in (OWN_POOL, best)]
+        yield table_row([shown(row), *cells, *gains])
+    family = [method for method in answer.methods if any(answer.of(row, method, SPACE) for row in answer.rows)]
+    yield ""
+    yield "The shared classifier alone (`encoder`), which knows classes that a client lacks, by method: accuracy in %."
+    yield ""
+    yield table_head("", *[f"`{method}`" for method in family])
+    for row in answer.rows:
+        best_method = ahead({method: answer.of(row, method, SPACE) for method in family})
+        cells = [bold(answer.mean(row, method, METRIC + SPACE), method == best_method) for method in family]
+        yield table_row([shown(row), *cells])
+
+
+def tables_by_rule(answer: Answer) -> Iterator[str]:
+    """A table a row of the comparison: each method's accuracy by every rule, and its bytes."""
+    for row in answer.rows:
+        yield f"**{shown(row)}**, accuracy in %; bold what is ahead of all others by the same rule."
+        yield ""
+        yield table_head(
+            "method", *[f"`{metric.removesuffix(' selected')}`" for metric in answer.metrics], "kB a round"
+        )
+        methods = [method for method in answer.methods if answer.cells_of(row, method)]
+        leaders = {
+            metric: ahead({method: answer.of(row, method, metric) for method in methods}) for metric in answer.metrics
+        }
+        for method in methods:
+            means = {metric: answer.mean(row, method, METRIC + metric) for metric in answer.metrics}
+            cells = [bold(mean, method == leaders[metric]) for metric, mean in means.items()]
+            yield table_row([f"`{method}`", *cells, answer.kilobytes(method)])
+        majority = answer.mean(row, methods[0], "majority-class")
+        yield ""
+        yield f"Always answering a client's majority class: {majority}."
+        yield ""
+
+
+TABLES: dict[str, Callable[[Answer], Iterator[str]]] = {"shared_space": exchange_table, "methods": tables_by_rule}
 
 
 def shown(row: str) -> str:

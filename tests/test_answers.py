@@ -11,7 +11,7 @@ from benchmarks.answers import Answer, page, picture
 from protosphere.comparison.paired import difference
 
 HEAD = ["row", "method", "strategy", "seed", "status", "metric: headline", "metric: classifier final"]
-HEAD += ["payload_bytes", "rounds"]
+HEAD += ["majority-class", "payload_bytes", "rounds"]
 QUESTION = """# Is it better? Two methods, nothing tuned.
 seeds = [0, 1, 2]
 metric = ["headline", "classifier final"]
@@ -36,8 +36,8 @@ def answer(tmp_path, monkeypatch):
         writer.writerow(HEAD)
         for method, values in FIGURES.items():
             for seed, value in enumerate(values):
-                writer.writerow(["digits", method, method, seed, "completed", value, "", 4000 * seed, 2])
-        writer.writerow(["digits", "protonorm", "protonorm", 3, "missing", *[""] * 4])
+                writer.writerow(["digits", method, method, seed, "completed", value, "", 0.2, 4000 * seed, 2])
+        writer.writerow(["digits", "protonorm", "protonorm", 3, "missing", *[""] * 5])
     about[answers.PROTOCOL] = Answer("better").protocol("digits")
     (tmp_path / "better.json").write_text(json.dumps({"digits": about}))
     return Answer("better")
@@ -64,7 +64,7 @@ def test_a_row_that_is_kept_later_stands_beside_the_others_and_says_where_it_was
         writer.writerow([*HEAD, "seconds", "run"])
         for method, values in FIGURES.items():
             for seed, value in enumerate(values):
-                writer.writerow(["usps", method, method, seed, "completed", value, "", 0, 2, 7, "runs/one"])
+                writer.writerow(["usps", method, method, seed, "completed", value, "", 0.2, 0, 2, 7, "runs/one"])
     answers.keep("better", folder, "protosphere compare better.toml --datasets usps", "def")
     both = Answer("better")
     assert both.rows == ["usps", "digits"]
@@ -86,7 +86,7 @@ def test_methods_that_are_measured_anew_stand_beside_the_others_of_their_row(ans
         writer = csv.writer(file)
         writer.writerow(HEAD)
         for seed in range(3):
-            writer.writerow(["digits", "protonorm", "protonorm", seed, "completed", 0.9, "", 0, 2])
+            writer.writerow(["digits", "protonorm", "protonorm", seed, "completed", 0.9, "", 0.2, 0, 2])
     for commit in ("def", "fed"):
         answers.keep("better", folder, "protosphere compare better.toml", commit)
     both = Answer("better")
@@ -138,7 +138,7 @@ def test_of_a_sweep_every_value_is_a_line_and_the_chosen_one_is_by_validation_sa
         writer.writerow([*HEAD, "validation"])
         for method, (tested, held_out) in figures.items():
             for seed in range(3):
-                writer.writerow(["digits", method, "", seed, "completed", tested, "", 0, 2, held_out])
+                writer.writerow(["digits", method, "", seed, "completed", tested, "", 0.2, 0, 2, held_out])
     assert answer.chosen("digits") == {"protonorm, gamma = 3"}
     table = [line.split("|") for line in page(answer).splitlines() if line.startswith("| `")]
     figures_of = {line[1].strip(): line[2].strip() for line in table}
@@ -147,27 +147,39 @@ def test_of_a_sweep_every_value_is_a_line_and_the_chosen_one_is_by_validation_sa
     assert figures_of["`local`"] == "50.00 ± 0.00"
 
 
-def test_what_the_exchange_adds_is_the_pool_less_the_same_without_one(tmp_path, monkeypatch):
+def test_what_the_exchange_adds_is_the_pool_less_the_same_without_one_and_less_its_best_part(tmp_path, monkeypatch):
     monkeypatch.setattr(answers, "QUESTIONS", tmp_path)
     monkeypatch.setattr(answers, "RESULTS", tmp_path)
-    rules = [answers.MODEL, answers.OWN, answers.OWN_POOL, answers.POOLED]
+    rules = [answers.MODEL, answers.OWN, answers.OWN_POOL, answers.SPACE, answers.POOLED]
     metrics = ", ".join(f'"{rule}"' for rule in rules)
     (tmp_path / "space.toml").write_text(
         f'# Does it add?\nseeds = [0, 1]\nmetric = [{metrics}]\nbaseline = "protosphere"\n'
         'methods = ["protosphere", "fedncm"]\ndatasets = ["digits"]\n'
     )
     (tmp_path / "space.json").write_text(json.dumps({"digits": {"command": "c", "commit": "abc", "machine": "m"}}))
-    figures = {"protosphere": [(0.5, 0.7, 0.72, 0.85), (0.6, 0.6, 0.62, 0.75)]}
-    figures["fedncm"] = [("", "", "", ""), ("", "", "", "")]
+    figures = {"protosphere": [(0.5, 0.7, 0.72, 0.8, 0.85), (0.6, 0.6, 0.62, 0.7, 0.75)]}
+    figures["fedncm"] = [("", "", "", 0.5, ""), ("", "", "", 0.4, "")]
     with (tmp_path / "space.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*HEAD[:5], *(f"metric: {rule}" for rule in rules), *HEAD[-2:]])
         for method, values in figures.items():
             for seed, row in enumerate(values):
                 writer.writerow(["digits", method, method, seed, "completed", *row, 4000, 2])
+    monkeypatch.setitem(answers.TABLES, "space", answers.exchange_table)
     text = page(Answer("space"))
-    # 13 points more than without the exchange, on both seeds
-    assert "| digits | 55.00 ± 7.07 | 65.00 ± 7.07 | 67.00 ± 7.07 | 80.00 ± 7.07 | **+13.0 [+13.0, +13.0]** |\n" in text
+    assert "| digits | 55.00 ± 7.07 | 65.00 ± 7.07 | 75.00 ± 7.07 | 67.00 ± 7.07 | 80.00 ± 7.07 |" in text
+    # 13 points more than without the exchange and 5 more than the shared discriminant, on both seeds
+    assert "**+13.0 [+13.0, +13.0]** | **+5.0 [+5.0, +5.0]** |" in text
+    assert "| digits | **75.00 ± 7.07** | 45.00 ± 7.07 |" in text
+
+
+def test_a_table_by_rule_has_each_method_and_marks_what_is_ahead(answer, monkeypatch):
+    monkeypatch.setitem(answers.TABLES, "better", answers.tables_by_rule)
+    text = page(answer)
+    assert "| method | `headline` | `classifier final` | kB a round |" in text
+    assert "| `local` | 60.00 ± 10.00 | - | 2.0 |" in text
+    assert "| `protonorm` | **70.33 ± 10.50** | - | 2.0 |" in text
+    assert "majority class: 20.00 ± 0.00." in text
 
 
 @pytest.mark.parametrize("name", [each.name for each in answers.answers()])
