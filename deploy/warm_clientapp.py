@@ -35,7 +35,7 @@ from contextlib import suppress
 from importlib.machinery import ModuleSpec
 from importlib.metadata import entry_points
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from warm_stub import BEGAN, CODE, NAME, user_at, with_short_path
 
@@ -48,6 +48,7 @@ LONGEST_SHEBANG = 127  # bytes, of older kernels
 SHEBANG_OPTIONS = " -IS"  # nothing but Python's own library: a stub is to cost nothing
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 SIGNAL_WITH_PARENT, SET_NAME = 1, 15  # of prctl
+COLD = "each message takes a process from its start"
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -61,7 +62,7 @@ def start(state: str, program: str, command: Sequence[str]) -> None:
     try:
         folder = start_server(state, program)
     except OSError as error:
-        print(f"deploy/warm_clientapp.py: each message takes a process from its start: {error}", file=sys.stderr)
+        print(f"deploy/warm_clientapp.py: {COLD}: {error}", file=sys.stderr)
     else:
         environment["PATH"] = os.pathsep.join(filter(None, (folder, environment["PATH"])))
     os.execvpe(command[0], command, environment)
@@ -184,10 +185,17 @@ class Loaded(NamedTuple):
 
 
 def load() -> Loaded:
-    """Import Flower's program, and put on a shelf what a client needs besides."""
+    """Import Flower's program, and put on a shelf what a client needs besides.
+
+    Raises:
+        ImportError: Flower has no such program here.
+    """
     before = dict(os.environ)
     gc.disable()
-    (program,) = entry_points(group="console_scripts", name=NAME)
+    programs = entry_points(group="console_scripts", name=NAME)
+    if len(programs) != 1:
+        raise ImportError(f"Flower is installed {len(programs)} times")
+    (program,) = programs
     program.load()
     kept = {name.partition(".")[0] for name in sys.modules}
     for library in LIBRARIES:
@@ -357,7 +365,7 @@ class Server:
 def serve(folder: str, listener: socket.socket, life: int) -> list[str]:
     """Be the server; in a message's process, its command line."""
 
-    def end(*_: object) -> None:
+    def end(*_: object) -> NoReturn:
         shutil.rmtree(folder, ignore_errors=True)
         # to take apart what was loaded would take seconds
         os._exit(0)

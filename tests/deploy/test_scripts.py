@@ -361,6 +361,9 @@ def test_flowers_program_for_messages_is_a_warm_one_unless_it_is_told_not_to(scr
     program = tmp_path / "programs" / "flwr-clientapp"
     program.write_text(f"#!{sys.executable}\n")
     program.chmod(0o755)
+    flower = tmp_path / f"flower-{GRPC}" / f"flwr-{GRPC}.dist-info"
+    flower.mkdir(parents=True)
+    (flower / "entry_points.txt").write_text("[console_scripts]\nflwr-clientapp = flwr.supernode.cli:flwr_clientapp\n")
     own = ("--insecure", "--state", tmp_path / "state")
     code, said, told = script("supernode.sh", *NODE, *own)
     first = Path(told["environment"]["PATH"].split(os.pathsep)[0])
