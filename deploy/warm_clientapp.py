@@ -40,7 +40,7 @@ from typing import Any, NamedTuple, NoReturn
 from warm_stub import BEGAN, CODE, NAME, user_at, with_short_path
 
 # what a client loads of others
-LIBRARIES = ("torch", "safetensors.torch", "filelock", "threadpoolctl", "PIL.Image")
+LIBRARIES = ("torch", "safetensors.torch", "scipy.linalg", "httpcore", "filelock", "threadpoolctl", "PIL.Image")
 # what Python, the linker and libraries read when they are loaded begins so
 READ_AT_LOAD = (b"PYTHON", b"LD_", b"MALLOC_", b"GOMP_", b"OMP_", b"KMP_", b"MKL_", b"OPENBLAS_", b"TORCH", b"PYTORCH_")
 GRACE = 2.0  # seconds that messages have to end when their SuperNode is gone
