@@ -239,9 +239,10 @@ class Server:
 
     Args:
         life: a pipe that closes when the SuperNode is gone.
+        handlers: of signals that end the server, as a new process has them.
     """
 
-    def __init__(self, listener: socket.socket, life: int):
+    def __init__(self, listener: socket.socket, life: int, handlers: Mapping[int, Any]):
         self._listener = listener
         self._life = life
         self._connections: dict[int, socket.socket] = {}
@@ -250,8 +251,9 @@ class Server:
         self._wake, self._alarm = os.pipe()
         for end in (self._wake, self._alarm):
             os.set_blocking(end, False)
+        self._handlers = handlers
         # the messages that there are come to an end
-        for number in ENDING:
+        for number in handlers:
             signal.signal(number, self._close)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(self._alarm)
@@ -331,6 +333,8 @@ class Server:
         libc.prctl(SET_NAME, NAME.encode())
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
         self._selector.close()
         for connection in (self._listener, *self._connections.values()):
             connection.close()
@@ -370,23 +374,26 @@ def serve(folder: str, listener: socket.socket, life: int) -> list[str]:
         # to take apart what was loaded would take seconds
         os._exit(0)
 
-    handlers = {number: signal.signal(number, end) for number in ENDING}
+    # what nohup ignores stays ignored
+    handlers = {n: was for n in ENDING if (was := signal.getsignal(n)) is not signal.SIG_IGN}
+    for number in handlers:
+        signal.signal(number, end)
     # while it loads, nobody looks at the pipe
     ctypes.CDLL(None).prctl(SIGNAL_WITH_PARENT, signal.SIGTERM)
     # what lies beside this file is for no run to find
     if not sys.flags.safe_path:
         del sys.path[0]
     environment = dict(os.environb)
-    loaded = load()
-    if threading.active_count() > 1:
-        sys.exit(
-            "deploy/warm_clientapp.py: a library has started a thread: each message takes a process from its start"
-        )
-    request = Server(listener, life).run()
+    try:
+        loaded = load()
+        if threading.active_count() > 1:
+            raise ImportError("a library has started a thread")
+    except ImportError as error:
+        print(f"deploy/warm_clientapp.py: {COLD}: {error}", file=sys.stderr)
+        end()
+    request = Server(listener, life, handlers).run()
     if request is None:
         end()
-    for number, handler in handlers.items():
-        signal.signal(number, handler)
     return take_over(request, loaded, environment)
 
 
