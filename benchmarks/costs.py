@@ -63,6 +63,7 @@ from protosphere.launch.demo_data import write_sites
 from protosphere.launch.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.flower_run import launch
 from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.launch.processes import processes
 from protosphere.launch.run_config import plan
 from protosphere.models.optimiser import EagerSGD
 from protosphere.prototypes.losses import prototype_pull
@@ -354,7 +355,9 @@ def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
 
 def site_seconds(federation: Deployment) -> float:
     """Seconds of the processor of all of the sites' processes so far, the ended ones among them."""
-    sessions = {os.getsid(pid) for site in federation.sites for pid in federation.alive(site.partition)}
+    table = processes()
+    alive = set().union(*(federation.alive(site.partition) for site in federation.sites))
+    sessions = {table[pid].session for pid in alive & table.keys()}
     total = 0.0
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -368,7 +371,7 @@ def main() -> None:
     """Print one of the figures."""
     parser = described_parser(__doc__)
     figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients, "overhead": overhead}
-    figures["deployment"] = deployment
+    figures |= {"deployment": deployment}
     parser.add_argument("figure", choices=figures)
     parser.add_argument("--repeats", type=int, default=5, help="of which medians are printed")
     parser.add_argument("--clients", type=int, nargs="+", help="many-clients: 200 1000; overhead: 10")
