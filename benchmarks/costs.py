@@ -304,13 +304,13 @@ def deployment(options: argparse.Namespace) -> None:
     """Print what a round and a message cost, of our app and of an empty one, in federations that take turns."""
     kinds = {"from the start": "no", "warm": "yes"}
     runs: dict[tuple[str, str], list[tuple[float, float]]] = {row: [] for row in product(("ours", "empty"), kinds)}
-    print(table_head("app", "messages", "a round, s", "a message, CPU s", left=2))
     for _, (kind, warm) in product(range(options.repeats), kinds.items()):
         for app, figures in in_federation(warm, options.rounds).items():
             runs[app, kind].append(figures)
             print(
                 f"{app}, {kind}: {figures[0]:.2f} s, {figures[1]:.2f} CPU s, load {os.getloadavg()[0]:.1f}", flush=True
             )
+    print(f"\n{table_head('app', 'messages', 'a round, s', 'a message, CPU s', left=2)}")
     for row, figures_of_row in runs.items():
         columns = zip(*figures_of_row, strict=True)
         print(table_row([*row, *(f"{median(numbers):.2f}" for numbers in columns)]))
