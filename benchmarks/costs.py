@@ -8,6 +8,7 @@
     python -m benchmarks.costs overhead       # a client-round besides training and evaluation, in process and over Ray
     python -m benchmarks.costs overhead --clients 200 \\
         -c 'dataset="spiral" partition="iid" spiral-points=20000 models="tiny_perceptron"'
+    python -m benchmarks.costs deployment     # a round of three sites on this machine, from warm processes and without
 
 The bare loop trains the same clients' models in the same memory layout on the same batches: forward pass,
 cross-entropy and FedProto's pull, backward pass, SGD. What a round has besides: prototypes over all training rows,
@@ -19,6 +20,10 @@ a process of its own; `from disk` keeps no state in memory; `of bare steps` is t
 `overhead` is (wall of round 2 x workers - seconds of training and evaluation) / clients, by `flwr run` over Ray and in
 this process with one worker. Beside them an app of Flower whose clients send back what they get, an array of ten
 prototypes: what no method can save.
+
+`deployment` is a SuperLink and three SuperNodes, as `make deploy-demo` has them, with the same empty app beside ours;
+federations with and without warm processes take turns. The processor's seconds are those of all of the sites' processes
+from a run's start to its end, by the number of its messages: Flower's looks for tasks are among them.
 """
 
 import argparse
@@ -30,6 +35,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
@@ -54,8 +60,11 @@ from protosphere.client_app.store import new_state
 from protosphere.client_app.train import batches
 from protosphere.core.seeds import generator, limited_threads
 from protosphere.launch.cohort_grid import CohortGrid
+from protosphere.launch.demo_data import write_sites
+from protosphere.launch.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.flower_run import launch
 from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.launch.processes import processes
 from protosphere.launch.run_config import plan
 from protosphere.models.optimiser import EagerSGD
 from protosphere.prototypes.losses import prototype_pull
@@ -69,6 +78,7 @@ MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10'
 SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
 ARMS, ARM_POINTS = 6, 20_000  # of the spiral
 SELECTED = 100  # clients a round, of those that are registered
+SITE_MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 BARE_CLIENTS = 50  # of many, whose steps are taken alone
 ENGINES = {"loop": LocalGrid, "cohort": CohortGrid}
 EMPTY_PROJECT = """
@@ -83,6 +93,7 @@ serverapp = "empty_app:server"
 clientapp = "empty_app:client"
 [tool.flwr.app.config]
 clients = 0
+rounds = 3
 """
 EMPTY_APP = """
 import time
@@ -104,7 +115,7 @@ def main(grid, context):
     while len(nodes := list(grid.get_node_ids())) < clients:
         time.sleep(0.5)
     vectors = ArrayRecord({"vectors": Array(np.zeros((10, 64), np.float32))})
-    for _ in range(3):
+    for _ in range(context.run_config["rounds"]):
         began = time.monotonic()
         messages = [Message(RecordDict({"payload": vectors}), node, "train") for node in nodes]
         assert len(list(grid.send_and_receive(messages))) == clients
@@ -290,27 +301,104 @@ def overhead_ms(folder: Path, workers: int, clients: int) -> float:
 
 def empty_ms(clients: int, workers: int) -> float:
     """Milliseconds a client in round 2 of an app that does nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        write_empty_app(Path(folder))
+        return 1e3 * empty_rounds(Path(folder), clients)[1] * workers / clients
+
+
+def write_empty_app(folder: Path) -> None:
+    """An app of Flower whose clients send back what they get."""
+    (folder / "pyproject.toml").write_text(EMPTY_PROJECT)
+    (folder / "empty_app.py").write_text(EMPTY_APP)
+
+
+def empty_rounds(app: Path, clients: int, rounds: int = 3, connection: str = "") -> list[float]:
+    """Seconds of each of its rounds."""
     seconds: list[float] = []
 
     def note_round(line: str) -> None:
         if line.startswith("ROUND "):
             seconds.append(float(line.split()[1]))
 
-    with tempfile.TemporaryDirectory() as folder:
-        app = Path(folder)
-        (app / "pyproject.toml").write_text(EMPTY_PROJECT)
-        (app / "empty_app.py").write_text(EMPTY_APP)
-        outcome = launch({"clients": clients}, clients=clients, show=note_round, verbose=True, app=app)
+    config = {"clients": clients, "rounds": rounds}
+    outcome = launch(config, clients=clients, show=note_round, verbose=True, app=app, connection=connection)
     if not outcome.ok:
         raise SystemExit(f"the empty app failed: {outcome.message}")
-    return 1e3 * seconds[1] * workers / clients
+    return seconds
+
+
+def deployment(options: argparse.Namespace) -> None:
+    """Print what a round and a message cost, of our app and of an empty one, in federations that take turns."""
+    kinds = {"from the start": "no", "warm": "yes"}
+    runs: dict[tuple[str, str], list[tuple[float, float]]] = {row: [] for row in product(("ours", "empty"), kinds)}
+    for _, (kind, warm) in product(range(options.repeats), kinds.items()):
+        for app, figures in in_federation(warm, options.rounds).items():
+            runs[app, kind].append(figures)
+            print(
+                f"{app}, {kind}: {figures[0]:.2f} s, {figures[1]:.2f} CPU s, load {os.getloadavg()[0]:.1f}", flush=True
+            )
+    print(f"\n{table_head('app', 'messages', 'a round, s', 'a message, CPU s', left=2)}")
+    for row, figures_of_row in runs.items():
+        columns = zip(*figures_of_row, strict=True)
+        print(table_row([*row, *(f"{median(numbers):.2f}" for numbers in columns)]))
+
+
+def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
+    """Of both apps: seconds of a round after the first, and of the sites' processors a message."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        roots = write_sites(folder / "data", len(SITE_MODELS))
+        sites = [
+            Site(i, {"data": str(root), "model": model, "device": "cpu", "warm": warm})
+            for i, (root, model) in enumerate(zip(roots, SITE_MODELS, strict=True))
+        ]
+        federation = Deployment(folder, sites)
+        (folder / "empty").mkdir()
+        write_empty_app(folder / "empty")
+        config = {"rounds": rounds, "dataset": "digits-of-three-sites", "clients": len(roots)}
+        config["results-dir"] = str(folder / "results")
+        before = dict(os.environ)
+        try:
+            federation.start()
+            os.environ.update(federation.environment)
+            cpu = [site_seconds(federation)]
+            outcome = launch(config, clients=len(roots), show=lambda line: None, connection=CONNECTION)
+            if not outcome.ok or outcome.folder is None:
+                raise SystemExit(f"the run failed: {outcome.message}")
+            cpu.append(site_seconds(federation))
+            empty = empty_rounds(folder / "empty", len(roots), rounds, CONNECTION)
+            cpu.append(site_seconds(federation))
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
+            federation.stop()
+        seconds = [line["time"]["round"] for line in RunFolder(outcome.folder).lines() if not line.get("final")]
+    # ours asks who is there, and evaluates at the end
+    return {
+        "ours": (median(seconds[1:]), (cpu[1] - cpu[0]) / (rounds + 2) / len(roots)),
+        "empty": (median(empty[1:]), (cpu[2] - cpu[1]) / rounds / len(roots)),
+    }
+
+
+def site_seconds(federation: Deployment) -> float:
+    """Seconds of the processor of all of the sites' processes so far, the ended ones among them."""
+    table = processes()
+    alive = set().union(*(federation.alive(site.partition) for site in federation.sites))
+    sessions = {table[pid].session for pid in alive & table.keys()}
+    total = 0.0
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            # those that nobody has waited for count, too
+            if os.getsid(int(path.name)) in sessions:
+                total += process_seconds(int(path.name))
+    return total
 
 
 def main() -> None:
     """Print one of the figures."""
     parser = described_parser(__doc__)
     figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients, "overhead": overhead}
-    figures["registered"] = registered
+    figures |= {"registered": registered, "deployment": deployment}
     parser.add_argument("figure", choices=figures)
     parser.add_argument("--repeats", type=int, default=5, help="of which medians are printed")
     parser.add_argument(
@@ -318,7 +406,7 @@ def main() -> None:
     )
     parser.add_argument("--mnist", default="", help="bare-loop: a folder of MNIST, as `dataset` takes it")
     parser.add_argument("--points", type=int, default=0, help="many-clients: of each client; 0: 20,000 an arm for all")
-    parser.add_argument("--rounds", type=int, default=4, help="many-clients")
+    parser.add_argument("--rounds", type=int, default=4, help="many-clients, deployment")
     parser.add_argument("--from-disk", action="store_true", help="many-clients: also without states in memory")
     parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=["loop"], help="many-clients")
     parser.add_argument("-c", "--set", default="", help="settings, over those of the figure")

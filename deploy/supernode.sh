@@ -34,6 +34,8 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
                          absolute path
   --trusted-entities FILE  run signed code alone, of publishers that this file names (docs/privacy.md)
   --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
+  --warm no              a process from its start for each message, as Flower has it; without it, each is a fork of one that
+                         has loaded Flower and torch (docs/deployment.md)
   --state FOLDER         this site's models and decoded data (default $PROTOSPHERE_HOME, or ~/.protosphere)
 END
 }
@@ -93,7 +95,7 @@ own_folder() {
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' name='' shared='' port=9094
-label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted=''
+label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted='' warm=yes
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
@@ -102,7 +104,7 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --name | --shared-test | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
-            --privacy-delta | --encoder | --privacy-encoder | --trusted-entities)
+            --privacy-delta | --encoder | --privacy-encoder | --trusted-entities | --warm)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -128,6 +130,7 @@ while [ $# -gt 0 ]; do
         --trusted-entities) trusted=$2 ;;
         --port) port=$2 ;;
         --state) state=$2 ;;
+        --warm) warm=$2 ;;
     esac
     shift 2
 done
@@ -138,6 +141,10 @@ for number in "partition $partition" "of $of"; do
         '' | *[!0-9]* | 0?*) refuse "--${number%% *} wants a whole number, not '${number#* }'" ;;
     esac
 done
+case $warm in
+    yes | no) ;;
+    *) refuse "--warm is yes or no, not '$warm'" ;;
+esac
 [ "$partition" -lt "$of" ] || refuse "--partition is $partition, but the $of clients are 0 to $((of - 1))"
 config="partition-id=$partition num-partitions=$of"
 [ -z "$data" ] || own_folder data data-path "$data"
@@ -217,4 +224,7 @@ unset PYTHONDONTWRITEBYTECODE
 set -- flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config"
 # a key that still counts as online is waited for
 [ ! -x "$python" ] || set -- "$python" "$root/deploy/patient.py" "$@"
+# which runs the rest of it, beside a server for its messages
+[ "$warm" = no ] || [ ! -x "$python" ] ||
+    set -- "$python" "$root/deploy/warm_clientapp.py" start "$state" "$(dirname "$python")/flwr-clientapp" "$@"
 exec "$@"

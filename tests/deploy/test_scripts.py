@@ -10,6 +10,7 @@ import pytest
 
 from protosphere.core.errors import DataError
 from protosphere.data.folders import read_folder
+from tests.waiting import comes
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 STAND_IN = f"""#!{sys.executable}
@@ -42,7 +43,16 @@ def script(tmp_path, monkeypatch):
     # a copy, so that no .venv beside the repository's deploy/ goes before the stand-ins
     place = tmp_path / "checkout" / "deploy"
     place.mkdir(parents=True)
-    for name in ("superlink.sh", "supernode.sh", "swept.py", "patient.py", "model.py", "credentials.py"):
+    for name in (
+        "superlink.sh",
+        "supernode.sh",
+        "swept.py",
+        "patient.py",
+        "model.py",
+        "credentials.py",
+        "warm_clientapp.py",
+        "warm_stub.py",
+    ):
         (place / name).write_text((DEPLOY / name).read_text())
         (place / name).chmod(0o755)
     programs = tmp_path / "programs"
@@ -346,6 +356,25 @@ def test_without_flower_the_scripts_say_what_to_install(script, credentials):
         assert said.endswith("install Protosphere with pip\n")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each message takes a process from its start")
+def test_flowers_program_for_messages_is_a_warm_one_unless_it_is_told_not_to(script, tmp_path):
+    program = tmp_path / "programs" / "flwr-clientapp"
+    program.write_text(f"#!{sys.executable}\n")
+    program.chmod(0o755)
+    flower = tmp_path / f"flower-{GRPC}" / f"flwr-{GRPC}.dist-info"
+    flower.mkdir(parents=True)
+    (flower / "entry_points.txt").write_text("[console_scripts]\nflwr-clientapp = flwr.supernode.cli:flwr_clientapp\n")
+    own = ("--insecure", "--state", tmp_path / "state")
+    code, said, told = script("supernode.sh", *NODE, *own)
+    first = Path(told["environment"]["PATH"].split(os.pathsep)[0])
+    assert (code, said, first.parent, first.name[:5]) == (0, "", tmp_path / "state", "warm-")
+    # its server ends with it
+    assert comes(lambda: not first.exists())
+    *_, told = script("supernode.sh", *NODE, *own, "--warm", "no")
+    assert "warm-" not in told["environment"]["PATH"]
+    assert not list((tmp_path / "state").glob("warm-*"))
+
+
 def test_without_tls_one_has_to_say_so(script, credentials):
     assert script("superlink.sh", "--insecure")[2]["arguments"][0] == "--insecure"
     assert script("supernode.sh", *NODE, "--insecure")[2]["arguments"][0] == "--insecure"
@@ -374,6 +403,7 @@ def test_without_tls_one_has_to_say_so(script, credentials):
         (("--name", 'a"b'), "the value of --name may hold no quote, backslash or line end"),
         (("--name", "x" * 61), "is longer than 60 characters; give a shorter one"),
         (("--superlink", ""), "--superlink HOST:PORT is missing"),
+        (("--warm", "maybe"), "--warm is yes or no, not 'maybe'"),
         (("--key", "/nowhere"), "--key /nowhere cannot be read"),
         (("--privacy-epsilon", "3"), "--privacy-epsilon"),
         (("--privacy-delta", "1e-5"), "--privacy-delta"),
