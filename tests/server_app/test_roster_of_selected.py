@@ -102,3 +102,22 @@ def test_over_a_network_it_is_refused():
     roster = RosterOfSelected(check(Settings, {"meet-clients": "selected", "evaluate-clients": "sampled"}))
     with pytest.raises(RosterError, match="simulations in one process"):
         roster.gather(object())
+
+
+def test_who_has_nothing_to_train_on_takes_nobody_s_place(run, metrics, monkeypatch):
+    settings = ASKED["fedproto"] | SELECTED
+    first, second = who(metrics(run(settings, clients=12)))[:2]
+    idle = {first[0], min({*second} - {*first})}
+    pull = RosterOfSelected._pull_answers
+
+    def without_training_samples(roster, grid):
+        return [
+            (node, replace(identity, rows=(0, *identity.rows[1:])) if identity.partition in idle else identity)
+            for node, identity in pull(roster, grid)
+        ]
+
+    monkeypatch.setattr(RosterOfSelected, "_pull_answers", without_training_samples)
+    lines = metrics(run(settings, clients=12))
+    assert who(lines)[0] == sorted({*first} - idle)
+    assert all(len(partitions) >= 2 and idle.isdisjoint(partitions) for partitions in who(lines))
+    assert who(lines)[-1] == who(lines)[-2]
