@@ -245,8 +245,13 @@ class RunFolder:
         """Inverse of `write_status`."""
         return self._read_json("status.json", dict, is_sealed=False)
 
+    def _settle(self) -> None:
+        with _writing_to(self.path):
+            unsettled.settle()
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """The run's outcome."""
+        """The run's outcome, when what the last evaluation has left is on the disk."""
+        self._settle()
         self._write_json("summary.json", summary)
 
     def summary(self) -> dict[str, Any]:
@@ -356,8 +361,7 @@ class RunFolder:
         """The server's state after a round: tensors, and a JSON value beside them. It counts on what clients of this
         process have kept, which is on the disk before it."""
         metadata = {"run": self.name, "meta": json.dumps(meta, allow_nan=False)}
-        with _writing_to(self.path):
-            unsettled.settle()
+        self._settle()
         with self._replacing("checkpoint.safetensors") as temporary:
             write_tensors(temporary, tensors, metadata)
 
