@@ -54,7 +54,7 @@ class Unsettled:
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Inside, files may wait for `settle`, which comes at the end at the latest. Those of a run that has started this
+        """Inside, files may wait for `settle`; at the end it is called. Those of a run that has started this
         one wait on."""
         outer, self.paths = self.paths, set()
         try:

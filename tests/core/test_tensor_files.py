@@ -188,7 +188,7 @@ def test_a_disk_that_is_full_at_the_end_ends_the_run_in_a_sentence(run, monkeypa
 
     monkeypatch.setattr("protosphere.core.files.sync", full)
     # in its only round the method has nothing to send
-    with pytest.raises(SettingError, match="results folder .* cannot be written"):
+    with pytest.raises(SettingError, match=r"results folder .* cannot be written"):
         run({"rounds": 1}, clients=2)
 
 
