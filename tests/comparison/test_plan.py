@@ -160,7 +160,7 @@ def test_a_method_of_ones_own_is_chosen_by_its_path(file, tmp_path, monkeypatch)
     found = chosen(read(file()), methods="norm,./mine.py")
     assert [method.label for method in found.methods] == ["Norm", "./mine.py"]
     assert found.methods[1].settings == {"strategy": "./mine.py"}
-    with pytest.raises(SettingError, match="'gone.py' cannot be read"):
+    with pytest.raises(SettingError, match=r"'gone\.py' cannot be read"):
         chosen(read(file()), methods="norm,./gone.py")
 
 
