@@ -7,8 +7,8 @@
 A question is a comparison file, benchmarks/questions/NAME.toml, whose first comment is the question; NAME.md beside it
 says in words what came out, and goes into the page as it stands. `keep` leaves every cell's figures in
 benchmarks/results/NAME.csv, and where each row was measured in NAME.json, with a digest of what the file says of it;
-rows and methods that FOLDER lacks stay as they are. No page is made where a file has changed since its rows were
-measured.
+rows and methods that FOLDER lacks stay as they are, methods only where the file is what they were measured by. No page
+is made where a file has changed since its rows were measured.
 """
 
 import csv
@@ -359,6 +359,17 @@ def draw_intervals(
     )
 
 
+def _beside(old: str, commit: str, methods: set[str]) -> str:
+    """The commits of a row of which some methods were measured anew, and others earlier."""
+    earlier = re.findall(r"(\S+) \(([^()]+)\) and ", old)
+    others = re.sub(r"\S+ \([^()]+\) and ", "", old).removesuffix(OTHERS).strip()
+    parts = [f"{commit} ({', '.join(sorted(methods))})"]
+    for old_commit, names in earlier:
+        remaining = [name for name in names.split(", ") if name not in methods]
+        parts += [f"{old_commit} ({', '.join(remaining)})"] if remaining else []
+    return " and ".join([*parts, f"{others} {OTHERS}"])
+
+
 def keep(name: str, folder: Path, command: str, commit: str) -> None:
     """A comparison's figures, and where they were measured, under benchmarks/results. A row that is not finished is
     left out: its methods would not have the same seeds. Of a row's methods that FOLDER lacks the figures stay."""
@@ -381,12 +392,19 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
     methods = [method.label for method in answer.comparison.methods]
     cells.sort(key=lambda cell: (order.index(cell["row"]), methods.index(cell["method"])))
     measured = answer.measured if exists else {}
+    measured_now: list[str] = []
     for row, row_methods in methods_by_row.items():
-        row_commit = commit
+        row_commit, is_known = commit, True
         if any(cell["row"] == row for cell in old_cells):
-            _, _, old_commit = measured[row]["commit"].removesuffix(OTHERS).rpartition(" and ")
-            row_commit = f"{commit} ({', '.join(sorted(row_methods))}) and {old_commit.strip()} {OTHERS}"
+            if measured[row].get(PROTOCOL, "") not in ("", answer.protocol(row)):
+                raise SystemExit(
+                    f"{QUESTIONS / name}.toml is not what the other methods of {row!r} were measured by at commit "
+                    f"{measured[row]['commit']}: measure all of that row anew, or put the file back."
+                )
+            row_commit, is_known = _beside(measured[row]["commit"], commit, row_methods), PROTOCOL in measured[row]
         measured[row] = {"command": command, "commit": row_commit, "machine": where().partition(", ")[2]}
+        if is_known:
+            measured_now.append(row)
     with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
         # where a run lay on that machine is no figure
         columns = [column for column in dict.fromkeys(itertools.chain(*cells)) if column != "run"]
@@ -394,7 +412,7 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
         writer.writeheader()
         writer.writerows(cells)
     new_answer = Answer(name)
-    for row in methods_by_row:
+    for row in measured_now:
         measured[row][PROTOCOL] = new_answer.protocol(row)
     measured = {row: measured[row] for row in order if row in measured}
     (RESULTS / f"{name}.json").write_text(json.dumps(measured, indent=1) + "\n", "utf-8")

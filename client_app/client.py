@@ -376,6 +376,8 @@ class Client:
         if over_ray():
             refuse_other(instruction.run, instruction.token)
         store = self.store(instruction.run)
+        if simulated() and not instruction.trained and (instruction.run, self.partition, self.device) not in _states:
+            store.begin_anew(instruction.round, instruction.token)
         store.admit(instruction.token)
         stamp = store.newest_before(instruction.round, instruction.trained, going_back=trains)
         cached = _states.pop((instruction.run, self.partition, self.device), None)

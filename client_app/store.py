@@ -119,6 +119,20 @@ class Store:
                 public("state-secret"),
             )
 
+    def begin_anew(self, round_number: int, token: str) -> None:
+        """Take away what a power cut has spoilt of a client of whose training nothing counts: it had no time to reach
+        the disk, and is made again as it was."""
+        paths = self._paths()
+        if not paths or any(0 < _read_round(path) < round_number for path in paths):
+            return
+        try:
+            if self.description().get("token") == token_digest(token):
+                _read(self._path(0), "")
+            return
+        except StoreError:
+            for name in self._names():
+                (self.folder / name).unlink(missing_ok=True)
+
     def newest_before(self, round_number: int, trained: int = 0, going_back: bool = True) -> Stamp | None:
         """The generation from which `round_number` starts; None where there never was one.
 

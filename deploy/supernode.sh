@@ -30,7 +30,7 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --privacy              take part in runs with `privacy` alone
   --privacy-epsilon E    the most that may ever be spent on this site's samples, with --privacy-delta D: without them it takes
                          part in no release (docs/privacy.md); `protosphere privacy` prints what has been spent
-  --encoder NAME where the run's public encoder lies here, as its setting names it; a file or folder by its
+  --encoder NAME         where the run's public encoder lies here, as its setting names it; a file or folder by its
                          absolute path
   --trusted-entities FILE  run signed code alone, of publishers that this file names (docs/privacy.md)
   --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
@@ -86,6 +86,7 @@ own_folder() {
             say "$2" "$(cd "$(dirname "$file")" && pwd)/${file##*/}${3#"$file"}"
             return ;;
     esac
+    [ -e "$3" ] || refuse "--$1 $3 does not exist"
     [ -d "$3" ] || refuse "--$1 $3 is no folder"
     if { tables_in "$3" || tables_in "$3/data"; } && [ ! -s "$3/classes.txt" ]; then
         refuse "--$1 $3 holds a table but no classes.txt: list the classes there, one a line, the same at all sites"
@@ -206,8 +207,8 @@ python=$(dirname "$(command -v flower-supernode)")/python
 if [ -x "$python" ]; then
     answer=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
 fi
-if [ -n "$model" ] && [ -x "$python" ]; then
-    answer=$("$python" "$root/deploy/model.py" "$model" 2>&1) || refuse "--model: $(printf '%s\n' "$answer" | tail -n 1)"
+if [ -n "$model$device" ] && [ -x "$python" ]; then
+    answer=$("$python" "$root/deploy/model.py" "$model" "$device" 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
 fi
 [ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
 # Flower's processes import from their working directory first: an empty one holds nothing that could hide the app

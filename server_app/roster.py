@@ -77,6 +77,8 @@ class Roster:
         # of a run that is resumed: partition -> its entry in the run's folder, of those who were there
         self._earlier_entries: dict[int, dict[str, Any]] = {}
         self._last_round = 0  # before it was cut
+        # partition -> an identity and its entry, since those of many clients take long to make
+        self._entries: dict[int, tuple[Identity, dict[str, Any]]] = {}
         self.question = RecordDict()
         # at the start: node -> who it said it is, in the order of answers; the nodes that answered for a partition; how
         # many say how many clients there are; and node -> why its answer tells nothing
@@ -316,7 +318,11 @@ class Roster:
         """The roster for the run's folder, without node ids: those differ from run to run."""
         entries = dict(self._earlier_entries)
         for partition, identity in self.identities.items():
-            entries[partition] = _as_entry(identity)
+            known_identity, entry = self._entries.get(partition, (None, {}))
+            if identity is not known_identity:
+                entry = _as_entry(identity)
+                self._entries[partition] = identity, entry
+            entries[partition] = dict(entry)
             if partition in self.joined:
                 entries[partition]["joined"] = self.joined[partition]
             if partition in self.left:

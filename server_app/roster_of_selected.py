@@ -42,12 +42,20 @@ class RosterOfSelected(Roster):
         super().refresh(grid, server_round)
 
     def selected(self, server_round: int) -> list[int]:
-        """Drawn from all that are registered, but for those that have said that they have nothing to train on."""
-        return sampled(self.settings, self._list_candidates(), server_round)
+        """Drawn from all that are registered, but for those that have said before the round that they have nothing to
+        train on. Who says it in the round itself leaves its place empty: a new draw would be of others, whom nobody has
+        asked."""
+        partitions = sampled(self.settings, self._list_candidates(server_round), server_round)
+        idle = self._list_idle()
+        return [partition for partition in partitions if partition not in idle]
 
-    def _list_candidates(self) -> Sequence[int]:
-        idle = {partition for partition, identity in self.identities.items() if not identity.trains}
+    def _list_candidates(self, server_round: int) -> Sequence[int]:
+        # who is there from the start was first selected in round 1
+        idle = {partition for partition in self._list_idle() if self.joined.get(partition, 1) < server_round}
         return [partition for partition in sorted(self.registered) if partition not in idle]
+
+    def _list_idle(self) -> set[int]:
+        return {partition for partition, identity in self.identities.items() if not identity.trains}
 
     def _list_nodes(self, grid: Grid) -> list[int]:
         return [self.registered[partition] for partition in self._asked_partitions]

@@ -94,6 +94,15 @@ def test_methods_that_are_measured_anew_stand_beside_the_others_of_their_row(ans
     assert both.of("digits", "protonorm", "headline") == dict.fromkeys(range(3), 0.9)
     assert both.measured["digits"]["commit"] == "fed (protonorm) and abc (the others)"
 
+    with (folder / "table.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([HEAD, ["digits", "local", "local", 0, "completed", 0.5, "", 0, 2]])
+    (tmp_path / "better.toml").write_text(QUESTION.replace('["digits"]', '["digits"]\n[settings]\nrounds = 5'))
+    with pytest.raises(SystemExit, match="is not what the other methods of 'digits' were measured by"):
+        answers.keep("better", folder, "protosphere compare better.toml", "new")
+    (tmp_path / "better.toml").write_text(QUESTION)
+    answers.keep("better", folder, "protosphere compare better.toml", "new")
+    assert Answer("better").measured["digits"]["commit"] == "new (local) and fed (protonorm) and abc (the others)"
+
 
 @pytest.mark.parametrize(
     ("before", "after", "is_same"),

@@ -9,6 +9,7 @@ from typing import Any
 
 from protosphere.comparison.folder import INDIFFERENT
 from protosphere.comparison.plan import Comparison, Entry, checked, entry_of, parse_metric, pick, plain
+from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, shown
 from protosphere.data.domains import short_name
@@ -34,7 +35,7 @@ def chosen(
     """A part of a comparison, or it with other seeds, metric or target. Lists are comma-separated.
 
     Args:
-        methods: labels, or names of strategies, which may be ones that the comparison lacks.
+        methods: labels, or names of strategies, which may be ones that the comparison lacks; or paths of one's own.
         datasets: labels or data sets of the comparison; with `own_data` any data sets.
 
     Raises:
@@ -50,7 +51,7 @@ def chosen(
         own = {entry.settings["strategy"] for entry in comparison.methods}
         others = [Entry(name, {"strategy": name}) for name in METHODS if name not in own]
         every = [*comparison.methods, *others]
-        changes["methods"] = [pick(name, every, "--methods") for name in listed(methods, comparison.methods)]
+        changes["methods"] = [_pick_method(name, every) for name in listed(methods, comparison.methods)]
     if datasets and own_data:
         changes["datasets"] = [entry_of(name, "datasets") for name in listed(datasets)]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
@@ -71,6 +72,12 @@ def chosen(
         # --methods leaves the file's out
         return replace(narrowed, baseline="")
     return narrowed
+
+
+def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
+    if plugins.is_plugin(name) and name not in [entry.label for entry in entries]:
+        return entry_of(name, "methods")
+    return pick(name, entries, "--methods")
 
 
 def _picked(names: str, entries: Sequence[Entry], option: str) -> list[Entry]:

@@ -54,13 +54,14 @@ class Unsettled:
 
     @contextmanager
     def wait(self) -> Iterator[None]:
-        """Inside, files may wait for `settle`; at the end it is called."""
-        self.paths = set()
+        """Inside, files may wait for `settle`; at the end it is called. Those of a run that has started this
+        one wait on."""
+        outer, self.paths = self.paths, set()
         try:
             yield
             self.settle()
         finally:
-            self.paths = None
+            self.paths = outer
 
     def settle(self) -> None:
         """See all that wait to the disk, side by side: a disk takes many at once in the time of a few.

@@ -53,6 +53,7 @@ class RunFolder:
     def __init__(self, path: Path):
         self.path = path
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []  # each is told a line when it is on the disk
+        self._roster_texts: dict[int, tuple[dict[str, Any], str]] = {}  # partition -> its entry in roster.json, as text
 
     @property
     def name(self) -> str:
@@ -226,7 +227,16 @@ class RunFolder:
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
         """Who took part, and what each discloses; and what was started."""
-        self._write_json("roster.json", roster)
+        # clients may be many, and few of them are new: the others' texts are those of the last time
+        texts = {}
+        for entry in roster:
+            known_entry, text = self._roster_texts.get(entry["partition"], ({}, ""))
+            if entry != known_entry:
+                text = json.dumps(sealed(entry), indent=2, allow_nan=False).replace("\n", "\n  ")
+            texts[entry["partition"]] = entry, text
+        self._roster_texts = texts
+        lines = ",\n  ".join(text for _, text in texts.values())
+        self._write("roster.json", f"[\n  {lines}\n]\n" if texts else "[]\n")
         provenance.note(self.path)
 
     def write_membership(self, changes: list[dict[str, Any]]) -> None:
@@ -245,8 +255,13 @@ class RunFolder:
         """Inverse of `write_status`."""
         return self._read_json("status.json", dict, is_sealed=False)
 
+    def _settle(self) -> None:
+        with _writing_to(self.path):
+            unsettled.settle()
+
     def write_summary(self, summary: Mapping[str, Any]) -> None:
-        """The run's outcome."""
+        """The run's outcome, when what the last evaluation has left is on the disk."""
+        self._settle()
         self._write_json("summary.json", summary)
 
     def summary(self) -> dict[str, Any]:
@@ -356,8 +371,7 @@ class RunFolder:
         """The server's state after a round: tensors, and a JSON value beside them. It counts on what clients of this
         process have kept, which is on the disk before it."""
         metadata = {"run": self.name, "meta": json.dumps(meta, allow_nan=False)}
-        with _writing_to(self.path):
-            unsettled.settle()
+        self._settle()
         with self._replacing("checkpoint.safetensors") as temporary:
             write_tensors(temporary, tensors, metadata)
 

@@ -154,6 +154,16 @@ def test_what_is_not_there_is_named(tmp_path):
 # --- narrowing ----------------------------------------------------------------------------------------
 
 
+def test_a_method_of_ones_own_is_chosen_by_its_path(file, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from protosphere.strategies.fedproto import METHOD")
+    found = chosen(read(file()), methods="norm,./mine.py")
+    assert [method.label for method in found.methods] == ["Norm", "./mine.py"]
+    assert found.methods[1].settings == {"strategy": "./mine.py"}
+    with pytest.raises(SettingError, match=r"'gone\.py' cannot be read"):
+        chosen(read(file()), methods="norm,./gone.py")
+
+
 def test_a_part_is_chosen_by_label_data_set_or_strategy(file):
     found = chosen(read(file()), methods="norm,fedproto", datasets="cifar10", partitions="even", seeds="7,0")
     assert [(m.label, m.settings["strategy"]) for m in found.methods] == [

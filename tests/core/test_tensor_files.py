@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from protosphere.core.errors import SettingError
 from protosphere.core.files import (
     FORM,
     FORM_NUMBER,
@@ -165,6 +166,30 @@ def test_files_that_may_wait_are_on_the_disk_together_when_they_are_settled(tmp_
         assert synced[-1] == tmp_path.name, "names after what they stand for"
         write("c", may_wait=True)
     assert synced[-2:] == ["c", tmp_path.name]
+
+
+def test_files_of_a_run_that_starts_another_wait_on(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("protosphere.core.files.sync", lambda path: synced.append(path.name))
+    with unsettled.wait():
+        with replacing(tmp_path / "outer", may_wait=True) as temporary:
+            temporary.write_text("")
+        with unsettled.wait(), replacing(tmp_path / "inner", may_wait=True) as temporary:
+            temporary.write_text("")
+        assert synced == ["inner", tmp_path.name]
+        unsettled.settle()
+    assert synced[2:] == ["outer", tmp_path.name]
+
+
+def test_a_disk_that_is_full_at_the_end_ends_the_run_in_a_sentence(run, monkeypatch):
+    def full(path):
+        if path.name == "received.safetensors":
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("protosphere.core.files.sync", full)
+    # in its only round the method has nothing to send
+    with pytest.raises(SettingError, match=r"results folder .* cannot be written"):
+        run({"rounds": 1}, clients=2)
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -186,13 +186,13 @@ def test_a_flower_that_was_never_tried_is_refused(script):
 
 def test_a_node_has_its_own_rows_model_and_device(script, credentials, tmp_path):
     (tmp_path / "x rays").mkdir()
-    own = ("--data", "x rays", "--model", "resnet18", "--device", "cuda:1", "--domain", "clinic a", "--state", "mine")
+    own = ("--data", "x rays", "--model", "resnet18", "--device", "cpu", "--domain", "clinic a", "--state", "mine")
     own += ("--name", "St. Mary & Co")
     code, said, told = script("supernode.sh", *NODE, *secure(credentials), *own, "--port", 9100)
     assert code == 0, said
     arguments = told["arguments"]
     assert after(arguments, "--node-config") == (
-        f'partition-id=1 num-partitions=3 data-path="{tmp_path / "x rays"}" model="resnet18" device="cuda:1" '
+        f'partition-id=1 num-partitions=3 data-path="{tmp_path / "x rays"}" model="resnet18" device="cpu" '
         'domain="clinic a" name="St. Mary & Co"'
     )
     assert after(arguments, "--root-certificates") == str(credentials / "ca.crt")
@@ -391,14 +391,16 @@ def test_without_tls_one_has_to_say_so(script, credentials):
     [
         (("--nonsense", "1"), "unknown option --nonsense"),
         (("--data",), "--data wants a value"),
-        (("--data", "/nowhere"), "--data /nowhere is no folder"),
-        (("--shared-test", "/nowhere"), "--shared-test /nowhere is no folder"),
+        (("--data", "/nowhere"), "--data /nowhere does not exist"),
+        (("--shared-test", "/nowhere"), "--shared-test /nowhere does not exist"),
         (("--partition", "one"), "--partition wants a whole number, not 'one'"),
         (("--partition", "01"), "--partition wants a whole number, not '01'"),
         (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
         (("--of", ""), "--of wants a whole number, not ''"),
         (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),
         (("--model", "resnet19"), "--model: model 'resnet19' is unknown"),
+        (("--device", "mps:0"), '--device is "mps:0", but this machine has no'),
+        (("--device", "gpu"), "--device 'gpu' "),
         (("--domain", "a\nb"), "the value of --domain may hold no quote, backslash or line end"),
         (("--name", 'a"b'), "the value of --name may hold no quote, backslash or line end"),
         (("--name", "x" * 61), "is longer than 60 characters; give a shorter one"),

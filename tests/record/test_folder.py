@@ -417,7 +417,7 @@ def test_json_never_holds_what_is_no_number(results, value):
     deep = {"round": 2, "deep": [{"value": value}]}
     for write in (
         *(folder.append, folder.write_summary, folder.write_status),
-        lambda line: folder.write_roster([line]),
+        lambda line: folder.write_roster([{"partition": 0, **line}]),
         lambda line: folder.save_checkpoint({}, line),
     ):
         with pytest.raises(ValueError, match="JSON"):
@@ -492,7 +492,7 @@ def write_everything(folder):
     """Each way of writing a file of the folder as a whole."""
     return [
         lambda: folder.write_summary({"new": 1}),
-        lambda: folder.write_roster([{"new": 1}]),
+        lambda: folder.write_roster([{"partition": 1}]),
         lambda: folder.truncate(0),
         lambda: folder.save_checkpoint({"new": torch.zeros(3)}, {"round": 9}),
     ]
@@ -502,7 +502,7 @@ def write_everything(folder):
 def test_a_write_that_fails_leaves_the_old_file_whole_and_nothing_beside_it(results, monkeypatch, where):
     folder = finished()
     folder.write_summary({"old": 1})
-    folder.write_roster([{"old": 1}])
+    folder.write_roster([{"partition": 0}])
     before = contents(folder)
     if where == "rename":
         monkeypatch.setattr(record.os, "replace", full)

@@ -1,15 +1,18 @@
 """Clients that say who they are when they are first selected (`meet-clients = "selected"`)."""
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from protosphere.core.errors import SettingError
+from protosphere.core.files import sealed
 from protosphere.core.settings import Settings, check
 from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.agreement import RosterError
 from protosphere.server_app.roster_of_selected import RosterOfSelected
+from tests.server_app.test_roster import identity
 from tests.strategies.needs import ASKED
 
 SOME = {"clients": 12, "partition": "iid", "fraction-train": 0.25, "evaluate-clients": "sampled", "rounds": 4}
@@ -102,3 +105,46 @@ def test_over_a_network_it_is_refused():
     roster = RosterOfSelected(check(Settings, {"meet-clients": "selected", "evaluate-clients": "sampled"}))
     with pytest.raises(RosterError, match="simulations in one process"):
         roster.gather(object())
+
+
+def test_who_has_nothing_to_train_on_takes_nobody_s_place(run, metrics, monkeypatch):
+    settings = ASKED["fedproto"] | SELECTED
+    first, second = who(metrics(run(settings, clients=12)))[:2]
+    idle = {first[0], min({*second} - {*first})}
+    pull = RosterOfSelected._pull_answers
+
+    def without_training_samples(roster, grid):
+        return [
+            (node, replace(identity, rows=(0, *identity.rows[1:])) if identity.partition in idle else identity)
+            for node, identity in pull(roster, grid)
+        ]
+
+    monkeypatch.setattr(RosterOfSelected, "_pull_answers", without_training_samples)
+    lines = metrics(run(settings, clients=12))
+    assert who(lines)[0] == sorted({*first} - idle)
+    assert all(len(partitions) >= 2 and idle.isdisjoint(partitions) for partitions in who(lines))
+    assert who(lines)[-1] == who(lines)[-2]
+
+
+def test_the_roster_of_a_round_is_written_without_doing_those_again_who_are_in_it(tmp_path, monkeypatch):
+    identities = {partition: identity(partition) for partition in range(3)}
+    roster = RosterOfSelected(check(Settings, SELECTED))
+    roster.identities = dict(identities)
+    folder = RunFolder(tmp_path)
+    folder.write_roster(roster.as_json())
+    done = []
+
+    def noting(entry):
+        done.append(entry["partition"])
+        return sealed(entry)
+
+    monkeypatch.setattr("protosphere.record.folder.sealed", noting)
+    roster.identities[2] = replace(identities[2], name="Clinic North")
+    roster.identities[7] = identity(7)
+    roster.joined[1] = 4
+    folder.write_roster(roster.as_json())
+    assert done == [1, 2, 7]
+    assert (folder.path / "roster.json").read_text() == (
+        json.dumps([sealed(entry) for entry in roster.as_json()], indent=2) + "\n"
+    )
+    assert folder.roster() == json.loads(json.dumps(roster.as_json()))
