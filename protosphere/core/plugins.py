@@ -101,7 +101,7 @@ def load(name: str, usual: str) -> object:
         if lines:
             how = f"{how} (line {lines[-1]})"
         elif is_file(name) and isinstance(error, AttributeError):
-            how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME ({problem})"
+            how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME"
         raise ModelError(f"{name!r} {how}.", public("not-loaded")) from error
 
 

@@ -110,7 +110,7 @@ def test_its_settings_are_known_and_refused_like_ours(project: Path, strategy: s
         ("METHOD = 3\n", "is a int and no Method"),
         ("import nothing_of_the_kind\n", "ModuleNotFoundError: No module named"),
         ("x = (\n", "SyntaxError"),
-        ("OTHER = 1\n", "holds no METHOD"),
+        ("OTHER = 1\n", "bad.py:NAME."),
         ("import os\nimport none.such\n", "ModuleNotFoundError: No module named 'none' (line 2)"),
         ("import os\n\nos.none_such\n", "AttributeError: module 'os' has no attribute 'none_such' (line 3)"),
     ],
