@@ -521,7 +521,7 @@ MUTANTS = {
     ),
     "seconds under privacy": Mutant(
         C + "features/privacy.py",
-        "return self.client.run.private and not self.is_measured",
+        "return not self.is_measured",
         "return False",
         "tests/client_app/features/test_privacy.py -k same_bytes",
     ),

@@ -107,6 +107,11 @@ def test_a_clients_feature_that_is_taken_out_takes_nothing_else_with_it(lines_of
     lines = lines_of(ALL)
     for line in before:
         line.pop(LEAVES[name], None)
+        assert not line.pop("problems")
+    # the server goes on asking, and is told
+    told = [problem for line in lines for problem in line.pop("problems").values()]
+    assert told
+    assert all("which this run does not have by its settings" in problem for problem in told)
     assert lines == before
 
 
