@@ -329,10 +329,11 @@ class Client:
         """Lay the targets out; evaluate, where that is due, and answer what features ask."""
         state.constants = dict(instruction.constants)
         features = [feature for feature in self.features if feature.name in instruction.asks]
-        others = set(instruction.asks).difference(feature.name for feature in features)
+        unknown_names = set(instruction.asks).difference(feature.name for feature in features)
         remark = ""
-        if others:
-            remark = f"the server asks for {', '.join(sorted(others))}, which this run does not have by its settings"
+        if unknown_names:
+            names = ", ".join(sorted(unknown_names))
+            remark = f"the server asks for {names}, which this run does not have by its settings"
         if instruction.evaluate or any(feature.needs_features for feature in features):
             self._measure_late(state)
         self._lay_out(state, instruction)

@@ -407,10 +407,10 @@ def take_over(request: Request, loaded: Loaded, environment: Mapping[bytes, byte
     with open(request.words, "rb") as pipe:
         count, *words = pipe.read().split(b"\0")
     folder, *command = map(os.fsdecode, words[: int(count)])
-    own = {name: value for name, _, value in (word.partition(b"=") for word in words[int(count) :])}
+    variables = {name: value for name, _, value in (word.partition(b"=") for word in words[int(count) :])}
     set_by_loading = set(map(os.fsencode, loaded.variables))
-    added = {name: own[name] for name in own.keys() - environment.keys() - set_by_loading}
-    differing = {name for name in environment.keys() - set_by_loading if own.get(name) != environment[name]}
+    added = {name: variables[name] for name in variables.keys() - environment.keys() - set_by_loading}
+    differing = {name for name in environment.keys() - set_by_loading if variables.get(name) != environment[name]}
     differing |= {name for name in added if name.startswith(READ_AT_LOAD)}
     refusal = "" if loaded.is_current() else "packages have been installed or removed since the SuperNode's start"
     if differing:
@@ -455,7 +455,7 @@ def leave(code: int) -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     # what waits in files that are open; by kinds, since an object may answer for its class itself
-    for file in [each for each in gc.get_objects() if io.IOBase.__base__ in type(each).__mro__]:
+    for file in [entity for entity in gc.get_objects() if io.IOBase.__base__ in type(entity).__mro__]:
         # closed, or to be read alone
         with suppress(Exception):
             file.flush()

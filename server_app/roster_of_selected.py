@@ -17,7 +17,7 @@ class RosterOfSelected(Roster):
     """Whoever is selected for the first time is asked who it is, and joins at the start of that round.
 
     Attributes:
-        registered: partition -> node of all clients, whether or not they were ever asked.
+        registered: partition -> node of all clients, whether or not they were ever asked, in ascending order.
     """
 
     def __init__(self, settings: Settings, terms: Terms | None = None):
@@ -32,7 +32,8 @@ class RosterOfSelected(Roster):
                 'setting `meet-clients` is "selected", which is for simulations in one process (`--engine loop` or '
                 '"cohort"): elsewhere a node says which client it is only when it is asked; use "all".'
             )
-        self.registered = partitions
+        # once: a round draws from all of them several times
+        self.registered = dict(sorted(partitions.items()))
         # of a run that is resumed those who were there are there again
         self._asked_partitions = self._expected() or self.selected(1)
         super().gather(grid)
@@ -52,7 +53,7 @@ class RosterOfSelected(Roster):
     def _list_candidates(self, server_round: int) -> Sequence[int]:
         # who is there from the start was first selected in round 1
         idle = {partition for partition in self._list_idle() if self.joined.get(partition, 1) < server_round}
-        return [partition for partition in sorted(self.registered) if partition not in idle]
+        return [partition for partition in self.registered if partition not in idle]
 
     def _list_idle(self) -> set[int]:
         return {partition for partition, identity in self.identities.items() if not identity.trains}
