@@ -50,17 +50,32 @@ def run_warm(program: str) -> int | None:
     variables = [name + b"=" + value for name, value in os.environb.items()]
     with open(end, "wb") as pipe:
         pipe.write(b"\0".join([b"%d" % len(command), *command, *variables]))
-    if connection.recv(1) != BEGAN:
-        return None
+    has_begun = False
+    early_signals: list[int] = []
 
     def pass_on(number: int, _: object) -> None:
+        if not has_begun:
+            early_signals.append(number)
+            return
         with suppress(OSError):
             connection.send(bytes([number]))
 
-    for number in PASSED_ON:
-        # what nohup ignores stays ignored
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, pass_on)
+    # what nohup ignores stays ignored
+    handlers = {n: was for n in PASSED_ON if (was := signal.getsignal(n)) is not signal.SIG_IGN}
+    for number in handlers:
+        signal.signal(number, pass_on)
+    has_begun = connection.recv(1) == BEGAN
+    if not has_begun:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    # those that came while the process began
+    for number in early_signals:
+        if has_begun:
+            pass_on(number, None)
+        else:
+            os.kill(os.getpid(), number)
+    if not has_begun:
+        return None
     code = b""
     while len(code) < CODE.size:
         piece = connection.recv(CODE.size - len(code))
