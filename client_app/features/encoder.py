@@ -252,7 +252,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
     # what is told of an encoder's features must not follow from rows in any other way
     if data.transform.plain != data.transform:
         data = replace(data, transform=data.transform.plain)
-    encoder = loaded(name, tuple(data.transform.shape), settings.feature_dim)
+    encoder = loaded(name, tuple(data.transform.shape), settings.feature_dim, bool(site_encoder))
     if isinstance(data.transform, TokenTransform) and not reads_text(name):
         # of the first token alone; on no row of the client's
         blank = torch.zeros(1, *data.transform.shape, dtype=torch.int64)
@@ -266,8 +266,8 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
 
 
 @lru_cache(maxsize=2)
-def loaded(name: str, shape: tuple[int, ...], dim: int) -> Encoder:
-    """The encoder that `encoder` names.
+def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -> Encoder:
+    """The encoder that the run's setting `encoder` names, or the `--encoder` of a site.
 
     Raises:
         ModelError: it cannot be had.
@@ -275,4 +275,6 @@ def loaded(name: str, shape: tuple[int, ...], dim: int) -> Encoder:
     try:
         return public_encoder(name, shape, dim)
     except ModelError as error:
+        if of_site:
+            raise ModelError(f"this site's own `--encoder`: {error}", public("site-encoder", error=error)) from error
         raise ModelError(f"setting `encoder`: {error}", public("encoder", error=error)) from error

@@ -90,6 +90,7 @@ PROBLEMS = {
     "layers-shared": "its encoder's last layers cannot be distinguished, so ?trainable= can be 0 or left out",
     # encoders that a run names
     "encoder": "setting `encoder` cannot be used: {error}",
+    "site-encoder": "the encoder that its SuperNode was started with, by --encoder, cannot be used: {error}",
     "encoder-name": "the encoder's name is none",
     "encoder-texts": "the encoder takes no texts",
     "encoder-inputs": "the encoder takes no inputs of shape {shape}",

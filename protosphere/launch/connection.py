@@ -18,6 +18,9 @@ from protosphere.launch.reachability import connections, flower_home, obstacle, 
 SILENCE = 120.0  # seconds without a line of the stream until we ask whether the run is over
 ANSWER_PATIENCE = 30.0  # seconds, here and below
 STATUS_PATIENCE = 30.0
+# an overloaded machine takes half a minute to start `flwr`, not two seconds
+LOOK_PATIENCE = 60.0
+LOOKS = 3
 STOP_PATIENCE = 10.0
 STOP_RUN_PATIENCE = 30.0
 
@@ -134,9 +137,10 @@ class Connection:
             FlowerError: the SuperLink does not answer, or the run has not ended.
         """
         deadline = time.monotonic() + STATUS_PATIENCE
-        status = "unknown"
-        while time.monotonic() < deadline:
+        status, looks = "unknown", 0
+        while looks < LOOKS or time.monotonic() < deadline:
             status, details = self._look()
+            looks += 1
             if has_finished(status):
                 self._on = False
                 return status, details
@@ -168,7 +172,7 @@ class Connection:
 
     def _look(self) -> tuple[str, str]:
         """The run's status and what Flower says about it; `unknown` when nobody answers."""
-        answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], STATUS_PATIENCE)
+        answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], LOOK_PATIENCE)
         return run_status(answer)
 
     def _describe_lost(self, status: str) -> str:

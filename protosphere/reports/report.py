@@ -160,12 +160,12 @@ def _page(
     results: Results, distribution: Holdings, drawn: Mapping[str, Sequence[Drawn]], frames: Sequence[tuple[str, Html]]
 ) -> str:
     summary, settings = results.summary, results.run.settings
-    side_parts = {
+    side_tables = {
         "Accuracy": [_rules(results)],
         "Classes": [*class_table(results)],
-        "Prototypes": [slider(frames)] if frames else [],
         "Time and bytes": [_bytes(summary)],
     }
+    sliders = {"Prototypes": [slider(frames)] if frames else []}
     below = {
         "Accuracy": [*_domains(summary), *_ensemble(summary)],
         "Clients and their data": [*_classes(results), _roster(results)],
@@ -183,7 +183,12 @@ def _page(
     parts += [
         section(title, *content)
         for title, pictures in drawn.items()
-        if (content := [*_gallery(pictures, side_parts.get(title, [])), *below.get(title, [])])
+        if (
+            content := [
+                *_gallery(pictures, sliders.get(title, []), side_tables.get(title, [])),
+                *below.get(title, []),
+            ]
+        )
     ]
     parts += [*_failures(results), *_origin(results), _settings(results)]
     lead = (
@@ -206,14 +211,17 @@ def _without_code(results: Results) -> str:
     )
 
 
-def _gallery(pictures: Sequence[Drawn], side_parts: Sequence[Html]) -> Iterator[Html]:
-    """The pictures, with what stands beside them; then why others are missing."""
+def _gallery(pictures: Sequence[Drawn], sliders: Sequence[Html], tables: Sequence[Html]) -> Iterator[Html]:
+    """The pictures, with the tables beside them; then why others are missing."""
     shown = [item for item in pictures if not isinstance(item, str) and _pictures(item)]
     # what is across the page last, so that no half is left empty before it
     across = [item for item in shown if isinstance(item, Choice) and item.wide]
-    halves = [_frame(item) for item in shown if item not in across]
-    if shown or side_parts:
-        yield page.gallery(*halves, *side_parts, *map(_frame, across))
+    halves = [*(_frame(item) for item in shown if item not in across), *sliders, *tables]
+    if tables and len(halves) % 2:
+        # the last table has nothing beside it, and may need the room
+        halves[-1] = page.element("div", halves[-1], class_="whole")
+    if halves or across:
+        yield page.gallery(*halves, *map(_frame, across))
     yield from (paragraph(item, class_="note") for item in pictures if isinstance(item, str))
 
 

@@ -8,6 +8,7 @@ import base64
 import importlib
 import io
 import json
+import logging
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -315,6 +316,8 @@ def _as_onnx(program: Program, trained: Trained, about: dict[str, str]) -> bytes
                 f"format 'onnx' needs {package}, which cannot be imported here; pip install 'protosphere[onnx]'."
             ) from None
     inputs, sizes = _example(trained)
+    # it warns of what torch's own exporter writes
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             exported: Any = torch.onnx.export(
@@ -325,7 +328,11 @@ def _as_onnx(program: Program, trained: Trained, about: dict[str, str]) -> bytes
                 input_names=["inputs"],
                 output_names=OUTPUTS,
                 verbose=False,
+                # its optimiser takes x + 1e-12 for x, and 0 / (0 + 1e-12) is then no number
+                optimize=False,
             )
+            # a buffer and a step may have the same name, which the optimiser would have seen to
+            importlib.import_module("onnx_ir.passes.common").NameFixPass()(exported.model)
             model = exported.model_proto
     except Exception as error:
         raise _inexpressible(trained, error) from error

@@ -125,7 +125,7 @@ def test_what_is_well_tells_nothing_either(ask, case):
 FLOORS = ("data", "models", "client_app", "strategies", "protosphere/core")
 NOT_HERE = {
     "diverged-before": "a model that is spoilt, but not for the rows that were looked at",
-    "encoder-texts": "of the run's encoder; features/test_privacy.py has it",
+    **dict.fromkeys(("encoder", "encoder-texts"), "of the run's encoder; features/ has them"),
     "many-classes": "a site's data have a list of classes",
     "no-feature": "a site's table of numbers has a columns.json",
     "strategy": "of a file that the site itself names; test_adding_a_method.py has it",

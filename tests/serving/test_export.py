@@ -143,13 +143,14 @@ def test_one_file_tells_names_rule_and_prototypes(client_of, tmp_path):
     assert kept["global/vectors"].norm(dim=1).tolist() == pytest.approx([10.0] * len(kept["global/labels"]), rel=1e-5)
 
 
-@pytest.mark.parametrize(("name", "rule"), [("nearest", ""), ("fedproto", "discriminant")])
-def test_onnx_scores_as_predict_does(client_of, tmp_path, name, rule):
+@pytest.mark.parametrize(("name", "rule"), [("nearest", ""), ("fedproto", "discriminant"), ("pool", "")])
+def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of, tmp_path, caplog, name, rule):
     for package in ("onnx", "onnxscript"):
         pytest.importorskip(package, reason="ONNX needs the extra `onnx`")
     runtime = pytest.importorskip("onnxruntime", reason="ONNX programs need something to run them")
     trained = client_of(CASES[name][0])
     export(trained, tmp_path / "model.onnx", "onnx", rule)
+    assert [record for record in caplog.records if record.levelname == "WARNING"] == []
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     for rows in (1, 5):
         stored, inputs = inputs_for(trained, rows)

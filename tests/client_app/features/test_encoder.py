@@ -10,7 +10,7 @@ from torch.nn.functional import normalize
 
 from protosphere.client_app.client import Client
 from protosphere.client_app.features import encoder as encoder_module
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import ModelError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.models.encoder import Encoder, public_encoder
 from protosphere.prototypes.own_discriminant import own_discriminant
@@ -153,6 +153,21 @@ def test_the_pools_weight_is_chosen_on_validation_samples_and_kept_for_predictio
         share = float((pool(weights[-1]).argmax(dim=1) == data.validation.labels).double().mean())
         assert all_lines[-1]["clients"][str(partition)]["evaluation"]["pool"][1] == pytest.approx(share)
     assert set(weights) != {0.5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "site", "words", "public_words"),
+    [
+        ({"encoder": "no.package:Encoder"}, {}, "setting `encoder`", "setting `encoder` cannot be used"),
+        ({}, {"encoder": "./lacking.py"}, "this site's own `--encoder`", "that its SuperNode was started with"),
+    ],
+)
+def test_an_encoder_that_cannot_be_had_is_told_as_the_runs_or_the_sites(settings, site, words, public_words):
+    run_config = QUICK | {"strategy": "protosphere"} | settings
+    node = {"partition-id": 0, "num-partitions": CLIENTS, **site}
+    with pytest.raises(ModelError, match=words) as caught:
+        Client(Context(1, 2, node, RecordDict(), run_config))
+    assert public_words in caught.value.told
 
 
 def test_a_large_encoder_reads_each_sample_once_for_all_runs(tmp_path, monkeypatch):
