@@ -15,9 +15,9 @@ HEADINGS: dict[Kind, str] = {
 NOTATION = (
     "a_i(t): test accuracy of client i after round t, by one inference rule. n_i: its test samples, at most "
     "`max-weight-ratio` medians of all clients. A(t) = Σ_i n_i a_i(t) / Σ_i n_i; V(t): the same of validation samples. "
-    "N: clients. T: the last round. Round 0, before training, counts in none of the figures.",
-    "x: a sample. y: its class. z(x): features of the client's own extractor. g(x): logits of the client's own model. "
-    "ẑ(x): the public encoder's features, divided by their length. n_ij: training samples of class j at client i; "
+    "N: clients. T: the last round. Round 0, before training, counts nowhere.",
+    "x: a sample. y: its class. z(x): features of the client's own extractor. g(x): logits of its own model. "
+    "ẑ(x): the public encoder's features, as unit vectors. n_ij: training samples of class j at client i; "
     "K: classes; π_ij = (n_ij + 1/K) / (Σ_j n_ij + 1). p_ij: mean of z(x) over the client's training samples of class "
     "j; P_j: the global prototype.",
 )
@@ -47,7 +47,7 @@ _ALL = (
     Term(
         "selected",
         "figures",
-        "Test accuracy at the round with the best validation accuracy. The test samples play no part in the choice.",
+        "Test accuracy at the round with the best validation accuracy; test samples play no part in the choice.",
         "A(t*), t* = argmax_t V(t), of equal rounds the latest",
     ),
     Term("best", "figures", "Test accuracy of the best round, chosen on the test samples themselves.", "max_t A(t)"),
@@ -60,7 +60,7 @@ _ALL = (
     Term(
         "client-best-unweighted",
         "figures",
-        "Every client at its own best round, chosen on its test samples; every client weighs the same.",
+        "As client-best, every client with the same weight.",
         "(1/N) Σ_i max_t a_i(t)",
     ),
     Term(
@@ -73,7 +73,7 @@ _ALL = (
     Term(
         "all-classes",
         "figures",
-        "Accuracy after the last round on test samples of all classes, including those that a client lacks.",
+        "Accuracy after the last round on test samples of all classes, also those that a client lacks.",
         "as final, with test samples of all K classes for every client",
     ),
     Term(
@@ -86,64 +86,58 @@ _ALL = (
     Term(
         "ensemble",
         "figures",
-        "Accuracy of all clients together on the shared test set, with `ensemble-every` above 0.",
+        "Accuracy of all clients together on the shared test set (`ensemble-every`).",
         "argmax_j (1/N) Σ_i softmax(g_i(x))_j",
     ),
     Term(
         "exchange adds",
         "figures",
         "What the exchange is worth in a public encoder's space: a rule less the same rule without the exchange, in "
-        "the same run; a comparison gives its interval over seeds.",
+        "the same run.",
         "A of pool less A of pool-local; A of encoder less A of encoder-local",
     ),
     Term("classifier", "rules", "The client's own model: its extractor, then its head.", "argmax_j g(x)_j"),
-    Term(
-        "local-prototypes",
-        "rules",
-        "The nearest of the client's own class means in its feature space.",
-        "argmin_j ‖z(x) − p_ij‖",
-    ),
+    Term("local-prototypes", "rules", "The nearest of the client's own class means.", "argmin_j ‖z(x) − p_ij‖"),
     Term(
         "global-prototypes",
         "rules",
-        "The nearest of the prototypes that came from the server, in the client's feature space; of `fedpagr` by "
-        "cosine.",
+        "The nearest of the prototypes that came from the server; of `fedpagr` by cosine.",
         "argmin_j ‖z(x) − P_j‖",
     ),
     Term(
         "discriminant",
         "rules",
-        "The linear discriminant around the client's own class means: as local-prototypes, with the covariance of its "
-        "features and the frequencies of its classes.",
+        "The linear discriminant around the client's own class means, with the covariance of its features and the "
+        "frequencies of its classes.",
         "argmax_j −½ (z(x) − p_ij)ᵀ Σ⁻¹ (z(x) − p_ij) + log(n_ij / Σ_j n_ij), Σ shrunk by 0.1 to a sphere",
     ),
     Term(
         "encoder",
         "rules",
         "The classifier that the exchange made in a public encoder's space, over the classes of all clients. Under "
-        "`privacy` the nearest mean by cosine; under `protosphere` with the client's own means for the classes that it "
-        "holds and nobody sent.",
+        "`privacy` the nearest mean by cosine; under `protosphere` with the client's own means for the classes that "
+        "it holds and nobody sent.",
         "argmax_j q_j, q = ẑ(x) W + b, W and b from the server",
     ),
     Term(
         "encoder-local",
         "rules",
-        "The baseline of encoder without an exchange: a linear discriminant of the client's own training samples in "
-        "the public encoder's space, its shrinkage chosen on its validation samples.",
+        "As encoder, without an exchange: a linear discriminant of the client's own training samples, its shrinkage "
+        "chosen on its validation samples.",
         "argmax_j ẑ(x) w_ij + b_ij + log(n_ij / Σ_j n_ij), w_ij = Σ_i⁻¹ m_ij, b_ij = −½ m_ijᵀ w_ij, m_ij: mean of ẑ",
     ),
     Term(
         "pool",
         "rules",
         "The weighted product of two class probabilities: the client's own model's, and those of the exchanged "
-        "discriminant. The weight w is chosen on the client's validation samples, near 1/2 where they are few, and the "
-        "temperature t ≤ 1 on its training samples.",
+        "discriminant. The weight w is chosen on the client's validation samples, near 1/2 where they are few, and "
+        "the temperature t ≤ 1 on its training samples.",
         "argmax_j (1 − w) log softmax(g(x))_j + w log softmax(t q + log π_i)_j, q as of encoder",
     ),
     Term(
         "pool-local",
         "rules",
-        "The baseline of pool without an exchange: the client's own discriminant in place of the exchanged one.",
+        "As pool, without an exchange: the client's own discriminant in place of the exchanged one.",
         "as pool, with q_j = ẑ(x) w_ij + b_ij of encoder-local and t = 1",
     ),
     Term(
@@ -156,13 +150,13 @@ _ALL = (
     Term(
         "generic",
         "rules",
-        "Of `fedrod`: its generic head alone, without the client's own one.",
+        "Of `fedrod`: its generic head, without the client's own one.",
         "argmax_j h(z(x))_j, h the generic head",
     ),
     Term(
         "received-generic",
         "rules",
-        "Of `fedrod`: its generic head with what has just come from the server; the one model of the server.",
+        "Of `fedrod`: the one model of the server.",
         "as generic, with the received weights",
     ),
     Term(
@@ -185,17 +179,13 @@ _ALL = (
         "A method: as `protonorm`, with targets that come from the seed and not from an exchange. What it gains over "
         "local comes from targets that lie apart.",
     ),
-    Term(
-        "payload",
-        "training",
-        "Bytes of the values that a method exchanges alone, up from the clients and down to them.",
-    ),
-    Term("on the wire", "training", "Bytes of whole messages, as they are sent: payload, names, evaluations."),
+    Term("payload", "training", "Bytes of the values that a method exchanges, up from the clients and down to them."),
+    Term("on the wire", "training", "Bytes of whole messages: payload, names, evaluations."),
     Term(
         "gradient ratio",
         "training",
-        "What the method adds to the loss, beside the cross-entropy, in a client's first batch of a round. 0: nothing "
-        "is added; far below 1: the exchange can hardly change what is learnt; far above 1: it outweighs the task.",
+        "What the method adds to the loss, beside the cross-entropy, in a client's first batch of a round. Far below "
+        "1 the exchange can hardly change what is learnt; far above 1 it outweighs the task.",
         "‖∂L_added/∂z‖ / ‖∂L_cross-entropy/∂z‖",
     ),
     Term(
@@ -214,47 +204,37 @@ _ALL = (
     Term(
         "macro accuracy",
         "words",
-        "The mean of the classes' own accuracies (balanced accuracy): a rare class weighs as much as a frequent one. "
-        "Of the confusion matrix over all clients' test samples, in the last evaluation.",
+        "The mean of the classes' own accuracies (balanced accuracy), of all clients' test samples in the last "
+        "evaluation.",
         "(1/K) Σ_j right_j / samples_j, of the classes that have test samples",
     ),
     Term(
         "macro F1",
         "words",
-        "The mean of the classes' own F1 scores, every class alike. Of the same confusion matrix.",
+        "The mean of the classes' own F1 scores, of all clients' test samples in the last evaluation.",
         "(1/K) Σ_j 2 right_j / (samples_j + predicted_j)",
     ),
     Term(
         "ROC AUC",
         "words",
-        "The area under the ROC curve (`roc-auc`): of each client on its own test samples, each class against the "
-        "rest, the mean over the classes that it has; then the mean over clients, weighted by test samples.",
+        "The area under the ROC curve (`roc-auc`), each class against the rest: the mean over a client's classes, "
+        "then over clients, weighted by test samples.",
         "Σ_i n_i auc_i / Σ_i n_i, auc_i = mean_j P(score_j of a sample of class j > score_j of another)",
     ),
     Term("sample", "words", "One input with its class: an image, a text, one line of a table."),
-    Term(
-        "partition",
-        "words",
-        "How the samples of a data set are divided among the clients of a simulation (`protosphere data` shows it).",
-        "",
-    ),
+    Term("partition", "words", "How the samples of a data set are divided among the clients of a simulation."),
     Term(
         "label skew",
         "words",
-        "Clients hold different shares of the classes. `alpha` of the Dirichlet partition sets how different: smaller "
-        "is more.",
+        "Clients hold different shares of the classes; the smaller `alpha` of the Dirichlet partition, the more.",
         "shares of class j over clients ~ Dirichlet(α, …, α)",
     ),
     Term("client selection", "words", "Which clients train in a round: the share `fraction-train`, drawn by the seed."),
-    Term(
-        "round",
-        "words",
-        "The server sends, the selected clients train and send back, the server aggregates.",
-    ),
+    Term("round", "words", "The server sends, the selected clients train and send back, the server aggregates."),
     Term("run", "words", "One training of one method with one seed, in a folder of its own."),
     Term("comparison", "words", "Runs of several methods over data sets, partitions and seeds, with common tables."),
     Term("extractor", "words", "A client's model up to its features."),
-    Term("head", "words", "A client's model from its features to its logits: the last layer, or layers."),
+    Term("head", "words", "A client's model from its features to its logits."),
     Term(
         "prototype",
         "words",
@@ -263,7 +243,9 @@ _ALL = (
     ),
     Term("public encoder", "words", "A fixed network or transform that every client has and no private sample shaped."),
     Term(
-        "inference rule", "words", "How a class is predicted from a sample; a run reports several on the same models."
+        "inference rule",
+        "words",
+        "How a class is predicted from a sample; a run reports several on the same models.",
     ),
 )
 TERMS = {term.name: term for term in _ALL}
@@ -274,8 +256,7 @@ def glossary_page() -> str:
     lines = [
         "# Glossary",
         "",
-        "What the terms of Protosphere's output, reports and pages mean. `protosphere glossary` prints the same, and a "
-        "report's tooltips say it.",
+        "What the terms of output, reports and pages mean; `protosphere glossary` prints the same.",
         "",
         *(line for paragraph in NOTATION for line in (paragraph, "")),
     ]

@@ -1,4 +1,4 @@
-"""`protosphere new method`: the file that it writes, which is the page's, and runs."""
+"""`protosphere new method`: the file that it writes, which docs/adding-a-method.md links, and runs."""
 
 import math
 import re
@@ -27,11 +27,10 @@ def written(tmp_path, monkeypatch):
     return tmp_path / "mymethod.py", done.stdout
 
 
-def test_it_is_the_file_that_the_page_prints(written):
+def test_it_is_the_file_that_the_page_links(written):
     file, _ = written
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
-    assert file.read_text() == (TEMPLATES / "method.py").read_text()
-    assert file.read_text() in blocks
+    (link,) = re.findall(r"\]\((\S+/method\.py)\)", PAGE.read_text())
+    assert file.read_text() == (TEMPLATES / "method.py").read_text() == (PAGE.parent / link).read_text()
 
 
 def test_it_trains_in_this_process_and_both_of_its_halves_are_at_work(written):
