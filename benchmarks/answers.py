@@ -304,7 +304,9 @@ def tables_by_rule(answer: Answer) -> Iterator[str]:
             means = {metric: answer.mean(row, method, METRIC + metric) for metric in metrics}
             cells = [bold(mean, method == leaders[metric]) for metric, mean in means.items()]
             yield table_row([f"`{method}`", *cells, answer.kilobytes(method)])
-        alike = [f"{_rule(metric)}: {answer.mean(row, methods[0], METRIC + metric)} by every method." for metric in same]
+        alike = [
+            f"{_rule(metric)}: {answer.mean(row, methods[0], METRIC + metric)} by every method." for metric in same
+        ]
         yield ""
         yield " ".join([*alike, f"Majority-class baseline: {answer.mean(row, methods[0], 'majority-class')}."])
 
