@@ -124,7 +124,7 @@ def _same(written: str, default: Any) -> bool:
 
 
 def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
-    """A settings.md with a row for each setting, at the end of its prefix's table where it is new."""
+    """A settings.md with a row for each setting."""
     by_name = {setting.name: setting for entries in settings.values() for setting in entries}
     lines = []
     for line in text.split("\n"):
@@ -138,13 +138,10 @@ def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
     for setting in by_name.values():
         prefix = setting.name.partition(".")[0] if "." in setting.name else ""
         row = f"| `{setting.name}` | `{setting.value}` | {setting.allowed} | {setting.meaning} |\n"
-        # words may stand before the table
-        after = rf"^## `{prefix}`\n(?:(?!#).*\n)*?(?:\|.*\n)+" if prefix else r"^\| `resume`.*\n"
-        title = re.search(after, text, re.MULTILINE)
-        if title:
-            text = text[: title.end()] + row + text[title.end() :]
-        else:
-            text += f"\n## `{prefix}`\n\n| setting | default | allowed | meaning |\n|---|---|---|---|\n{row}"
+        # below the last one of its method, or of all methods where the page has had none of it
+        own = rf"^\| `{re.escape(prefix)}\..*\n" if prefix else r"^\| `resume`.*\n"
+        places = list(re.finditer(own, text, re.MULTILINE)) or list(re.finditer(r"^\|.*\n", text, re.MULTILINE))
+        text = text[: places[-1].end()] + row + text[places[-1].end() :]
     return text
 
 
