@@ -184,9 +184,8 @@ def page(answer: Answer) -> str:
     lines += [*table(answer), ""]
     lines += [f"![Points of test accuracy less `{base}`, by rule, with 95 % intervals]({answer.name}.svg)", ""]
     lines += [
-        f"**Measured** by {sources(answer)} Every rule and seed, with bytes: [CSV]"
-        f"(../../{csv_file}). Mean ± sample standard deviation over seeds; [95 % interval] of the paired "
-        "differences (Student's t), bold where it leaves zero out, not corrected for the number of methods.",
+        f"**Measured** by {sources(answer)} Every rule and seed, with bytes: [CSV](../../{csv_file}); "
+        "[how to read](../results.md#how-to-read-a-table).",
     ]
     return "\n".join(lines) + "\n"
 

@@ -9,7 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, fill
 from typing import Any
 
 import protosphere
@@ -17,14 +17,12 @@ import protosphere
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 HEAD = """# The Python API
 
-Made from docstrings by `make api-docs`; `help(protosphere.run)` has examples, shapes and errors of a name, too, and
+Made from docstrings by `make api-docs`; `help(protosphere.run)` has examples, types and errors of a name, too, and
 [tutorial.ipynb](tutorial.ipynb) shows it at work. Settings, methods and models are the command line's, listed in
-[settings.md](settings.md) and by `protosphere settings`, `methods` and `models`. A `Value` of a setting is a number,
-true or false, text, a path, or a list of texts; an `Array` is numpy's; an `Entry` a name, or a mapping of settings; a
-`Model` a torch module, or a class or function that makes one.
+[settings.md](settings.md) and by `protosphere settings`, `methods` and `models`.
 """
 LISTS = ("Args:", "Attributes:")
-WIDTH = 100  # up to which a signature stands on one line
+WIDTH = 100  # of a signature
 
 
 def page() -> str:
@@ -60,7 +58,7 @@ def _members(kind: type) -> Iterator[str]:
             assert member.returns is not None
             head = f"{member.name}: {_unquote(ast.unparse(member.returns))}"
         else:
-            head = _signature(member, "", width=0)
+            head = " ".join(_signature(member).split())
         summary, lists = _texts(attribute.__doc__)
         yield f"- `{head}`: {' '.join(summary.split())}"
         yield from (f"  {line}" for line in lists.get("Args:", []))
@@ -70,26 +68,14 @@ def _tree(item: Any) -> Any:
     return ast.parse(dedent(inspect.getsource(item))).body[0]
 
 
-def _signature(member: ast.FunctionDef, prefix: str, width: int = WIDTH) -> str:
-    """On one line; where that is longer than width, unless this is 0, a line an argument."""
-    member.args.args = [argument for argument in member.args.args if argument.arg != "self"]
+def _signature(member: ast.FunctionDef, prefix: str = "") -> str:
+    """Without types of arguments, which `help` has, on lines of at most WIDTH."""
+    arguments = member.args
+    arguments.args = [argument for argument in arguments.args if argument.arg != "self"]
+    for argument in (*arguments.args, *arguments.kwonlyargs, *filter(None, [arguments.vararg, arguments.kwarg])):
+        argument.annotation = None
     returns = f" -> {_unquote(ast.unparse(member.returns))}" if member.returns is not None else ""
-    arguments = _unquote(ast.unparse(member.args))
-    line = f"{prefix}{member.name}({arguments}){returns}"
-    if len(line) > width > 0:
-        parts = _parts(arguments)
-        line = f"{prefix}{member.name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
-    return line
-
-
-def _parts(arguments: str) -> Iterator[str]:
-    """An argument each: a comma within brackets parts nothing."""
-    part = ""
-    for piece in arguments.split(", "):
-        part += f", {piece}" if part else piece
-        if all(part.count(left) == part.count(right) for left, right in ("[]", "()")):
-            yield part
-            part = ""
+    return fill(f"{prefix}{member.name}({ast.unparse(arguments)}){returns}", WIDTH, subsequent_indent="    ")
 
 
 def _unquote(text: str) -> str:
