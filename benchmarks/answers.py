@@ -256,7 +256,7 @@ def exchange_table(answer: Answer) -> Iterator[str]:
     method, where all of them were measured."""
     base = answer.comparison.baseline_label
     parts = {MODEL: "private model", OWN: "own", SPACE: "shared"}
-    yield f"`{base}`: accuracy in %, and differences in points with the part that is best on average."
+    yield f"`{base}`: mean accuracy in %, and differences in points; of the parts the one that is best on average."
     yield ""
     yield table_head("data, samples a client", *map(_rule, (OWN, OWN_POOL, POOLED)), "exchange adds", "less best part")
     for row in answer.rows:
@@ -265,7 +265,7 @@ def exchange_table(answer: Answer) -> Iterator[str]:
             continue
         # the best part by its mean: whoever chooses a part for all seeds
         best = max(parts, key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
-        cells = [answer.mean(row, base, METRIC + name) for name in (OWN, OWN_POOL, POOLED)]
+        cells = [_mean_alone(answer, row, base, name) for name in (OWN, OWN_POOL, POOLED)]
         gains = [interval(difference(figures[POOLED], figures[other])) for other in (OWN_POOL, best)]
         yield table_row([_sized(row), *cells, gains[0], f"{gains[1]} {parts[best]}"])
     measured = {row: [m for m in answer.methods if any(answer.of(row, m, SPACE).values())] for row in answer.rows}
@@ -274,13 +274,18 @@ def exchange_table(answer: Answer) -> Iterator[str]:
     compared = [row for row, methods in measured.items() if 2 * len(methods) > most]
     family = [method for method in answer.methods if all(method in measured[row] for row in compared)]
     yield ""
-    yield f"The shared classifier alone ({_rule(SPACE)}), which knows classes that a client lacks: accuracy in %."
+    yield f"The shared classifier alone ({_rule(SPACE)}), which knows classes that a client lacks: mean accuracy in %."
     yield ""
     yield table_head("data, samples a client", *[f"`{method}`" for method in family])
     for row in compared:
         best_method = ahead({method: answer.of(row, method, SPACE) for method in family})
-        cells = [bold(answer.mean(row, method, METRIC + SPACE), method == best_method) for method in family]
+        cells = [bold(_mean_alone(answer, row, method, SPACE), method == best_method) for method in family]
         yield table_row([_sized(row), *cells])
+
+
+def _mean_alone(answer: Answer, row: str, method: str, metric: str) -> str:
+    """Of a column, without the deviation over seeds, which the CSV has."""
+    return answer.mean(row, method, METRIC + metric).partition(" ±")[0]
 
 
 def tables_by_rule(answer: Answer) -> Iterator[str]:
