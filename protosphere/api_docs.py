@@ -1,7 +1,7 @@
 """`make api-docs`: docs/api.md, made of the docstrings of what `import protosphere` gives.
 
-The page has signatures, summaries and arguments; `help` has the rest: examples, which run as tests, what is returned
-and the errors.
+The page has signatures, summaries and the arguments of functions; `help` has the rest: examples, which run as tests,
+arguments of methods, what is returned and the errors.
 """
 
 import ast
@@ -17,9 +17,9 @@ import protosphere
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 HEAD = """# The Python API
 
-Made from docstrings by `make api-docs`; `help(protosphere.run)` has examples, types and errors of a name, too, and
-[tutorial.ipynb](tutorial.ipynb) shows it at work. Settings, methods and models are the command line's, listed in
-[settings.md](settings.md) and by `protosphere settings`, `methods` and `models`.
+Made from docstrings by `make api-docs`. `help(protosphere.Run.client)` has types, arguments, errors and examples, of
+every name; [tutorial.ipynb](tutorial.ipynb) shows it at work. Settings, methods and models are the command line's,
+listed in [settings.md](settings.md) and by `protosphere settings`, `methods` and `models`.
 """
 LISTS = ("Args:", "Attributes:")
 WIDTH = 100  # of a signature
@@ -49,7 +49,7 @@ def page() -> str:
 
 
 def _members(kind: type) -> Iterator[str]:
-    """A list, of the public properties and methods, each with its summary and below it its arguments."""
+    """A list, of the public properties and methods, each with its summary."""
     for member in _tree(kind).body:
         if not isinstance(member, ast.FunctionDef) or member.name.startswith("_"):
             continue
@@ -59,9 +59,7 @@ def _members(kind: type) -> Iterator[str]:
             head = f"{member.name}: {_unquote(ast.unparse(member.returns))}"
         else:
             head = " ".join(_signature(member).split())
-        summary, lists = _texts(attribute.__doc__)
-        yield f"- `{head}`: {' '.join(summary.split())}"
-        yield from (f"  {line}" for line in lists.get("Args:", []))
+        yield f"- `{head}`: {' '.join(_texts(attribute.__doc__)[0].split())}"
 
 
 def _tree(item: Any) -> Any:
