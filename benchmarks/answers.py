@@ -48,6 +48,7 @@ ANSWERED_BY = {
     "own_classes": ["classifier selected"],
     "constants": ["headline", "classifier selected"],
 }
+WITHOUT_BYTES = {"constants", "ensemble"}  # whose answer has none of them
 # metrics of a comparison in a public encoder's space
 MODEL, OWN, SPACE = "classifier selected", "encoder-local selected", "encoder selected"
 OWN_POOL, POOLED = "pool-local selected", "pool selected"
@@ -181,30 +182,46 @@ def page(answer: Answer) -> str:
     lines += [outcome.read_text("utf-8").strip(), ""] if outcome.exists() else []
     table = TABLES.get(answer.name, answer_table)
     lines += [*table(answer), ""]
-    lines += [f"![Differences to {base}, by method and data set]({answer.name}.svg)", ""]
-    lines += [f"*Every rule: points of test accuracy beside those of `{base}`, with 95 % intervals.*", ""]
+    lines += [f"![Points of test accuracy less `{base}`, by rule, with 95 % intervals]({answer.name}.svg)", ""]
     lines += [
-        "## How it was measured",
-        "",
-        f"{' '.join(sources(answer))} By every rule and seed, with bytes: [{csv_file}](../../{csv_file}), of which "
-        "`python -m benchmarks.answers` makes this page. Mean ± sample standard deviation over seeds in %; in "
-        "brackets the 95 % interval of a difference seed by seed (Student's t), bold where it leaves zero out, not "
-        "corrected for the number of methods.",
+        f"**Measured** by {sources(answer)} Every rule and seed, with bytes: [CSV](../../{csv_file}); "
+        "[how to read](../results.md#how-to-read-a-table).",
     ]
     return "\n".join(lines) + "\n"
 
 
-def sources(answer: Answer) -> Iterator[str]:
-    """A sentence for each command, with the rows that it gave where there are several."""
-    rows_of: dict[tuple[str, str, str], list[str]] = {}
+def sources(answer: Answer) -> str:
+    """Each command, with the rows that it gave where it does not name them; what holds for all of them at the end."""
+    rows_by_source: dict[tuple[str, str, str], list[str]] = {}
     for row in answer.rows:
         source = answer.measured[row]
-        doubt = "" if PROTOCOL in source else ", at which the comparison's file was not today's"
-        rows_of.setdefault((source["command"], source["commit"] + doubt, source["machine"]), []).append(row)
-    for (command, commit, machine), rows in rows_of.items():
-        seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] in rows})
-        prefix = "" if rows == answer.rows else f"{'; '.join(map(shown, rows))}: "
-        yield f"{prefix}`{command}`, commit {commit}, seeds {', '.join(map(str, seeds))}, {machine}."
+        commit = f"commit {source['commit']}" + " (the file was another than today's)" * (PROTOCOL not in source)
+        rows_by_source.setdefault((f"`{source['command']}`", commit, source["machine"]), []).append(row)
+    rows_of = {
+        (command, commit, _seeds(answer, rows), machine): rows
+        for (command, commit, machine), rows in rows_by_source.items()
+    }
+    common = [values[0] for values in zip(*rows_of, strict=True) if len(set(values)) == 1]
+    if len(rows_of) == 1:
+        return f"{', '.join(common)}."
+    unnamed = [rows for facts, rows in rows_of.items() if any(row not in facts[0] for row in rows)]
+    parts = []
+    for facts, rows in rows_of.items():
+        names = [shown(row).removesuffix(" samples a client") for row in rows]
+        prefix = f"{', '.join(names)}: " if rows in unnamed else ""
+        prefix = "the others: " if unnamed and rows == max(unnamed, key=len) else prefix
+        parts.append(prefix + ", ".join(fact for fact in facts if fact not in common))
+    # the rows without a name stand last: the others
+    parts.sort(key=lambda part: part.startswith("the others: "))
+    whole = ", ".join(common)
+    return f"{'; '.join([whole, *parts] if whole.startswith('`') else [*parts, f'all: {whole}'])}."
+
+
+def _seeds(answer: Answer, rows: list[str]) -> str:
+    """Those of rows, in words."""
+    seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] in rows})
+    in_turn = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
+    return f"seeds {seeds[0]} to {seeds[-1]}" if in_turn else f"seeds {', '.join(map(str, seeds))}"
 
 
 def answer_table(answer: Answer) -> Iterator[str]:
@@ -220,70 +237,95 @@ def answer_table(answer: Answer) -> Iterator[str]:
     )
     yield ""
     heads = [shown(row) if len(metrics) == 1 else f"{shown(row)}: `{metric}`" for row, metric in columns]
-    yield table_head("method", *heads, "kB a round")
+    with_bytes = answer.name not in WITHOUT_BYTES
+    yield table_head("method", *heads, *["kB a round"] * with_bytes)
     for method in answer.methods:
-        cells = [f"`{method}`"]
+        cells = [f"`{method.replace(' = ', '=')}`"]
         for row, metric in columns:
             if method == base:
                 cells.append(answer.mean(row, method, METRIC + metric))
                 continue
             mark = " *chosen*" if method in chosen[row] and metric == metrics[0] else ""
             cells.append(interval(answer.against(row, method, metric)) + mark)
-        yield table_row([*cells, answer.kilobytes(method)])
+        yield table_row([*cells, *[answer.kilobytes(method)] * with_bytes])
 
 
 def exchange_table(answer: Answer) -> Iterator[str]:
-    """Of the baseline, which has all of these rules, a line a row: its parts, its pool, what the exchange gives on top
-    of the same without one, and how its pool stands to the best of its parts."""
+    """Of the baseline, which has all of these rules, a line a row: its own discriminant, its pool with and without the
+    exchange, what that adds, and how the pool stands to the best of its parts; then the shared classifier of each
+    method, where all of them were measured."""
     base = answer.comparison.baseline_label
-    parts = {"private model": MODEL, "own discriminant": OWN, "shared discriminant": SPACE}
-    columns = [*parts, "pool, no exchange", "pool", "exchange adds", "less the best part"]
-    yield f"`{base}`: accuracy in %, and differences in points of it."
+    parts = {MODEL: "private model", OWN: "own", SPACE: "shared"}
+    yield f"`{base}`: mean accuracy in %, and differences in points; of the parts the one that is best on average."
     yield ""
-    yield table_head("", *columns)
+    yield table_head("data, samples a client", *map(_rule, (OWN, OWN_POOL, POOLED)), "exchange adds", "less best part")
     for row in answer.rows:
-        figures = {name: answer.of(row, base, name) for name in (*parts.values(), OWN_POOL, POOLED)}
+        figures = {name: answer.of(row, base, name) for name in (*parts, OWN_POOL, POOLED)}
         if not figures[POOLED]:
             continue
         # the best part by its mean: whoever chooses a part for all seeds
-        best = max(parts.values(), key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
-        cells = [answer.mean(row, base, METRIC + name) for name in (*parts.values(), OWN_POOL, POOLED)]
+        best = max(parts, key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
+        cells = [_mean_alone(answer, row, base, name) for name in (OWN, OWN_POOL, POOLED)]
         gains = [interval(difference(figures[POOLED], figures[other])) for other in (OWN_POOL, best)]
-        yield table_row([shown(row), *cells, *gains])
-    family = [method for method in answer.methods if any(answer.of(row, method, SPACE) for row in answer.rows)]
+        yield table_row([_sized(row), *cells, gains[0], f"{gains[1]} {parts[best]}"])
+    measured = {row: [m for m in answer.methods if any(answer.of(row, m, SPACE).values())] for row in answer.rows}
+    most = max(map(len, measured.values()))
+    # rows of which nearly all methods were measured, and methods that were measured in all of these
+    compared = [row for row, methods in measured.items() if 2 * len(methods) > most]
+    family = [method for method in answer.methods if all(method in measured[row] for row in compared)]
     yield ""
-    yield "The shared classifier alone (`encoder`), which knows classes that a client lacks, by method: accuracy in %."
+    yield f"The shared classifier alone ({_rule(SPACE)}), which knows classes that a client lacks: mean accuracy in %."
     yield ""
-    yield table_head("", *[f"`{method}`" for method in family])
-    for row in answer.rows:
+    yield table_head("data, samples a client", *[f"`{method}`" for method in family])
+    for row in compared:
         best_method = ahead({method: answer.of(row, method, SPACE) for method in family})
-        cells = [bold(answer.mean(row, method, METRIC + SPACE), method == best_method) for method in family]
-        yield table_row([shown(row), *cells])
+        cells = [bold(_mean_alone(answer, row, method, SPACE), method == best_method) for method in family]
+        yield table_row([_sized(row), *cells])
+
+
+def _mean_alone(answer: Answer, row: str, method: str, metric: str) -> str:
+    """Of a column, without the deviation over seeds, which the CSV has."""
+    return answer.mean(row, method, METRIC + metric).partition(" ±")[0]
 
 
 def tables_by_rule(answer: Answer) -> Iterator[str]:
-    """A table a row of the comparison: each method's accuracy by every rule, and its bytes."""
+    """A table a row of the comparison: each method's accuracy by every rule, and its bytes; a rule by which all methods
+    have the same figure is a sentence."""
     for row in answer.rows:
+        methods = [method for method in answer.methods if answer.cells_of(row, method)]
+        figures = {metric: {method: answer.of(row, method, metric) for method in methods} for metric in answer.metrics}
+        same = []
+        for metric, found in figures.items():
+            first, *others = found.values()
+            if any(first.values()) and all(other == first for other in others):
+                same.append(metric)
+        metrics = [metric for metric in answer.metrics if metric not in same]
         yield f"**{shown(row)}**, accuracy in %; bold what is ahead of all others by the same rule."
         yield ""
-        yield table_head(
-            "method", *[f"`{metric.removesuffix(' selected')}`" for metric in answer.metrics], "kB a round"
-        )
-        methods = [method for method in answer.methods if answer.cells_of(row, method)]
-        leaders = {
-            metric: ahead({method: answer.of(row, method, metric) for method in methods}) for metric in answer.metrics
-        }
+        yield table_head("method", *map(_rule, metrics), "kB a round")
+        leaders = {metric: ahead(figures[metric]) for metric in metrics}
         for method in methods:
-            means = {metric: answer.mean(row, method, METRIC + metric) for metric in answer.metrics}
+            means = {metric: answer.mean(row, method, METRIC + metric) for metric in metrics}
             cells = [bold(mean, method == leaders[metric]) for metric, mean in means.items()]
             yield table_row([f"`{method}`", *cells, answer.kilobytes(method)])
-        majority = answer.mean(row, methods[0], "majority-class")
+        alike = [
+            f"{_rule(metric)}: {answer.mean(row, methods[0], METRIC + metric)} by every method." for metric in same
+        ]
         yield ""
-        yield f"Always answering a client's majority class: {majority}."
-        yield ""
+        yield " ".join([*alike, f"Majority-class baseline: {answer.mean(row, methods[0], 'majority-class')}."])
 
 
 TABLES: dict[str, Callable[[Answer], Iterator[str]]] = {"shared_space": exchange_table, "methods": tables_by_rule}
+
+
+def _rule(metric: str) -> str:
+    """Of a metric on selected rounds, as Markdown."""
+    return f"`{metric.removesuffix(' selected')}`"
+
+
+def _sized(row: str) -> str:
+    """The label of a row that says how many samples a client has, without the words for it."""
+    return shown(row).replace(": ", ", ").removesuffix(" samples a client")
 
 
 def shown(row: str) -> str:

@@ -208,53 +208,54 @@ def draw(pictures: dict[str, list[tuple[Tensor, list[Tensor]]]]) -> None:
 
 def page(figures: dict[str, Any]) -> str:
     """docs/inversion.md."""
-    of_means = [table_head("space", "mean of", "found, %", "by chance, %", "excess, dB")]
-    for space, by_size in figures["means"].items():
-        for size, values in by_size.items():
-            numbers = [f"{100 * values['found']:.1f}", f"{100 * values['chance']:.1f}", f"{values['excess']:+.2f}"]
-            of_means.append(table_row([SPACES[space], f"{size} samples" if int(size) > 1 else "1 sample", *numbers]))
-    of_spans = [table_head("space", "samples of the client", "rank of G", "others' distance", "told apart, %")]
-    for space, by_count in figures["span"].items():
-        for count, values in by_count.items():
-            told = f"{100 * values['told']:.1f}" if values["rank"] < D else "as by chance"
-            numbers = [values["rank"], f"{values['others']:.2f}", told]
-            of_spans.append(table_row([SPACES[space], count, *numbers]))
+    means, spans = figures["means"], figures["span"]
+    of_means = [table_head("mean of", *(f"{size} samples" if size > 1 else "1 sample" for size in SIZES))]
+    for space, by_size in means.items():
+        cells = [f"{100 * values['found']:.1f}, {values['excess']:+.2f}" for values in by_size.values()]
+        of_means.append(table_row([SPACES[space], *cells]))
+    chances = next(iter(means.values())).values()
+    of_means.append(table_row(["by chance", *(f"{100 * values['chance']:.1f}" for values in chances)]))
+    of_spans = [table_head("samples of the client", *next(iter(spans.values())))]
+    for space, by_count in spans.items():
+        cells = [
+            f"{100 * values['told']:.1f} ({values['others']:.2f})" if values["rank"] < D else "by chance"
+            for values in by_count.values()
+        ]
+        of_spans.append(table_row([SPACES[space], *cells]))
     return f"""# What can be reconstructed of a client's samples from what it sends?
 
-A server that has the public encoder and public samples of the same kind can train a decoder, from features to images.
-Here is what it then gets of Fashion-MNIST, with d = {D}.
+The server has the public encoder and public samples of the same kind, and trains a decoder, from features to images.
+Fashion-MNIST, d = {D}.
 
-**Class means** (`fedncm`, `fedcof`, `fedcgs`, `protosphere`; of `fedpft` the mean of a mixture's component).
-"found": how often the private sample nearest to the reconstruction, of all of that class, is one of those in the mean.
-"excess": by how much the reconstruction is nearer to its own samples than to as many others of the class.
+**Class means** (`fedncm`, `fedcof`, `fedcgs`, `protosphere`; of `fedpft` the mean of a mixture's component): in %, how
+often the private sample of the class that is nearest to the reconstruction is one of those in the mean; and by how many
+dB the reconstruction is nearer to its own samples than to as many others of the class.
 
 {chr(10).join(of_means)}
 
-A mean of one sample is that sample, as far as the encoder keeps it. A mean of twenty shows what the class looks like
-and hardly anything of a single sample. So `fewest`, the number of samples that a class needs for its mean to be sent,
-is 5 for `protosphere`, and should be at least that for the other methods wherever samples are somebody's own (their
-papers send all means, and so do their defaults here).
-
-The last rows are private extractors, whose features the server cannot compute: its decoder belongs to an extractor of
-its own, of the same architecture and trained on public samples. This is not a proof; `privacy = "release"` has one.
+**Answer.** A mean of one sample is that sample, as far as the encoder keeps it; a mean of twenty shows what the class
+looks like and hardly anything of a single sample. So `fewest`, the samples that a class needs for its mean to be sent,
+is 5 for `protosphere`; set it for the other methods too wherever samples are somebody's own (their papers send all
+means, and so do their defaults here). The features of a private extractor the server cannot compute: its decoder is of
+an extractor of its own, of the same architecture, trained on public samples. That is not a proof; `privacy = "release"`
+has one.
 
 ![Samples, and what is decoded of means of 1, 2, 5 and 20 samples](images/inversion.png)
 
-*A private sample of each of {SHOWN} classes; below it what is decoded of the means that hold it, by space and number
-of samples.*
+*A private sample of each of {SHOWN} classes; below it what is decoded of the means that hold it.*
 
-**Sums of squares** (`fed3r`: G = Σ z zᵀ). A client with fewer samples than dimensions tells the span of their
-features: a sample of the client lies in it, any other does not. "told apart" is how often one of the client's samples
-lies nearer to the span than another sample does; "others' distance" is the median, of 1 at most, own samples' is 0.
+**Sums of squares** (`fed3r`: G = Σ z zᵀ) of fewer samples than dimensions tell the span of their features: how often,
+in %, a sample of the client lies nearer to the span than another sample does; in brackets the others' median distance,
+of 1 at most (own samples have 0).
 
 {chr(10).join(of_spans)}
 
-So whoever asks "was this sample at that client?" is answered with certainty while n < d. `fed3r.fewest` leaves classes
-of few samples out, but only more samples than dimensions take the answer away. FedCGS sends the second moment too, and
+**Answer.** "Was this sample at that client?" is answered with certainty while n < d. `fed3r.fewest` leaves classes of
+few samples out, but only more samples than dimensions take the answer away. FedCGS sends the second moment too, and
 `protosphere` the scatter around the class means, which has a dimension fewer a class.
 
-Measured by `python -m benchmarks.inversion --data ../shared/data`, seed {figures["seed"]}, {GROUPS} means a row,
-{figures["where"]}.
+**Measured** by `python -m benchmarks.inversion --data ../shared/data`, seed {figures["seed"]}, {GROUPS} means of each
+size, {figures["where"]}.
 """
 
 

@@ -86,32 +86,34 @@ def ordered(results: dict[str, Any]) -> list[str]:
 def page(results: dict[str, Any]) -> str:
     """The page, as Markdown."""
     task = TASK.replace('"', "")
+    around = [
+        (wire - payload) / 1e3
+        for figures in results["methods"].values()
+        for wire, payload in zip(figures["wire"], figures["payload"], strict=True)
+    ]
     lines = [
         "# What does a site pay?",
         "",
-        "Seconds of its processor beside training alone, bytes, what the server learns of its samples. Cheapest first.",
+        "Seconds of its processor, bytes, and what the server learns of its samples. Cheapest first.",
         "",
-        "| method | CPU, times `local` | payload up / down | wire up / down | the server learns |",
-        "|---|---:|---:|---:|---|",
+        "| method | CPU, times `local` | kB up / down | the server learns |",
+        "|---|---:|---:|---|",
     ]
     for method in ordered(results):
-        figures = results["methods"][method]
-        sizes = (" / ".join(f"{size / 1e3:,.1f}" for size in figures[kind]) for kind in ("payload", "wire"))
-        lines.append(table_row([f"`{method}`", f"{times(results, method):.2f}", *sizes, learns(method)]))
+        sizes = " / ".join(f"{size / 1e3:,.1f}" for size in results["methods"][method]["payload"])
+        lines.append(table_row([f"`{method}`", f"{times(results, method):.2f}", sizes, learns(method)]))
     lines += [
         "",
-        f"![Seconds beside local's, with the payload, by method]({NAME}.svg)",
+        f"![CPU seconds beside local's, with the payload, by method]({NAME}.svg)",
         "",
-        "kB (1,000 bytes) a client and round, the mean over all rounds: payload is what the method sends, the wire "
-        "has whole messages without an evaluation's figures. Every site also discloses its model's name, classes and "
-        "number of samples ([privacy](../privacy.md)). In a deployment the start of a process for each message costs "
-        "more than all of this ([a round](../studies/deployment_round.md)).",
+        f"Payload of a client and round, the mean over all rounds; whole messages have {min(around):,.1f} to "
+        f"{max(around):,.1f} kB more each way. Every site also discloses its model's name, classes and number of "
+        "samples ([privacy](../privacy.md)). In a deployment the start of a process for each message costs more than "
+        "all of this ([a round](../studies/deployment_round.md)).",
         "",
-        "## How it was measured",
-        "",
-        f"`python -m benchmarks.{NAME}`, commit {results['commit']}, {results['machine']}: {CLIENTS} clients, {task}, "
-        f"seed 0, defaults; seconds are the median of {results['repeats']} turns, each method's beside `local`'s of "
-        "the same turn, in one process, so that the server's work is among them.",
+        f"**Measured** by `python -m benchmarks.{NAME}`, commit {results['commit']}, {results['machine']}: {CLIENTS} "
+        f"clients, {task}, seed 0, defaults; median of {results['repeats']} turns, each method beside `local` of the "
+        "same turn; one process, so that the server's work is among them.",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,7 @@
 """`make api-docs`: docs/api.md, made of the docstrings of what `import protosphere` gives.
 
-The page is these words and nothing else; its examples run as tests.
+The page has signatures, summaries and the arguments of functions; `help` has the rest: examples, which run as tests,
+arguments of methods, what is returned and the errors.
 """
 
 import ast
@@ -8,7 +9,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, fill
 from typing import Any
 
 import protosphere
@@ -16,14 +17,12 @@ import protosphere
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 HEAD = """# The Python API
 
-Made from docstrings by `make api-docs`; change those. [tutorial.ipynb](tutorial.ipynb) shows it at work. The examples
-follow each other: `run` is always the newest one above. Settings, methods and models are the command line's, listed in
-[settings.md](settings.md) and by `protosphere settings`, `methods` and `models`. A `Value` of a setting is a number,
-true or false, text, a path, or a list of texts; an `Array` is numpy's; an `Entry` a name, or a mapping of settings; a
-`Model` a torch module, or a class or function that makes one.
+Made from docstrings by `make api-docs`. `help(protosphere.Run.client)` has types, arguments, errors and examples, of
+every name; [tutorial.ipynb](tutorial.ipynb) shows it at work. Settings, methods and models are the command line's,
+listed in [settings.md](settings.md) and by `protosphere settings`, `methods` and `models`.
 """
-SECTIONS = ("Args", "Returns", "Raises", "Attributes")
-WIDTH = 100  # up to which a signature stands on one line
+LISTS = ("Args:", "Attributes:")
+WIDTH = 100  # of a signature
 
 
 def page() -> str:
@@ -32,48 +31,49 @@ def page() -> str:
     for name in [name for names in protosphere.PLACES.values() for name in names]:
         item = getattr(protosphere, name)
         if isinstance(item, tuple):
-            errors = ", ".join(f"`{error.__name__}`" for error in item)
-            parts += [f"## `{name}`", f"All errors together, for `except protosphere.{name}`: {errors}."]
-        elif isinstance(item, type) and issubclass(item, Exception):
-            parts += [f"### `{name}`", " ".join(inspect.cleandoc(item.__doc__ or "").split())]
-        elif isinstance(item, type):
-            parts += _class(item)
-        else:
-            parts += [f"## `{name}`", _signature(_tree(item), "protosphere."), *_body(item.__doc__)]
+            errors = [
+                f"- `{error.__name__}`: {' '.join(inspect.cleandoc(error.__doc__ or '').split())}" for error in item
+            ]
+            parts += [f"## `{name}`", f"All errors, for `except protosphere.{name}`:", "\n".join(errors)]
+        elif isinstance(item, type) and not issubclass(item, Exception):
+            summary, lists = _texts(item.__doc__)
+            parts += [f"## `{name}`", summary]
+            if "Args:" in lists:
+                parts += ["Made with:", "\n".join(lists["Args:"]), "Members:"]
+            parts += ["\n".join([*lists.get("Attributes:", []), *_members(item)])]
+        elif not isinstance(item, type):
+            summary, lists = _texts(item.__doc__)
+            signature = f"```text\n{_signature(_tree(item), 'protosphere.')}\n```"
+            parts += [f"## `{name}`", signature, summary, "\n".join(lists.get("Args:", []))]
     return "\n\n".join(parts) + "\n"
 
 
-def _class(kind: type) -> Iterator[str]:
-    yield f"## `{kind.__name__}`"
-    members = {node.name: node for node in _tree(kind).body if isinstance(node, ast.FunctionDef)}
-    yield from _body(kind.__doc__)
-    for name, member in members.items():
-        if name.startswith("_"):
+def _members(kind: type) -> Iterator[str]:
+    """A list, of the public properties and methods, each with its summary."""
+    for member in _tree(kind).body:
+        if not isinstance(member, ast.FunctionDef) or member.name.startswith("_"):
             continue
-        attribute = vars(kind)[name]
-        yield f"### `{kind.__name__}.{name}`"
+        attribute = vars(kind)[member.name]
         if isinstance(attribute, property):
             assert member.returns is not None
-            yield f"`{_unquote(ast.unparse(member.returns))}`"
+            head = f"{member.name}: {_unquote(ast.unparse(member.returns))}"
         else:
-            yield _signature(member, "")
-        yield from _body(attribute.__doc__)
+            head = " ".join(_signature(member).split())
+        yield f"- `{head}`: {' '.join(_texts(attribute.__doc__)[0].split())}"
 
 
 def _tree(item: Any) -> Any:
     return ast.parse(dedent(inspect.getsource(item))).body[0]
 
 
-def _signature(member: ast.FunctionDef, prefix: str) -> str:
-    member.args.args = [argument for argument in member.args.args if argument.arg != "self"]
+def _signature(member: ast.FunctionDef, prefix: str = "") -> str:
+    """Without types of arguments, which `help` has, on lines of at most WIDTH."""
+    arguments = member.args
+    arguments.args = [argument for argument in arguments.args if argument.arg != "self"]
+    for argument in (*arguments.args, *arguments.kwonlyargs, *filter(None, [arguments.vararg, arguments.kwarg])):
+        argument.annotation = None
     returns = f" -> {_unquote(ast.unparse(member.returns))}" if member.returns is not None else ""
-    arguments = _unquote(ast.unparse(member.args))
-    line = f"{prefix}{member.name}({arguments}){returns}"
-    if len(line) > WIDTH:
-        # a comma within brackets parts nothing
-        parts = re.split(r", (?![^\[]*\])(?![^(]*\))", arguments)
-        line = f"{prefix}{member.name}(\n" + "".join(f"    {part},\n" for part in parts) + f"){returns}"
-    return f"```text\n{line}\n```"
+    return fill(f"{prefix}{member.name}({ast.unparse(arguments)}){returns}", WIDTH, subsequent_indent="    ")
 
 
 def _unquote(text: str) -> str:
@@ -81,16 +81,11 @@ def _unquote(text: str) -> str:
     return re.sub(r"(?<=[:>] )'([^']*)'|^'([^']*)'$", lambda match: match[1] or match[2], text)
 
 
-def _body(documented: str | None) -> Iterator[str]:
-    """A docstring's paragraphs, examples and sections."""
-    for block in re.split(r"\n\s*\n", inspect.cleandoc(documented or "")):
-        title, _, tail = block.partition("\n")
-        if title.rstrip(":") in SECTIONS:
-            yield f"{title}\n\n" + "\n".join(_entries(dedent(tail)))
-        elif block.startswith(">>>"):
-            yield f"```python\n{block}\n```"
-        else:
-            yield block
+def _texts(documented: str | None) -> tuple[str, dict[str, list[str]]]:
+    """A docstring's first paragraph, and its lists of arguments and attributes by their titles."""
+    summary, *blocks = re.split(r"\n\s*\n", inspect.cleandoc(documented or ""))
+    split = {title: tail for title, _, tail in (block.partition("\n") for block in blocks)}
+    return summary, {title: list(_entries(dedent(split[title]))) for title in LISTS if title in split}
 
 
 def _entries(text: str) -> Iterator[str]:

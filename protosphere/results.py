@@ -150,7 +150,7 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row a round and client: `round`, `client`, `name` (`client 3` where it told none), `model`, then as in
+        """A row a round and client: `round`, `client`, `name` (`client 3` where it gave none), `model`, then as in
         `rounds`, of this client alone; `test_rows`,
         `validation_rows`, `train_rows`, `steps`, `seconds` of training, and `problem`, in words, where it did not
         answer as asked.

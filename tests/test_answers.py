@@ -52,7 +52,7 @@ def test_a_page_has_the_question_what_came_out_and_the_figures(answer):
     assert "| `local` | 60.00 ± 10.00 | 2.0 |" in text
     assert text.count("\n|---|") == 1, "all else is in the CSV, which the page links"
     assert "(../../benchmarks/results/better.csv)" in text
-    assert "`protosphere compare better.toml`, commit abc, seeds 0, 1, 2, a machine" in text
+    assert "`protosphere compare better.toml`, commit abc, seeds 0 to 2, a machine." in text
 
 
 def test_a_row_that_is_kept_later_stands_beside_the_others_and_says_where_it_was_measured(answer, tmp_path):
@@ -72,8 +72,8 @@ def test_a_row_that_is_kept_later_stands_beside_the_others_and_says_where_it_was
     assert both.of("digits", "local", "headline") == dict(enumerate(FIGURES["local"]))
     assert both.kilobytes("local") == "0.0 to 2.0"
     told = page(both)
-    assert "usps: `protosphere compare better.toml --datasets usps`, commit def, seeds 0, 1, 2, " in told
-    assert " digits: `protosphere compare better.toml`, commit abc, seeds 0, 1, 2, a machine." in told
+    assert "**Measured** by `protosphere compare better.toml --datasets usps`, commit def, " in told
+    assert "; the others: `protosphere compare better.toml`, commit abc, a machine; all: seeds 0 to 2." in told
     before = told.replace("commit def", "commit fed")
     answers.keep("better", folder, "protosphere compare better.toml --datasets usps", "fed")
     assert page(Answer("better")) == before
@@ -128,7 +128,7 @@ def test_a_page_says_where_the_file_was_another_when_it_was_measured(answer, tmp
     measured = json.loads((tmp_path / "better.json").read_text())
     del measured["digits"][answers.PROTOCOL]
     (tmp_path / "better.json").write_text(json.dumps(measured))
-    assert "commit abc, at which the comparison's file was not today's, seeds" in page(Answer("better"))
+    assert "commit abc (the file was another than today's), seeds" in page(Answer("better"))
 
 
 def test_its_picture_has_each_method_but_the_baseline(answer):
@@ -151,8 +151,8 @@ def test_of_a_sweep_every_value_is_a_line_and_the_chosen_one_is_by_validation_sa
     assert answer.chosen("digits") == {"protonorm, gamma = 3"}
     table = [line.split("|") for line in page(answer).splitlines() if line.startswith("| `")]
     figures_of = {line[1].strip(): line[2].strip() for line in table}
-    assert figures_of["`protonorm, gamma = 3`"] == "**+10.0 [+10.0, +10.0]** *chosen*"
-    assert figures_of["`protonorm, gamma = 10`"] == "**+20.0 [+20.0, +20.0]**"
+    assert figures_of["`protonorm, gamma=3`"] == "**+10.0 [+10.0, +10.0]** *chosen*"
+    assert figures_of["`protonorm, gamma=10`"] == "**+20.0 [+20.0, +20.0]**"
     assert figures_of["`local`"] == "50.00 ± 0.00"
 
 
@@ -176,10 +176,10 @@ def test_what_the_exchange_adds_is_the_pool_less_the_same_without_one_and_less_i
                 writer.writerow(["digits", method, method, seed, "completed", *row, 4000, 2])
     monkeypatch.setitem(answers.TABLES, "space", answers.exchange_table)
     text = page(Answer("space"))
-    assert "| digits | 55.00 ± 7.07 | 65.00 ± 7.07 | 75.00 ± 7.07 | 67.00 ± 7.07 | 80.00 ± 7.07 |" in text
+    assert "| digits | 65.00 | 67.00 | 80.00 |" in text
     # 13 points more than without the exchange and 5 more than the shared discriminant, on both seeds
-    assert "**+13.0 [+13.0, +13.0]** | **+5.0 [+5.0, +5.0]** |" in text
-    assert "| digits | **75.00 ± 7.07** | 45.00 ± 7.07 |" in text
+    assert "**+13.0 [+13.0, +13.0]** | **+5.0 [+5.0, +5.0]** shared |" in text
+    assert "| digits | **75.00** | 45.00 |" in text
 
 
 def test_a_table_by_rule_has_each_method_and_marks_what_is_ahead(answer, monkeypatch):
@@ -188,7 +188,16 @@ def test_a_table_by_rule_has_each_method_and_marks_what_is_ahead(answer, monkeyp
     assert "| method | `headline` | `classifier final` | kB a round |" in text
     assert "| `local` | 60.00 ± 10.00 | - | 2.0 |" in text
     assert "| `protonorm` | **70.33 ± 10.50** | - | 2.0 |" in text
-    assert "majority class: 20.00 ± 0.00." in text
+    assert "\n\nMajority-class baseline: 20.00 ± 0.00." in text
+
+
+def test_a_rule_by_which_all_methods_are_alike_is_a_sentence(answer, tmp_path, monkeypatch):
+    monkeypatch.setitem(answers.TABLES, "better", answers.tables_by_rule)
+    stored = (tmp_path / "better.csv").read_text()
+    (tmp_path / "better.csv").write_text(stored.replace(",,0.2,", ",0.4,0.2,"))
+    text = page(Answer("better"))
+    assert "| method | `headline` | kB a round |" in text
+    assert "\n\n`classifier final`: 40.00 ± 0.00 by every method. Majority-class baseline: 20.00 ± 0.00." in text
 
 
 @pytest.mark.parametrize("name", [each.name for each in answers.answers()])
@@ -205,8 +214,8 @@ def test_what_a_site_pays_is_written_from_what_was_kept(tmp_path):
     (tmp_path / "site_costs.json").write_text(json.dumps(kept))
     site_costs.write(tmp_path, tmp_path)
     text = (tmp_path / "site_costs.md").read_text()
-    assert "| `fedproto` | 3.00 | 1.5 / 2.5 | 1.5 / 2.5 | prototypes of its classes |" in text
-    assert text.index("| `local` | 1.00 | 0.0 / 0.0 | 0.0 / 0.0 | nothing |") < text.index("| `fedproto`")
+    assert "| `fedproto` | 3.00 | 1.5 / 2.5 | prototypes of its classes |" in text
+    assert text.index("| `local` | 1.00 | 0.0 / 0.0 | nothing |") < text.index("| `fedproto`")
     assert "fedproto" in (tmp_path / "site_costs.svg").read_text()
 
 

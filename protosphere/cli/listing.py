@@ -56,13 +56,11 @@ def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
     page = ROOT / PAGE
     # an installed package has no docs/, and then the classes alone
     lines = page.read_text("utf-8").splitlines() if page.is_file() else []
-    descriptions = {
-        start[1]: line[start.end() :].removesuffix(" |").split(" | ", 1) for line in lines if (start := ROW.match(line))
-    }
+    descriptions = {found[1]: (found[3], found[4]) for line in lines if (found := ROW.match(line))}
     for entries in all_settings().values():
         for setting in entries:
             allowed, meaning = descriptions.get(setting.name, (setting.allowed, setting.meaning))
-            row = setting.name, setting.value, allowed.replace("`", ""), meaning.replace("`", "")
+            row = setting.name, setting.value, (allowed or setting.allowed).replace("`", ""), meaning.replace("`", "")
             if search.lower() in " ".join(row).lower():
                 yield row
 

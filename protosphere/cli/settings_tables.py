@@ -21,8 +21,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
 GLOSSARY = "docs/glossary.md"
 TABLE = "tool.flwr.app.config"
-# a row of the page, up to the default; what is allowed and the meaning follow
-ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)` \| ")
+# a row of the page: name, default, what is allowed beyond its type, and the meaning
+ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)`(?:; ([^|]*))? \| (.*) \|$")
+BY_TYPE = ("true, false", "text")  # what the default shows
 LIMITS = {"ge": "≥", "gt": "> ", "le": "≤", "lt": "<"}
 
 
@@ -72,10 +73,10 @@ def _describe_allowed(kind: Any, metadata: Any) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
     if kind is bool:
-        return "true, false"
+        return BY_TYPE[0]
     checks = [check for item in metadata for check in (item, *getattr(item, "metadata", ()))]
     limits = [f"{sign} {getattr(c, name):g}" for c in checks for name, sign in LIMITS.items() if hasattr(c, name)]
-    return ", ".join(limit.replace("  ", " ") for limit in dict.fromkeys(limits) if "e+" not in limit) or "text"
+    return ", ".join(limit.replace("  ", " ") for limit in dict.fromkeys(limits) if "e+" not in limit) or BY_TYPE[1]
 
 
 def _meaning(documented: str, name: str) -> str:
@@ -124,7 +125,7 @@ def _same(written: str, default: Any) -> bool:
 
 
 def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
-    """A settings.md with a row for each setting, at the end of its prefix's table where it is new."""
+    """A settings.md with a row for each setting."""
     by_name = {setting.name: setting for entries in settings.values() for setting in entries}
     lines = []
     for line in text.split("\n"):
@@ -137,14 +138,12 @@ def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
     text = "\n".join(lines)
     for setting in by_name.values():
         prefix = setting.name.partition(".")[0] if "." in setting.name else ""
-        row = f"| `{setting.name}` | `{setting.value}` | {setting.allowed} | {setting.meaning} |\n"
-        # words may stand before the table
-        after = rf"^## `{prefix}`\n(?:(?!#).*\n)*?(?:\|.*\n)+" if prefix else r"^\| `resume`.*\n"
-        title = re.search(after, text, re.MULTILINE)
-        if title:
-            text = text[: title.end()] + row + text[title.end() :]
-        else:
-            text += f"\n## `{prefix}`\n\n| setting | default | allowed | meaning |\n|---|---|---|---|\n{row}"
+        allowed = "" if setting.allowed in BY_TYPE else f"; {setting.allowed}"
+        row = f"| `{setting.name}` | `{setting.value}`{allowed} | {setting.meaning} |\n"
+        # below the last one of its method, or of all methods where the page has had none of it
+        own = rf"^\| `{re.escape(prefix)}\..*\n" if prefix else r"^\| `resume`.*\n"
+        places = list(re.finditer(own, text, re.MULTILINE)) or list(re.finditer(r"^\|.*\n", text, re.MULTILINE))
+        text = text[: places[-1].end()] + row + text[places[-1].end() :]
     return text
 
 
