@@ -109,7 +109,7 @@ def page(results: dict[str, Any]) -> str:
         f"Payload of a client and round, the mean over all rounds; whole messages have {min(around):,.1f} to "
         f"{max(around):,.1f} kB more each way. Every site also discloses its model's name, classes and number of "
         "samples ([privacy](../privacy.md)). In a deployment the start of a process for each message costs more than "
-        "all of this ([a round](../studies/deployment_round.md)).",
+        "all of this ([a round](../performance.md)).",
         "",
         f"**Measured** by `python -m benchmarks.{NAME}`, commit {results['commit']}, {results['machine']}: {CLIENTS} "
         f"clients, {task}, seed 0, defaults; median of {results['repeats']} turns, each method beside `local` of the "
