@@ -17,9 +17,9 @@ import protosphere
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 HEAD = """# The Python API
 
-Made from docstrings by `make api-docs`. An argument is explained where it first occurs; `help(protosphere.Run.client)` has
-types, arguments, errors and examples, of every name; [tutorial.ipynb](tutorial.ipynb) shows it at work. Settings, methods and models are the command line's,
-listed in [settings.md](settings.md) and by `protosphere settings`, `methods` and `models`.
+Made from docstrings by `make api-docs`. An argument is explained where it first occurs; `help(protosphere.Run.client)`
+has the rest, with columns, errors and examples; [tutorial.ipynb](tutorial.ipynb) shows it at work. Settings, methods
+and models are the command line's: [settings.md](settings.md), `protosphere methods` and `protosphere models`.
 """
 LISTS = ("Args:", "Attributes:")
 WIDTH = 100  # of a signature
