@@ -112,8 +112,8 @@ def page(results: dict[str, Any]) -> str:
         "all of this ([a round](../performance.md)).",
         "",
         f"**Measured** by `python -m benchmarks.{NAME}`, commit {results['commit']}, {results['machine']}: {CLIENTS} "
-        f"clients, {task}, seed 0, defaults; median of {results['repeats']} turns, each method beside `local` of the "
-        "same turn; one process, so that the server's work is among them.",
+        f"clients, {task}, seed 0, defaults; median of {results['repeats']} turns beside `local`, with the server's "
+        "work.",
     ]
     return "\n".join(lines) + "\n"
 
