@@ -58,6 +58,11 @@ def _first_told(entries: list[str], explained: set[str]) -> Iterator[str]:
         explained |= names
 
 
+def _first_sentence(text: str) -> str:
+    """Up to a full stop that a new sentence follows."""
+    return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]
+
+
 def _members(kind: type) -> Iterator[str]:
     """A list, of the public properties and methods, each with its summary."""
     for member in _tree(kind).body:
@@ -69,7 +74,7 @@ def _members(kind: type) -> Iterator[str]:
             head = f"{member.name}: {_unquote(ast.unparse(member.returns))}"
         else:
             head = " ".join(_signature(member).split())
-        yield f"- `{head}`: {' '.join(_texts(attribute.__doc__)[0].split())}"
+        yield f"- `{head}`: {_first_sentence(' '.join(_texts(attribute.__doc__)[0].split()))}"
 
 
 def _tree(item: Any) -> Any:
