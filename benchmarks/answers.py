@@ -41,6 +41,8 @@ RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "answers"
 METRIC = "metric: "
 PROTOCOL = "protocol"  # digest of what a row was measured by; missing where the file at that commit was another
+# of a command, what says which cells, where the data lie and how many runs at a time
+OPTIONS = re.compile(r""" --(?:jobs|methods|datasets|data|seeds)[ ]("[^"]*"|\S+)| --reuse""")
 OTHERS = "(the others)"
 PANELS_ACROSS = 3
 # metrics of the page's table, where the file's first one does not answer the question
@@ -184,42 +186,40 @@ def page(answer: Answer) -> str:
     lines += [*table(answer), ""]
     lines += [f"![Points of test accuracy less `{base}`, by rule, with 95 % intervals]({answer.name}.svg)", ""]
     lines += [
-        f"**Measured** by {sources(answer)} Every rule and seed, with bytes: [CSV](../../{csv_file}); "
-        "[how to read](../results.md#how-to-read-a-table).",
+        f"**Measured** by {sources(answer)} Every rule and seed: [CSV](../../{csv_file}); whole commands: "
+        f"[JSON](../../{csv_file.removesuffix('csv')}json); [how to read](../results.md#how-to-read-a-table).",
     ]
     return "\n".join(lines) + "\n"
 
 
 def sources(answer: Answer) -> str:
-    """Each command, with the rows that it gave where it does not name them; what holds for all of them at the end."""
-    rows_by_source: dict[tuple[str, str, str], list[str]] = {}
+    """Each command but for its options, which the JSON has, with the rows that it gave; what holds for all of them is
+    said once."""
+    rows_of: dict[tuple[str, str, str, str], list[str]] = {}
     for row in answer.rows:
         source = answer.measured[row]
         commit = f"commit {source['commit']}" + " (the file was another than today's)" * (PROTOCOL not in source)
-        rows_by_source.setdefault((f"`{source['command']}`", commit, source["machine"]), []).append(row)
-    rows_of = {
-        (command, commit, _seeds(answer, rows), machine): rows
-        for (command, commit, machine), rows in rows_by_source.items()
-    }
+        command = f"`{OPTIONS.sub('', source['command'])}`"
+        rows_of.setdefault((command, commit, _seeds(answer, row), source["machine"]), []).append(row)
     common = [values[0] for values in zip(*rows_of, strict=True) if len(set(values)) == 1]
     if len(rows_of) == 1:
         return f"{', '.join(common)}."
-    unnamed = [rows for facts, rows in rows_of.items() if any(row not in facts[0] for row in rows)]
+    others = max(rows_of.values(), key=len)
+    is_longest = sum(len(rows) == len(others) for rows in rows_of.values()) == 1
     parts = []
     for facts, rows in rows_of.items():
         names = [shown(row).removesuffix(" samples a client") for row in rows]
-        prefix = f"{', '.join(names)}: " if rows in unnamed else ""
-        prefix = "the others: " if unnamed and rows == max(unnamed, key=len) else prefix
+        prefix = "the others: " if rows is others and is_longest else f"{', '.join(names)}: "
         parts.append(prefix + ", ".join(fact for fact in facts if fact not in common))
-    # the rows without a name stand last: the others
+    # the others stand last
     parts.sort(key=lambda part: part.startswith("the others: "))
     whole = ", ".join(common)
     return f"{'; '.join([whole, *parts] if whole.startswith('`') else [*parts, f'all: {whole}'])}."
 
 
-def _seeds(answer: Answer, rows: list[str]) -> str:
-    """Those of rows, in words."""
-    seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] in rows})
+def _seeds(answer: Answer, row: str) -> str:
+    """Those of a row, in words."""
+    seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] == row})
     in_turn = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
     return f"seeds {seeds[0]} to {seeds[-1]}" if in_turn else f"seeds {', '.join(map(str, seeds))}"
 

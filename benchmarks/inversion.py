@@ -224,29 +224,26 @@ def page(figures: dict[str, Any]) -> str:
         of_spans.append(table_row([SPACES[space], *cells]))
     return f"""# What can be reconstructed of a client's samples from what it sends?
 
-The server has the public encoder and public samples of the same kind, and trains a decoder, from features to images.
-Fashion-MNIST, d = {D}.
+The server trains a decoder, from features to images, on public samples of the same kind. Fashion-MNIST, d = {D}.
 
-**Class means** (`fedncm`, `fedcof`, `fedcgs`, `protosphere`; of `fedpft` the mean of a mixture's component): in %, how
-often the private sample of the class that is nearest to the reconstruction is one of those in the mean; and by how many
-dB the reconstruction is nearer to its own samples than to as many others of the class.
+**Class means** (`fedncm`, `fedcof`, `fedcgs`, `protosphere`; of `fedpft` a component's mean): in %, how often the
+nearest private sample of the class is one of those in the mean; and by how many dB the reconstruction is nearer to its
+own samples than to as many others.
 
 {chr(10).join(of_means)}
 
 **Answer.** A mean of one sample is that sample, as far as the encoder keeps it; a mean of twenty shows what the class
-looks like and hardly anything of a single sample. So `fewest`, the samples that a class needs for its mean to be sent,
-is 5 for `protosphere`; set it for the other methods too wherever samples are somebody's own (their papers send all
-means, and so do their defaults here). The features of a private extractor the server cannot compute: its decoder is of
-an extractor of its own, of the same architecture, trained on public samples. That is not a proof; `privacy = "release"`
-has one.
+looks like and hardly anything of a single sample. So `fewest` is 5 for `protosphere`; set it for the other methods too
+wherever samples are somebody's own (their papers send all means, and so do their defaults here). The features of a
+private extractor the server cannot compute: its decoder is of one of its own, of the same architecture. That is not a
+proof; `privacy = "release"` has one.
 
 ![Samples, and what is decoded of means of 1, 2, 5 and 20 samples](images/inversion.png)
 
 *A private sample of each of {SHOWN} classes; below it what is decoded of the means that hold it.*
 
-**Sums of squares** (`fed3r`: G = Σ z zᵀ) of fewer samples than dimensions tell the span of their features: how often,
-in %, a sample of the client lies nearer to the span than another sample does; in brackets the others' median distance,
-of 1 at most (own samples have 0).
+**Sums of squares** (`fed3r`: G = Σ z zᵀ): how often, in %, a sample of the client lies nearer to the span of G than
+another does; in brackets the others' median distance, of 1 at most (own samples have 0).
 
 {chr(10).join(of_spans)}
 

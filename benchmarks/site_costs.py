@@ -1,4 +1,4 @@
-"""What a site pays for each method: seconds of its processor, bytes, and what the server learns of its rows.
+"""What a site pays for each method: seconds of its processor, and bytes.
 
     python -m benchmarks.site_costs            # measures, keeps the figures, writes the page and its picture
     python -m benchmarks.site_costs --page     # the page and its picture alone, from the kept figures
@@ -18,7 +18,6 @@ from benchmarks.answers import PAGES, RESULTS
 from benchmarks.common import CPU, described_parser, in_new_process, own_home, table_row, timed_rounds, where
 from protosphere.launch.run_config import plan
 from protosphere.reports import canvas
-from protosphere.strategies import read_settings
 
 NAME = "site_costs"
 BASE = "local"
@@ -73,11 +72,6 @@ def times(results: dict[str, Any], method: str) -> float:
     return median(seconds / base for seconds, base in turns)
 
 
-def learns(method: str) -> str:
-    """What the uploads tell, as a run says it before round 1."""
-    return "; ".join(read_settings({"strategy": method} | METHODS.get(method, {})).exchange.said()) or "nothing"
-
-
 def ordered(results: dict[str, Any]) -> list[str]:
     """The methods by their payload."""
     return sorted(results["methods"], key=lambda method: sum(results["methods"][method]["payload"]))
@@ -94,26 +88,26 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# What does a site pay?",
         "",
-        "Seconds of its processor, bytes, and what the server learns of its samples. Cheapest first.",
+        "Seconds of its processor, and bytes; cheapest first. What the server learns of its samples: "
+        "[privacy](../privacy.md#what-a-server-learns-without-release), and `protosphere run --what-leaves`.",
         "",
-        "| method | CPU, times `local` | kB up / down | the server learns |",
-        "|---|---:|---:|---|",
+        "| method | CPU, times `local` | kB up / down |",
+        "|---|---:|---:|",
     ]
     for method in ordered(results):
         sizes = " / ".join(f"{size / 1e3:,.1f}" for size in results["methods"][method]["payload"])
-        lines.append(table_row([f"`{method}`", f"{times(results, method):.2f}", sizes, learns(method)]))
+        lines.append(table_row([f"`{method}`", f"{times(results, method):.2f}", sizes]))
     lines += [
         "",
         f"![CPU seconds beside local's, with the payload, by method]({NAME}.svg)",
         "",
         f"Payload of a client and round, the mean over all rounds; whole messages have {min(around):,.1f} to "
-        f"{max(around):,.1f} kB more each way. Every site also discloses its model's name, classes and number of "
-        "samples ([privacy](../privacy.md)). In a deployment the start of a process for each message costs more than "
-        "all of this ([a round](../studies/deployment_round.md)).",
+        f"{max(around):,.1f} kB more each way. In a deployment the start of a process for each message costs more than "
+        "all of this ([a round](../performance.md)).",
         "",
         f"**Measured** by `python -m benchmarks.{NAME}`, commit {results['commit']}, {results['machine']}: {CLIENTS} "
-        f"clients, {task}, seed 0, defaults; median of {results['repeats']} turns, each method beside `local` of the "
-        "same turn; one process, so that the server's work is among them.",
+        f"clients, {task}, seed 0, defaults; median of {results['repeats']} turns beside `local`, with the server's "
+        "work.",
     ]
     return "\n".join(lines) + "\n"
 

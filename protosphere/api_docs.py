@@ -1,7 +1,7 @@
 """`make api-docs`: docs/api.md, made of the docstrings of what `import protosphere` gives.
 
-The page has signatures, summaries and the arguments of functions; `help` has the rest: examples, which run as tests,
-arguments of methods, what is returned and the errors.
+The page has signatures, summaries and the arguments of functions, each where it first occurs; `help` has the rest:
+examples, which run as tests, arguments of methods, what is returned and the errors.
 """
 
 import ast
@@ -17,9 +17,9 @@ import protosphere
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "api.md"
 HEAD = """# The Python API
 
-Made from docstrings by `make api-docs`. `help(protosphere.Run.client)` has types, arguments, errors and examples, of
-every name; [tutorial.ipynb](tutorial.ipynb) shows it at work. Settings, methods and models are the command line's,
-listed in [settings.md](settings.md) and by `protosphere settings`, `methods` and `models`.
+Made from docstrings by `make api-docs`. An argument is explained where it first occurs; `help(protosphere.Run.client)`
+has the rest, with columns, errors and examples; [tutorial.ipynb](tutorial.ipynb) shows it at work. Settings, methods
+and models are the command line's: [settings.md](settings.md), `protosphere methods` and `protosphere models`.
 """
 LISTS = ("Args:", "Attributes:")
 WIDTH = 100  # of a signature
@@ -28,6 +28,7 @@ WIDTH = 100  # of a signature
 def page() -> str:
     """The whole page."""
     parts = [HEAD.rstrip()]
+    explained: set[str] = set()  # arguments
     for name in [name for names in protosphere.PLACES.values() for name in names]:
         item = getattr(protosphere, name)
         if isinstance(item, tuple):
@@ -38,14 +39,28 @@ def page() -> str:
         elif isinstance(item, type) and not issubclass(item, Exception):
             summary, lists = _texts(item.__doc__)
             parts += [f"## `{name}`", summary]
-            if "Args:" in lists:
-                parts += ["Made with:", "\n".join(lists["Args:"]), "Members:"]
+            if arguments := list(_first_told(lists.get("Args:", []), explained)):
+                parts += ["Made with:", "\n".join(arguments), "Members:"]
             parts += ["\n".join([*lists.get("Attributes:", []), *_members(item)])]
         elif not isinstance(item, type):
             summary, lists = _texts(item.__doc__)
             signature = f"```text\n{_signature(_tree(item), 'protosphere.')}\n```"
-            parts += [f"## `{name}`", signature, summary, "\n".join(lists.get("Args:", []))]
+            parts += [f"## `{name}`", signature, summary, "\n".join(_first_told(lists.get("Args:", []), explained))]
     return "\n\n".join(parts) + "\n"
+
+
+def _first_told(entries: list[str], explained: set[str]) -> Iterator[str]:
+    """The entries of which an argument was not explained before."""
+    for entry in entries:
+        names = set(re.findall(r"`(\w+)`", entry.partition(": ")[0]))
+        if not names or names - explained:
+            yield entry
+        explained |= names
+
+
+def _first_sentence(text: str) -> str:
+    """Up to a full stop that a new sentence follows."""
+    return re.split(r"(?<=\.) (?=[A-Z])", text, maxsplit=1)[0]
 
 
 def _members(kind: type) -> Iterator[str]:
@@ -59,7 +74,7 @@ def _members(kind: type) -> Iterator[str]:
             head = f"{member.name}: {_unquote(ast.unparse(member.returns))}"
         else:
             head = " ".join(_signature(member).split())
-        yield f"- `{head}`: {' '.join(_texts(attribute.__doc__)[0].split())}"
+        yield f"- `{head}`: {_first_sentence(' '.join(_texts(attribute.__doc__)[0].split()))}"
 
 
 def _tree(item: Any) -> Any:

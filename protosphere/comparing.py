@@ -189,11 +189,12 @@ class Comparison:
         self._comparison, self._cells = self._comparison_folder.read(trust, to_run=False)
 
     def table(self) -> pd.DataFrame:
-        """A row for each method (a swept one once, with what was chosen), row of the comparison and metric, in their
-        order: `row`, `method`, `metric`, `mean` and `std` over seeds (shares of 1; the standard deviation of a sample,
-        not a number for a single seed), `seeds` that are finished, `payload` and `wire` (mean bytes of training, both
-        ways), `seconds`, `gradient_steps` (a client's in a round); after a sweep `chosen`, the values that a swept
-        method stands there with.
+        """A row for each method, row of the comparison and metric: mean and deviation over seeds, bytes, seconds.
+
+        In their order, a swept method once, with what was chosen: `row`, `method`, `metric`, `mean` and `std` over
+        seeds (shares of 1; the standard deviation of a sample, not a number for a single seed), `seeds` that are
+        finished, `payload` and `wire` (mean bytes of training, both ways), `seconds`, `gradient_steps` (a client's in
+        a round); after a sweep `chosen`, the values that a swept method stands there with.
 
         >>> list(found.table().columns[:6])
         ['row', 'method', 'metric', 'mean', 'std', 'seeds']
@@ -215,10 +216,12 @@ class Comparison:
         return table.astype(dict.fromkeys(("mean", "std", *COSTS), float))
 
     def differences(self) -> pd.DataFrame:
-        """A row for each method but the baseline, row of the comparison and metric: `row`, `method`, `baseline`,
-        `metric`, `difference` in the mean over the seeds that both have (shares of 1), `low` and `high`, the ends of
-        its 95 % interval by a paired t test (not a number for a single seed), `seeds`, and `needed`: with how many
-        seeds the interval would leave zero out, if mean and spread stayed as they are; missing where it does.
+        """A row for each method but the baseline, row of the comparison and metric: the `difference` to the baseline
+        over the seeds that both have, with `low` and `high`, the ends of its 95 % interval by a paired t test.
+
+        Columns are `row`, `method`, `baseline`, `metric`, `difference` in the mean (shares of 1), `low` and `high` (not
+        a number for a single seed), `seeds`, and `needed`: with how many seeds the interval would leave zero out, if
+        mean and spread stayed as they are; missing where it does.
 
         >>> found.differences()[["method", "baseline", "seeds"]].values.tolist()
         [['protonorm, gamma 5', 'local', 1]]
@@ -234,8 +237,10 @@ class Comparison:
         return table.astype(dict.fromkeys(("difference", "low", "high"), "float64") | integer_types)
 
     def chosen(self) -> pd.DataFrame:
-        """A row for each variant that a sweep tried: `row`, `method`, `variant`, `validation` (mean accuracy on
-        validation samples over the seeds), and whether it is `chosen`. Empty without a sweep.
+        """A row for each variant that a sweep tried, and whether it is `chosen`; empty without a sweep.
+
+        Columns are `row`, `method`, `variant`, `validation` (mean accuracy on validation samples over the seeds), and
+        `chosen`.
 
         >>> len(found.chosen())
         0
@@ -249,8 +254,9 @@ class Comparison:
         return pd.DataFrame(rows, columns=["row", "method", "variant", "validation", "chosen"])
 
     def cells(self) -> pd.DataFrame:
-        """A row for each run with every figure, as in table.csv: `row`, `method`, `strategy`, `seed`, `status`,
-        accuracies as shares of 1, bytes, `seconds`, `run`.
+        """A row for each run with every figure, as in table.csv.
+
+        `row`, `method`, `strategy`, `seed`, `status`, accuracies as shares of 1, bytes, `seconds`, `run`.
 
         >>> found.cells()["status"].tolist()
         ['completed', 'completed']

@@ -113,9 +113,10 @@ class Run:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The outcome as in summary.json: `headline`, `rules`, `floor`, `bytes` sent, `seconds`, `versions`, and
-        `stopped` where something ended the run before its last round. Accuracies are shares of 1. Of a run that has not
-        ended, the same of its finished rounds, and its `status` is `not finished`.
+        """The outcome as in summary.json: `headline`, `rules`, `floor`, `bytes` sent, `seconds`, `versions`.
+
+        `stopped` is there where something ended the run before its last round. Accuracies are shares of 1. Of a run
+        that has not ended, the same of its finished rounds, and its `status` is `not finished`.
 
         >>> sorted(run.summary["headline"])
         ['accuracy', 'clients', 'figure', 'of_round', 'rows', 'rule', 'unweighted']
@@ -150,10 +151,10 @@ class Run:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """A row a round and client: `round`, `client`, `name` (`client 3` where it gave none), `model`, then as in
-        `rounds`, of this client alone; `test_rows`,
-        `validation_rows`, `train_rows`, `steps`, `seconds` of training, and `problem`, in words, where it did not
-        answer as asked.
+        """A row a round and client: who it is, then as in `rounds`, of this client alone; and its `problem`.
+
+        `round`, `client`, `name` (`client 3` where it gave none), `model`; `test_rows`, `validation_rows`,
+        `train_rows`, `steps`, `seconds` of training; `problem`, in words, where it did not answer as asked.
 
         >>> run.clients.pivot(index="round", columns="client", values="accuracy").shape
         (3, 2)

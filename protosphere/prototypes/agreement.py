@@ -11,7 +11,7 @@ sphere of radius 1. Two questions are asked:
 
 A client is left out where it is far, or where those who can judge it contradict it on average (LINE), two at least:
 of two who contradict each other nobody can say who is right. These each get a mean without the other's.
-docs/studies/attacks_on_statistics.md has how far honest clients stay from both lines, and liars beyond.
+docs/studies/attacks_on_statistics.md at commit b07b742 has what liars cost, and whom the lines name.
 """
 
 from __future__ import annotations

@@ -26,7 +26,8 @@ AWAY_ROUNDS = 3  # in a row
 AGREEMENT = 0.5  # length of the mean of the others' directions
 RISE = 3.0  # of the mean norm, from one round to the next
 # Of the usual length among clients of one model: honest ones have stayed below 2.2 with label distributions at
-# Dirichlet 0.05 to 1 and with numbers of samples as different as 1:100 (docs/studies/attacks_on_weights.md).
+# Dirichlet 0.05 to 1 and with numbers of samples as different as 1:100
+# (docs/studies/attacks_on_weights.md at commit b07b742).
 LONG = 5.0
 
 

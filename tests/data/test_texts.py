@@ -329,9 +329,7 @@ def write_csv(path, header, *rows):
         csv.writer(stream).writerows([header.split(), *rows])
 
 
-def test_the_page_s_snippet_joins_tables_of_mimic_s_layout(tmp_path, monkeypatch, capsys):
-    snippet = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "text.md").read_text("utf-8"), re.DOTALL)
-    (tmp_path / "join.py").write_text(snippet[1], "utf-8")
+def test_the_script_joins_tables_of_mimic_s_layout(tmp_path, monkeypatch, capsys):
     # by note: patient, stay, location, died there; three stays of patient 00000007
     made = {
         "N1": ("00000007", "21", "HOME", "0", "Home"),
@@ -356,7 +354,7 @@ def test_the_page_s_snippet_joins_tables_of_mimic_s_layout(tmp_path, monkeypatch
     write_csv(tmp_path / "hosp" / "admissions.csv.gz", header, *stays)
 
     monkeypatch.chdir(tmp_path)
-    runpy.run_path("join.py")
+    runpy.run_path(str(ROOT / "benchmarks" / "mimic_discharge.py"))
     assert "7 of 9 notes of 5 patients" in capsys.readouterr().out
     data = opened(tmp_path / "mimic-discharge", group="subject_id")
     assert data.class_names == ("Home", "Home Health", "SNF", "Rehab", "Expired", "Other")
