@@ -153,10 +153,11 @@ class Answer:
         groups = [[label for label in spreads if self.tried[label] == of] for of in dict.fromkeys(self.tried.values())]
         return {best_of({label: spreads[label] for label in group}, len(self.comparison.seeds)) for group in groups}
 
-    def kilobytes(self, method: str) -> str:
-        """Of payload a round, both ways and all clients, over the seeds: the least and the most of all rows."""
+    def kilobytes(self, method: str, rows: Sequence[str] = ()) -> str:
+        """Of payload a round, both ways and all clients, over the seeds: the least and the most of these rows, else of
+        all."""
         means = []
-        for row in self.rows:
+        for row in rows or self.rows:
             sizes = [int(cell["payload_bytes"]) / int(cell["rounds"]) for cell in self.cells_of(row, method)]
             means += [fmean(sizes) / 1e3] if sizes else []
         ends = dict.fromkeys(f"{end(means):,.1f}" for end in (min, max)) if means else {"-": None}
@@ -307,12 +308,14 @@ def tables_by_rule(answer: Answer) -> Iterator[str]:
         for method in methods:
             means = {metric: answer.mean(row, method, METRIC + metric) for metric in metrics}
             cells = [bold(mean, method == leaders[metric]) for metric, mean in means.items()]
-            yield table_row([f"`{method}`", *cells, answer.kilobytes(method)])
+            yield table_row([f"`{method}`", *cells, answer.kilobytes(method, [row])])
         alike = [
             f"{_rule(metric)}: {answer.mean(row, methods[0], METRIC + metric)} by every method." for metric in same
         ]
         yield ""
         yield " ".join([*alike, f"Majority-class baseline: {answer.mean(row, methods[0], 'majority-class')}."])
+        if row != answer.rows[-1]:
+            yield ""
 
 
 TABLES: dict[str, Callable[[Answer], Iterator[str]]] = {"shared_space": exchange_table, "methods": tables_by_rule}
