@@ -43,8 +43,10 @@ METRIC = "metric: "
 PROTOCOL = "protocol"  # digest of what a row was measured by; missing where the file at that commit was another
 # of a command, what says which cells, where the data lie and how many runs at a time
 OPTIONS = re.compile(r""" --(?:jobs|methods|datasets|data|seeds)[ ]("[^"]*"|\S+)| --reuse""")
+PARTS = re.compile(" --(?:methods|datasets|seeds) ")
 OTHERS = "(the others)"
 PANELS_ACROSS = 3
+HEADLINE, OWN_RULE = "headline", " (each method's own rule)"
 # metrics of the page's table, where the file's first one does not answer the question
 ANSWERED_BY = {
     "own_classes": ["classifier selected"],
@@ -197,10 +199,11 @@ def sources(answer: Answer) -> str:
     """Each command but for its options, which the JSON has, with the rows that it gave; what holds for all of them is
     said once."""
     rows_of: dict[tuple[str, str, str, str], list[str]] = {}
+    in_parts = ", in parts" * any(PARTS.search(source["command"]) for source in answer.measured.values())
     for row in answer.rows:
         source = answer.measured[row]
         commit = f"commit {source['commit']}" + " (the file was another than today's)" * (PROTOCOL not in source)
-        command = f"`{OPTIONS.sub('', source['command'])}`"
+        command = f"`{OPTIONS.sub('', source['command'])}`" + in_parts
         rows_of.setdefault((command, commit, _seeds(answer, row), source["machine"]), []).append(row)
     common = [values[0] for values in zip(*rows_of, strict=True) if len(set(values)) == 1]
     if len(rows_of) == 1:
@@ -232,10 +235,8 @@ def answer_table(answer: Answer) -> Iterator[str]:
     columns = list(itertools.product(answer.rows, metrics))
     chosen = {row: answer.chosen(row) for row in answer.rows}
     note = "; *chosen*: the value with the highest accuracy on validation samples" if answer.tried else ""
-    yield (
-        f"By {' and '.join(f'`{metric}`' for metric in metrics)}: accuracy of `{base}` in %, of the others the "
-        f"difference to it in points{note}."
-    )
+    rules = " and ".join(f"`{metric}`{OWN_RULE * (metric == HEADLINE)}" for metric in metrics)
+    yield f"By {rules}: accuracy of `{base}` in %, of the others the difference to it in points{note}."
     yield ""
     heads = [shown(row) if len(metrics) == 1 else f"{shown(row)}: `{metric}`" for row, metric in columns]
     with_bytes = answer.name not in WITHOUT_BYTES

@@ -72,7 +72,7 @@ def test_a_row_that_is_kept_later_stands_beside_the_others_and_says_where_it_was
     assert both.of("digits", "local", "headline") == dict(enumerate(FIGURES["local"]))
     assert both.kilobytes("local") == "0.0 to 2.0"
     told = page(both)
-    assert "**Measured** by `protosphere compare better.toml`, seeds 0 to 2; usps: commit def, " in told
+    assert "**Measured** by `protosphere compare better.toml`, in parts, seeds 0 to 2; usps: commit def, " in told
     assert "; digits: commit abc, a machine. Every rule and seed: " in told
     assert "(../../benchmarks/results/better.json)" in told
     before = told.replace("commit def", "commit fed")

@@ -1,0 +1,118 @@
+"""docs/answers/claims.md from the claims of the papers and the stored figures of comparisons.
+
+    python -m benchmarks.claims
+
+A claim is tested on every data set of a comparison that has both methods, by a paired t-test over the seeds; Holm's
+procedure (1979) keeps the chance of any false difference among these data sets at 5 %.
+"""
+
+import math
+import statistics
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.special import stdtr
+
+from benchmarks.answers import PAGES, QUESTIONS, Answer
+from benchmarks.common import described_parser, table_head, table_row
+
+LEVEL = 0.05
+FEWEST_SEEDS = 3
+HEAD = """# Which of the papers' claims appear?
+
+What five papers say of their methods, run here with small data, few rounds and small models: larger data and longer
+runs may show what does not appear. Differences are in points of test accuracy, the mean over the seeds of each data
+set, from the least to the most; significant: paired t-test, 5 %, Holm-corrected over these data sets. `frame` is a
+control whose targets come from the seed, so that nothing is sent.
+"""
+FOOT = """
+Where clients share a space, an exchange teaches: [`protosphere`](shared_space.md), [classes that a client
+lacks](lacked_classes.md).
+
+**Made** by `python -m benchmarks.claims` from the stored figures of the pages named, which have command and commit.
+"""
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One method less another on one data set.
+
+    Attributes:
+        mean: over the seeds, in points.
+        p_value: of a two-sided paired t-test.
+    """
+
+    mean: float
+    p_value: float
+
+
+def contrasts(answer: Answer, method: str, base: str, column: str) -> list[Contrast]:
+    """Of every data set of a comparison on which both methods have at least three seeds."""
+    result = []
+    for row in answer.rows:
+        figures, others = (answer.column(row, name, column) for name in (method, base))
+        pairs = [(figures[seed], others[seed]) for seed in figures.keys() & others.keys()]
+        gaps = [100 * (figure - other) for figure, other in pairs if figure is not None and other is not None]
+        if len(gaps) >= FEWEST_SEEDS:
+            result.append(Contrast(statistics.fmean(gaps), p_value(gaps)))
+    return result
+
+
+def p_value(gaps: Sequence[float]) -> float:
+    """Of differences whose mean would be zero, two-sided by Student's t; 1 where all are zero."""
+    mean, deviation = statistics.fmean(gaps), statistics.stdev(gaps)
+    if deviation == 0:
+        return float(mean == 0)
+    t = abs(mean) / (deviation / math.sqrt(len(gaps)))
+    return 2 * float(stdtr(len(gaps) - 1, -t))
+
+
+def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
+    """Which hypotheses Holm's procedure rejects: the smallest p at level / m, the next at level / (m - 1), and so on,
+    until the first that is not."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    result = [False] * len(p_values)
+    for place, number in enumerate(order):
+        if p_values[number] > level / (len(p_values) - place):
+            break
+        result[number] = True
+    return result
+
+
+def described(seen: Mapping[str, str]) -> str:
+    """A comparison's differences in words."""
+    answer = Answer(seen["of"])
+    found = contrasts(answer, seen["method"], seen["base"], seen["rule"])
+    means = [contrast.mean for contrast in found]
+    apart = rejected([contrast.p_value for contrast in found])
+    higher = sum(one and mean > 0 for one, mean in zip(apart, means, strict=True))
+    lower = sum(apart) - higher
+    rule = seen["rule"].removeprefix("metric: ").removesuffix(" selected").removesuffix(" final")
+    counts = [f"{word} on {count} of {len(found)}" for count, word in ((higher, "higher"), (lower, "lower")) if count]
+    return (
+        f"less `{seen['base']}` by `{rule}`, {seen['of'].replace('_', ' ')}: {min(means):+.1f} to {max(means):+.1f}, "
+        f"significantly {' and '.join(counts) or f'different on none of {len(found)}'}"
+    )
+
+
+def page(claims: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Its lines."""
+    yield HEAD
+    yield table_head("claim", "verdict", "what was seen", "from", left=4)
+    for claim in claims:
+        seen = [*([claim["note"]] if "note" in claim else []), *map(described, claim.get("seen", []))]
+        yield table_row([claim["claim"], f"**{claim['verdict']}**", "; ".join(seen), ", ".join(claim.get("pages", []))])
+    yield FOOT.rstrip("\n")
+
+
+def written() -> str:
+    """The page."""
+    claims = tomllib.loads((QUESTIONS / "claims.toml").read_text("utf-8"))["claims"]
+    return "\n".join(page(claims)) + "\n"
+
+
+if __name__ == "__main__":
+    described_parser(__doc__).parse_args()
+    (PAGES / "claims.md").write_text(written(), encoding="utf-8")
