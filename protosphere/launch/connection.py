@@ -167,12 +167,12 @@ class Connection:
         answer = self._flwr(["stop", self._run_id, self._name, "--format", "json"], patience)
         self._on = not has_succeeded(answer)
         # it may have ended by itself just now
-        self._on = self._on and not has_finished(self._look()[0])
+        self._on = self._on and not has_finished(self._look(patience)[0])
         return not self._on
 
-    def _look(self) -> tuple[str, str]:
+    def _look(self, patience: float = LOOK_PATIENCE) -> tuple[str, str]:
         """The run's status and what Flower says about it; `unknown` when nobody answers."""
-        answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], LOOK_PATIENCE)
+        answer = self._flwr(["ls", self._name, "--run-id", self._run_id, "--format", "json"], patience)
         return run_status(answer)
 
     def _describe_lost(self, status: str) -> str:

@@ -301,6 +301,9 @@ def _as_torch(program: Program, trained: Trained, about: dict[str, str]) -> byte
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             exported = torch.export.export(program, (inputs,), dynamic_shapes=sizes, strict=False)
+            for node in exported.graph.nodes:
+                # where each step stands in files of this machine
+                node.meta.pop("stack_trace", None)
             torch.export.save(exported, file, extra_files=about)
     except Exception as error:
         raise _inexpressible(trained, error) from error
@@ -331,8 +334,11 @@ def _as_onnx(program: Program, trained: Trained, about: dict[str, str]) -> bytes
                 # its optimiser takes x + 1e-12 for x, and 0 / (0 + 1e-12) is then no number
                 optimize=False,
             )
+            passes = importlib.import_module("onnx_ir.passes.common")
             # a buffer and a step may have the same name, which the optimiser would have seen to
-            importlib.import_module("onnx_ir.passes.common").NameFixPass()(exported.model)
+            passes.NameFixPass()(exported.model)
+            # where each step stands in files of this machine
+            passes.ClearMetadataAndDocStringPass()(exported.model)
             model = exported.model_proto
     except Exception as error:
         raise _inexpressible(trained, error) from error

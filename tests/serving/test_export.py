@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -64,12 +65,19 @@ def inputs_for(trained, rows):
     return stored, np.rint(stored.numpy() * (255 / scale)).astype(np.float32)
 
 
+def tells_places(content):
+    """Whether it names a folder of the machine that made it."""
+    return any(place in content for place in (str(ROOT).encode(), sys.prefix.encode(), b"site-packages"))
+
+
 def test_programs_and_the_docs_example_in_a_process_of_their_own_answer_as_predict_does(client_of, tmp_path):
     expected = {}
     for name, (settings, rules) in CASES.items():
         trained = client_of(settings)
         for rule in rules:
             export(trained, tmp_path / f"{name}{rule}.pt2", rule=rule)
+            with zipfile.ZipFile(tmp_path / f"{name}{rule}.pt2") as archive:
+                assert not any(tells_places(archive.read(entry)) for entry in archive.namelist())
             for rows in (1, 5):
                 stored, inputs = inputs_for(trained, rows)
                 np.save(tmp_path / f"{name}{rule}.{rows}.npy", inputs)
@@ -151,6 +159,7 @@ def test_onnx_scores_as_predict_does_and_is_written_without_a_warning(client_of,
     trained = client_of(CASES[name][0])
     export(trained, tmp_path / "model.onnx", "onnx", rule)
     assert [record for record in caplog.records if record.levelname == "WARNING"] == []
+    assert not tells_places((tmp_path / "model.onnx").read_bytes())
     session = runtime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     for rows in (1, 5):
         stored, inputs = inputs_for(trained, rows)
