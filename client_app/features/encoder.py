@@ -257,8 +257,9 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
         # of the first token alone; on no row of the client's
         blank = torch.zeros(1, *data.transform.shape, dtype=torch.int64)
         if bool(encoder(blank).isnan().any()):
+            source = "this site's own `--encoder`" if site_encoder else "setting `encoder`"
             raise SettingError(
-                f"setting `encoder` is {shown(name)}, which takes no token ids, and this client's samples are "
+                f"{source} is {shown(name)}, which takes no token ids, and this client's samples are "
                 "texts; give an encoder of texts, as hf:<hub id or path>.",
                 public("encoder-texts"),
             )

@@ -1,5 +1,6 @@
 """What there is to choose from: methods, models, presets, settings. Each is a row of words."""
 
+import re
 from collections.abc import Iterator
 from importlib import import_module
 from inspect import cleandoc
@@ -13,6 +14,7 @@ from protosphere.strategies import METHODS, load_method
 from protosphere.strategies.contract import Options
 
 PRESETS = Path(__file__).parents[1] / "presets"
+LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")  # of Markdown
 
 
 def methods() -> Iterator[tuple[str, str, str, str, str]]:
@@ -60,9 +62,14 @@ def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
     for entries in all_settings().values():
         for setting in entries:
             allowed, meaning = descriptions.get(setting.name, (setting.allowed, setting.meaning))
-            row = setting.name, setting.value, (allowed or setting.allowed).replace("`", ""), meaning.replace("`", "")
+            row = setting.name, setting.value, _plain(allowed or setting.allowed), _plain(meaning)
             if search.lower() in " ".join(row).lower():
                 yield row
+
+
+def _plain(words: str) -> str:
+    """Without Markdown: a terminal shows neither code nor links."""
+    return LINK.sub(r"\1", words).replace("`", "")
 
 
 def _sentence(text: str) -> str:

@@ -225,8 +225,11 @@ def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
     client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
     assert privacy_of(client).encoded.data.transform.tokenizer == str(tmp_path / "public")
     # nothing is spent on rows that the encoder cannot read
-    with pytest.raises(SettingError, match="takes no token ids"):
+    with pytest.raises(SettingError, match=r"^setting `encoder` is .*, which takes no token ids"):
         one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text, **PRIVATE})
+    own = node | {"encoder": PRIVATE["encoder"]}
+    with pytest.raises(SettingError, match=r"^this site's own `--encoder` is .*, which takes no token ids"):
+        one_client(own, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
     sums = privacy_of(client)._compute_sums()
     assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
     assert bool((sums[:, :-1] != 0).any())
