@@ -82,7 +82,7 @@ def _check(
         minimum = f"with min-samples = {min_samples} each " if min_samples > 1 else ""
         raise DataError.public(
             f"{num_partitions} clients {minimum}need at least {num_partitions * max(min_samples, 1)} samples, but the "
-            f"data set has {rows}: lower the number of clients or min-samples, or raise max-samples."
+            f"data set has {rows}: lower the number of clients or min-samples, or raise max-samples if it is set."
         )
     if scheme == "pathological":
         if not 1 <= classes_per_client <= num_classes:

@@ -31,7 +31,7 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --privacy-epsilon E    the most that may ever be spent on this site's samples, with --privacy-delta D: without them it takes
                          part in no release (docs/privacy.md); `protosphere privacy` prints what has been spent
   --encoder NAME         where the run's public encoder lies here, as its setting names it; a file or folder by its
-                         absolute path
+                         absolute path, weights as resnet18@/srv/weights.pth
   --trusted-entities FILE  run signed code alone, of publishers that this file names (docs/privacy.md)
   --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
   --warm no              a process from its start for each message, as Flower has it; without it, each is a fork of one that
@@ -169,6 +169,16 @@ esac
 [ "${#name}" -le 60 ] || refuse "--name $name is longer than 60 characters; give a shorter one"
 [ -z "$name" ] || say name "$name"
 [ -z "$privacy" ] || say privacy "$privacy"
+# a name of torchvision's with weights, a folder for transformers, or a file
+case $encoder in
+    *@*) place=${encoder#*@} ;;
+    hf:/*) place=${encoder#hf:} place=${place%%\?*} ;;
+    /*) place=$encoder
+        case $place in *.py:*) place=${place%%.py:*}.py ;; esac ;;
+    *) place= ;;
+esac
+[ -z "$place" ] || [ -e "$place" ] ||
+    refuse "--encoder $encoder: $place does not exist; weights of a network are named as resnet18@/srv/weights.pth"
 [ -z "$encoder" ] || say encoder "$encoder"
 [ -n "$epsilon" ] && [ -n "$delta" ] || [ -z "$epsilon$delta" ] ||
     refuse "a limit has two parts: give --privacy-epsilon and --privacy-delta"

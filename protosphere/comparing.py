@@ -36,6 +36,7 @@ from protosphere.own_objects import with_names
 from protosphere.record.locations import results_root
 from protosphere.record.round import RunError
 from protosphere.results import Report, Run
+from protosphere.running import Engine, refuse_engine
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -67,6 +68,8 @@ def compare(
     equal_steps: bool = False,
     reuse: bool = False,
     jobs: int | None = None,
+    workers: int = 1,
+    engine: Engine = "loop",
     keep_models: bool = False,
     reports: bool = False,
     results_dir: str | os.PathLike[str] = "",
@@ -108,6 +111,7 @@ def compare(
         equal_steps: scale the epochs of each method so that all take as many gradient steps a round.
         reuse: take finished runs of the same settings from the results folder.
         jobs: runs at a time; None for what the machine holds.
+        workers, engine: of each run, as `run` takes them.
         keep_models: keep the clients' models, for `Run.client`; they take much room.
         reports: give each run a report of its own, which `Run.report` makes at any time.
         results_dir: the results folder; "" for that in PROTOSPHERE_HOME.
@@ -127,6 +131,7 @@ def compare(
     jobs = plain(jobs)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
+    refuse_engine(engine, workers)
     common_settings = _nameable(settings_of(settings, more))
     table = {
         "methods": [_label_entry(_method_entry(entry)) for entry in methods],
@@ -143,7 +148,9 @@ def compare(
     comparison = from_table("comparison", table)
     comparison = swept(varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets))))
     planned = cells(comparison, {}, {})
-    machine = replace(share(planned, jobs=jobs, in_process=True), reports=reports)
+    flags = ("--engine", engine, "--workers", str(workers))
+    machine = share(planned, jobs=jobs, in_process=True, workers=workers)
+    machine = replace(machine, reports=reports, engine=flags)
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
     with folder.hold():
         if reuse:

@@ -135,7 +135,8 @@ def run(
     chosen_settings |= settings_of(None, {name: value for name, value in named.items() if _is_given(value)})
     chosen_settings = with_names(chosen_settings)
     clients = plain(clients)
-    _refuse_arguments(engine, workers, clients, on_round)
+    refuse_engine(engine, workers)
+    _refuse_arguments(clients, on_round)
     folders: list[Path] = []
     with _ONE_AT_A_TIME, Progress(quiet) as progress:
         run_plan = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=chosen_settings)
@@ -178,13 +179,17 @@ def _is_given(value: object) -> bool:
     return value is not None and not (isinstance(value, str | list | tuple) and not value)
 
 
-def _refuse_arguments(engine: str, workers: int, clients: object, on_round: object) -> None:
+def refuse_engine(engine: str, workers: int) -> None:
+    """Raise SettingError where a run cannot have these."""
     if engine not in GRIDS:
         raise SettingError(f"engine is {shown(engine)}, but it is loop or cohort.")
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise SettingError(f"workers is {shown(workers)}, but a run needs at least 1.")
     if engine == "cohort" and workers != 1:
         raise SettingError(f"workers is {workers}, but engine cohort trains clients in one process; leave it out.")
+
+
+def _refuse_arguments(clients: object, on_round: object) -> None:
     if clients is not None and (isinstance(clients, bool) or not isinstance(clients, int) or clients < 1):
         raise SettingError(f"clients is {shown(clients)}, but a run needs a whole number of them, at least 1.")
     if on_round is not None and not callable(on_round):

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from protosphere.cli import complete
 from protosphere.cli.options import FAILED, KILLED, Trust, end, option
+from protosphere.cli.run import ENGINE, Engine, refuse_idle_engine
 from protosphere.cli.tables import console
 from protosphere.core.errors import ToldError
 
@@ -76,6 +77,9 @@ def compare(
         str, option("Go on with a comparison: its folder, or `latest`.", "FOLDER", complete=complete.runs)
     ] = "",
     jobs: Annotated[int | None, option("Runs at a time (default: what the machine holds).", "N")] = None,
+    workers: Annotated[int | None, option("Processes that the clients of a run share (default: 1).", "N")] = None,
+    engine: Annotated[Engine | None, option(ENGINE)] = None,
+    cohort_size: Annotated[int | None, option("Clients in one step, with --engine cohort (default: 100).", "N")] = None,
     cpus_per_client: Annotated[int | None, option(CPUS, "N")] = None,
     gpus_per_client: Annotated[float | None, option(GPUS, "SHARE")] = None,
     flower: Annotated[
@@ -119,6 +123,11 @@ def compare(
         end("--ray makes each run in one process of a cluster; it goes without --flower.")
     if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
         end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.")
+    in_process = not flower and not ray
+    if workers is not None and (not in_process or workers < 1):
+        end("--workers is a number of processes, 1 at least; it goes without --flower and --ray.")
+    refuse_idle_engine(in_process, workers, engine, cohort_size)
+    flags = {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--workers": workers}
     choices = (
         file,
         preset,
@@ -152,8 +161,16 @@ def compare(
             machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
         else:
             cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
-            machine = share(cells, jobs=jobs, cpus_per_client=cpus, gpus_per_client=gpus, in_process=not flower)
-        machine = replace(machine, reports=reports)
+            machine = share(
+                cells,
+                jobs=jobs,
+                cpus_per_client=cpus,
+                gpus_per_client=gpus,
+                in_process=not flower,
+                workers=workers or 1,
+            )
+        own_flags = [word for name, value in flags.items() if value is not None for word in (name, str(value))]
+        machine = replace(machine, reports=reports, engine=tuple(own_flags))
         if not resume:
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.hold():

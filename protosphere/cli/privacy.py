@@ -20,24 +20,30 @@ def privacy(
     A line a release; what all together have spent stands last. A stored release is sent again whenever the same is
     asked for, though rows have changed, until it is renewed; do that on a schedule that does not depend on the rows.
 
-    Exits 0, or 2 when the ledger cannot be read or written.
+    Exits 0, or 2 when the ledger cannot be read or written, or there is none to renew.
     """
     from protosphere.client_app.features.privacy_ledger import RENEWED, Ledger, LedgerError
     from protosphere.core.home import home
     from protosphere.prototypes.accounting import epsilon_of
 
     ledger = Ledger((Path(state).expanduser() if state else home()) / "privacy")
+    if not ledger.folder.exists():
+        about = f"nothing was ever released from {ledger.folder.parent}; --state names a site's own folder"
+        if renew:
+            end(f"there is nothing to renew: {about}.")
+        typer.echo(f"{about} (deploy/supernode.sh --state)")
+        return
     try:
         if renew:
             ledger.renew()
-        entries = ledger.entries() if ledger.folder.exists() else []
+        entries = ledger.entries()
         for entry in entries:
             if RENEWED in entry:
                 typer.echo(f"{entry['time']}  renewed")
                 continue
             cost = f"ε = {epsilon_of(entry['rho'], delta):.3g}"
             typer.echo(f"{entry['time']}  {cost} a {entry['unit']}, encoder {entry['encoder']}, for {entry['run']}")
-        spent = ledger.spent() if entries else 0.0
+        spent = ledger.spent()
     except LedgerError as error:
         end(str(error))
-    typer.echo(f"spent in all: ε = {epsilon_of(spent, delta):.3g} at δ = {delta:g} (ρ = {spent:.4g})")
+    typer.echo(f"{ledger.folder}: spent in all: ε = {epsilon_of(spent, delta):.3g} at δ = {delta:g} (ρ = {spent:.4g})")

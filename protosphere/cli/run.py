@@ -100,7 +100,7 @@ def run(
     if membership:
         settings = [*(settings or []), f"membership={json.dumps(membership)}"]
     in_process = not flower and not superlink
-    _refuse_idle_engine(in_process, workers, engine, cohort_size)
+    refuse_idle_engine(in_process, workers, engine, cohort_size)
     if what_leaves and (superlink or resume):
         end("--what-leaves is of a simulation's clients; what others have disclosed is in their run's roster.json.")
     if outcome is not None:
@@ -353,8 +353,8 @@ def _refuse_idle_flags(
         end(f"--workers is {workers}, but a run needs at least 1.")
 
 
-def _refuse_idle_engine(in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None) -> None:
-    """As `_refuse_idle_flags`."""
+def refuse_idle_engine(in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None) -> None:
+    """End where a flag of the engine would change nothing; also of the runs of a comparison."""
     if engine is not None and not in_process:
         end("--engine goes without --flower and --superlink.")
     if engine != Engine.COHORT and cohort_size is not None:

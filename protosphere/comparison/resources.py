@@ -24,6 +24,7 @@ class Share:
             in one process; empty for this machine.
         place: where that is, in words.
         reports: whether each cell's run ends with a report of its own.
+        engine: `--engine`, `--cohort-size` and `--workers` of each cell's run, in one process.
     """
 
     jobs: int
@@ -35,6 +36,7 @@ class Share:
     ray: str = ""
     place: str = ""
     reports: bool = False
+    engine: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         cores = f"{self.cores} core{'s' * (self.cores > 1)}"
@@ -47,7 +49,7 @@ class Share:
         """For `protosphere run`."""
         report = ["-c", f"report={str(self.reports).lower()}"]
         if self.in_process:
-            return report
+            return [*report, *self.engine]
         return [
             *report,
             "--flower",
@@ -71,11 +73,12 @@ def share(
     cpus_per_client: int = 1,
     gpus_per_client: float = 0.0,
     in_process: bool = False,
+    workers: int = 1,
 ) -> Share:
     """What each job gets. Without `jobs`: on GPUs a job each, else as many as the cores hold.
 
     Over Flower a cell's clients run at a time as far as cores go, so a cell with many clients fills the machine; in
-    one process a cell takes the setting `threads` of cores.
+    one process a cell takes the setting `threads` of cores, of each of its workers.
 
     Raises:
         SettingError: this machine lacks what was asked for.
@@ -84,7 +87,8 @@ def share(
     _refuse_none(jobs)
     cores = os.cpu_count() or 1
     if in_process:
-        cores_per_cell, on_gpu = _derive_needs(cells)
+        threads, on_gpu = _derive_needs(cells)
+        cores_per_cell = threads * workers
     else:
         cores_per_cell = cpus_per_client * max((cell.clients for cell in cells), default=1)
         on_gpu = gpus_per_client > 0

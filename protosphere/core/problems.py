@@ -91,7 +91,7 @@ PROBLEMS = {
     # encoders that a run names
     "encoder": "setting `encoder` cannot be used: {error}",
     "site-encoder": "the encoder that its SuperNode was started with, by --encoder, cannot be used: {error}",
-    "encoder-name": "the encoder's name is none",
+    "encoder-name": "no encoder has that name",
     "encoder-texts": "the encoder takes no texts",
     "encoder-inputs": "the encoder takes no inputs of shape {shape}",
     "encoder-width": "the encoder gives {width} features, fewer than `feature-dim`",

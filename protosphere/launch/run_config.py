@@ -151,7 +151,7 @@ def read_assignments(text: str) -> RunConfig:
         if not match:
             raise SettingError(
                 f"cannot read {text[position:].strip()!r} in -c {text!r}: give key=value pairs with a space between "
-                "them, strings in double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'."
+                "them and none around the =, strings in double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'."
             )
         position = match.end()
         name, value = match.groups()

@@ -98,6 +98,15 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
     assert written == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
 
 
+def test_runs_have_the_engine_and_the_workers_that_are_named(invoke, ran, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    base = ["--methods", "local,pfpl", "--seeds", "0,1,2,3", "--results", "out", "-c", QUICK]
+    assert invoke(*base, "--engine", "cohort", "--cohort-size", "7").exit_code == 0
+    assert ran["share"].flags()[2:] == ["--engine", "cohort", "--cohort-size", "7"]
+    assert invoke(*base, "--workers", "4").exit_code == 0
+    assert (ran["share"].jobs, ran["share"].flags()[2:]) == (2, ["--workers", "4"])
+
+
 def test_a_resume_has_as_many_jobs_as_the_start(invoke, ran, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     # of three cells the machine would hold three at a time
@@ -296,6 +305,10 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
         (["--ray", "127.0.0.1:1", "--flower"], "--ray makes each run in one process of a cluster"),
         (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's"),
         (["--jobs", "0"], "--jobs is 0, but one must run at least."),
+        (["--workers", "0"], "--workers is a number of processes, 1 at least"),
+        (["--workers", "2", "--flower"], "it goes without --flower and --ray"),
+        (["--engine", "cohort", "--flower"], "--engine goes without --flower"),
+        (["--engine", "cohort", "--workers", "2"], "--workers goes without it"),
         (["--resume", "latest"], "holds no comparison; start one first."),
         (["--resume", "latest", "--seeds", "0"], "--resume goes on with a comparison as it was started"),
     ],

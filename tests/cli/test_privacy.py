@@ -23,10 +23,12 @@ def spend(folder, number):
 
 def test_it_prints_each_release_and_what_all_cost(tmp_path, monkeypatch):
     monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path))
-    assert (privacy().exit_code, "ε = 0 " in privacy().stdout) == (0, True)
+    assert (privacy().exit_code, f"nothing was ever released from {tmp_path}" in privacy().stdout) == (0, True)
+    assert (privacy("--renew").exit_code, "nothing to renew" in privacy("--renew").stderr) == (2, True)
     assert not (tmp_path / "privacy").exists()
     rho = sum(spend(tmp_path, number) for number in range(3))
     *lines, last = privacy().stdout.splitlines()
+    assert last.startswith(f"{tmp_path / 'privacy'}: ")
     assert [line.split()[-1] for line in lines] == ["run-0", "run-1", "run-2"]
     assert all("ε = 1 a row" in line for line in lines)
     assert f"ε = {epsilon_of(rho, 1e-5):.3g} " in last
