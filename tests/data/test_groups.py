@@ -107,7 +107,7 @@ def test_official_refuses_a_group_of_both_tables(tmp_path):
 def test_groups_count_where_too_few_are_asked_for(tmp_path):
     labels, groups = np.zeros(100, dtype=np.int64), np.arange(100) // 20
     with pytest.raises(
-        DataError, match=r"has 5: lower .* max-samples; samples that share a group count as one here\.$"
+        DataError, match=r"has 5: lower .* max-samples if it is set; samples that share a group count as one here\.$"
     ):
         assignment(DataSpec("made", clients=6, min_samples=1), made(labels, groups), tmp_path)
     one = assignment(DataSpec("made", clients=1, min_samples=1), made(labels, groups), tmp_path)
