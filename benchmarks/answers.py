@@ -297,8 +297,8 @@ def tables_by_rule(answer: Answer) -> Iterator[str]:
         methods = [method for method in answer.methods if answer.cells_of(row, method)]
         figures = {metric: {method: answer.of(row, method, metric) for method in methods} for metric in answer.metrics}
         same = []
-        for metric, found in figures.items():
-            first, *others = found.values()
+        for metric, by_method in figures.items():
+            first, *others = by_method.values()
             if any(first.values()) and all(other == first for other in others):
                 same.append(metric)
         metrics = [metric for metric in answer.metrics if metric not in same]

@@ -17,6 +17,7 @@ from scipy.special import stdtr
 
 from benchmarks.answers import PAGES, QUESTIONS, Answer
 from benchmarks.common import described_parser, table_head, table_row
+from protosphere.comparison.paired import seed_gaps
 
 LEVEL = 0.05
 FEWEST_SEEDS = 3
@@ -53,8 +54,7 @@ def contrasts(answer: Answer, method: str, base: str, column: str) -> list[Contr
     result = []
     for row in answer.rows:
         figures, others = (answer.column(row, name, column) for name in (method, base))
-        pairs = [(figures[seed], others[seed]) for seed in figures.keys() & others.keys()]
-        gaps = [100 * (figure - other) for figure, other in pairs if figure is not None and other is not None]
+        gaps = [100 * gap for gap in seed_gaps(figures, others)]
         if len(gaps) >= FEWEST_SEEDS:
             result.append(Contrast(statistics.fmean(gaps), p_value(gaps)))
     return result
@@ -84,16 +84,18 @@ def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
 def described(seen: Mapping[str, str]) -> str:
     """A comparison's differences in words."""
     answer = Answer(seen["of"])
-    found = contrasts(answer, seen["method"], seen["base"], seen["rule"])
-    means = [contrast.mean for contrast in found]
-    apart = rejected([contrast.p_value for contrast in found])
-    higher = sum(one and mean > 0 for one, mean in zip(apart, means, strict=True))
-    lower = sum(apart) - higher
+    by_data_set = contrasts(answer, seen["method"], seen["base"], seen["rule"])
+    means = [contrast.mean for contrast in by_data_set]
+    significant = rejected([contrast.p_value for contrast in by_data_set])
+    higher = sum(is_apart and mean > 0 for is_apart, mean in zip(significant, means, strict=True))
+    lower = sum(significant) - higher
     rule = seen["rule"].removeprefix("metric: ").removesuffix(" selected").removesuffix(" final")
-    counts = [f"{word} on {count} of {len(found)}" for count, word in ((higher, "higher"), (lower, "lower")) if count]
+    counts = [
+        f"{word} on {count} of {len(by_data_set)}" for count, word in ((higher, "higher"), (lower, "lower")) if count
+    ]
     return (
         f"less `{seen['base']}` by `{rule}`, {seen['of'].replace('_', ' ')}: {min(means):+.1f} to {max(means):+.1f}, "
-        f"significantly {' and '.join(counts) or f'different on none of {len(found)}'}"
+        f"significantly {' and '.join(counts) or f'different on none of {len(by_data_set)}'}"
     )
 
 

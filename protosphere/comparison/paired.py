@@ -46,7 +46,7 @@ def difference(figures: Mapping[int, float | None], other: Mapping[int, float | 
     Args:
         figures, other: seed -> figure, as a mapping or a series.
     """
-    gaps = (pd.Series(figures, dtype=float) - pd.Series(other, dtype=float)).dropna().tolist()
+    gaps = seed_gaps(figures, other)
     if not gaps:
         return None
     mean = statistics.fmean(gaps)
@@ -59,6 +59,11 @@ def difference(figures: Mapping[int, float | None], other: Mapping[int, float | 
     if low <= 0 <= high:
         needed = next((n for n in range(len(gaps) + 1, MOST_SEEDS + 1) if _half_width(std, n) < abs(mean)), None)
     return Difference(mean, low, high, len(gaps), needed)
+
+
+def seed_gaps(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> list[float]:
+    """`figures` less `other`, a number for each seed that both have; arguments as in `difference`."""
+    return (pd.Series(figures, dtype=float) - pd.Series(other, dtype=float)).dropna().tolist()
 
 
 def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:

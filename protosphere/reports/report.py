@@ -180,16 +180,10 @@ def _page(
         parts.insert(0, paragraph(f"This run has not come to its end: all here is of its first {rounds} rounds."))
     elif by := summary.get("stopped"):
         parts.insert(0, paragraph(f"This run was ended by {one_line(str(by), 40)} after {summary['rounds']} rounds."))
-    parts += [
-        section(title, *content)
-        for title, pictures in drawn.items()
-        if (
-            content := [
-                *_gallery(pictures, sliders.get(title, []), side_tables.get(title, [])),
-                *below.get(title, []),
-            ]
-        )
-    ]
+    for title, pictures in drawn.items():
+        gallery_parts = _gallery(pictures, sliders.get(title, []), side_tables.get(title, []))
+        if content := [*gallery_parts, *below.get(title, [])]:
+            parts.append(section(title, *content))
     parts += [*_failures(results), *_origin(results), _settings(results)]
     lead = (
         f"{len(results.roster)} clients, {len(results.class_names)} classes, {summary['rounds']} of {settings.rounds} "
