@@ -41,8 +41,7 @@ from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout
-from protosphere.strategies.contract import ClientState
-from protosphere.strategies.state import own_round
+from protosphere.strategies.contract import ClientState, own_round
 from protosphere.strategies.user_method import checked_payload
 from protosphere.wire.codec import Limits, as_sent, codec_of
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report, class_vectors

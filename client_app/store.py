@@ -25,8 +25,7 @@ from protosphere.models import build, seed_name
 from protosphere.models.split import channels_last
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import Run
-from protosphere.strategies.contract import ClientState, Objective
-from protosphere.strategies.state import EQUAL_WEIGHT
+from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective
 from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
 FORMAT = 1  # of client.json

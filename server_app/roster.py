@@ -11,12 +11,14 @@ from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
+import torch
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from protosphere.core.client_names import client_names, client_word, use_client_names
 from protosphere.core.flower import NOT_VERIFIED
 from protosphere.core.home import OTHER_HOME, remedy
+from protosphere.core.seeds import generator
 from protosphere.core.settings import Settings, shown
 from protosphere.core.text import class_word, one_line, quoted
 from protosphere.server_app.agreement import (
@@ -30,7 +32,6 @@ from protosphere.server_app.agreement import (
     nobody_for,
     refuse_few_left,
 )
-from protosphere.server_app.client_selection import sampled
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import MessageError, decode_identity
 from protosphere.wire.payloads import Identity
@@ -42,6 +43,20 @@ POLL = 0.05  # seconds between two looks at who is there
 UNSIGNED = " Its SuperNode runs signed code alone (--trusted-entities), and this run's is not signed."
 SPOKESMEN = 3  # members with whom a newcomer has to agree: enough to outvote it
 RETRY = 5.0  # seconds until a node is asked again whose process died over the question
+
+
+def select_clients(settings: Settings, candidates: Sequence[int], server_round: int) -> list[int]:
+    """Partition ids that train in this round: round(rho M) of the M candidates, one at least.
+
+    Drawn from the stream (seed, round, "sample"), so neither node ids nor earlier rounds matter.
+
+    Args:
+        candidates: the clients with training samples, in ascending order.
+    """
+    count = int(settings.fraction_train * len(candidates) + 0.5)
+    count = min(len(candidates), max(count, 1))
+    order = torch.randperm(len(candidates), generator=generator(settings.seed, "round", server_round, "sample"))
+    return sorted(candidates[index] for index in order[:count].tolist())
 
 
 class Roster:
@@ -268,7 +283,7 @@ class Roster:
     def selected(self, server_round: int) -> list[int]:
         """Who trains in a round: some of the members that have training samples."""
         candidates = [partition for partition, identity in sorted(self.members().items()) if identity.trains]
-        return sampled(self.settings, candidates, server_round)
+        return select_clients(self.settings, candidates, server_round)
 
     def refresh(self, grid: Grid, server_round: int) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""

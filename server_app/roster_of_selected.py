@@ -9,8 +9,7 @@ from flwr.serverapp import Grid
 
 from protosphere.core.settings import Settings
 from protosphere.server_app.agreement import RosterError, Terms
-from protosphere.server_app.client_selection import sampled
-from protosphere.server_app.roster import Roster
+from protosphere.server_app.roster import Roster, select_clients
 
 
 class RosterOfSelected(Roster):
@@ -46,7 +45,7 @@ class RosterOfSelected(Roster):
         """Drawn from all that are registered, but for those that have said before the round that they have nothing to
         train on. Who says it in the round itself leaves its place empty: a new draw would be of others, whom nobody has
         asked."""
-        partitions = sampled(self.settings, self._list_candidates(server_round), server_round)
+        partitions = select_clients(self.settings, self._list_candidates(server_round), server_round)
         idle = self._list_idle()
         return [partition for partition in partitions if partition not in idle]
 

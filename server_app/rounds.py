@@ -61,8 +61,7 @@ from protosphere.server_app.opening import believed_clients, open_folder, openin
 from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
 from protosphere.server_app.roster_of_selected import RosterOfSelected
 from protosphere.strategies import Run, read_settings
-from protosphere.strategies.contract import Outcome, ServerHalf
-from protosphere.strategies.state import ROUND_OF_JOINING, own_round
+from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.messages import encode_question

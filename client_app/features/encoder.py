@@ -21,10 +21,9 @@ from protosphere.models.encoder import Encoder, has_place, public_encoder
 from protosphere.models.text import Tokens, reads_text
 from protosphere.prototypes.own_discriminant import OwnDiscriminant, own_discriminant
 from protosphere.strategies import Run
-from protosphere.strategies.contract import ClientState, Objective
+from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective
 from protosphere.strategies.encoder_space import choose_weight, directions, opinion_pool
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
-from protosphere.strategies.state import EQUAL_WEIGHT
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Evaluation, Instruction, Payload
 

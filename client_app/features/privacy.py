@@ -26,8 +26,8 @@ from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished
 from protosphere.strategies import Run
+from protosphere.strategies.contract import own_round
 from protosphere.strategies.release import encoder_scores, parted
-from protosphere.strategies.state import own_round
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from protosphere.record.round import Reply
 from protosphere.server_app.feature import Feature, Federation
 from protosphere.server_app.roster import Roster, RosterError
 from protosphere.strategies import Run
-from protosphere.strategies.state import ROUND_OF_JOINING
+from protosphere.strategies.contract import ROUND_OF_JOINING
 from protosphere.strategies.weights import OtherWeightsError
 from protosphere.wire.payloads import Identity, Instruction
 

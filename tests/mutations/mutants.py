@@ -324,7 +324,7 @@ MUTANTS = {
         "tests/server_app/test_resume.py -k constants",
     ),
     "sampling that forgets the round": Mutant(
-        R + "client_selection.py",
+        R + "roster.py",
         '"round", server_round, "sample"',
         '"round", 0, "sample"',
         "tests/server_app/test_rounds.py",

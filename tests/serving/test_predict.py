@@ -18,7 +18,7 @@ from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies import METHODS, load_method
-from protosphere.strategies.state import EQUAL_WEIGHT
+from protosphere.strategies.contract import EQUAL_WEIGHT
 from tests.data.draws import decoded
 from tests.strategies.needs import ASKED
 

@@ -10,8 +10,7 @@ from protosphere.core.seeds import derive, generator
 from protosphere.prototypes.losses import cosine_pull
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes, orthogonality_loss
-from protosphere.strategies.contract import EVERYONE
-from protosphere.strategies.state import Batch, ClientState, Phase
+from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
 from tests.payloads import lone, payloads
 
 K, D = 5, 7
