@@ -319,7 +319,7 @@ def tables_by_rule(answer: Answer) -> Iterator[str]:
             yield ""
 
 
-TABLES: dict[str, Callable[[Answer], Iterator[str]]] = {"shared_space": exchange_table, "methods": tables_by_rule}
+TABLES: dict[str, Callable[[Answer], Iterator[str]]] = {"default": exchange_table, "methods": tables_by_rule}
 
 
 def _rule(metric: str) -> str:

@@ -29,7 +29,7 @@ set, from the least to the most; significant: paired t-test, 5 %, Holm-corrected
 control whose targets come from the seed, so that nothing is sent.
 """
 FOOT = """
-Where clients share a space, an exchange teaches: [`protosphere`](shared_space.md), [classes that a client
+Where clients share a space, an exchange teaches: [`protosphere`](default.md), [classes that a client
 lacks](lacked_classes.md).
 
 **Made** by `python -m benchmarks.claims` from the stored figures of the pages named, which have command and commit.
