@@ -31,6 +31,7 @@ from protosphere.comparison.paired import Difference, ahead, difference
 from protosphere.comparison.plan import Comparison, read
 from protosphere.comparison.sweep import best_of, swept
 from protosphere.comparison.tables import accuracy
+from protosphere.record.figures import MAJORITY
 from protosphere.reports import canvas
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 QUESTIONS = ROOT / "benchmarks" / "questions"
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "answers"
+# where the one table stands, between its marks
+SHOWING = (ROOT / "README.md", ROOT / "docs" / "results.md")
+MARKS = ("<!-- the one table, by python -m benchmarks.answers -->\n", "<!-- its end -->\n")
 METRIC = "metric: "
 PROTOCOL = "protocol"  # digest of what a row was measured by; missing where the file at that commit was another
 # of a command, what says which cells, where the data lie and how many runs at a time
@@ -54,8 +58,13 @@ ANSWERED_BY = {
 }
 WITHOUT_BYTES = {"constants", "ensemble"}  # whose answer has none of them
 # metrics of a comparison in a public encoder's space
-MODEL, OWN, SPACE = "classifier selected", "encoder-local selected", "encoder selected"
+MODEL, FEATURES = "classifier selected", "discriminant selected"
+OWN, SPACE = "encoder-local selected", "encoder selected"
 OWN_POOL, POOLED = "pool-local selected", "pool selected"
+# the questions of the one table, the rules of a private model there, and the methods whose line is of another rule
+ONE_TABLE = ("methods", "held_out")
+MODEL_RULES = (MODEL, FEATURES)
+LINE_RULES = {"fedcgs": [SPACE], "protosphere": [POOLED]}
 Cell = dict[str, str]
 
 
@@ -314,9 +323,34 @@ def tables_by_rule(answer: Answer) -> Iterator[str]:
             f"{_rule(metric)}: {answer.mean(row, methods[0], METRIC + metric)} by every method." for metric in same
         ]
         yield ""
-        yield " ".join([*alike, f"Majority-class baseline: {answer.mean(row, methods[0], 'majority-class')}."])
+        yield " ".join([*alike, f"Majority-class baseline: {answer.mean(row, methods[0], MAJORITY)}."])
         if row != answer.rows[-1]:
             yield ""
+
+
+def one_table(shown_answers: Sequence[Answer]) -> Iterator[str]:
+    """A line a method, a column a data set: means over the seeds by one rule, or by several.
+
+    Args:
+        shown_answers: of the same methods and rules, on other data.
+    """
+    first, columns = shown_answers[0], [(answer, row) for answer in shown_answers for row in answer.rows]
+    base = first.comparison.baseline_label
+    lines = [(base, MODEL_RULES), (base, [OWN]), (base, [OWN_POOL])]
+    lines += [(method, LINE_RULES.get(method, MODEL_RULES)) for method in first.methods if method != base]
+    yield table_head("method", "by the rule", *[row for _, row in columns], "kB a round", left=2)
+    floors = [answer.mean(row, base, MAJORITY).partition(" ±")[0] for answer, row in columns]
+    yield table_row(["majority class", "", *floors, "0.0"])
+    for method, metrics in lines:
+        cells = [" / ".join(_mean_alone(answer, row, method, metric) for metric in metrics) for answer, row in columns]
+        yield table_row([f"`{method}`", " / ".join(map(_rule, metrics)), *cells, first.kilobytes(method)])
+
+
+def with_one_table(page_text: str) -> str:
+    """A page with the table between its marks."""
+    table = one_table([answer for answer in map(Answer, ONE_TABLE) if (RESULTS / f"{answer.name}.csv").exists()])
+    before, _, rest = page_text.partition(MARKS[0])
+    return before + MARKS[0] + "\n".join(table) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2]
 
 
 TABLES: dict[str, Callable[[Answer], Iterator[str]]] = {"default": exchange_table, "methods": tables_by_rule}
@@ -486,6 +520,8 @@ def main() -> None:
         (PAGES / f"{answer.name}.md").write_text(page(answer), "utf-8")
         (PAGES / f"{answer.name}.svg").write_text(picture(answer), "utf-8")
         print(PAGES / f"{answer.name}.md")
+    for path in SHOWING:
+        path.write_text(with_one_table(path.read_text("utf-8")), "utf-8")
 
 
 if __name__ == "__main__":

@@ -207,6 +207,29 @@ def test_a_page_is_what_the_script_makes_of_the_kept_figures(name):
     assert (answers.PAGES / f"{name}.svg").exists()
 
 
+def test_the_one_table_has_a_line_a_method_with_its_rules(answer, monkeypatch):
+    monkeypatch.setattr(answers, "ONE_TABLE", ["better", "not measured"])
+    monkeypatch.setattr(answers, "MODEL_RULES", ["headline", "classifier final"])
+    for rule in ("OWN", "OWN_POOL"):
+        monkeypatch.setattr(answers, rule, "headline")
+    before, after = "# Page\n\n" + answers.MARKS[0], answers.MARKS[1] + "\nThe end.\n"
+    text = answers.with_one_table(before + "| old |\n" + after)
+    assert text.startswith(before)
+    assert text.endswith(after)
+    assert "old" not in text
+    lines = text.splitlines()
+    assert lines[3] == "| method | by the rule | digits | kB a round |"
+    assert "| majority class |  | 20.00 | 0.0 |" in lines
+    assert "| `protonorm` | `headline` / `classifier final` | 70.33 / - | 2.0 |" in lines
+    assert answers.with_one_table(text) == text
+
+
+@pytest.mark.parametrize("page_file", answers.SHOWING, ids=lambda path: path.name)
+def test_the_one_table_is_what_the_script_makes(page_file):
+    text = page_file.read_text("utf-8")
+    assert text == answers.with_one_table(text)
+
+
 def test_what_a_site_pays_is_written_from_what_was_kept(tmp_path):
     kept = {"commit": "abc", "machine": "a machine", "repeats": 3, "methods": {}}
     # turn by turn twice, three times and four times `local`'s seconds, though the turns themselves are unlike
