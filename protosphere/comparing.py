@@ -148,9 +148,8 @@ def compare(
     comparison = from_table("comparison", table)
     comparison = swept(varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets))))
     planned = cells(comparison, {}, {})
-    flags = ("--engine", engine, "--workers", str(workers))
     machine = share(planned, jobs=jobs, in_process=True, workers=workers)
-    machine = replace(machine, reports=reports, engine=flags)
+    machine = replace(machine, reports=reports, engine={"--engine": engine, "--workers": workers})
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
     with folder.hold():
         if reuse:

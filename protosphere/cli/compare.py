@@ -127,7 +127,7 @@ def compare(
     if workers is not None and (not in_process or workers < 1):
         end("--workers is a number of processes, 1 at least; it goes without --flower and --ray.")
     refuse_idle_engine(in_process, workers, engine, cohort_size)
-    flags = {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--workers": workers}
+    engine_flags = {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--workers": workers}
     choices = (
         file,
         preset,
@@ -169,8 +169,7 @@ def compare(
                 in_process=not flower,
                 workers=workers or 1,
             )
-        own_flags = [word for name, value in flags.items() if value is not None for word in (name, str(value))]
-        machine = replace(machine, reports=reports, engine=tuple(own_flags))
+        machine = replace(machine, reports=reports, engine=engine_flags)
         if not resume:
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.hold():

@@ -1,10 +1,11 @@
 """How many cells run at a time, and what of this machine's cores and GPUs each of them gets."""
 
+import itertools
 import json
 import math
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from protosphere.comparison.trials import Cell
 from protosphere.core.errors import SettingError
@@ -24,7 +25,7 @@ class Share:
             in one process; empty for this machine.
         place: where that is, in words.
         reports: whether each cell's run ends with a report of its own.
-        engine: `--engine`, `--cohort-size` and `--workers` of each cell's run, in one process.
+        engine: `--engine`, `--cohort-size` and `--workers` of each cell's run, in one process; None for what is not set.
     """
 
     jobs: int
@@ -36,7 +37,7 @@ class Share:
     ray: str = ""
     place: str = ""
     reports: bool = False
-    engine: tuple[str, ...] = ()
+    engine: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
         cores = f"{self.cores} core{'s' * (self.cores > 1)}"
@@ -49,7 +50,8 @@ class Share:
         """For `protosphere run`."""
         report = ["-c", f"report={str(self.reports).lower()}"]
         if self.in_process:
-            return [*report, *self.engine]
+            words = [(flag, str(value)) for flag, value in self.engine.items() if value is not None]
+            return [*report, *itertools.chain(*words)]
         return [
             *report,
             "--flower",

@@ -190,5 +190,5 @@ def test_workers_and_the_engine_are_the_runs_and_each_worker_has_its_cores(machi
     machine(16, 0)
     found = share([cell(str(index), clients=20) for index in range(20)], in_process=True, workers=4)
     assert found.jobs == 4
-    flags = replace(found, engine=("--engine", "cohort", "--cohort-size", "5")).flags()
+    flags = replace(found, engine={"--engine": "cohort", "--cohort-size": 5, "--workers": None}).flags()
     assert flags == ["-c", "report=false", "--engine", "cohort", "--cohort-size", "5"]
