@@ -25,7 +25,7 @@ class Share:
             in one process; empty for this machine.
         place: where that is, in words.
         reports: whether each cell's run ends with a report of its own.
-        engine: `--engine`, `--cohort-size` and `--workers` of each cell's run, in one process; None for what is not set.
+        engine: `--engine`, `--cohort-size` and `--workers` of each cell's run, in one process; None where not set.
     """
 
     jobs: int
