@@ -393,6 +393,13 @@ def to_everyone(prototypes: PrototypeSet) -> dict[int, Payload]:
     return {EVERYONE: {PROTOTYPES.name: prototypes}}
 
 
+def scaled(prototypes: PrototypeSet | None, factor: float) -> PrototypeSet | None:
+    """Prototypes of which every vector is so many times as long; the very same with 1."""
+    if prototypes is None or factor == 1:
+        return prototypes
+    return prototypes.with_vectors(factor * prototypes.vectors)
+
+
 def as_state(prototypes: PrototypeSet) -> State:
     """A prototype set as a method's state; the labels and vectors alone."""
     return {"labels": prototypes.labels, "vectors": prototypes.vectors}

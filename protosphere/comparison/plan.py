@@ -19,8 +19,11 @@ from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
-FIGURES = ("headline", *figures.FIGURES, "all-classes")
+MACRO = "macro"  # by the run's own rule, which alone tells of each class
+FIGURES = ("headline", *figures.FIGURES, "all-classes", MACRO)
+OF_A_RULE = tuple(name for name in FIGURES if name not in ("headline", MACRO))
 ENSEMBLE = "ensemble"
+DOMAIN = "domain"
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
 # of a cell, or of where it runs; never of a row or a method
 NOT_HERE = {
@@ -46,7 +49,8 @@ USUAL_SEEDS = (0, 1, 2)
 class Metric:
     """A figure of a run's summary: `figure` by the prediction rule `rule`, empty for the method's own.
 
-    The figure `headline` is what the run calls so: `selected`, or `final` without validation rows.
+    The figure `headline` is what the run calls so: `selected`, or `final` without validation rows. After `domain` in
+    the place of a rule it is the name of a domain.
     """
 
     rule: str = ""
@@ -54,6 +58,10 @@ class Metric:
 
     def __str__(self) -> str:
         return f"{self.rule} {self.figure}".strip()
+
+    def rule_of(self, own: str) -> str:
+        """The prediction rule that it is by, where that of the method is `own`; the ensemble and a domain have none."""
+        return own if self.rule in ("", ENSEMBLE, DOMAIN) else self.rule
 
 
 @dataclass(frozen=True)
@@ -207,7 +215,7 @@ def read(path: Path, methods: Sequence[str] = ()) -> Comparison:
 
 
 def parse_metric(text: str) -> Metric:
-    """`last-5`, `classifier last-5` or `ensemble last-5`.
+    """`last-5`, `classifier last-5`, `ensemble last-5` or `domain mnist`.
 
     Raises:
         SettingError: an unknown rule or figure, with the nearest one.
@@ -218,9 +226,11 @@ def parse_metric(text: str) -> Metric:
     if not 1 <= len(parts) <= 2:
         raise SettingError(f"metric is {shown(text)}, but it is a figure, or an inference rule and a figure.")
     rule, figure = parts if len(parts) == 2 else ["", parts[0]]
+    if rule == DOMAIN:
+        return Metric(rule, figure)
     if rule and rule not in rules:
         raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, rules)}; one of {', '.join(rules)}.")
-    allowed: tuple[str, ...] = FIGURES[1:] if rule else FIGURES
+    allowed: tuple[str, ...] = OF_A_RULE if rule else FIGURES
     if rule == ENSEMBLE:
         allowed = ENSEMBLE_FIGURES
     if figure not in allowed:
