@@ -40,7 +40,8 @@ T = TypeVar("T")
 State = dict[str, Tensor]
 # the settings that decide what a client's number of samples weighs
 OF_CLAIMS = frozenset({"client-weights", "max-weight-ratio"})
-Figure = float | int | str | None
+# what a server tells of a round; several numbers by name are for pictures alone
+Figure = float | int | str | Mapping[str, Sequence[float]] | None
 
 
 @dataclass(frozen=True)
