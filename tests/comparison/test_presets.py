@@ -197,11 +197,12 @@ def test_tinyprotos_rows_have_the_papers_constants_or_the_releases(name):
     assert not [each for each in comparison.paper if "(release)" in each.method + each.row]
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in comparison_names() if name.split("-")[0] in ("protonorm", "tinyproto")]
-)
-def test_presets_of_protonorm_and_tinyproto_show_what_their_code_measures_beside_what_they_write(name):
-    """Of two figures and a map no accuracy is of interest, or there is none by the nearest prototype of a best round."""
+OF_HTFLLIB = [name for name in comparison_names() if name.startswith(("protonorm", "tinyproto"))]
+
+
+@pytest.mark.parametrize("name", OF_HTFLLIB)
+def test_protonorm_and_tinyproto_show_what_their_code_measures_beside_what_they_write(name):
+    """Of maps and of bytes no best round is of interest."""
     metrics = [str(metric) for metric in load(preset=name).metrics]
     if name not in ("protonorm-figure2", "tinyproto-figure1"):
         assert {"best", "global-prototypes best"} <= set(metrics)
