@@ -6,20 +6,16 @@ A claim is tested on every data set of a comparison that has both methods, by a 
 procedure (1979) keeps the chance of any false difference among these data sets at 5 %.
 """
 
-import math
 import statistics
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scipy.special import stdtr
-
 from benchmarks.answers import PAGES, QUESTIONS, Answer
 from benchmarks.common import described_parser, table_head, table_row
-from protosphere.comparison.paired import seed_gaps
+from protosphere.comparison.paired import p_value, rejected, seed_gaps
 
-LEVEL = 0.05
 FEWEST_SEEDS = 3
 HEAD = """# Which of the papers' claims appear?
 
@@ -57,27 +53,6 @@ def contrasts(answer: Answer, method: str, base: str, column: str) -> list[Contr
         gaps = [100 * gap for gap in seed_gaps(figures, others)]
         if len(gaps) >= FEWEST_SEEDS:
             result.append(Contrast(statistics.fmean(gaps), p_value(gaps)))
-    return result
-
-
-def p_value(gaps: Sequence[float]) -> float:
-    """Of differences whose mean would be zero, two-sided by Student's t; 1 where all are zero."""
-    mean, deviation = statistics.fmean(gaps), statistics.stdev(gaps)
-    if deviation == 0:
-        return float(mean == 0)
-    t = abs(mean) / (deviation / math.sqrt(len(gaps)))
-    return 2 * float(stdtr(len(gaps) - 1, -t))
-
-
-def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
-    """Which hypotheses Holm's procedure rejects: the smallest p at level / m, the next at level / (m - 1), and so on,
-    until the first that is not."""
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    result = [False] * len(p_values)
-    for place, number in enumerate(order):
-        if p_values[number] > level / (len(p_values) - place):
-            break
-        result[number] = True
     return result
 
 

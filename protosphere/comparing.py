@@ -51,6 +51,7 @@ LABELS = ("label", "base", "missing")
 # columns of `Comparison.table` by those of the frame of all cells
 COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
 OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds", "needed": "needed"}
+OF_DIFFERENCE |= {"p": "p", "significant": "significant"}
 
 
 def compare(
@@ -101,8 +102,9 @@ def compare(
             settings' own.
         seeds: different whole numbers from 0 on.
         dataset: a single one, as `run` takes it, instead of `datasets`.
-        metric: what is compared: `headline`, `selected`, `best`, `client-best`, `client-best-unweighted`, `last-5` or
-            `final`, perhaps after a rule (`classifier last-5`); the first of several makes the curves.
+        metric: what is compared: `headline`, `selected`, `best`, `client-best`, `client-best-unweighted`, `last-5`,
+            `final` or `final-unweighted`, perhaps after a rule (`classifier last-5`); `macro`; `domain NAME`; the first
+            of several makes the curves.
         target: an accuracy in (0, 1] up to which bytes are counted.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
         sweep: settings of methods, each with values to choose from on validation samples, in each row for itself.
@@ -227,7 +229,8 @@ class Comparison:
 
         Columns are `row`, `method`, `baseline`, `metric`, `difference` in the mean (shares of 1), `low` and `high` (not
         a number for a single seed), `seeds`, and `needed`: with how many seeds the interval would leave zero out, if
-        mean and spread stayed as they are; missing where it does.
+        mean and spread stayed as they are; missing where it does. `p` is the test's, `significant` whether it rejects
+        equality at 5 % after Holm's correction for the methods of a row and metric.
 
         >>> found.differences()[["method", "baseline", "seeds"]].values.tolist()
         [['protonorm, gamma 5', 'local', 1]]
@@ -240,7 +243,7 @@ class Comparison:
         ]
         table = pd.DataFrame(rows, columns=["row", "method", "baseline", "metric", *OF_DIFFERENCE])
         integer_types = dict.fromkeys(("seeds", "needed"), "Int64")
-        return table.astype(dict.fromkeys(("difference", "low", "high"), "float64") | integer_types)
+        return table.astype(dict.fromkeys(("difference", "low", "high", "p"), "float64") | integer_types)
 
     def chosen(self) -> pd.DataFrame:
         """A row for each variant that a sweep tried, and whether it is `chosen`; empty without a sweep.

@@ -32,6 +32,7 @@ from protosphere.reports.pictures import (
     accuracy_over_rounds,
     time_by_part,
 )
+from protosphere.reports.prototype_figures import alignment, margins, prototype_values
 from protosphere.reports.report import write_report
 from protosphere.reports.results import Results, read_results
 from protosphere.reports.trajectories import motion
@@ -326,6 +327,29 @@ class Run:
         """How far apart the global prototypes lie, over rounds: nearest pair, mean, and the bound."""
         return self._drawing(lambda: separation_over_rounds(self._results, RunFolder(self.folder).prototypes()[0]))
 
+    def plot_margins(self, round: int | None = None) -> "Drawing":
+        """How far each class's global prototype lies from the nearest other one, over the largest such distance.
+
+        Args:
+            round: which round's, as in `prototypes`.
+        """
+        nothing = "there are no global prototypes of two classes, one each."
+        return self._drawing(lambda: margins(self._results, *self._tensors(round)) or nothing)
+
+    def plot_values(self, round: int | None = None) -> "Drawing":
+        """The values of every client's prototypes and of the global ones by dimension, and which share of them is zero.
+
+        Args:
+            round: which round's, as in `prototypes`.
+        """
+        nothing = 'no prototype has zeros; `feature_activation="relu"` or `sparsity_dim` makes some.'
+        return self._drawing(lambda: prototype_values(self._results, *self._tensors(round)) or nothing)
+
+    def plot_alignment(self) -> "Drawing":
+        """Of ProtoNorm's `alignment="thomson"`: distances during the first alignment, and the iterations of each."""
+        nothing = 'no alignment of this run was iterated; `protonorm_alignment="thomson"` is.'
+        return self._drawing(lambda: alignment(self._results) or nothing)
+
     def plot_prototype_paths(self) -> "Drawing":
         """The ways of the global prototypes over the rounds that are kept, in one plane."""
 
@@ -369,6 +393,7 @@ class Run:
         for plot in (
             *(self.plot_accuracy, self.plot_loss, self.plot_bytes, self.plot_models, self.plot_clients),
             *(self.plot_confusion, self.plot_partition, self.plot_prototypes, self.plot_angles),
+            *(self.plot_margins, self.plot_values, self.plot_alignment),
             *(self.plot_separation, self.plot_prototype_paths, self.plot_time),
         ):
             # a run without prototypes has no map of them

@@ -40,7 +40,8 @@ ROUND_OF_JOINING = "round-of-joining"
 EQUAL_WEIGHT = 0.5  # of the two that a pool joins
 # the settings that decide what a client's number of samples weighs
 OF_CLAIMS = frozenset({"client-weights", "max-weight-ratio"})
-Figure = float | int | str | None
+# what a server tells of a round; several numbers by name are for pictures alone
+Figure = float | int | str | Mapping[str, Sequence[float]] | None
 
 
 def own_round(constants: Mapping[str, float], round_number: int) -> int:
@@ -483,6 +484,13 @@ def prototype_sets(uploads: Mapping[int, Payload]) -> dict[int, PrototypeSet]:
 def to_everyone(prototypes: PrototypeSet) -> dict[int, Payload]:
     """The downloads where all clients get the same prototypes."""
     return {EVERYONE: {PROTOTYPES.name: prototypes}}
+
+
+def scaled(prototypes: PrototypeSet | None, factor: float) -> PrototypeSet | None:
+    """Prototypes of which every vector is so many times as long; the very same with 1."""
+    if prototypes is None or factor == 1:
+        return prototypes
+    return prototypes.with_vectors(factor * prototypes.vectors)
 
 
 def as_state(prototypes: PrototypeSet) -> State:

@@ -1,13 +1,14 @@
 """FedProto (Tan et al., AAAI 2022): clients pull their features towards class means that all of them share.
 
     server   P_j = mean over the clients that hold class j of p_ij            (Eq. 7 of ProtoNorm)
-    client   L = CE(g(z), y) + lambda R(z, P_y),  R by `prototype-loss`
+    client   L = CE(g(z), y) + lambda R(z, gamma P_y),  R by `prototype-loss`
     predict  argmin_j ||z - p_ij||                                            (Eq. 6 of ProtoNorm)
 
 Equations are numbered as in ProtoNorm (Lee, Shin, Choi), which restates the method. Departures. Its Eq. 3 divides a
 mean weighted by n_ij once more by the number of clients, which would shrink the prototypes: read as a slip, not built.
 The plain mean is the default, as in the released code; the weighted one uploads n_ij and therefore needs
-`disclose-class-counts`. Robust means are ours.
+`disclose-class-counts`. Robust means are ours. gamma is 1; ProtoNorm's Table 5 tries 1.1 to 1.4: the client, not the
+server, scales, as in ProtoNorm's Eq. 15.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
+from protosphere.core.settings import Positive
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import (
@@ -33,6 +35,7 @@ from protosphere.strategies.contract import (
     carried_on,
     method_settings,
     prototype_sets,
+    scaled,
     to_everyone,
 )
 from protosphere.strategies.release import any_options
@@ -47,14 +50,20 @@ class FedProtoSettings:
         aggregation: how local prototypes become global ones. Paper: mean (weighted as printed).
         trim: share of a class's holders cut off at each end by `trimmed-mean`, in [0, 0.5); from three holders on one
             at each end at least, unless it is 0. Ours.
+        gamma: what a target is of the prototype that came down. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """
 
     aggregation: Literal["mean", "weighted", "median", "trimmed-mean", "geometric-median"] = "mean"
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
+    gamma: Positive = 1.0
 
 
 class FedProtoObjective(PullObjective):
-    """Client half: the shared prototype pull, with t = P."""
+    """Client half: the shared prototype pull, with t = gamma P."""
+
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+        """gamma P: the client, not the server, scales."""
+        return scaled(super().targets(state, received), self.options[FedProtoSettings].gamma)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """p_ij, with n_ij only for the weighted mean."""
@@ -69,6 +78,11 @@ class FedProtoObjective(PullObjective):
 
 class FedProto(ServerHalf):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Clients multiply what goes down by gamma."""
+        return self.options[FedProtoSettings].gamma, 1.0
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Class-wise aggregation by `fedproto.aggregation`."""

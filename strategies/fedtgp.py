@@ -3,12 +3,13 @@
     server   P = F(E): an embedding a class, through Linear(d, d) -> ReLU -> Linear(d, d), kept across rounds
              C_j = mean over N_j of p_ij;  margin = min(max_j min_{k != j} ||C_j - C_k||, tau)
              on all uploaded (p_ij, j): cross-entropy of -(D + margin onehot(j)),  D_k = ||p_ij - P_k||
-    client   L = CE(g(z), y) + lambda R(z, P_y)
+    client   L = CE(g(z), y) + lambda R(z, gamma P_y)
     predict  argmin_j ||z - p_ij||
 
 Departures. The softmax runs over the classes that were ever reported, so that nothing is learnt of a class that nobody
 has; one that is missing this round is sent as the module now has it. The margin has the unit of Euclidean distance. The
-server's momentum is ours (the paper has none); where it is set, it lives on across rounds as the module does.
+server's momentum is ours (the paper has none); where it is set, it lives on across rounds as the module does. gamma is
+1; ProtoNorm's Table 5 tries 1.1 to 1.4.
 """
 
 from collections.abc import Sequence
@@ -20,9 +21,10 @@ from protosphere.core.settings import AtLeastOne, NotNegative, Positive, Share
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import PrototypeLoss, adaptive_margin, collapsed_loss, margin_contrast
-from protosphere.strategies.contract import Figure, Method, PullObjective, method_settings
+from protosphere.strategies.contract import ClientState, Figure, Method, PullObjective, method_settings, scaled
 from protosphere.strategies.release import any_options
 from protosphere.strategies.trained_prototypes import TrainedPrototypes, Training
+from protosphere.wire.payloads import Payload
 
 
 @method_settings
@@ -35,6 +37,7 @@ class FedTGPSettings:
         server_learning_rate: of the server's SGD. Paper: 0.01.
         server_batch_size: uploaded prototypes a batch. Paper: 32.
         server_momentum: of the server's SGD. Paper: none.
+        gamma: what a target is of the prototype that came down. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """
 
     margin: NotNegative = 100.0
@@ -42,6 +45,15 @@ class FedTGPSettings:
     server_learning_rate: Positive = 0.01
     server_batch_size: AtLeastOne = 32
     server_momentum: Share = 0.0
+    gamma: Positive = 1.0
+
+
+class FedTGPObjective(PullObjective):
+    """Client half: the shared prototype pull, with t = gamma P."""
+
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+        """gamma P: the client, not the server, scales."""
+        return scaled(super().targets(state, received), self.options[FedTGPSettings].gamma)
 
 
 class FedTGP(TrainedPrototypes):
@@ -49,6 +61,11 @@ class FedTGP(TrainedPrototypes):
 
     prefix = "fedtgp"
     loss_name = "contrastive_loss"
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Clients multiply what goes down by gamma."""
+        return self.options[FedTGPSettings].gamma, 1.0
 
     def training(self) -> Training:
         """By `fedtgp.*`."""
@@ -69,7 +86,7 @@ class FedTGP(TrainedPrototypes):
 
 METHOD = Method(
     server=FedTGP,
-    objective=PullObjective,
+    objective=FedTGPObjective,
     settings={"fedtgp": FedTGPSettings},
     releases=any_options,
 )

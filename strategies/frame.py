@@ -6,7 +6,8 @@
 
 Where K <= d + 1 ProtoNorm's aligned targets are a regular simplex too, whatever the clients send: their prototypes
 only rotate it. What ProtoNorm has above this row is what its exchange is worth. Every client works the targets out by
-itself; no byte of them crosses.
+itself; no byte of them crosses. GFPL (Lu et al., section 4.1) had such a control first: its fixed simplex frame alone,
+"w/o PFG", above FedProto with nothing exchanged; there features are projected onto it, here they are pulled to it.
 """
 
 from functools import lru_cache

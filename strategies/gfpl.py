@@ -1,7 +1,7 @@
 """GFPL (Lu et al.): Gaussian mixtures of each class, fused on the server, become pseudo-features for the classifiers.
 
     client   z = f(x), h = Normalize(l(z)), Z a fixed simplex frame                                     (Eq. 10, 11)
-             L = lambda 1/2 (h z_y - 1)^2 + CE(g(z), y)                                                 (Eq. 12, 13)
+             L = lambda 1/2 (h z_y - 1)^2 + w CE(g(z), y), w = 1                                        (Eq. 12, 13)
              in an exchange round: a mixture of at most n Gaussians a class, fitted to z by EM, goes up (Eq. 4-6)
     server   greedy complete linkage by Bhattacharyya distance, fused by moments                        (Eq. 8, Alg. 1)
     client   in the round after: r pseudo-features a class retrain l and g, f frozen; then it trains    (Eq. 14)
@@ -74,6 +74,7 @@ class GFPLSettings:
         components: n, Gaussians of a class's mixture at most. Paper: 4.
         dual_classifier: whether l and the fixed frame are there beside g. The paper's ablation: false.
         dot_weight: lambda. Paper: 2.
+        cross_entropy_weight: of the classifier's own term. Paper: 1, and in its Figure 2 also 0.
         threshold: S_C, below which two components fuse. Paper: 1, not per dimension.
         threshold_per_dimension: whether the Bhattacharyya distance is divided by d. Ours; paper: false.
         weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`, which uploads n_ij).
@@ -85,6 +86,7 @@ class GFPLSettings:
     components: AtLeastOne = 4
     dual_classifier: bool = True
     dot_weight: NotNegative = 2.0
+    cross_entropy_weight: NotNegative = 1.0
     threshold: Annotated[float, Field(ge=0)] = 0.7
     threshold_per_dimension: bool = True
     weighting: Literal["uniform", "samples"] = "uniform"
@@ -93,6 +95,13 @@ class GFPLSettings:
     pseudo_features: Count = 16
     retrain_learning_rate: Positive = 0.01
     retrain_momentum: Share = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.cross_entropy_weight and not (self.dual_classifier and self.dot_weight):
+            raise ValueError(
+                "`gfpl.cross-entropy-weight` 0 leaves no loss without the dual classifier and its `gfpl.dot-weight`; "
+                "leave one of them on"
+            )
 
     def exchanges(self, round_number: int, rounds: int) -> bool:
         """Whether mixtures go up in this round; of the last one's nothing would come down."""
@@ -146,11 +155,12 @@ class GFPLObjective(Objective):
         z = batch.inputs if phase.name == RETRAIN else self.features(state, batch.inputs)
         plain = cross_entropy(self.logits(state, z), batch.labels)
         options, prefix = self.options[GFPLSettings], f"{RETRAIN}-" if phase.name == RETRAIN else ""
+        weighted = options.cross_entropy_weight * plain
         if not options.dual_classifier:
-            return Loss(plain, {f"{prefix}cross-entropy": plain}, z)
+            return Loss(weighted, {f"{prefix}cross-entropy": plain}, z)
         dot = dot_regression(state.module.project(z), batch.labels, state.module.frame)
         parts = {f"{prefix}cross-entropy": plain, f"{prefix}dot-regression": dot}
-        return Loss(plain + options.dot_weight * dot, parts, z)
+        return Loss(weighted + options.dot_weight * dot, parts, z)
 
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
         """In exchange rounds a mixture for each class; else nothing."""

@@ -45,6 +45,8 @@ from protosphere.strategies.contract import (
 from protosphere.strategies.release import any_options
 from protosphere.wire.payloads import Payload, prototypes_of
 
+MOST_TRACED = 1000  # iterations of which the distances are recorded
+
 
 @method_settings
 class ProtoNormSettings:
@@ -120,6 +122,7 @@ class ProtoNorm(ServerHalf):
                 epsilon=options.epsilon,
                 seed=seed,
                 num_classes=self.num_classes,
+                traced=not state and options.iterations <= MOST_TRACED,
             )
             points, directionless, figures = alignment.points, alignment.directionless, _list_figures(alignment)
         warnings = [
@@ -137,7 +140,13 @@ def _normalise(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:
 
 
 def _list_figures(alignment: Alignment) -> dict[str, Figure]:
+    trace: dict[str, Figure] = {}
+    if alignment.trace:
+        # the paper's Figure 4, of the first alignment alone
+        columns = zip(*alignment.trace, strict=True)
+        trace = {"alignment_trace": dict(zip(("min", "mean", "max"), map(list, columns), strict=True))}
     return {
+        **trace,
         "alignment_solver": alignment.solver,
         "alignment_iterations": alignment.iterations,
         "alignment_ended_by": alignment.ended_by,

@@ -5,7 +5,7 @@
     FP       server: c_j = mean over N_j of n_ij c_ij                                                    (Eq. 10)
              client: target mu c_j, zero outside the mask                                                (Eq. 11)
     FT       server: FedTGP's contrastive training on mu n_ij c_ij, expanded                             (Appendix C)
-             client: target as received
+             client: target as received, times `fedtgp.gamma`
     predict  argmin_j ||z - p_ij||, with the client's own whole p_ij                                     (Eq. 12)
 
 Departures. The masks are the run's codec (`sparsity-dim`), which works under every method: here is the scaling alone.
@@ -48,7 +48,7 @@ from protosphere.strategies.contract import (
     prototype_sets,
     to_everyone,
 )
-from protosphere.strategies.fedtgp import FedTGP, FedTGPSettings
+from protosphere.strategies.fedtgp import FedTGP, FedTGPObjective, FedTGPSettings
 from protosphere.wire.payloads import Identity, Payload, prototypes_of
 from protosphere.wire.specs import SignificantBits
 
@@ -124,6 +124,10 @@ class TinyProtoFPObjective(TinyProtoObjective):
         return prototypes.with_vectors(mu * prototypes.vectors)
 
 
+class TinyProtoFTObjective(TinyProtoObjective, FedTGPObjective):
+    """Client half on FedTGP."""
+
+
 class TinyProto(ServerHalf):
     """What both servers share: mu, worked out once, and the factor |N_j|."""
 
@@ -140,11 +144,6 @@ class TinyProto(ServerHalf):
     def unread(self) -> frozenset[str]:
         """Scaled prototypes have their counts in them: the server believes them, but cannot weigh them alike."""
         return frozenset({"client-weights"}) if self.options[TinyProtoSettings].scaling else super().unread
-
-    @property
-    def scales(self) -> tuple[float, float]:
-        """FT's server has multiplied by mu before it aggregated."""
-        return 1.0, self.constants.get("mu", 1.0)
 
     def check(self, num_classes: int, dim: int) -> None:
         """Clients multiply by their counts themselves, so that the server cannot weigh them alike."""
@@ -231,6 +230,11 @@ class TinyProtoFT(TinyProto, FedTGP):
 
     target = 0.6
 
+    @property
+    def scales(self) -> tuple[float, float]:
+        """The server has multiplied by mu before it aggregated; the clients multiply by FedTGP's gamma."""
+        return self.options[FedTGPSettings].gamma, self.constants.get("mu", 1.0)
+
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Appendix C: multiplied by mu before the contrastive step, lest the spread of n_ij distort its distances."""
         mu = self.constants.get("mu", 1.0)
@@ -293,7 +297,7 @@ FP = Method(
 )
 FT = Method(
     server=TinyProtoFT,
-    objective=TinyProtoObjective,
+    objective=TinyProtoFTObjective,
     settings={"tinyproto": TinyProtoSettings, "fedtgp": FedTGPSettings},
     exchange=_choose_exchange,
     releases=_refuse_mu_of_rows,

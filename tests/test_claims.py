@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from benchmarks.answers import PAGES
-from benchmarks.claims import p_value, rejected, written
+from benchmarks.claims import written
+from protosphere.comparison.paired import p_value, rejected
 
 
 def test_the_page_is_what_the_stored_figures_give():

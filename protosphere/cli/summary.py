@@ -15,7 +15,7 @@ from protosphere.core.errors import SettingError
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import doubts, readable_size
 
-# client-best-unweighted, which few presets ask for, would make the table wider than a terminal
+# the unweighted ones, which few presets ask for, would make the table wider than a terminal
 FIGURES = ("selected", "best", "client-best", "last-5", "final")
 
 

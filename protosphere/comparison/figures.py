@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.paired import Difference, difference
-from protosphere.comparison.plan import ENSEMBLE, Comparison, Metric
+from protosphere.comparison.paired import Difference, difference, with_significance
+from protosphere.comparison.plan import DOMAIN, ENSEMBLE, MACRO, Comparison, Metric
 from protosphere.comparison.trials import Cell
 from protosphere.record.figures import MAJORITY, rounds_to_choose_from, with_members
 from protosphere.record.folder import RunFolder
@@ -23,6 +23,7 @@ from protosphere.strategies.release import POOL, RULE
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round", "clients", "since", "complete")
 VALIDATION = "validation"  # column of what a sweep is decided by
+TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline was measured
 # columns of the frame of all cells that are not in table.csv: the values exchanged a round, as float32 (None where
 # another format was sent), the second model that all clients have, and every evaluation by the first metric's rule
 BESIDE = ("values", "companion", "curve")
@@ -57,7 +58,11 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
             row |= figures_of_run(run, comparison)
         rows.append(row)
     first = ["row", "method", "strategy", "seed", "status"]
-    first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics] + [VALIDATION, MAJORITY]
+    first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics] + [
+        VALIDATION,
+        MAJORITY,
+        TEST_SAMPLES,
+    ]
     last = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
     last += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run", *BESIDE]
     by_rule = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*first, *last}]
@@ -75,12 +80,13 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
     lines = RunFolder(run).lines()
     summary = up_to_date(RunFolder(run).summary(), lines)
     rule, metric, target = summary["headline"]["rule"], comparison.metrics[0], comparison.target
-    curve, sizes = curve_of(lines, metric.rule or rule), summary["bytes"]
+    curve = curve_of(lines, ENSEMBLE if metric.rule == ENSEMBLE else metric.rule_of(rule))
+    sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
     figures: dict[str, Any] = {f"metric: {metric}": value_of(summary, metric) for metric in comparison.metrics}
     figures |= {VALIDATION: validation_of(lines, metric, rule), MAJORITY: summary["floor"][MAJORITY]}
-    figures |= _every_figure(summary)
+    figures |= {TEST_SAMPLES: summary["headline"].get("rows")} | _every_figure(summary)
     figures |= {
         "payload_bytes": payload,
         "wire_bytes": sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"],
@@ -106,8 +112,17 @@ def _every_figure(summary: Mapping[str, Any]) -> dict[str, float | None]:
         if figure not in NO_FIGURES
     }
     for domain, rules in summary.get("domains", {}).items():
-        figures[f"domain {domain}"] = rules.get(summary["headline"]["rule"])
+        figures[f"{DOMAIN} {domain}"] = rules.get(summary["headline"]["rule"])
+    for name, value in _macro(summary).items():
+        figures[f"macro {name}"] = value
     return figures
+
+
+def _macro(summary: Mapping[str, Any]) -> Mapping[str, float | None]:
+    """Every class alike, of the last evaluation by the run's own rule: `accuracy`, `f1`; nothing where clients do not
+    tell of classes."""
+    macro: Mapping[str, float | None] = summary.get("classes", {}).get("macro", {})
+    return macro
 
 
 def by_method(frame: pd.DataFrame, comparison: Comparison, row: str) -> dict[str, pd.DataFrame]:
@@ -128,6 +143,11 @@ def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
         ensemble: Mapping[str, float] = summary.get("ensemble", {})
         return ensemble.get(metric.figure)
     headline = summary["headline"]
+    if metric.rule == DOMAIN:
+        domain: Mapping[str, float] = summary.get("domains", {}).get(metric.figure, {})
+        return domain.get(headline["rule"])
+    if metric.figure == MACRO:
+        return _macro(summary).get("accuracy")
     figure = headline["figure"] if metric.figure == "headline" else metric.figure
     values: Mapping[str, float | None] = summary["rules"].get(metric.rule or headline["rule"], {})
     return values.get(figure)
@@ -140,18 +160,19 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     Args:
         rule: the run's own, where the metric has none or asks the ensemble, which no validation row is put to.
     """
-    rule = rule if metric.rule in ("", ENSEMBLE) else metric.rule
+    rule = metric.rule_of(rule)
     means = over_rounds(lines, rule)["validation"].dropna()
     # round 0 has trained nothing
     means = means[means.index > 0]
-    if metric.figure not in ("last-5", "final", "all-classes"):
+    at_the_end = metric.rule == DOMAIN or metric.figure in ("final", "final-unweighted", "all-classes", MACRO)
+    if metric.figure != "last-5" and not at_the_end:
         evaluations = [with_members(line) for line in lines if "evaluation" in line]
         means = means[means.index.isin(rounds_to_choose_from(evaluations, rule)[0])]
     if means.empty:
         return None
     if metric.figure == "last-5":
         return statistics.fmean(means[-5:])
-    return float(means.iloc[-1] if metric.figure in ("final", "all-classes") else means.max())
+    return float(means.iloc[-1] if at_the_end else means.max())
 
 
 def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
@@ -175,22 +196,24 @@ def spread(values: Iterable[float | None]) -> Spread | None:
 
 
 def every_difference(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference | None]:
-    """(row, metric, method) -> its difference to the baseline, seed by seed, in the comparison's order."""
-    differences = {}
+    """(row, metric, method) -> its difference to the baseline, seed by seed, in the comparison's order; significance
+    is corrected for the number of methods of a row and metric."""
+    differences: dict[tuple[str, str, str], Difference | None] = {}
     for row in comparison.rows:
         for metric in comparison.metrics:
             figures = by_seed(frame, comparison, row.label, metric)
-            for method in figures.columns.drop(comparison.baseline_label):
-                contrast = difference(figures[method], figures[comparison.baseline_label])
-                differences[row.label, str(metric), method] = contrast
+            baseline = figures[comparison.baseline_label]
+            methods = figures.columns.drop(comparison.baseline_label)
+            contrasts = with_significance({method: difference(figures[method], baseline) for method in methods})
+            differences |= {(row.label, str(metric), method): contrast for method, contrast in contrasts.items()}
     return differences
 
 
 def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference]:
     """(row, figure, method) -> the figure of a rule less that of the same rule without an exchange (`-local`), in the
-    same run, seed by seed; of methods that have both."""
+    same run, seed by seed; of methods that have both. Significance is corrected as in `every_difference`."""
     figure = comparison.metrics[0].figure
-    gains = {}
+    gains: dict[tuple[str, str, str], Difference] = {}
     for row in comparison.rows:
         for method, runs in by_method(frame, comparison, row.label).items():
             for rule in (RULE, POOL):
@@ -201,24 +224,31 @@ def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple
                 contrast = pair and difference(*(runs.set_index("seed")[name].astype(float) for name in pair))
                 if pair and contrast:
                     gains[row.label, pair[0], method] = contrast
-    return gains
+    corrected: dict[tuple[str, str, str], Difference] = {}
+    for column in dict.fromkeys((row_label, name) for row_label, name, _ in gains):
+        corrected |= with_significance({key: gain for key, gain in gains.items() if key[:2] == column})
+    return {key: corrected[key] for key in gains}
 
 
 def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:
     """A line for each row, metric and method but the baseline, and for each gain of an exchange; as shares of 1."""
     heads = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"]
+    heads += ["p", "significant"]
     lines: list[list[object]] = [[*heads]]
     for labels, contrast in every_difference(comparison, frame).items():
-        numbers: tuple[object, ...] = (0, None, None, None, None)
-        if contrast is not None:
-            numbers = (contrast.seeds, contrast.mean, contrast.low, contrast.high, contrast.needed)
-        lines.append([*labels, comparison.baseline_label, *numbers])
+        lines.append([*labels, comparison.baseline_label, *_in_numbers(contrast)])
     for (row, figure, method), gain in gains_of_exchange(comparison, frame).items():
         rule = figure.partition(" ")[0]
-        lines.append(
-            [row, figure, method, f"{method}: {rule}-local", gain.seeds, gain.mean, gain.low, gain.high, gain.needed]
-        )
+        lines.append([row, figure, method, f"{method}: {rule}-local", *_in_numbers(gain)])
     return csv_files.as_csv(lines)
+
+
+def _in_numbers(contrast: Difference | None) -> list[object]:
+    """A difference as a line of the file has it; of no seed nothing but that."""
+    if contrast is None:
+        return [0, None, None, None, None, None, None]
+    ends = (contrast.low, contrast.high, contrast.needed)
+    return [contrast.seeds, contrast.mean, *ends, contrast.p, None if contrast.p is None else contrast.significant]
 
 
 def for_file(frame: pd.DataFrame) -> pd.DataFrame:

@@ -2,18 +2,23 @@
 
 Methods of a row have the same partition, initial models and samples of clients for a seed, so the difference of two of
 them varies far less over seeds than either does. Its 95 % interval is Student's: mean ± t(0.975, n - 1) · s / √n of the
-n differences, s their sample standard deviation (ddof 1).
+n differences, s their sample standard deviation (ddof 1). Of several methods against one baseline some differ by
+chance: which do by more is said after Holm's correction for their number.
 """
 
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import pandas as pd
 
 CONFIDENCE = 0.95
+LEVEL = 0.05
 MOST_SEEDS = 1000  # beyond that a difference is none that seeds would show
+Key = TypeVar("Key", bound=Hashable)
+Contrast = TypeVar("Contrast", bound="Difference | None")
 
 
 @dataclass(frozen=True)
@@ -26,6 +31,8 @@ class Difference:
         seeds: how many both have.
         needed: with how many seeds the interval would leave zero out, if mean and spread stayed as they are; None
             where it does already, where one seed says nothing of the spread, or beyond `MOST_SEEDS`.
+        p: of the paired t-test; None of fewer than two seeds.
+        significant: whether the test rejects equality after the correction that `with_significance` makes.
     """
 
     mean: float
@@ -33,6 +40,8 @@ class Difference:
     high: float | None
     seeds: int
     needed: int | None = None
+    p: float | None = None
+    significant: bool = False
 
     @property
     def apart(self) -> bool:
@@ -58,7 +67,39 @@ def difference(figures: Mapping[int, float | None], other: Mapping[int, float | 
     needed = None
     if low <= 0 <= high:
         needed = next((n for n in range(len(gaps) + 1, MOST_SEEDS + 1) if _half_width(std, n) < abs(mean)), None)
-    return Difference(mean, low, high, len(gaps), needed)
+    return Difference(mean, low, high, len(gaps), needed, p_value(gaps))
+
+
+def p_value(gaps: Sequence[float]) -> float:
+    """Of differences whose mean would be zero, two-sided by Student's t; 1 where all are zero."""
+    # SciPy's distributions take half a second to load
+    from scipy.special import stdtr
+
+    mean, deviation = statistics.fmean(gaps), statistics.stdev(gaps)
+    if deviation == 0:
+        return float(mean == 0)
+    t = abs(mean) / (deviation / math.sqrt(len(gaps)))
+    return 2 * float(stdtr(len(gaps) - 1, -t))
+
+
+def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
+    """Which hypotheses Holm's procedure rejects: the smallest p at level / m, the next at level / (m - 1), and so on,
+    until the first that is not."""
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    result = [False] * len(p_values)
+    for place, number in enumerate(order):
+        if p_values[number] > level / (len(p_values) - place):
+            break
+        result[number] = True
+    return result
+
+
+def with_significance(contrasts: Mapping[Key, Contrast]) -> dict[Key, Contrast]:
+    """The differences of methods to one baseline, each with whether it is significant among so many."""
+    tested = {key: contrast for key, contrast in contrasts.items() if contrast is not None and contrast.p is not None}
+    verdicts = rejected([contrast.p for contrast in tested.values() if contrast.p is not None])
+    judged = zip(tested.items(), verdicts, strict=True)
+    return {**contrasts, **{key: replace(contrast, significant=verdict) for (key, contrast), verdict in judged}}
 
 
 def seed_gaps(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> list[float]:

@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -19,8 +19,11 @@ from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
-FIGURES = ("headline", *figures.FIGURES, "all-classes")
+MACRO = "macro"  # by the run's own rule, which alone tells of each class
+FIGURES = ("headline", *figures.FIGURES, "all-classes", MACRO)
+OF_A_RULE = tuple(name for name in FIGURES if name not in ("headline", MACRO))
 ENSEMBLE = "ensemble"
+DOMAIN = "domain"
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
 # of a cell, or of where it runs; never of a row or a method
 NOT_HERE = {
@@ -46,7 +49,8 @@ USUAL_SEEDS = (0, 1, 2)
 class Metric:
     """A figure of a run's summary: `figure` by the prediction rule `rule`, empty for the method's own.
 
-    The figure `headline` is what the run calls so: `selected`, or `final` without validation rows.
+    The figure `headline` is what the run calls so: `selected`, or `final` without validation rows. After `domain` in
+    the place of a rule it is the name of a domain.
     """
 
     rule: str = ""
@@ -55,12 +59,17 @@ class Metric:
     def __str__(self) -> str:
         return f"{self.rule} {self.figure}".strip()
 
+    def rule_of(self, own: str) -> str:
+        """The prediction rule that it is by, where that of the method is `own`; the ensemble and a domain have none."""
+        return own if self.rule in ("", ENSEMBLE, DOMAIN) else self.rule
+
 
 @dataclass(frozen=True)
 class Entry:
     """One method, data set or partition of a comparison: its label in the tables, and the settings that make it.
 
-    `base` is a preset of `protosphere run` that a data set starts from; `missing` says what to do without its data.
+    `base` is a preset of `protosphere run` that a data set starts from; `missing` says what to do without its data;
+    `methods` are settings that a method has on this data set, by its label.
     `of` is the label of the method that this is a variant of, see sweep.py; `varied_of` that of the method which this
     is with one setting `varied`, see vary.py.
     """
@@ -69,6 +78,7 @@ class Entry:
     settings: RunConfig = field(default_factory=dict)
     base: str = ""
     missing: str = ""
+    methods: dict[str, RunConfig] = field(default_factory=dict)
     of: str = ""
     varied_of: str = ""
     varied: RunConfig = field(default_factory=dict)
@@ -207,7 +217,7 @@ def read(path: Path, methods: Sequence[str] = ()) -> Comparison:
 
 
 def parse_metric(text: str) -> Metric:
-    """`last-5`, `classifier last-5` or `ensemble last-5`.
+    """`last-5`, `classifier last-5`, `ensemble last-5` or `domain mnist`.
 
     Raises:
         SettingError: an unknown rule or figure, with the nearest one.
@@ -218,9 +228,11 @@ def parse_metric(text: str) -> Metric:
     if not 1 <= len(parts) <= 2:
         raise SettingError(f"metric is {shown(text)}, but it is a figure, or an inference rule and a figure.")
     rule, figure = parts if len(parts) == 2 else ["", parts[0]]
+    if rule == DOMAIN:
+        return Metric(rule, figure)
     if rule and rule not in rules:
         raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, rules)}; one of {', '.join(rules)}.")
-    allowed: tuple[str, ...] = FIGURES[1:] if rule else FIGURES
+    allowed: tuple[str, ...] = OF_A_RULE if rule else FIGURES
     if rule == ENSEMBLE:
         allowed = ENSEMBLE_FIGURES
     if figure not in allowed:
@@ -293,6 +305,9 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     metric = table.get("metric", "headline")
     values["metrics"] = [parse_metric(item) for item in (metric if isinstance(metric, list) else [metric])]
     comparison = checked(Comparison, values | {"name": name})
+    for dataset in comparison.datasets:
+        for label in dataset.methods:
+            pick(label, comparison.methods, f"`methods` of {dataset.label}", by_label=True)
     baseline = ""
     if table.get("baseline"):
         baseline = pick(str(table["baseline"]), comparison.methods, "`baseline`", by_label=True).label
@@ -312,21 +327,24 @@ def entry_of(item: Any, key: str) -> Entry:
         item = {"label": item if key == "methods" else short_name(item), name: item}
     if not isinstance(item, dict):
         raise SettingError(f"`{key}` has {shown(item)}, but its items are tables with a label and settings.")
+    of_methods = item.get("methods", {}) if key == "datasets" else {}
+    if not isinstance(of_methods, dict):
+        raise SettingError("`methods` of a data set is a table of settings for each label of a method.")
     label_keys = {"label", "base", "missing"} if key == "datasets" else {"label"}
     texts = {name: item[name] for name in label_keys if name in item}
     for name, value in texts.items():
         if not isinstance(value, str) or not value.strip():
             raise SettingError(f"`{name}` in `{key}` is {shown(value)}, but it is a word or a few.")
-    settings = flat({name: value for name, value in item.items() if name not in label_keys})
+    not_settings = {*label_keys, "methods"} if key == "datasets" else label_keys
+    settings = flat({name: value for name, value in item.items() if name not in not_settings})
+    settings_by_method = {name: flat(table) for name, table in of_methods.items()}
     if key == "methods":
         load_method(str(settings.get("strategy", "")))
-        if differing := sorted(OF_A_ROW & settings.keys()):
-            raise SettingError(
-                f"setting `{differing[0]}` stands in `methods`, but it is the same for all methods of a row; make "
-                "[[partitions]] of its values, or name it in `datasets` or [settings]."
-            )
+        _refuse_shared(settings)
     elif "strategy" in settings:
         raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
+    for table in settings_by_method.values():
+        _refuse_shared(table, {"strategy"})
     base = texts.get("base", "")
     if base and base not in preset_names():
         raise SettingError(
@@ -339,12 +357,44 @@ def entry_of(item: Any, key: str) -> Entry:
     label = own_label or str(settings.get("strategy", base or short_name(str(settings.get("dataset", "")))))
     if not label:
         raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
-    return Entry(label, settings, base, texts.get("missing", ""))
+    return Entry(label, settings, base, texts.get("missing", ""), settings_by_method)
+
+
+def _refuse_shared(settings: RunConfig, others: Set[str] = frozenset()) -> None:
+    """Refuse what all methods of a row share, and `others`, among a method's settings."""
+    if differing := sorted((OF_A_ROW | others) & settings.keys()):
+        raise SettingError(
+            f"setting `{differing[0]}` stands in `methods`, but it is the same for all methods of a row; make "
+            "[[partitions]] of its values, or name it in `datasets` or [settings]."
+        )
+
+
+def varied_label(label: str, setting: str, value: Any) -> str:
+    """What a method is called with a value of a setting that is varied."""
+    return f"{label}, {setting.rpartition('.')[2]} = {value}"
+
+
+def varied_values(table: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
+    """The lists of a table such as [vary] by the names of their settings; what is none is refused where it is tried."""
+    values_by_setting: dict[str, list[Any]] = {}
+    for name, values in table.items():
+        if isinstance(values, dict):
+            values_by_setting |= varied_values(values, f"{prefix}{name}.")
+        elif isinstance(values, list):
+            values_by_setting[prefix + name] = values
+    return values_by_setting
 
 
 def _read_printed(tables: Any, comparison: Comparison) -> list[Printed]:
     """The paper's figures, each with a row, a method and a metric that are there."""
     labels = {"dataset": comparison.datasets, "partition": comparison.partitions}
+    # a value that [vary] makes a method of
+    of_varied = [
+        Entry(varied_label(method.label, name, value))
+        for method in comparison.methods
+        for name, values in varied_values(comparison.vary).items()
+        for value in values
+    ]
     printed = []
     for table in tables if isinstance(tables, list) else [tables]:
         if not isinstance(table, dict) or not isinstance(table.get("accuracy"), dict):
@@ -359,7 +409,7 @@ def _read_printed(tables: Any, comparison: Comparison) -> list[Printed]:
         ]
         metric = str(parse_metric(table.get("metric", str(comparison.metrics[0]))))
         for name, accuracy in table["accuracy"].items():
-            method = pick(name, comparison.methods, "`accuracy` in `paper`", by_label=True)
+            method = pick(name, (*comparison.methods, *of_varied), "`accuracy` in `paper`", by_label=True)
             values = {"row": Row(*entries).label, "method": method.label, "metric": metric, "accuracy": accuracy}
             printed.append(checked(Printed, values))
     return printed

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from protosphere.comparison.budget import differ, left_over
 from protosphere.comparison.figures import (
+    TEST_SAMPLES,
     Spread,
     by_method,
     by_seed,
@@ -19,7 +20,7 @@ from protosphere.comparison.figures import (
     spread,
 )
 from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
-from protosphere.comparison.plan import Comparison
+from protosphere.comparison.plan import ENSEMBLE, Comparison
 from protosphere.comparison.sweep import Choice
 from protosphere.record.figures import MAJORITY
 from protosphere.record.metrics_lines import readable_size
@@ -76,7 +77,7 @@ def grids(
     notes = [*scaled, *(f"{row}, {method}: with {name}" for row, method, name in companions.itertuples(index=False))]
     notes += [*map(_describe_choice, choices), *filter(None, [comparison.note])]
     notes += ["epochs scaled by --equal-steps"] if comparison.equal_steps else []
-    notes += _different_budgets(comparison, frame)
+    notes += [*_test_samples(comparison, frame), *_different_budgets(comparison, frame)]
     apart = [_differences(comparison, notes, frame)] if len(comparison.methods) > 1 else []
     gains = gains_of_exchange(comparison, frame)
     apart += [_gains(comparison, notes, gains)] if gains else []
@@ -203,8 +204,9 @@ def _interval_legend(comparison: Comparison) -> str:
     if len(comparison.seeds) == 1:
         return "of one seed there is no interval: what differs may be chance"
     return (
-        f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t; bold where it leaves zero out, "
-        "else the number of seeds estimated to be needed"
+        f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t, of each difference alone; where "
+        "it holds zero, the number of seeds estimated to be needed; bold: not zero by the paired t-test at 5 %, after "
+        "Holm's correction for the number of methods"
     )
 
 
@@ -215,6 +217,20 @@ def _describe_choice(choice: Choice) -> str:
     text = f"{where}: {choice.values(choice.chosen)}, chosen on validation samples among {len(choice.tried)}"
     ties = [choice.values(label) for label in choice.ties if label != choice.chosen]
     return f"{text}; equal to {'; '.join(ties)}: the first of equals stands" if ties else text
+
+
+def _test_samples(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+    """On how many samples the figures were measured: one data set's, so that seeds are splits of it and no new data."""
+    numbers = []
+    for row in comparison.rows:
+        counts = frame.loc[frame["row"] == row.label, TEST_SAMPLES].dropna()
+        if len(counts):
+            least, most = int(counts.min()), int(counts.max())
+            numbers.append(f"{row.label} {least:,}" + (f" to {most:,}" if most > least else ""))
+    if not numbers:
+        return []
+    of_seeds = "; seeds differ in the split of this data set, not in the data" if len(comparison.seeds) > 1 else ""
+    return [f"test samples of all clients together: {', '.join(numbers)}{of_seeds}"]
 
 
 def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
@@ -256,7 +272,7 @@ def _show_difference(difference: Difference | None) -> Shown:
         return Shown(_points(difference.mean))
     text = f"{_points(difference.mean)} [{_points(difference.low)}, {_points(difference.high)}]"
     if difference.apart:
-        return Shown(text, best=True)
+        return Shown(text, best=difference.significant)
     return Shown(f"{text}, {difference.needed or f'> {MOST_SEEDS}'} seeds")
 
 
@@ -275,7 +291,8 @@ def _costs(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) ->
         "steps: gradient steps a client and round",
     ]
     if comparison.target is not None:
-        rule = comparison.metrics[0].rule or "each method's own rule"
+        metric = comparison.metrics[0]
+        rule = ENSEMBLE if metric.rule == ENSEMBLE else metric.rule_of("each method's own rule")
         meaning = f"up to the first evaluation after round 0 whose mean accuracy by {rule} reaches it; {NONE} for never"
         legends.append(f"to {100 * comparison.target:g} %: {meaning}")
     name = comparison.title or comparison.name

@@ -131,8 +131,8 @@ def settings_of(
     """Every setting of a method in a row, as the comparison says it; nothing is checked, shrunk or looked for.
 
     Laid over each other: the defaults, the data set's preset, the comparison's common settings, the data set's, the
-    partition's, the method's, `overrides`. Settings of other methods fall away, but for those that the method's own
-    entry makes, which are a mistake there.
+    partition's, the data set's for this method, the method's, `overrides`. Settings of other methods fall away, but for
+    those that are made for the method itself, which are a mistake there.
     """
     strategy = plugins.absolute(str(method.settings["strategy"]))
     prefixes = load_method(strategy).settings
@@ -145,7 +145,7 @@ def settings_of(
     merged: RunConfig = dict(known_settings(strategy))
     for layer in (base, comparison.settings, row.dataset.settings, partition):
         merged = laid_over(merged, drop_foreign(layer))
-    merged |= method.settings
+    merged |= _of_method(row, method) | method.settings
     merged = laid_over(merged, drop_foreign(overrides or {}))
     merged["strategy"] = strategy
     merged["clients"] = merged["clients"] or DEFAULT_CLIENTS
@@ -156,7 +156,13 @@ def _list_given(comparison: Comparison, row: Row, method: Entry, overrides: Mapp
     """The settings of a method in a row that somebody named."""
     base = read_preset(row.dataset.base) if row.dataset.base else {}
     partition = row.partition.settings if row.partition else {}
-    return {*base, *comparison.settings, *row.dataset.settings, *partition, *method.settings, *overrides}
+    own = {*_of_method(row, method), *method.settings}
+    return {*base, *comparison.settings, *row.dataset.settings, *partition, *own, *overrides}
+
+
+def _of_method(row: Row, method: Entry) -> RunConfig:
+    """What the row's data set sets for this method, whichever variant of it this is."""
+    return row.dataset.methods.get(method.varied_of or method.of or method.label, {})
 
 
 def _fit(settings: RunConfig, given: Set[str]) -> RunConfig:

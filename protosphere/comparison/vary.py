@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from protosphere.comparison.figures import Spread, by_seed, spread
-from protosphere.comparison.plan import Comparison, Entry
+from protosphere.comparison.plan import Comparison, Entry, varied_label
 from protosphere.comparison.sweep import expanded, values_of
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, shown
@@ -61,7 +61,7 @@ def _variants(entry: Entry, values_by_setting: Mapping[str, Sequence[Scalar]]) -
     return [
         replace(
             entry,
-            label=f"{entry.label}, {name.rpartition('.')[2]} = {value}",
+            label=varied_label(entry.label, name, value),
             settings=entry.settings | {name: value},
             varied_of=entry.label,
             varied={name: value},

@@ -70,6 +70,13 @@ _ALL = (
         "(1/5) Σ A(t) over the last five evaluated t",
     ),
     Term("final", "figures", "Test accuracy after the last round.", "A(T)"),
+    Term("final-unweighted", "figures", "As final, every client with the same weight.", "(1/N) Σ_i a_i(T)"),
+    Term(
+        "domain NAME",
+        "figures",
+        "As final, of the clients of one domain, by the method's own inference rule.",
+        "Σ_i n_i a_i(T) / Σ_i n_i over the clients i of the domain",
+    ),
     Term(
         "all-classes",
         "figures",

@@ -33,7 +33,8 @@ class Alignment:
     (closed form, or fewer than two rows), `tolerance` (riesz), `stop` (a stop rule of thomson) or `limit`;
     converged: not by `limit`. minimum, mean and maximum_distance: over pairs; share: the minimum over the
     largest possible, √(2K/(K-1)), which only K <= d+1 can reach; None with fewer than two rows.
-    directionless: the indices of zero rows, which got a seeded random direction.
+    directionless: the indices of zero rows, which got a seeded random direction. trace: of thomson, where it was
+    asked for, the minimum, mean and maximum distance before the first iteration and after each.
     """
 
     points: Tensor
@@ -47,6 +48,7 @@ class Alignment:
     maximum_distance: float | None
     share: float | None
     directionless: tuple[int, ...]
+    trace: tuple[tuple[float, float, float], ...] = ()
 
 
 def riesz_energy(points: Tensor, s: float = 0.0) -> Tensor:
@@ -83,6 +85,7 @@ def align(
     epsilon: float = 1e-4,
     seed: int = 0,
     num_classes: int | None = None,
+    traced: bool = False,
 ) -> Alignment:
     """Spread the directions of prototypes (K, d) over the unit sphere.
 
@@ -93,8 +96,10 @@ def align(
 
     Coincident rows (closer than 1e-6) are told apart by a displacement of 1e-3, zero rows get a random
     direction; both are drawn from `seed`, so the same call gives the same bits. With fewer than two rows
-    nothing is to be spread. Raises ValueError for settings out of range, rows that are not finite, `simplex`
-    with K > d+1, and two rows or more in one dimension.
+    nothing is to be spread. traced: whether thomson measures distances at each iteration.
+
+    Raises ValueError for settings out of range, rows that are not finite, `simplex` with K > d+1, and two rows
+    or more in one dimension.
     """
     _check_settings(solver, iterations, stop, epsilon)
     array = _validate(vectors, s)
@@ -111,6 +116,11 @@ def align(
     if d < 2 <= K:
         raise ValueError(f"Prototypes of {d} dimension cannot be aligned; the feature-dim must be at least 2.")
 
+    trace: list[tuple[float, float, float]] = []
+
+    def note(moved: Array) -> None:
+        trace.append(sphere.measure(moved, s)[1:])
+
     rng = np.random.default_rng(seed)
     points, directionless = sphere.directions(array, rng)
     solution = solvers.Solution(points, 0, "exact")
@@ -119,7 +129,9 @@ def align(
         with _few_threads():
             points = sphere.separated(points, rng)
             if solver == "thomson":
-                solution = solvers.thomson(points, iterations, stop, epsilon)
+                if traced:
+                    note(points)
+                solution = solvers.thomson(points, iterations, stop, epsilon, note if traced else None)
             elif solver == "riesz":
                 solution = solvers.riesz(points, s, rng)
             else:
@@ -138,6 +150,7 @@ def align(
         maximum_distance=largest,
         share=share,
         directionless=tuple(directionless),
+        trace=tuple(trace),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -32,13 +33,15 @@ class Solution(NamedTuple):
     ended_by: str
 
 
-def thomson(points: Array, iterations: int, stop: str, epsilon: float) -> Solution:
+def thomson(
+    points: Array, iterations: int, stop: str, epsilon: float, watch: Callable[[Array], None] | None = None
+) -> Solution:
     """Algorithm 1 of ProtoNorm: momentum along the force of the logarithmic energy (Eq. 11-14).
 
     stop: `none`; `force`, ten changes in a row of the mean force norm below epsilon; `tangential`, ten mean
     tangential force norms in a row below epsilon times the mean full norm. Ended by `stop` or `limit`. It
     approaches the optimum without reaching it: the force's radial part keeps (K-1)/2 everywhere, and the step
-    shrinks.
+    shrinks. watch: is given the points after each iteration.
     """
     velocity = np.zeros_like(points)
     previous = np.inf
@@ -56,6 +59,8 @@ def thomson(points: Array, iterations: int, stop: str, epsilon: float) -> Soluti
         velocity *= MOMENTUM
         velocity += STEP * STEP_DECAY ** (iteration // STEP_DECAY_EVERY) * force
         points = unit_rows(points + velocity)
+        if watch is not None:
+            watch(points)
         if calm == CALM_ITERATIONS:
             return Solution(points, iteration + 1, "stop")
     return Solution(points, iterations, "limit")

@@ -9,7 +9,7 @@ from protosphere.wire.payloads import Evaluation, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
 SPLITS = ("test", "validation", "all-classes")
-FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final")
+FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
 FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "clients")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
 
@@ -124,8 +124,9 @@ def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> di
         evaluation, TinyProto's), client-best (mean of every client's own best, weighted by its test samples as all
         other figures are) and client-best-unweighted (every client alike, ProtoNorm's), last-5 (mean of the last five
         evaluations, or of as many as there are, FedPAGR's), each None before the first evaluation of trained models;
-        final; clients, how many were evaluated in the rounds among which was chosen, at most; and where clients are
-        tested on the classes that they lack, too, all-classes (of the last evaluation).
+        final; final-unweighted (every client alike, as GFPL and PFPL average); clients, how many were evaluated in the
+        rounds among which was chosen, at most; and where clients are tested on the classes that they lack, too,
+        all-classes (of the last evaluation).
     """
     evaluated = [line for line in lines if line.get("evaluation", {}).get("rules")]
     evaluations = [with_members(line) for line in evaluated]
@@ -239,6 +240,7 @@ def _headline(
         "client-best-unweighted": math.fsum(a for a, _ in bests) / len(bests) if samples else None,
         "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
         "final": rounds[-1][1]["test"]["mean"],
+        "final-unweighted": rounds[-1][1]["test"].get("plain_mean"),
         "clients": max((_count_clients(splits) for _, splits in trained), default=None),
         **_since_change(evaluations, is_complete),
     }

@@ -296,7 +296,7 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
 
 def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """A summary whose accuracies mean what they mean today: those of a version that chose among round 0 or rounds that
-    lack clients, too, or weighed the clients of `client-best` alike, are worked out anew."""
+    lack clients, too, weighed the clients of `client-best` alike, or left a figure out, are worked out anew."""
     if is_up_to_date(summary):
         return summary
     # versions without the setting believed every claim
@@ -307,4 +307,4 @@ def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
 
 def is_up_to_date(summary: Mapping[str, Any]) -> bool:
     """Whether `up_to_date` leaves it as it is."""
-    return all({"client-best-unweighted", "clients"} <= values.keys() for values in summary["rules"].values())
+    return all({*figures.FIGURES, "clients"} <= values.keys() for values in summary["rules"].values())

@@ -39,6 +39,7 @@ from protosphere.reports.pictures import (
     time_by_part,
     write_files,
 )
+from protosphere.reports.prototype_figures import alignment, margins, prototype_values
 from protosphere.reports.results import Results, read_results
 from protosphere.reports.trajectories import motion, slider
 from protosphere.strategies import known_settings
@@ -122,6 +123,8 @@ def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
                 separation_over_rounds(results, tensors),
                 prototype_map(results, tensors, about),
                 angles(results, tensors, about),
+                *filter(None, [margins(results, tensors, about), prototype_values(results, tensors, about)]),
+                *filter(None, [alignment(results)]),
             ],
             "Time and bytes": [time_by_part(results)],
         }

@@ -304,7 +304,7 @@ def test_prototypes_of_every_round_are_kept_where_that_is_asked_for():
 FIGURES = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "accuracy-by-architecture"]
 FIGURES += ["clients-worst-first", "confusion-all-clients", "samples-by-client-and-class", "map-of-prototypes"]
 FIGURES += ["angles-of-global-prototypes", "distances-of-global-prototypes", "paths-of-global-prototypes"]
-FIGURES += ["time-by-round"]
+FIGURES += ["margins-of-global-prototypes", "time-by-round"]
 
 
 def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):

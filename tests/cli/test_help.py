@@ -116,7 +116,7 @@ def completed(typed):
     [
         ("protosphere dat", ["data"]),
         ("protosphere run --preset gfpl-m", ["gfpl-mnist"]),
-        ("protosphere compare --preset protonorm-table", [f"protonorm-table{n}" for n in (1, 2, 3)]),
+        ("protosphere compare --preset protonorm-table", [f"protonorm-table{n}" for n in (1, 2, 3, 4, 5)]),
         ("protosphere compare --methods local,fedt", ["local,fedtgp"]),
         ("protosphere run -c protonorm.ga", ["protonorm.gamma="]),
         ("protosphere run -c 'rounds=3 see", ["rounds=3 seed="]),

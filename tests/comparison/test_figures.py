@@ -72,17 +72,18 @@ def write_run(folder, settings, accuracy, floor=0.5):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (folder / "settings.json").write_text(json.dumps(settings))
     values = {"selected": None, "selected_round": None, "best": accuracy, "client-best": 0.99, "last-5": 0.4}
-    values |= {"client-best-unweighted": 0.98, "clients": 2}
+    values |= {"client-best-unweighted": 0.98, "final-unweighted": 0.45, "clients": 2}
     rules = {"local-prototypes": accuracy, "classifier": accuracy / 2}
     summary = {
         "status": "completed",
         "clients": 2,
         "rounds": 2,
-        "headline": {"rule": "local-prototypes", "figure": "final", "accuracy": accuracy},
+        "headline": {"rule": "local-prototypes", "figure": "final", "accuracy": accuracy, "rows": 90},
         "floor": {"majority-class": floor},
         "rules": {rule: values | {"final": final} for rule, final in rules.items()},
         "ensemble": {"best": 0.3, "last-5": 0.2, "final": 0.25, "rows": 10},
         "domains": {"usps": {"local-prototypes": 0.6}},
+        "classes": {"rule": "local-prototypes", "macro": {"accuracy": 0.55, "f1": 0.5}},
         "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 320, "wire_down": 300, "evaluation_wire_up": 20},
         "seconds": 12.34,
     }
@@ -165,9 +166,15 @@ def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
         Metric("classifier", "final"): 0.4,
         Metric("ensemble", "last-5"): 0.2,
         Metric("discriminant", "final"): None,
+        Metric("", "final-unweighted"): 0.45,
+        Metric("", "macro"): 0.55,
+        Metric("domain", "usps"): 0.6,
+        Metric("domain", "svhn"): None,
     }
     assert {metric: value_of(summary, metric) for metric in values} == values
     assert value_of({}, Metric("ensemble", "best")) is None
+    del summary["classes"]
+    assert value_of(summary, Metric("", "macro")) is None, "where clients do not tell of classes"
 
 
 def test_bytes_and_seconds_to_an_accuracy_are_those_before_its_evaluation():
@@ -231,7 +238,7 @@ def test_the_table_of_accuracies(folder):
     # two points ahead in the mean, and behind on a seed
     assert not any(cell.best for each in accuracies.lines for cell in each)
     assert "mean ± sample standard deviation (ddof 1) over 3 seeds" in accuracies.title
-    assert accuracies.notes[0] == "paper: what the paper's table prints, not measured here"
+    assert "paper: what the paper's table prints, not measured here" in accuracies.notes
     assert sizes.head == ["", "FedProto", "Proto_Norm"]
     assert [cell.text for cell in sizes.lines[0]] == ["CIFAR-10, whole run", "0.4 kB / 0.6 kB", "0.4 kB / 0.6 kB"]
     # 400 bytes are 100 values, of two rounds
@@ -340,6 +347,40 @@ def test_differences_are_to_the_baseline_seed_by_seed(folder):
     assert [cell.text for cell in tables(folder(single), single)[1].lines[0]] == ["CIFAR-10", "+10.00"]
 
 
+def test_bold_among_many_methods_is_what_holms_correction_leaves(folder):
+    """Two methods of which one is far from the baseline and one would be significant by itself alone."""
+    methods = [Entry(name, {"strategy": "local"}) for name in ("base", "far", "near", "same")]
+    made = comparison(
+        methods=tuple(methods), datasets=(Entry("CIFAR-10", {"dataset": "cifar10"}),), paper=(), seeds=(0, 1, 2)
+    )
+    gaps = {"base": (0, 0, 0), "far": (0.1, 0.1001, 0.1002), "near": (0.01, 0.013, 0.019), "same": (0, 0.02, -0.01)}
+    lines = [
+        {"row": "CIFAR-10", "method": name, "seed": seed, "metric: final": 0.5 + gap}
+        for name, values in gaps.items()
+        for seed, gap in enumerate(values)
+    ]
+    rows = list(csv.DictReader(differences_csv(made, pd.DataFrame(lines)).splitlines()))
+    p_values = {row["method"]: float(row["p"]) for row in rows}
+    assert p_values["far"] < 0.05 / 3
+    assert 0.05 / 2 < p_values["near"] < 0.05, "significant, if it were the only one"
+    assert {row["method"]: row["significant"] for row in rows} == {"far": "True", "near": "False", "same": "False"}
+    frame = pd.DataFrame(lines).assign(companion=None, test_samples=90, gradient_steps=1.0, **{"majority-class": 0.1})
+    frame = frame.assign(payload_bytes=1, wire_bytes=1, values=1.0, target_round=None)
+    grid = grids(made, (), frame)[1]
+    shown = {line[0].text: line[1] for line in grid.lines}
+    assert {name: cell.best for name, cell in shown.items()} == {"far": True, "near": False, "same": False}
+    assert "seeds" not in shown["near"].text, "its interval leaves zero out"
+    assert any("Holm's correction for the number of methods" in note for note in grid.notes)
+
+
+def test_the_number_of_test_samples_stands_under_every_table(folder):
+    made = comparison()
+    for grid in tables(folder(made), made):
+        assert any(note.startswith("test samples of all clients together: CIFAR-10 90; seeds") for note in grid.notes)
+    single = comparison(seeds=(1,))
+    assert "test samples of all clients together: CIFAR-10 90" in tables(folder(single), single)[0].notes
+
+
 def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(folder):
     made = comparison()
     place = folder(made)
@@ -382,6 +423,7 @@ def test_the_csv_has_every_figure_of_every_cell(folder):
     expected = {"row": "CIFAR-10", "method": "FedProto", "strategy": "fedproto", "seed": "0", "clients": "2"}
     expected |= {"metric: final": "0.8", "paper: final": str(82.9 / 100), "majority-class": "0.5", "validation": ""}
     expected |= {"classifier final": "0.4", "ensemble best": "0.3", "domain usps": "0.6"}
+    expected |= {"test_samples": "90", "macro accuracy": "0.55", "macro f1": "0.5"}
     expected |= {"local-prototypes selected": "", "payload_bytes": "400", "wire_bytes": "600", "seconds": "12.3"}
     expected |= {"target_round": "2", "target_payload_bytes": "400", "target_wire_bytes": "600"}
     expected |= {"run": "cells/cifar-10-fedproto-0/run"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protosphere.comparison.paired import MOST_SEEDS, Difference, ahead, difference
+from protosphere.comparison.paired import MOST_SEEDS, Difference, ahead, difference, with_significance
 
 
 def over_seeds(values):
@@ -22,6 +22,7 @@ def test_the_interval_is_that_of_a_paired_t_test(seeds, shift):
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-9)
     assert found.mean == pytest.approx((own - other).mean(), rel=1e-12)
     assert found.apart == (test.pvalue < 0.05)
+    assert found.p == pytest.approx(test.pvalue, rel=1e-6)
 
 
 def test_the_seeds_needed_are_the_first_with_which_the_interval_leaves_zero_out():
@@ -38,7 +39,7 @@ def test_what_cannot_be_said_is_not():
     assert difference({0: None}, {0: 0.5}) is None
     assert difference({0: 0.5, 1: None}, {0: 0.25, 1: 0.1}) == Difference(0.25, None, None, 1)
     # as far apart for each seed: no spread at all, and zero stays outside
-    assert difference({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0}) == Difference(0.25, 0.25, 0.25, 2)
+    assert difference({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0}) == Difference(0.25, 0.25, 0.25, 2, p=0.0)
     # the same figures: no number of seeds would tell them apart
     same = difference({0: 0.5, 1: 0.25}, {0: 0.5, 1: 0.25})
     assert (same.apart, same.needed) == (False, None)
@@ -54,3 +55,13 @@ def test_only_a_method_that_is_apart_from_every_other_is_ahead():
     assert ahead({"a": figures["a"]}) is None
     assert ahead({"a": {0: 0.9}, "c": {0: 0.1}}) is None, "of one seed"
     assert ahead({"a": figures["a"], "c": {}}) is None
+
+
+def test_what_is_significant_alone_need_not_be_among_many():
+    """Holm's second smallest p of three is held against 5 % / 2."""
+    strong, weak = Difference(0.1, 0.05, 0.15, 5, p=0.01), Difference(0.1, 0.01, 0.19, 5, p=0.03)
+    assert with_significance({"a": weak})["a"].significant
+    among = with_significance({"a": weak, "b": strong, "c": None, "d": Difference(0.1, None, None, 1), "e": weak})
+    assert [contrast and contrast.significant for contrast in among.values()] == [False, True, None, False, False]
+    assert list(among) == ["a", "b", "c", "d", "e"]
+    assert among["a"].apart

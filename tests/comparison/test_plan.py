@@ -96,6 +96,28 @@ def test_without_a_file_the_floor_the_control_and_two_methods_on_digits():
     assert (found.rows[0].label, found.seeds, found.metrics) == ("digits", (0, 1, 2), (Metric(),))
 
 
+def test_a_data_set_has_settings_of_a_method_and_a_paper_prints_of_a_varied_value(file):
+    text = file().read_text()
+    text = text.replace(
+        'missing = "ask for it"\n', 'missing = "ask for it"\nmethods.Norm = { protonorm.gamma = 7.0 }\n'
+    )
+    text = text.replace(" protonorm.gamma = 5.0 }", " protonorm.iterations = 3 }").replace(
+        "[settings]", "[vary]\nprotonorm.epsilon = [0.1, 0.2]\n[settings]"
+    )
+    text = text.replace("{ Norm = 88.56 }", '{ Norm = 88.56, "Norm, epsilon = 0.2" = 80.5 }')
+    found = read(file(text))
+    assert [dataset.methods for dataset in found.datasets] == [{}, {"Norm": {"protonorm.gamma": 7.0}}]
+    assert [(each.method, each.accuracy) for each in found.paper] == [("Norm", 88.56), ("Norm, epsilon = 0.2", 80.5)]
+    for wrong, said in (
+        ("methods.Nrom = { protonorm.gamma = 7.0 }", '`methods` of CIFAR-10 has "Nrom"'),
+        ("methods.Norm = { alpha = 7.0 }", "setting `alpha` stands in `methods`"),
+        ('methods.Norm = { strategy = "local" }', "setting `strategy` stands in `methods`"),
+        ("methods = 3", "`methods` of a data set is a table"),
+    ):
+        with pytest.raises(SettingError, match=re.escape(said)):
+            read(file(text.replace("methods.Norm = { protonorm.gamma = 7.0 }", wrong)))
+
+
 WRONG = [
     ("seeds = [3, 1]", "sedes = [3, 1]", "unknown key `sedes` (did you mean `seeds`?)"),
     ("seeds = [3, 1]", "seeds = [3, -1]", "`seeds` is [3, -1]"),
@@ -231,9 +253,9 @@ def test_own_data_need_no_file():
 
 
 def test_a_metric_is_written_as_it_is_read_and_no_other_is_one():
-    for text in ("headline", "final", "classifier best", "etf last-5", "ensemble best"):
+    for text in ("headline", "final", "classifier best", "etf last-5", "ensemble best", "macro", "domain mnist-m"):
         assert str(parse_metric(text)) == text
-    for text in ("", "a b c", 3, "classifier headline"):
+    for text in ("", "a b c", 3, "classifier headline", "classifier macro"):
         with pytest.raises(SettingError, match="metric is"):
             parse_metric(text)
 

@@ -1,11 +1,14 @@
 """From a comparison to its cells: what lies over what, where data lie, and how a run is made smaller."""
 
+from dataclasses import replace
+
 import pytest
 
 from protosphere.comparison import trials as compare_cells
 from protosphere.comparison.plan import Comparison, Entry
 from protosphere.comparison.scale import describe_scaling, scaled
 from protosphere.comparison.trials import cells, not_default, scaled_words, settings_of, toml
+from protosphere.comparison.vary import varied
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.data.assignment import assignment, open_data
@@ -59,6 +62,29 @@ def test_later_layers_lie_over_earlier_ones():
     # rounds are the preset's; each layer decides what no later one does
     assert [found[name] for name in names] == [300, 0.11, 0.12, 0.13, 0.14, 0.15, 0.15]
     assert (found["protonorm.gamma"], found["clients"], found["dataset"]) == (1.0, 20, "cifar100")
+
+
+def test_a_data_sets_settings_of_a_method_are_that_methods_alone_and_lie_under_its_own():
+    of_norm = {"protonorm.gamma": 3.0, "protonorm.iterations": 4}
+    other = Entry("Other", {"strategy": "protonorm"})
+    made = comparison(
+        methods=(LOCAL, NORM, other),
+        datasets=(replace(DIGITS, methods={"Norm": of_norm}), Entry("B", {"dataset": "digits"})),
+    )
+    first, second = made.rows
+    assert (
+        settings_of(made, first, NORM)["protonorm.gamma"],
+        settings_of(made, first, NORM)["protonorm.iterations"],
+    ) == (3, 9)
+    assert (
+        settings_of(made, first, other)["protonorm.gamma"] == settings_of(made, second, NORM)["protonorm.gamma"] == 10.0
+    )
+    assert settings_of(made, first, NORM, {"protonorm.gamma": 2.0})["protonorm.gamma"] == 2.0
+    # of each value that is varied, too, but for the setting itself
+    for entry in varied(made, ["protonorm.epsilon=0.1,0.2", "protonorm.gamma=5,6"]).methods:
+        if entry.varied_of == "Norm":
+            gamma = settings_of(made, first, entry)["protonorm.gamma"]
+            assert gamma == entry.varied.get("protonorm.gamma", 3.0)
 
 
 def test_settings_of_other_methods_fall_away_but_not_a_methods_own():

@@ -58,6 +58,21 @@ def test_what_is_reported_is_what_the_points_are(solver, s):
     assert result.directionless == ()
 
 
+def test_a_trace_has_the_distances_before_thomsons_first_iteration_and_after_each():
+    given = vectors(7, 9)
+    result = align(given, "thomson", iterations=3, traced=True)
+    assert len(result.trace) == 4
+    for iterations in (1, 2, 3):
+        distances = torch.pdist(align(given, "thomson", iterations=iterations).points)
+        ends = [float(value) for value in (distances.min(), distances.mean(), distances.max())]
+        assert result.trace[iterations] == pytest.approx(ends)
+    start = torch.pdist(torch.nn.functional.normalize(given, dim=1))
+    assert result.trace[0] == pytest.approx([float(value) for value in (start.min(), start.mean(), start.max())])
+    untraced = align(given, "thomson", iterations=3)
+    assert untraced.trace == ()
+    assert torch.equal(untraced.points, result.points)
+
+
 def test_how_each_solver_ends():
     given = vectors(12, 15)
     ended = {solver: align(given, solver) for solver in EACH}

@@ -164,6 +164,7 @@ def test_headlines_of_a_sequence_made_by_hand():
             "client-best-unweighted": pytest.approx((0.9 + 0.4 + 0.8) / 3),
             "last-5": pytest.approx((0.50 + 0.70 + 0.60 + 0.40 + 0.55) / 5),
             "final": 0.55,
+            "final-unweighted": None,
             "clients": 0,
         }
     }
@@ -182,6 +183,19 @@ def lines_of(rounds, **more):
             {"evaluation": evaluation, "clients": {}} | {name: values[of_round] for name, values in more.items()}
         )
     return lines
+
+
+def test_the_unweighted_final_figure_is_the_plain_mean_over_clients_of_the_last_evaluation():
+    evaluations = [
+        {0: Evaluation((10, 0), {"classifier": (5, 0)}), 1: Evaluation((90, 0), {"classifier": (0, 0)})},
+        {0: Evaluation((10, 0), {"classifier": (9, 0)}), 1: Evaluation((90, 0), {"classifier": (45, 0)})},
+    ]
+    lines = [
+        {"evaluation": {"of_round": number, "rules": over_clients(found, BELIEVED)}, "clients": {}}
+        for number, found in enumerate(evaluations)
+    ]
+    found = headlines(lines)["classifier"]
+    assert (found["final"], found["final-unweighted"]) == (pytest.approx(0.54), pytest.approx(0.7))
 
 
 def test_no_round_that_lacks_a_client_is_chosen_where_one_has_all():
@@ -218,7 +232,7 @@ def test_a_rule_that_begins_later_is_measured_from_there():
     found = headlines(lines)
     assert set(found) == {"classifier", "global-prototypes"}
     figures = dict.fromkeys(("selected", "best", "client-best", "client-best-unweighted", "last-5", "final"), 0.4)
-    assert found["global-prototypes"] == figures | {"selected_round": 1, "clients": 0}
+    assert found["global-prototypes"] == figures | {"selected_round": 1, "clients": 0, "final-unweighted": None}
     assert found["classifier"]["final"] == 0.2
 
 

@@ -235,6 +235,7 @@ def test_the_summary():
         "client-best-unweighted": 0.9,
         "last-5": pytest.approx((0.6 + 0.9 + 0.5) / 3),
         "final": 0.5,
+        "final-unweighted": 0.5,
         "clients": 1,
     }
     headline = {"rule": "classifier", "figure": "selected", "accuracy": 0.5, "of_round": 3}

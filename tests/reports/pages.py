@@ -63,7 +63,8 @@ def pictures(folder):
 
 
 SEPARATION, ANGLES, MAP = "distances-of-global-prototypes", "angles-of-global-prototypes", "map-of-prototypes"
+MARGINS = "margins-of-global-prototypes"
 OF_ROUNDS = {"accuracy-over-rounds", "accuracy-over-bytes", "accuracy-by-architecture", "loss-over-rounds"}
 OF_ROUNDS |= {"clients-worst-first", "clients-fewest-samples-first", "clients-together", "time-by-round"}
-EVERY = OF_ROUNDS | {"samples-by-client-and-class", SEPARATION, ANGLES, MAP}
+EVERY = OF_ROUNDS | {"samples-by-client-and-class", SEPARATION, ANGLES, MARGINS, MAP}
 CONFUSION = {"confusion-all-clients", "confusion-tiny_cnn", "confusion-tiny_perceptron", "confusion-resnet8"}

@@ -19,7 +19,7 @@ from protosphere.reports.report import leave_report, write_report
 from protosphere.reports.results import read_results
 from protosphere.server_app import app as app_module
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import ANGLES, CONFUSION, EVERY, MAP, SEPARATION, outline, pictures
+from tests.reports.pages import ANGLES, CONFUSION, EVERY, MAP, MARGINS, SEPARATION, outline, pictures
 
 # --- runs that lack something ---------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     write_report(folder)
     for sentence in sentences:
         assert sentence in outline(folder).text
-    assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, ANGLES, MAP}
+    assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, ANGLES, MARGINS, MAP}
 
 
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
@@ -101,7 +101,7 @@ def test_real_runs_have_reports(run, settings):
     folder = run(settings)
     write_report(folder)
     found = pictures(folder)
-    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {SEPARATION, ANGLES})
+    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {SEPARATION, ANGLES, MARGINS})
     assert "confusion-all-clients" in found
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]

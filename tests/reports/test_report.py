@@ -21,7 +21,7 @@ from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import term
 from protosphere.reports.report import write_report
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import ANGLES, CONFUSION, EVERY, EVIL, MAP, assert_own_scripts, outline, pictures
+from tests.reports.pages import ANGLES, CONFUSION, EVERY, EVIL, MAP, MARGINS, assert_own_scripts, outline, pictures
 
 # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -138,6 +138,50 @@ def test_angles_are_those_of_the_global_prototypes(plain):
             degrees = math.degrees(math.acos(float(cosine_similarity(vectors[row], other, dim=0).clamp(-1, 1))))
             cell = found[f"class {column}"]
             assert (cell == "") if row == column else float(cell) == pytest.approx(degrees)
+
+
+def test_margins_are_distances_to_the_nearest_other_prototype_over_the_largest_such(plain):
+    vectors = load_file(plain / "prototypes.safetensors")["global/vectors"].double()
+    nearest = [
+        min(float((one - other).norm()) for column, other in enumerate(vectors) if column != row)
+        for row, one in enumerate(vectors)
+    ]
+    found = table(plain, MARGINS)
+    assert [float(row["margin"]) for row in found] == pytest.approx(nearest)
+    assert [float(row["normalised margin"]) for row in found] == pytest.approx([n / max(nearest) for n in nearest])
+
+
+def test_zeros_of_prototypes_are_counted_by_class_where_there_are_any(tmp_path, plain):
+    assert "values-of-prototypes" not in pictures(plain)
+    folder = fabricate(tmp_path / "run", clients=2, classes=2)
+    record = RunFolder(folder)
+    tensors, about = record.prototypes()
+    # two clients with classes 0 and 1 each, six dimensions
+    tensors["local/vectors"][0, :3] = 0
+    tensors["local/vectors"][2, :1] = 0
+    tensors["global/vectors"][1, 2:] = 0
+    record.save_prototypes(tensors, about)
+    write_report(folder)
+    found = table(folder, "values-of-prototypes")
+    assert [row["prototypes of clients"] for row in found] == ["2", "2"]
+    assert [float(row["zeros of the clients' own"]) for row in found] == pytest.approx([4 / 12, 0])
+    assert [float(row["zeros of the global one"]) for row in found] == pytest.approx([0, 4 / 6])
+    assert "17 % of the clients' own and 33 % of the global ones" in outline(folder).text
+
+
+def test_the_distances_of_an_alignment_are_drawn_where_it_was_iterated(tmp_path, plain):
+    assert "alignment" not in pictures(plain)
+    folder = fabricate(tmp_path / "run", rounds=2)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    trace = {"min": [0.5, 0.75], "mean": [1.0, 1.25], "max": [1.5, 1.75]}
+    lines[0]["server"] |= {"alignment_iterations": 1, "alignment_trace": trace}
+    lines[1]["server"] |= {"alignment_iterations": 1}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(folder)
+    found = table(folder, "alignment")
+    assert [{name: float(value) for name, value in row.items()} for row in found] == [
+        {"iteration": step, **{name: values[step] for name, values in trace.items()}} for step in (0, 1)
+    ]
 
 
 def test_clients_come_in_order_and_of_many_the_first(tmp_path):

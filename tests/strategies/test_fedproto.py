@@ -9,7 +9,7 @@ import torch
 from protosphere.prototypes.aggregation import AGGREGATIONS, aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, ClientState
-from tests.payloads import lone, payloads
+from tests.payloads import lone, payload, payloads
 
 K, D = 6, 4
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,3 +63,20 @@ def test_counts_are_uploaded_for_the_weighted_mean_alone(halves):
         sent = lone(both.objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 3))
         assert (sent.counts is not None) == both.run.exchange.counts == (how == "weighted")
         assert torch.equal(sent.vectors, own.vectors)
+
+
+@pytest.mark.parametrize("strategy", ["fedproto", "fedtgp", "tinyproto-ft"])
+def test_gamma_scales_a_client_s_targets_and_not_what_crosses(halves, strategy):
+    """ProtoNorm's Table 5. Without it the very prototypes that came are the targets."""
+    prefix = "fedproto" if strategy == "fedproto" else "fedtgp"
+    received = PrototypeSet(torch.tensor([1, 4]), torch.eye(2, D))
+    state = ClientState(torch.nn.Identity())
+    usual = halves({"strategy": strategy}, K, D)
+    assert usual.objective.targets(state, payload(received)).vectors is received.vectors
+    both = halves({"strategy": strategy, f"{prefix}.gamma": 1.5}, K, D)
+    assert torch.equal(both.objective.targets(state, payload(received)).vectors, 1.5 * torch.eye(2, D))
+    assert torch.equal(received.vectors, torch.eye(2, D))
+    assert both.objective.targets(state, None) is None
+    assert (usual.server.scales[0], both.server.scales[0]) == (1.0, 1.5)
+    sent = [lone(h.server.aggregate(payloads(uploads()), {}, 1).downloads[EVERYONE]).vectors for h in (usual, both)]
+    assert torch.equal(*sent)

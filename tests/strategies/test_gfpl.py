@@ -43,7 +43,7 @@ def batch_of(seed=0, rows=11):
 # --- the loss -----------------------------------------------------------------------------------------------------
 
 
-def by_hand(module, rows, labels, weight):
+def by_hand(module, rows, labels, weight, plain_weight=1.0):
     """Eq. 13 in plain floats: means over the samples of CE and of the half squared distance of h z_y from 1."""
     w, b = (p.detach().double() for p in module.classifier.parameters())
     p, c = (p.detach().double() for p in module.projection.parameters())
@@ -56,19 +56,20 @@ def by_hand(module, rows, labels, weight):
         product = sum(a / length * e for a, e in zip(h, module.frame[label].double().tolist(), strict=True))
         dots.append((product - 1) ** 2 / 2)
     means = sum(plain) / len(plain), sum(dots) / len(dots)
-    return {"cross-entropy": means[0], "dot-regression": means[1]}, means[0] + weight * means[1]
+    return {"cross-entropy": means[0], "dot-regression": means[1]}, plain_weight * means[0] + weight * means[1]
 
 
 @pytest.mark.parametrize("phase", ["train", "retrain"])
-@pytest.mark.parametrize("weight", [2.0, 0.0, 0.3])
-def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, weight, phase):
+@pytest.mark.parametrize(("weight", "plain_weight"), [(2.0, 1.0), (0.0, 1.0), (0.3, 1.0), (2.0, 0.0)])
+def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, weight, plain_weight, phase):
     """On pseudo-features it is the same without the extractor."""
-    objective, state = client_half(halves, {"gfpl.dot-weight": weight})
+    settings = {"gfpl.dot-weight": weight, "gfpl.cross-entropy-weight": plain_weight}
+    objective, state = client_half(halves, settings)
     batch = batch_of()
     z = state.module.network.extractor(batch.inputs)
     given = batch if phase == "train" else Batch(z.detach(), batch.labels)
     loss = objective.loss(state, given, Phase(phase, []), 2)
-    parts, total = by_hand(state.module, z, batch.labels, weight)
+    parts, total = by_hand(state.module, z, batch.labels, weight, plain_weight)
     named = {f"{'retrain-' if phase == 'retrain' else ''}{name}": value for name, value in parts.items()}
     assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(named, rel=1e-5)
     assert loss.total.item() == pytest.approx(total, rel=1e-5)

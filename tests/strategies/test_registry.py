@@ -161,6 +161,7 @@ def test_own_settings_are_checked_like_the_shared_ones(name):
 WRONG = {
     "fedproto.aggregation": ["avg", "average"],
     "fedproto.trim": [-0.1, 0.5],
+    "fedproto.gamma": [0.0, -1.0],
     "weights.aggregation": ["weighted"],
     "weights.trim": [-0.1, 0.5],
     "protonorm.gamma": [0.0, -1.0],
@@ -174,6 +175,7 @@ WRONG = {
     "fedtgp.server-learning-rate": [0.0],
     "fedtgp.server-batch-size": [0],
     "fedtgp.server-momentum": [1.0, -0.1],
+    "fedtgp.gamma": [0.0, -1.0],
     "fedorgp.client-weight": [-0.1],
     "fedorgp.intra-weight": [-0.1],
     "fedorgp.inter-weight": [-0.1],
@@ -197,6 +199,7 @@ WRONG = {
     "gfpl.components": [0],
     "gfpl.dual-classifier": [1],
     "gfpl.dot-weight": [-0.1],
+    "gfpl.cross-entropy-weight": [-0.1],
     "gfpl.threshold": [-0.1],
     "gfpl.threshold-per-dimension": [0],
     "gfpl.weighting": ["rows"],
@@ -315,6 +318,14 @@ CONTRADICTIONS = [
     ({"strategy": "fedper", "wire-dtype": "int8"}, None),
     ({"strategy": "local", "sparsity-dim": 5}, None),
     ({"strategy": "feddistill", "sparsity-dim": 2}, ["`sparsity-dim` is 2", "`feddistill` sends class outputs"]),
+    ({"strategy": "gfpl", "gfpl.cross-entropy-weight": 0.0}, None),
+    *(
+        (
+            {"strategy": "gfpl", "gfpl.cross-entropy-weight": 0.0} | more,
+            ["`gfpl.cross-entropy-weight` 0 leaves no loss"],
+        )
+        for more in ({"gfpl.dual-classifier": False}, {"gfpl.dot-weight": 0.0})
+    ),
     *(
         ({"strategy": name, setting: value, "tinyproto.scaling": False}, [f"`{setting}` {word} scales nothing"])
         for name in ("tinyproto-fp", "tinyproto-ft")
