@@ -15,6 +15,7 @@ from protosphere.core import errors
 from protosphere.core.client_names import NAMELESS, use_client_names
 from protosphere.launch import grid as local_grid
 from protosphere.record.folder import RunFolder
+from protosphere.reports import canvas
 from protosphere.server_app import app
 from protosphere.server_app.rounds import PrototypeStrategy
 
@@ -93,6 +94,13 @@ def nameless():
 def no_report(monkeypatch):
     """Runs leave no report: drawing takes a second each time, and those tests that look at one ask for it."""
     monkeypatch.setattr(app, "leave_report", lambda folder: None)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pictures' files are written, but empty: drawing them takes two seconds a page, of whose words a test is."""
+    whole = canvas.svg
+    monkeypatch.setattr(canvas, "svg", lambda drawn: whole(drawn) if canvas._taken.get() else "<svg></svg>")
 
 
 @pytest.fixture

@@ -50,6 +50,7 @@ def local_names():
     return Net, make_mlp
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_classes_functions_modules_and_names_are_dealt_to_clients_in_turn():
     torch.manual_seed(3)
     net, make_mlp = local_names()
@@ -224,6 +225,7 @@ def test_such_a_run_is_resumed_with_the_same_objects_and_read_without_them():
         protosphere.run(method, resume=run.folder, models=[make_mlp, net], rounds=3, quiet=True)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_partition_of_ones_own_is_a_function():
     def halves(labels, groups, clients, seed):
         return [np.flatnonzero(labels < 5), np.flatnonzero(labels >= 5)]

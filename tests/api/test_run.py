@@ -123,6 +123,7 @@ def test_rounds_and_clients_are_the_lines_with_each_evaluation_at_the_round_that
             )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_whoever_hears_of_rounds_hears_the_figures_of_the_table_and_may_end_the_run(capsys):
     heard = []
 
@@ -267,6 +268,7 @@ def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refu
         run.client(1)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_report_plot_and_what_a_notebook_shows():
     run = start(strategy="protonorm")
     report = run.report()
@@ -307,6 +309,7 @@ FIGURES += ["angles-of-global-prototypes", "distances-of-global-prototypes", "pa
 FIGURES += ["time-by-round"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
     run = start(strategy="protonorm")
     files = run.save_figures(tmp_path / "figures", ["pdf", "png", "svg", "csv"])

@@ -98,6 +98,7 @@ def test_a_client_with_another_companion_is_refused_before_round_1(run, home, st
     assert not list((home / "results").rglob("metrics.jsonl"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_its_name_and_size_stand_beside_every_figure(run):
     folder = run(SMALL | {"strategy": "fml", "fml.companion": "perceptron"}, clients=3)
     size = sum(p.numel() for p in build("perceptron", (1, 8, 8), 8, 10, 0).parameters())

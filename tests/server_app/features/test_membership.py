@@ -384,6 +384,7 @@ def _stop_after(number):
     return on_round
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_says_who_took_part_when(run, changes):
     page = write_report(run(of("fedproto", lambda: changes(["3,0,joins", "4,2,leaves"])))).read_text()
     assert "takes part" in page
