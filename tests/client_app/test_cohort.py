@@ -23,6 +23,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.strategies import METHODS
 from tests.client_app.stacked import Double, job_of, trained
 from tests.strategies.golden import CLIENTS, settings_of
+from tests.strategies.needs import FEW
 
 DRAWS = {"fraug": 1, "fedgen": 2, "fedpa": 2}  # the round from which a loss draws, which no stack can as clients do
 
@@ -82,6 +83,7 @@ def test_every_method_trains_together_as_it_trains_alone(run, method, optimiser_
     seen = []
     settings = {name: value for name, value in settings_of(method).items() if name not in ("device", "precision")}
     more = {"momentum": 0.9, "batch-size": 8, "rounds": 2, "fraction-train": 1.0, "optimizer-state": optimiser_state}
+    more |= {"evaluate-every": 2} | FEW.get(method, {})
     run(settings | more, clients=CLIENTS, grid=partial(Compared, seen, method in DRAWS))
     for number, (reasons, _, _, apart) in enumerate(seen, 1):
         draws = number >= DRAWS.get(method, 3)

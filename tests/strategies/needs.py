@@ -10,4 +10,6 @@ NEEDS = {
     "fedcof": IN_A_SPACE,
     "fedpft": IN_A_SPACE,
 }
+# of a server's steps each is alike
+FEW = {"fedgen": {"fedgen.server-steps": 5}, "fedpa": {"fedpa.server-steps": 5}}
 ASKED = {name: {"strategy": name} | NEEDS.get(name, {}) for name in METHODS}
