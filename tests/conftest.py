@@ -35,10 +35,13 @@ def one_thread():
 
 @pytest.fixture(scope="session", autouse=True)
 def few_collections():
-    """All that was imported is looked through for garbage once, which took a tenth of the time, and the rest less often."""
+    """What was imported is looked through for garbage once, which took a tenth of the time, the rest more rarely."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 10, 10)
+    gc.set_threshold(10_000, 10, 10)
+    yield
+    # or it would be taken for leaked at the end
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from protosphere.client_app import client as client_module
 from protosphere.client_app import train as trainer
 from protosphere.comparison.budget import epochs_of
-from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
@@ -43,6 +42,7 @@ from tests.strategies.watched import (
     watched,
     without_time,
 )
+from tests.tampered import tampered
 
 OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 SERVER = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
@@ -368,28 +368,20 @@ LIES = {
 }
 
 
-class Lying(LocalGrid):
+def lie(records, partition, number):
     """The uploads of one client pass through the lie of the round."""
-
-    def pull_messages(self, message_ids):
-        replies = super().pull_messages(message_ids)
-        for reply in replies:
-            records = reply.content
-            if records.get("report", {}).get("partition") != LIAR or "training" not in records:
-                continue
-            number = records["report"]["round"]
-            lie = [*LIES.values(), lambda arrays: arrays][number - 1]
-            arrays = {}
-            if "payload" in records:
-                arrays = {name: np.array(array.numpy()) for name, array in records["payload"].items()}
-                del records["payload"]
-            elif number <= len(LIES):
-                # where nothing is to come, something comes
-                arrays, lie = {"vectors": np.ones((1, DIM), np.float32)}, dict
-            told = lie(arrays)
-            if told:
-                records["payload"] = ArrayRecord({n: Array(np.ascontiguousarray(a)) for n, a in told.items()})
-        return replies
+    if "training" not in records:
+        return
+    told = [*LIES.values(), lambda arrays: arrays][number - 1]
+    arrays = {}
+    if "payload" in records:
+        arrays = {name: np.array(array.numpy()) for name, array in records["payload"].items()}
+        del records["payload"]
+    elif number <= len(LIES):
+        # where nothing is to come, something comes
+        arrays, told = {"vectors": np.ones((1, DIM), np.float32)}, dict
+    if changed_arrays := told(arrays):
+        records["payload"] = ArrayRecord({n: Array(np.ascontiguousarray(a)) for n, a in changed_arrays.items()})
 
 
 def by_what_is_checked():
@@ -403,7 +395,7 @@ def by_what_is_checked():
 
 @pytest.mark.parametrize("name", by_what_is_checked())
 def test_a_lie_costs_its_round_s_upload_and_nothing_else(name):
-    seen = watched({"rounds": len(LIES) + 1} | ROWS[name], Seen(), Lying)
+    seen = watched({"rounds": len(LIES) + 1} | ROWS[name], Seen(), tampered(lie, of=LIAR))
     exchange = read_settings(ROWS[name]).exchange
     for line in seen.lines()[: len(LIES)]:
         number = line["round"]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from flwr.app import Array
 
-from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
@@ -17,6 +16,7 @@ from protosphere.wire.claims import Believed, most_believed, over_claimed
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload
 from tests.strategies.needs import NEEDS
+from tests.tampered import tampered
 
 CLAIM = 2**31 - 1
 LIAR = 1
@@ -99,28 +99,16 @@ def test_who_withholds_its_samples_is_left_as_it_is():
 def claiming(claim):
     """A grid on which a client says that it has so many training samples."""
 
-    class Claiming(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                if not reply.has_content():
-                    continue
-                if "identity" in reply.content and reply.content["identity"]["partition"] == LIAR:
-                    self._forge(reply.content["identity"])
-                if "training" in reply.content and reply.content["report"]["partition"] == LIAR:
-                    steps = reply.content["training"]["counts"][1]
-                    reply.content["training"]["counts"] = [claim, steps]
-                    self._forge_counts(reply)
-            return replies
-
-        def _forge(self, record):
+    def claims(records, partition, number):
+        if "identity" in records:
+            record = records["identity"]
             counts = list(record["class_counts"])
             record["rows"] = [claim, *record["rows"][1:]]
             if counts:
                 record["class_counts"] = [claim - len(counts) + 1] + [1] * (len(counts) - 1)
-
-        def _forge_counts(self, reply):
-            payload = reply.content.get("payload") or {}
+        if "training" in records:
+            records["training"]["counts"] = [claim, records["training"]["counts"][1]]
+            payload = records.get("payload") or {}
             for name in [name for name in payload if name.rpartition(".")[2] == "counts"]:
                 counts = payload[name].numpy()
                 # in the shares that the means and moments beside them have
@@ -128,7 +116,7 @@ def claiming(claim):
                 forged[0] += claim - forged.sum()
                 payload[name] = Array(forged)
 
-    return Claiming
+    return tampered(claims, of=LIAR)
 
 
 BY_SAMPLES = {
