@@ -45,12 +45,10 @@ from tests.strategies.watched import (
 from tests.tampered import tampered
 
 OFTEN = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
-SERVER = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
+SERVER = {"fedtgp.server-batch-size": 4, "fedtgp.server-momentum": 0.9}
 COUNTED = {"disclose-class-counts": True}
-ROWS: dict[str, dict[str, Any]] = {name: dict(ASKED[name]) for name in METHODS}
+ROWS: dict[str, dict[str, Any]] = {name: ASKED[name] | FEW.get(name, {}) for name in METHODS}
 ROWS["gfpl"] |= OFTEN
-ROWS["fedgen"] |= FEW["fedgen"]
-ROWS["fedpa"] |= FEW["fedpa"]
 ROWS["fedtgp"] |= SERVER
 ROWS["tinyproto-ft"] |= SERVER
 ROWS["fedproto by counts"] = {"strategy": "fedproto", "fedproto.aggregation": "weighted"} | COUNTED

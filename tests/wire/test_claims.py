@@ -15,7 +15,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.wire.claims import Believed, most_believed, over_claimed
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload
-from tests.strategies.needs import NEEDS
+from tests.strategies.needs import FEW, NEEDS
 from tests.tampered import tampered
 
 CLAIM = 2**31 - 1
@@ -122,8 +122,8 @@ def claiming(claim):
 BY_SAMPLES = {
     "fedavg": {"models": "tiny_perceptron"},
     "protosphere": {},
-    **{name: {"encoder": "handcrafted"} for name in NEEDS},
-    "fedgen": {"fedgen.weighting": "samples"},
+    **{name: {"encoder": "handcrafted"} | FEW.get(name, {}) for name in NEEDS},
+    "fedgen": {"fedgen.weighting": "samples"} | FEW["fedgen"],
     "fedproto": {"fedproto.aggregation": "weighted"},
     "fedfa": {"models": "tiny_perceptron"},
     "fednh": {"models": "tiny_perceptron", "fednh.weighting": "samples"},

@@ -11,7 +11,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.reports.report import write_report
 from protosphere.server_app.features.membership import Change, read_changes
 from protosphere.server_app.roster import RosterError
-from tests.strategies.needs import ASKED, NEEDS
+from tests.strategies.needs import ASKED, FEW, NEEDS
 from tests.strategies.watched import SMALL
 
 # The lowest partition comes late, so that who names a group after it would rename it.
@@ -32,7 +32,7 @@ def changes(tmp_path):
 
 
 def of(method, changes):
-    return SMALL | ASKED[method] | {"rounds": 5, "learning-rate": 0.001, "membership": changes()}
+    return SMALL | ASKED[method] | FEW.get(method, {}) | {"rounds": 5, "learning-rate": 0.001, "membership": changes()}
 
 
 _whole: dict = {}
