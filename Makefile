@@ -67,7 +67,7 @@ docker-demo:
 
 # a file's tests stay together: they share what takes long to make. The longest files are first, or one worker would wait
 # for the other at the end
-LONG := $(addprefix tests/,strategies/test_contract.py server_app/features/test_membership.py client_app/test_cohort.py \
+LONG := $(addprefix tests/,strategies/test_contract.py client_app/test_cohort.py \
 	comparison/test_warm.py serving/test_export.py comparison/test_text_run.py test_one_name.py launch/test_guardian.py)
 TESTS = $(LONG) $(filter-out $(LONG),$(sort $(shell find tests -name 'test_*.py')))
 test: $(READY)

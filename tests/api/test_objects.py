@@ -253,7 +253,7 @@ class Images(Dataset):
 
 def test_a_torch_dataset_is_a_data_set_of_which_every_process_has_the_rows(home):
     asked = {"clients": 2, "partition": "iid", "models": "tiny_cnn", **QUICK}
-    run = protosphere.run("local", Images(["RGB", "P"]), **asked, workers=2)
+    run = protosphere.run("local", Images(["RGB", "P"]), **asked)
     client = run.client(0)
     assert (client.input_shape, client.class_names) == ((3, 9, 10), ("dark", "bright"))
     assert run.summary["headline"]["accuracy"] > 0.4
@@ -271,6 +271,7 @@ def test_a_torch_dataset_is_a_data_set_of_which_every_process_has_the_rows(home)
     run = protosphere.run("local", (train, test), split="official", **asked | {"models": "tiny_perceptron"})
     rows = run.clients[run.clients["round"] == 1][["test_rows"]].sum().item()
     assert rows == 30
+    # a comparison's run is a process; test_own_data.py has workers, which read the same file
     found = protosphere.compare(["local"], dataset=whole, seeds=[0], **asked | {"models": "tiny_perceptron"}, jobs=1)
     assert found.cells()["status"].tolist() == ["completed"]
 

@@ -24,7 +24,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-LOSS = "    def loss("
 # old words of the printed file, what is put in their place, and what the run says
 WRONG = {
     "a tuple": (
