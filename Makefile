@@ -7,8 +7,8 @@ SETTINGS ?=
 # another Flower than the newest, such as 1.39, for the targets that say so
 FLOWER ?=
 OTHER := .venv-flower-$(FLOWER)
-CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_golden.py tests/prototypes/test_mixture.py \
-	tests/prototypes/test_masks.py
+CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_bytes.py tests/strategies/test_golden.py \
+	tests/prototypes/test_mixture.py tests/prototypes/test_masks.py
 
 .PHONY: demo deploy-demo docker-demo test integration cuda-check gpu-hour ray-check soak tables mutants settings api-docs docs lint bench clean help
 
@@ -67,7 +67,7 @@ docker-demo:
 
 # a file's tests stay together: they share what takes long to make. The longest files are first, or one worker would wait
 # for the other at the end
-LONG := $(addprefix tests/,strategies/test_contract.py server_app/features/test_membership.py client_app/test_cohort.py \
+LONG := $(addprefix tests/,strategies/test_contract.py client_app/test_cohort.py \
 	comparison/test_warm.py serving/test_export.py comparison/test_text_run.py test_one_name.py launch/test_guardian.py)
 TESTS = $(LONG) $(filter-out $(LONG),$(sort $(shell find tests -name 'test_*.py')))
 test: $(READY)

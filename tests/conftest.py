@@ -1,5 +1,6 @@
 """What many tests need: a PROTOSPHERE_HOME of their own, and a short quiet run over the in-process grid."""
 
+import gc
 import os
 import signal
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from protosphere.core import errors
 from protosphere.core.client_names import NAMELESS, use_client_names
 from protosphere.launch import grid as local_grid
 from protosphere.record.folder import RunFolder
+from protosphere.reports import canvas
 from protosphere.server_app import app
 from protosphere.server_app.rounds import PrototypeStrategy
 
@@ -29,6 +31,17 @@ errors.strict = True
 def one_thread():
     """Torch's thread count changes sums, and cores are shared with other work."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def few_collections():
+    """What was imported is looked through for garbage once, which took a tenth of the time, the rest more rarely."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 10, 10)
+    yield
+    # or it would be taken for leaked at the end
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -93,6 +106,13 @@ def nameless():
 def no_report(monkeypatch):
     """Runs leave no report: drawing takes a second each time, and those tests that look at one ask for it."""
     monkeypatch.setattr(app, "leave_report", lambda folder: None)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Pictures' files are written, but empty: drawing them takes two seconds a page, of whose words a test is."""
+    whole = canvas.svg
+    monkeypatch.setattr(canvas, "svg", lambda drawn: whole(drawn) if canvas._taken.get() else "<svg></svg>")
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from unittest.mock import patch
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 from protosphere.record.provenance import machine
 
@@ -186,13 +185,9 @@ class Saying(TorchFunctionMode):
 
     def run(self, func, args, kwargs):
         """An operation with at least one tensor of the device."""
-        packet = func.overloadpacket
-        flat, _ = tree_flatten((args, kwargs))
-        tensors = [each for each in flat if isinstance(each, torch.Tensor)]
+        packet, tensors = func.overloadpacket, []
+        inner, named = self._inside(args, func, tensors), self._inside(kwargs, func, tensors)
         said = [each for each in tensors if isinstance(each, Said)]
-        for each in flat:
-            if isinstance(each, torch.Generator) and each.device.type != self.device.type:
-                raise DeviceError(f"{func} on {self.device} draws by a generator of {each.device}")
         if packet in MOVING and len(tensors) == 2 and len(said) == 1:
             self.waits["copy_"] += tensors[0] is not said[0]
         elif any(each.dim() and not isinstance(each, Said) for each in tensors):
@@ -200,28 +195,41 @@ class Saying(TorchFunctionMode):
         masks = packet in BY_INDEX and any(each.dtype == torch.bool for each in args[1] if each is not None)
         if packet in WAITING or masks:
             self.waits[packet.__name__ if not masks else "mask"] += 1
-        self._refuse_lacking(str(func), said)
+        self._refuse_lacking(func, said)
         if packet in MOVING and not self.named(kwargs.get("device")) and kwargs.get("device") is not None:
             raise DeviceError(f"{func}: a copy to {kwargs['device']} that nobody asked for by name")
-        inner = {name: value for name, value in tree_map(_inner, kwargs).items() if name != "device"}
-        result = func(*tree_map(_inner, args), **inner)
+        named.pop("device", None)
+        result = func(*inner, **named)
         host = packet is ATEN.copy_ and tensors[0] is not said[0]
-        made = result if host else tree_map(lambda each: self._outer(each, said), result)
-        self._refuse_lacking(str(func), [each for each in tree_flatten(made)[0] if isinstance(each, torch.Tensor)])
-        return made
+        return result if host else self._outside(result, func, said)
 
-    @staticmethod
-    def _outer(value, said):
+    def _inside(self, value, func, tensors):
+        """The same of what lies behind tensors of the device; `tensors` gets all that there are."""
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            return value.inner if isinstance(value, Said) else value
+        # by hand: PyTorch's own walk through a tree took most of the time
+        if isinstance(value, (list, tuple)):
+            return [self._inside(each, func, tensors) for each in value]
+        if isinstance(value, dict):
+            return {name: self._inside(each, func, tensors) for name, each in value.items()}
+        if isinstance(value, torch.Generator) and value.device.type != self.device.type:
+            raise DeviceError(f"{func} on {self.device} draws by a generator of {value.device}")
+        return value
+
+    def _outside(self, value, func, said):
         """What changed in place stays itself."""
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._outside(each, func, said) for each in value)
         if not isinstance(value, torch.Tensor):
             return value
-        return next((each for each in said if each.inner is value), Said(value))
+        self._refuse_lacking(func, [value])
+        for each in said:
+            if each.inner is value:
+                return each
+        return Said(value)
 
     def _refuse_lacking(self, name, tensors):
         for each in tensors:
             if each.dtype in self.lacking:
                 raise DeviceError(f"{name}: {self.device} has no {each.dtype}")
-
-
-def _inner(value):
-    return value.inner if isinstance(value, Said) else value

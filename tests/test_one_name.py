@@ -103,11 +103,21 @@ def test_a_wheel_holds_one_name(pythons):
     assert (own / "protosphere" / "presets" / "spiral.toml").is_file()
 
 
-@pytest.mark.parametrize("name", AT_THE_ROOT)
-def test_under_a_bare_name_none_is_imported(tmp_path, name):
-    ran = run(sys.executable, "-c", f"import {name}", cwd=tmp_path, path=str(ROOT))
-    assert ran.returncode == 1
-    assert ran.stderr.strip().splitlines()[-1].startswith(f"ImportError: this is protosphere.{name}: import it by that")
+BARE = f"""
+import importlib
+for name in {AT_THE_ROOT}:
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        print(error)
+"""
+
+
+def test_under_a_bare_name_none_is_imported(tmp_path):
+    ran = run(sys.executable, "-c", BARE, cwd=tmp_path, path=str(ROOT))
+    assert ran.returncode == 0, ran.stderr
+    said = [line.partition(": import it by that")[0] for line in ran.stdout.splitlines()]
+    assert said == [f"this is protosphere.{name}" for name in AT_THE_ROOT]
 
 
 def test_a_method_file_with_bare_names_is_refused_in_one_sentence(tmp_path, monkeypatch):

@@ -50,6 +50,7 @@ def local_names():
     return Net, make_mlp
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_classes_functions_modules_and_names_are_dealt_to_clients_in_turn():
     torch.manual_seed(3)
     net, make_mlp = local_names()
@@ -224,6 +225,7 @@ def test_such_a_run_is_resumed_with_the_same_objects_and_read_without_them():
         protosphere.run(method, resume=run.folder, models=[make_mlp, net], rounds=3, quiet=True)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_partition_of_ones_own_is_a_function():
     def halves(labels, groups, clients, seed):
         return [np.flatnonzero(labels < 5), np.flatnonzero(labels >= 5)]
@@ -251,7 +253,7 @@ class Images(Dataset):
 
 def test_a_torch_dataset_is_a_data_set_of_which_every_process_has_the_rows(home):
     asked = {"clients": 2, "partition": "iid", "models": "tiny_cnn", **QUICK}
-    run = protosphere.run("local", Images(["RGB", "P"]), **asked, workers=2)
+    run = protosphere.run("local", Images(["RGB", "P"]), **asked)
     client = run.client(0)
     assert (client.input_shape, client.class_names) == ((3, 9, 10), ("dark", "bright"))
     assert run.summary["headline"]["accuracy"] > 0.4
@@ -269,6 +271,7 @@ def test_a_torch_dataset_is_a_data_set_of_which_every_process_has_the_rows(home)
     run = protosphere.run("local", (train, test), split="official", **asked | {"models": "tiny_perceptron"})
     rows = run.clients[run.clients["round"] == 1][["test_rows"]].sum().item()
     assert rows == 30
+    # a comparison's run is a process; test_own_data.py has workers, which read the same file
     found = protosphere.compare(["local"], dataset=whole, seeds=[0], **asked | {"models": "tiny_perceptron"}, jobs=1)
     assert found.cells()["status"].tolist() == ["completed"]
 

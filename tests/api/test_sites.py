@@ -57,6 +57,7 @@ def test_a_list_of_tables_is_a_run_of_sites_by_their_names():
     )
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_columns_values_are_names_and_hostile_ones_do_nothing():
     run = protosphere.run("fedproto", "./all.csv", partition_column="hospital", rounds=1, quiet=True)
     names = ["b Mary /b & Co", "1+1", "Roma"]
@@ -69,6 +70,7 @@ def test_a_columns_values_are_names_and_hostile_ones_do_nothing():
         assert not re.search(r"(^|,)\"?[=@]", file.read_text(), re.MULTILINE)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_whose_roster_has_no_names_is_read_and_resumed():
     settings = {"partition_column": "hospital", "rounds": 1, "quiet": True}
     run = protosphere.run("fedproto", "./all.csv", **settings)

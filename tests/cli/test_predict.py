@@ -2,6 +2,7 @@
 the figures of the run's own evaluation, and how they exit."""
 
 import csv
+import functools
 import io
 import json
 from types import SimpleNamespace
@@ -90,23 +91,39 @@ def predict(home):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Folders of clients in one home: two of digits, one each of a table, of rows and of images."""
+def place(tmp_path_factory):
+    """The folder of this file's runs, of which each is made once."""
     place = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROTOSPHERE_HOME", str(place / "home"))
         patch.setattr("protosphere.server_app.app.leave_report", lambda folder: None)
-        found = {}
-        for name, settings in {
-            "norm": {"strategy": "protonorm", "alpha": 1.0},
-            "digits": {"rounds": 1, "alpha": 10.0},
-        }.items():
-            run = run_in_process(DIGITS | settings, clients=2, workers=1, show=lambda line: None)
-            found[name] = place / "home" / "clients" / run.name / "0"
-        for name in ("csv", "rows", "pixels"):
-            (place / name).mkdir()
-            found[name] = FORMS[name](place / name)[0].client(0).folder
-        yield SimpleNamespace(**found)
+        yield place
+
+
+@pytest.fixture(scope="module")
+def formed(place):
+    """formed(form) -> the run on data of that form, its client 0, and that client's test rows as a file."""
+
+    @functools.cache
+    def make(form):
+        (place / form).mkdir()
+        run, own = FORMS[form](place / form)
+        return run, run.client(0), own
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def trained(place, formed):
+    """Folders of clients in one home: two of digits, one each of a table, of rows and of images."""
+    found = {name: formed(name)[1].folder for name in ("csv", "rows", "pixels")}
+    for name, settings in {
+        "norm": {"strategy": "protonorm", "alpha": 1.0},
+        "digits": {"rounds": 1, "alpha": 10.0},
+    }.items():
+        run = run_in_process(DIGITS | settings, clients=2, workers=1, show=lambda line: None)
+        found[name] = place / "home" / "clients" / run.name / "0"
+    return SimpleNamespace(**found)
 
 
 # --- single images ----------------------------------------------------------------------------------------
@@ -256,19 +273,19 @@ def test_a_column_of_another_name_is_named(predict, trained, scans, tmp_path):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_figures_are_those_of_the_runs_own_evaluation(form, predict, tmp_path):
-    run, own = FORMS[form](tmp_path)
+def test_figures_are_those_of_the_runs_own_evaluation(form, formed, predict, tmp_path):
+    run, client, own = formed(form)
     last = run.clients[run.clients["client"] == 0].iloc[-1]
     count = int((TESTED & (SITE == "a")).sum())
     assert last["test_rows"] == count
     for rule in ("local-prototypes", "classifier"):
-        found = predict(run.client(0).folder, own, "--json", "--csv", tmp_path / "left.csv", "--rule", rule)
+        found = predict(client.folder, own, "--json", "--csv", tmp_path / "left.csv", "--rule", rule)
         assert (found.exit_code, found.stderr) == (0, "")
         told = json.loads(found.stdout)
         assert (told["rows"], told["accuracy"]) == (count, last[f"accuracy/{rule}"])
         assert (
             np.sum(told["confusion"], axis=1).tolist()
-            == np.bincount([run.client(0).class_names.index(name) for name in named(form)], minlength=3).tolist()
+            == np.bincount([client.class_names.index(name) for name in named(form)], minlength=3).tolist()
         )
         rows = list(csv.DictReader((tmp_path / "left.csv").open(newline="")))
         assert [row["label"] for row in rows] == named(form)

@@ -1,7 +1,5 @@
 """`protosphere report`: a finished run's report anew, and what it says of folders that hold none."""
 
-from pathlib import Path
-
 import pytest
 from typer.testing import CliRunner
 
@@ -10,7 +8,7 @@ from protosphere.cli.summary import print_summary
 from tests.reports.fabricated import fabricate
 from tests.strategies.watched import start
 
-ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 def report(*arguments):

@@ -23,6 +23,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.strategies import METHODS
 from tests.client_app.stacked import Double, job_of, trained
 from tests.strategies.golden import CLIENTS, settings_of
+from tests.strategies.needs import FEW
 
 DRAWS = {"fraug": 1, "fedgen": 2, "fedpa": 2}  # the round from which a loss draws, which no stack can as clients do
 
@@ -82,6 +83,7 @@ def test_every_method_trains_together_as_it_trains_alone(run, method, optimiser_
     seen = []
     settings = {name: value for name, value in settings_of(method).items() if name not in ("device", "precision")}
     more = {"momentum": 0.9, "batch-size": 8, "rounds": 2, "fraction-train": 1.0, "optimizer-state": optimiser_state}
+    more |= {"evaluate-every": 2, "spiral-points": 20} | FEW.get(method, {})
     run(settings | more, clients=CLIENTS, grid=partial(Compared, seen, method in DRAWS))
     for number, (reasons, _, _, apart) in enumerate(seen, 1):
         draws = number >= DRAWS.get(method, 3)
@@ -226,6 +228,7 @@ def test_who_diverges_is_named_and_the_others_go_on(at):
 # --- whole runs ---------------------------------------------------------------------------------------------------
 
 MIXED = {"strategy": "fedproto", "models": "tiny_perceptron,tiny_cnn,efficientnet_b0", "feature-dim": 8, "rounds": 2}
+MIXED |= {"max-samples": 150, "evaluate-every": 2}
 
 
 def lines_of(folder):
@@ -234,7 +237,7 @@ def lines_of(folder):
 
 def test_a_run_by_cohorts_is_the_loops_but_for_rounding_and_says_who_trains_alone(run):
     grid = partial(CohortGrid, size=2)
-    loop, cohort = lines_of(run(MIXED, clients=8)), lines_of(run(MIXED, clients=8, grid=grid))
+    loop, cohort = lines_of(run(MIXED, clients=6)), lines_of(run(MIXED, clients=6, grid=grid))
     said = [line for line in run.said if "one after the other" in line]
     assert said == [f"clients 2, 5 (efficientnet_b0) train one after the other: {HEAVY}"]
     assert len(loop) == len(cohort) == 3

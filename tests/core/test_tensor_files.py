@@ -192,17 +192,16 @@ def test_a_disk_that_is_full_at_the_end_ends_the_run_in_a_sentence(run, monkeypa
         run({"rounds": 1}, clients=2)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_checkpoint_is_written_when_what_it_counts_on_is_on_the_disk(run, monkeypatch, workers):
-    """With workers of their own processes each client sees to it itself."""
+def test_a_checkpoint_is_written_when_what_it_counts_on_is_on_the_disk(run, monkeypatch):
+    """In one process; launch/test_grid.py has several."""
     events = []
     monkeypatch.setattr("protosphere.core.files.sync", lambda path: events.append(path.name))
-    run({"rounds": 2}, clients=2, workers=workers)
+    run({"rounds": 2}, clients=2)
     ends = [place for place, name in enumerate(events) if name.startswith(".checkpoint")]
     assert len(ends) == 2
     for number, (begin, end) in enumerate(zip([0, *ends], ends, strict=False), 1):
         states = [name for name in events[begin:end] if name == f"round-{number:06d}.safetensors"]
-        assert len(states) == (2 if workers == 1 else 0)
+        assert len(states) == 2
 
 
 def test_what_is_not_on_the_disk_does_not_take_the_place_of_what_was(tmp_path, monkeypatch):

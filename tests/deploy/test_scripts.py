@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.core.errors import DataError
+from deploy.model import check
+from protosphere.core.errors import DataError, SettingError
 from protosphere.data.folders import read_folder
 from tests.waiting import comes
 
@@ -398,13 +399,12 @@ def test_without_tls_one_has_to_say_so(script, credentials):
         (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
         (("--of", ""), "--of wants a whole number, not ''"),
         (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),
+        # by deploy/model.py, which looks at --device, too: below
         (("--model", "resnet19"), "--model: model 'resnet19' is unknown"),
         (("--encoder", "/no/such.pth"), "/no/such.pth does not exist; weights of a network are named as resnet18@"),
         (("--encoder", "resnet18@/no/such.pth"), ": /no/such.pth does not exist"),
         (("--encoder", "hf:/no/such?trainable=1"), ": /no/such does not exist"),
         (("--encoder", "/no/mine.py:Encoder"), ": /no/mine.py does not exist"),
-        (("--device", "mps:0"), '--device is "mps:0", but this machine has no'),
-        (("--device", "gpu"), "--device 'gpu' "),
         (("--domain", "a\nb"), "the value of --domain may hold no quote, backslash or line end"),
         (("--name", 'a"b'), "the value of --name may hold no quote, backslash or line end"),
         (("--name", "x" * 61), "is longer than 60 characters; give a shorter one"),
@@ -426,6 +426,14 @@ def test_a_node_refuses_what_cannot_work(arguments, words, script, credentials):
     code, said, told = script("supernode.sh", *NODE, *secure(credentials), *arguments)
     assert (code, told) == (2, None)
     assert said.splitlines()[-1] == f"deploy/supernode.sh: {words}" or words in said
+
+
+@pytest.mark.parametrize(
+    ("device", "words"), [("mps:0", '--device is "mps:0", but this machine has no'), ("gpu", "--device 'gpu' ")]
+)
+def test_a_device_that_a_node_lacks_is_refused(device, words):
+    with pytest.raises(SettingError, match=words):
+        check("", device)
 
 
 def test_a_superlink_warns_of_its_certificates_end_and_does_not_start_after_it(script, certified):

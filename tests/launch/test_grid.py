@@ -119,14 +119,19 @@ def test_worker_processes_give_the_same_replies(grids, own, monkeypatch, tmp_pat
     assert len(answers[0]) == 5
 
 
-def test_in_process_nobody_is_late(run, metrics):
+def test_in_process_nobody_is_late_and_workers_see_to_their_files_themselves(run, metrics, monkeypatch):
     """However long a client takes, or the whole process was suspended: else the figures were the clock's."""
+    written = []
+    monkeypatch.setattr("protosphere.core.files.sync", lambda path: written.append(path.name))
     settings = {"strategy": "fedproto", "rounds": 2, "evaluate-clients": "all", "fraction-train": 0.5, "device": "cpu"}
     at_once = dict.fromkeys(("start-timeout", "query-timeout", "round-timeout"), 1e-9)
     first = metrics(run(settings, clients=4))
     assert [line["training"]["valid"] for line in first[:2]] == [2, 2]
     for workers in (1, 2):
+        written.clear()
         assert metrics(run(settings | at_once, clients=4, workers=workers)) == first
+        assert len([name for name in written if name.startswith(".checkpoint")]) == 2
+        assert any(name.startswith("round-") and name.endswith(".safetensors") for name in written) == (workers == 1)
         assert not any("did not say" in line for line in run.said)
 
 

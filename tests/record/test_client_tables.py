@@ -88,6 +88,7 @@ def files(folder):
     return sorted((folder / client_tables.FOLDER).iterdir())
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_leaves_a_file_a_round_and_one_of_an_earlier_version_has_its_figures_in_lines(cut, monkeypatch):
     assert [path.name for path in files(cut)] == [f"round-00000{number}.parquet" for number in (1, 2, 3)]
     text = [json.loads(line) for line in (cut / "metrics.jsonl").read_text().splitlines()]

@@ -21,9 +21,13 @@ from protosphere.server_app import app as app_module
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import ANGLES, CONFUSION, EVERY, MAP, MARGINS, SEPARATION, outline, pictures
 
+# what is lacking shows in words and in which pictures there are; real runs are drawn
+words_alone = pytest.mark.usefixtures("undrawn")
+
 # --- runs that lack something ---------------------------------------------------------------------------------------
 
 
+@words_alone
 def test_a_run_that_was_cut_says_so(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=2, finished=False)
     write_report(folder)
@@ -31,6 +35,7 @@ def test_a_run_that_was_cut_says_so(tmp_path):
     assert pictures(folder) == EVERY
 
 
+@words_alone
 def test_a_setting_that_has_gone_is_left_out_whatever_it_was(tmp_path):
     folder = fabricate(tmp_path / "run", settings={name: default for name, (default, _) in GONE.items()})
     change(folder, "settings.json", **{"server-threads": 4})
@@ -38,6 +43,7 @@ def test_a_setting_that_has_gone_is_left_out_whatever_it_was(tmp_path):
     assert not any(name in outline(folder).text for name in GONE)
 
 
+@words_alone
 def test_a_run_by_a_value_that_has_gone_can_still_be_read(tmp_path):
     (name, value), *_ = GONE_VALUES
     folder = fabricate(
@@ -48,6 +54,7 @@ def test_a_run_by_a_value_that_has_gone_can_still_be_read(tmp_path):
     assert value not in outline(folder).text
 
 
+@words_alone
 def test_the_title_names_data_without_the_way_to_them(tmp_path):
     folder = fabricate(tmp_path / "run", settings={"dataset": "/home/me/wards.csv"})
     write_report(folder)
@@ -62,6 +69,7 @@ def test_the_title_names_data_without_the_way_to_them(tmp_path):
         ("pfpl", ["no round has any", "no round's uploads were kept"]),
     ],
 )
+@words_alone
 def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     folder = fabricate(tmp_path / "run", settings={"strategy": strategy, "inference": "classifier"})
     (folder / "prototypes.safetensors").unlink()
@@ -75,6 +83,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, ANGLES, MARGINS, MAP}
 
 
+@words_alone
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=1, finished=False)
     line = json.loads((folder / "metrics.jsonl").read_text())
@@ -112,6 +121,7 @@ def test_real_runs_have_reports(run, settings):
 # --- the partition -------------------------------------------------------------------------------------------------
 
 
+@words_alone
 def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
     folder = run({"rounds": 1, "dataset": "spiral", "feature-dim": 2, "spiral-points": 50})
     roster = RunFolder(folder).roster()
@@ -142,6 +152,7 @@ def reporting(monkeypatch):
     monkeypatch.setattr(app_module, "leave_report", leave_report)
 
 
+@words_alone
 def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):
     folder = run({"rounds": 1, "strategy": "protonorm"})
     assert "1 of 1 rounds" in outline(folder).text
@@ -242,6 +253,7 @@ def of_client(folder, **values):
         (lambda f: change(f, "summary.json", headline={"accuracy": "a\nb"}), ""),
     ],
 )
+@words_alone
 def test_a_folder_of_other_types_is_one_sentence_and_nothing_is_written(tmp_path, spoil, kind):
     folder = fabricate(tmp_path / "run")
     spoil(folder)
@@ -256,6 +268,7 @@ def test_a_folder_of_other_types_is_one_sentence_and_nothing_is_written(tmp_path
     assert sorted(folder.rglob("*")) == before
 
 
+@words_alone
 def test_python_says_so_as_well(tmp_path):
     folder = fabricate(tmp_path / "run")
     of_client(folder, class_names=[])
@@ -265,6 +278,7 @@ def test_python_says_so_as_well(tmp_path):
     assert sorted(folder.rglob("*")) == before
 
 
+@words_alone
 def test_a_link_in_the_place_of_pictures_leads_to_no_files_of_its_readers(tmp_path):
     folder = fabricate(tmp_path / "run")
     mine = tmp_path / "mine"

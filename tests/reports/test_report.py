@@ -211,6 +211,7 @@ def test_no_cell_of_a_table_is_a_formula_and_words_stay_words():
     ]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path):
     models = json.loads((plain / "metrics.jsonl").read_text().splitlines()[-1])["confusion"]["models"]
     everyone = [each for own in models.values() for each in own]
@@ -238,6 +239,7 @@ def test_classes_have_their_accuracy_and_what_they_are_taken_for(plain, tmp_path
         assert ("class 0 4 75.0" in " ".join(outline(folder).text.split())) == (told is not None)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_prototypes_over_rounds_have_a_map_each_by_one_scale(plain, tmp_path):
     folder = shutil.copytree(plain, tmp_path / "run")
     names = [EVIL, *(f"class {label}" for label in range(1, 5))]
@@ -263,6 +265,7 @@ def test_prototypes_over_rounds_have_a_map_each_by_one_scale(plain, tmp_path):
     assert_own_scripts(found)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_was_run_is_told(plain, tmp_path):
     folder = shutil.copytree(plain, tmp_path / "run")
     assert "What was run" not in outline(folder).text
@@ -339,6 +342,7 @@ def test_two_models_of_one_file_stay_two(plain, tmp_path):
         assert {word in svg for word in ("nets.py:mlp<", "nets.py:cnn<")} == {True}, name
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_parts_of_a_loss_keep_their_names_in_the_file(plain, tmp_path):
     folder = shutil.copytree(plain, tmp_path / "run")
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

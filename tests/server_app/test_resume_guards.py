@@ -6,9 +6,9 @@ import pytest
 from flwr.app import MetricRecord
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.record.round import RunError
+from tests.tampered import tampered
 
 LIAR = 1
 
@@ -59,16 +59,11 @@ def test_lost_lines_are_said_and_the_rest_is_left_alone(run):
 def forging(record, **values):
     """A grid on which client LIAR's figures are other than they were."""
 
-    class Forging(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                records = reply.content
-                if "report" in records and records["report"]["partition"] == LIAR and record in records:
-                    records[record] = MetricRecord(dict(records[record]) | values)
-            return replies
+    def forge(records, partition, number):
+        if "report" in records and record in records:
+            records[record] = MetricRecord(dict(records[record]) | values)
 
-    return Forging
+    return tampered(forge, of=LIAR)
 
 
 @pytest.mark.parametrize(

@@ -36,9 +36,9 @@ CASES = {
     "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, ["global-prototypes"]),
     "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, ["", "classifier"]),
     "frame": ({"strategy": "gfpl", "models": "tiny_cnn4"}, ["etf"]),
-    "encoder": (ASKED["fedcgs"] | {"models": "tiny_cnn"}, ["", "classifier"]),
-    "radius": (ASKED["fed3r"] | {"models": "tiny_cnn", "encoder-radius": 5.0}, [""]),
-    "pool": (ASKED["protosphere"] | {"models": "tiny_cnn"}, ["", "encoder", "classifier"]),
+    "encoder": (ASKED["fedcgs"], ["", "classifier"]),
+    "radius": (ASKED["fed3r"] | {"encoder-radius": 5.0}, [""]),
+    "pool": (ASKED["protosphere"], ["", "encoder", "classifier"]),
     "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, [""]),
 }
 

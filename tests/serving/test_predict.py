@@ -7,27 +7,26 @@ import sys
 import numpy as np
 import pytest
 import torch
-from flwr.app import Context, RecordDict
 from PIL import Image
 
-from protosphere.client_app.client import Client
 from protosphere.client_app.features.encoder import loaded
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.serving.predict import open_trained, predict
-from protosphere.strategies import METHODS, load_method
 from protosphere.strategies.contract import EQUAL_WEIGHT
 from tests.data.draws import decoded
+from tests.serving.counted import assert_predicts_as_counted, rows_of
 from tests.strategies.needs import ASKED
 
 CLIENTS = 2
 EVERY_ROUND = {"gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
 RELEASED = {"strategy": "fedproto", "privacy": "release", "privacy-measure": True, "privacy-epsilon": 500.0}
 RELEASED |= {"encoder": "random", "inference": "encoder", "rounds": 2}
+# what the contract suite's runs of every method, which are of rows of numbers, do not have
 VARIANTS = [
-    *(ASKED[name] | (EVERY_ROUND if name == "gfpl" else {}) for name in METHODS),
+    {"strategy": "fedproto"},
     {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
     {"strategy": "gfpl", "gfpl.dual-classifier": False},
     {"strategy": "tinyproto-fp", "sparsity-dim": 6, "inference": "global-prototypes", "feature-activation": "relu"},
@@ -40,55 +39,10 @@ VARIANTS = [
 ]
 
 
-@pytest.fixture
-def alone(tmp_path, monkeypatch):
-    """alone(stores): the clients' folders moved away, and nothing left of PROTOSPHERE_HOME."""
-
-    def move(stores):
-        place = tmp_path / "elsewhere" / stores.name
-        shutil.move(stores, place)
-        monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "gone"))
-        return place
-
-    return move
-
-
-def rows_of(folder, partition):
-    """A client's own test and validation rows."""
-    node = {"partition-id": partition, "num-partitions": CLIENTS}
-    data = Client(Context(1, 2, node, RecordDict(), RunFolder(folder).settings())).data
-    return data.test, data.validation
-
-
-def counted(folder, partition):
-    """Rule -> (right on test, right on validation), as the run's last evaluation counted."""
-    last = RunFolder(folder).lines()[-1]
-    shares = last["clients"][str(partition)]["evaluation"]
-    rows = shares.pop("rows")
-    for baseline in ("majority-class", "encoder-local", "pool-local"):
-        shares.pop(baseline, None)
-    return {rule: [round(a * n) for a, n in zip(pair, rows, strict=True)] for rule, pair in shares.items()}
-
-
 @pytest.mark.parametrize("settings", VARIANTS, ids=lambda settings: "-".join(map(str, settings.values())))
-def test_the_folder_alone_gives_the_last_evaluations_predictions(trained_run, alone, settings):
-    folder, stores = trained_run(settings)
-    rows = [rows_of(folder, partition) for partition in range(CLIENTS)]
-    stores = alone(stores)
-    for partition in range(CLIENTS):
-        expected = counted(folder, partition)
-        trained = open_trained(stores / str(partition), "cpu")
-        assert (trained.run, trained.partition, trained.notices) == (folder.name, partition, ())
-        assert set(trained.rules()) == set(expected)
-        method = load_method(settings["strategy"])
-        assert trained.chosen() == settings.get("inference", method.inference)
-        found = {
-            rule: [
-                int((trained.scores(rule, part.inputs).argmax(dim=1) == part.labels).sum()) for part in rows[partition]
-            ]
-            for rule in trained.rules()
-        }
-        assert found == expected
+def test_the_folder_alone_gives_the_last_evaluations_predictions(trained_run, tmp_path, monkeypatch, settings):
+    folder, _ = trained_run(settings)
+    assert_predicts_as_counted(folder, CLIENTS, settings, tmp_path / "elsewhere", monkeypatch)
 
 
 OTHER = """

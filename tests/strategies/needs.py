@@ -10,4 +10,13 @@ NEEDS = {
     "fedcof": IN_A_SPACE,
     "fedpft": IN_A_SPACE,
 }
+# of a server's steps each is alike
+FEW = {
+    "fedgen": {"fedgen.server-steps": 5},
+    "fedpa": {"fedpa.server-steps": 5},
+    "fedgh": {"fedgh.server-epochs": 5},
+    "fedpft": {"fedpft.epochs": 10},
+    "fedtgp": {"fedtgp.server-epochs": 3},
+    "tinyproto-ft": {"fedtgp.server-epochs": 3},
+}
 ASKED = {name: {"strategy": name} | NEEDS.get(name, {}) for name in METHODS}

@@ -1,17 +1,18 @@
 """The bytes of a round's payload are the formulas' of each method, up and down, as int8 and, of some, as float32.
 
 Written out here once more: values of matrices and of class vectors have the number format's bytes, small tensors
-(biases, norms, statistics) always four. Each client holds every class.
+(biases, norms, statistics) always four. Each client holds every class; as int8 there is one alone, which ends no run of
+any method.
 """
 
 import pytest
 
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import METHODS
-from tests.strategies.needs import ASKED
+from tests.strategies.needs import ASKED, FEW
 from tests.strategies.watched import CLASSES, CLIENTS, start
 
-K, D, M = CLASSES, 10, CLIENTS
+K, D = CLASSES, 10
 WIDTHS = (2, 256, 128)  # of tiny_perceptron on the plane
 
 
@@ -62,16 +63,20 @@ FORMULAS = {
     "fraug": (MODEL + FEATURES, MODEL + FEATURES),
     "fedgh": (VECTORS, HEAD),
 }
-TASK = {"models": "tiny_perceptron", "feature-dim": D, "partition": "iid", "device": "cpu"}
-
-
-def lines_of(run, settings):
-    return RunFolder(run(TASK | settings)).lines()
+TASK = {"models": "tiny_perceptron", "feature-dim": D, "partition": "iid"}
 
 
 @pytest.fixture
-def run(home):
-    return start
+def sizes_of(home):
+    """sizes_of(settings, clients=1): the bytes of each round of a run in which nobody has a problem."""
+
+    def run(settings, clients=1):
+        lines = RunFolder(start(TASK | settings, clients=clients)).lines()
+        assert [line["problems"] for line in lines] == [{}] * len(lines)
+        assert [line["training"]["valid"] for line in lines[:-1]] == [clients] * (len(lines) - 1)
+        return [line["bytes"] for line in lines]
+
+    return run
 
 
 # as int8 the two kinds of values differ in size, so that the sum tells both; as float32 one of each kind of parts
@@ -81,23 +86,25 @@ IN_FULL = ("fedproto", "local", "fedavg", "fednh", "feddistill", "fedgen", "frau
 @pytest.mark.parametrize(
     ("name", "wire_dtype"), [*((name, "int8") for name in FORMULAS), *((name, "float32") for name in IN_FULL)]
 )
-def test_a_round_s_payload_is_the_formula_s(run, name, wire_dtype):
-    up, down = FORMULAS[name]
-    lines = lines_of(run, {"strategy": name, "rounds": 2, "wire-dtype": wire_dtype})
-    assert [line["bytes"]["payload_up"] for line in lines[:2]] == [M * up.bytes(wire_dtype)] * 2
-    assert lines[1]["bytes"]["payload_down"] == M * down.bytes(wire_dtype)
+def test_a_round_s_payload_is_the_formula_s(sizes_of, name, wire_dtype):
+    (up, down), clients = FORMULAS[name], 1 if wire_dtype == "int8" else CLIENTS
+    sizes = sizes_of({"strategy": name, "rounds": 2, "wire-dtype": wire_dtype} | FEW.get(name, {}), clients)
+    assert [size["payload_up"] for size in sizes[:2]] == [clients * up.bytes(wire_dtype)] * 2
+    # one alone has no outputs of others to learn from
+    down = NOTHING if name == "feddistill" and clients == 1 else down
+    assert sizes[1]["payload_down"] == clients * down.bytes(wire_dtype)
 
 
 @pytest.mark.parametrize("energies", [(1.0, 1.0), (0.5, 0.5)], ids=["all energy", "half"])
 @pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
-def test_of_low_rank_less_crosses_and_of_full_rank_the_whole(run, wire_dtype, energies):
+def test_of_low_rank_less_crosses_and_of_full_rank_the_whole(sizes_of, wire_dtype, energies):
     settings = {"strategy": "fedkd", "rounds": 3, "wire-dtype": wire_dtype}
     settings |= {"fedkd.start-energy": energies[0], "fedkd.end-energy": energies[1]}
-    sizes = [line["bytes"] for line in lines_of(run, settings)]
+    sizes = sizes_of(settings, CLIENTS)
     # whole weights always have four bytes a value
-    whole, change = M * MODEL.bytes("float32"), M * MODEL.bytes(wire_dtype)
+    whole, change = CLIENTS * MODEL.bytes("float32"), CLIENTS * MODEL.bytes(wire_dtype)
     assert (sizes[0]["payload_up"], sizes[1]["payload_down"]) == (whole, whole)
-    small = 4 * M * MODEL[1]
+    small = 4 * CLIENTS * MODEL[1]
     for way, number in (("up", 1), ("up", 2), ("down", 2)):
         crossed = sizes[number][f"payload_{way}"]
         if energies == (1.0, 1.0):
@@ -106,10 +113,9 @@ def test_of_low_rank_less_crosses_and_of_full_rank_the_whole(run, wire_dtype, en
             assert small < crossed < change / 2
 
 
-def test_of_mixtures_means_variances_and_weights_cross(run):
+def test_of_mixtures_means_variances_and_weights_cross(sizes_of):
     settings = {"strategy": "gfpl", "rounds": 2, "gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
-    lines = lines_of(run, settings | {"gfpl.components": 1})
-    assert lines[0]["bytes"]["payload_up"] == 4 * M * K * (2 * D + 1)
+    assert sizes_of(settings | {"gfpl.components": 1})[0]["payload_up"] == 4 * K * (2 * D + 1)
 
 
 @pytest.mark.parametrize(
@@ -124,20 +130,17 @@ def test_of_mixtures_means_variances_and_weights_cross(run):
         ("fed3r", NOTHING, 4 * (D * D + K * D), "int8"),
     ],
 )
-def test_statistics_go_up_once_and_a_classifier_comes_down(run, name, means, moment, wire_dtype):
-    sizes = [line["bytes"] for line in lines_of(run, ASKED[name] | {"rounds": 3, "wire-dtype": wire_dtype})]
-    assert [size["payload_up"] for size in sizes[:3]] == [M * (means.bytes(wire_dtype) + moment), 0, 0]
+def test_statistics_go_up_once_and_a_classifier_comes_down(sizes_of, name, means, moment, wire_dtype):
+    sizes = sizes_of(ASKED[name] | {"rounds": 3, "wire-dtype": wire_dtype})
+    assert [size["payload_up"] for size in sizes[:3]] == [means.bytes(wire_dtype) + moment, 0, 0]
     # weights, offsets, and which classes anybody has
-    assert [size["payload_down"] for size in sizes[1:3]] == [M * 4 * (K * D + 2 * K), 0]
+    assert [size["payload_down"] for size in sizes[1:3]] == [4 * (K * D + 2 * K), 0]
 
 
-def test_of_a_scatter_half_crosses_in_half_the_bits_and_all_of_it_once(run):
-    sizes = [
-        line["bytes"]
-        for line in lines_of(run, {"strategy": "protosphere", "rounds": 3, "partition": "iid", "spiral-points": 120})
-    ]
-    assert [size["payload_up"] for size in sizes[:3]] == [M * (VECTORS.bytes("float32") + 2 * D * (D + 1) // 2), 0, 0]
-    assert [size["payload_down"] for size in sizes[:3]] == [0, M * (4 * K + 2 * (K * D + D * (D + 1) // 2)), 0]
+def test_of_a_scatter_half_crosses_in_half_the_bits_and_all_of_it_once(sizes_of):
+    sizes = sizes_of({"strategy": "protosphere", "rounds": 3, "spiral-points": 120})
+    assert [size["payload_up"] for size in sizes[:3]] == [VECTORS.bytes("float32") + 2 * D * (D + 1) // 2, 0, 0]
+    assert [size["payload_down"] for size in sizes[:3]] == [0, 4 * K + 2 * (K * D + D * (D + 1) // 2), 0]
 
 
 def test_every_method_has_a_formula():

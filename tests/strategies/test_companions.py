@@ -8,7 +8,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.grid import LocalGrid
 from protosphere.models import build
 from protosphere.prototypes.weights import Weights
 from protosphere.reports.report import write_report
@@ -16,6 +15,7 @@ from protosphere.strategies.contract import Batch, ClientState
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import SMALL, halves_of, lines_of_layouts
+from tests.tampered import tampered
 
 K, D = 3, 4
 
@@ -82,22 +82,20 @@ def test_clients_companions_count_over_all_architectures_alike_or_by_samples(str
 
 @pytest.mark.parametrize("strategy", ["fml", "fedkd", "fedmrl"])
 def test_a_client_with_another_companion_is_refused_before_round_1(run, home, strategy):
-    class Other(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                identity = reply.content.get("identity", {})
-                if identity.get("partition") == 1:
-                    lines = list(identity["layouts"])
-                    identity["layouts"] = [line.replace(":10x8", ":10x9").replace(":10x5", ":10x6") for line in lines]
-            return replies
+    def change(records, partition, number):
+        if "identity" in records:
+            lines = list(records["identity"]["layouts"])
+            records["identity"]["layouts"] = [
+                line.replace(":10x8", ":10x9").replace(":10x5", ":10x6") for line in lines
+            ]
 
     settings = SMALL | {"strategy": strategy} | ({"fedmrl.shared-dim": 5} if strategy == "fedmrl" else {})
     with pytest.raises(SettingError, match=rf"`{strategy}\.companion`: client 1 has built another companion"):
-        run(settings, grid=Other, clients=3)
+        run(settings, grid=tampered(change, of=1), clients=3)
     assert not list((home / "results").rglob("metrics.jsonl"))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_its_name_and_size_stand_beside_every_figure(run):
     folder = run(SMALL | {"strategy": "fml", "fml.companion": "perceptron"}, clients=3)
     size = sum(p.numel() for p in build("perceptron", (1, 8, 8), 8, 10, 0).parameters())

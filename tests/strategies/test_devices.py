@@ -12,12 +12,13 @@ from protosphere.launch.grid import run_in_process
 from protosphere.launch.run_config import plan
 from protosphere.strategies import METHODS, load_method
 from tests.said import DeviceError, Said, Saying
-from tests.strategies.needs import NEEDS
+from tests.strategies.needs import FEW, NEEDS
 
 QUICK = 'dataset="spiral" spiral-points=12 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
 IMAGES = 'dataset="digits" feature-dim=10 max-samples=200 models="tiny_cnn,tiny_resnet" batch-size=8'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
 MORE = dict.fromkeys(NEEDS, 'encoder="random" disclose-class-counts=true')
+MORE |= {name: " ".join(f"{setting}={value}" for setting, value in few.items()) for name, few in FEW.items()}
 # of methods that compute in float64 beside the batches, each in its way
 ON_MPS = ("fedproto", "gfpl", "feddistill", "fedrod", "fednh")
 

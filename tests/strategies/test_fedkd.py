@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.launch.grid import LocalGrid
 from protosphere.models import build
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
@@ -19,6 +18,7 @@ from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state
+from tests.tampered import tampered
 
 K, D = 3, 4
 
@@ -182,20 +182,6 @@ def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the
 # --- whole runs -------------------------------------------------------------------------------------------------
 
 
-class Losing(LocalGrid):
-    """Of client 1 the uploads of rounds 2 and 5 are lost, of round 4 all clients'; of round 1 none counts or all do."""
-
-    lost: tuple[tuple[int, int], ...] = ()
-
-    def pull_messages(self, message_ids):
-        replies = super().pull_messages(message_ids)
-        for reply in replies:
-            said = reply.content.get("report", {})
-            if (said.get("round"), said.get("partition")) in self.lost and "payload" in reply.content:
-                del reply.content["payload"]
-        return replies
-
-
 @pytest.mark.parametrize(
     ("wire_dtype", "first"), [("float32", ()), ("int8", (0, 1, 2, 3))], ids=["all of round 1", "none of round 1"]
 )
@@ -217,8 +203,14 @@ def test_after_every_loss_the_clients_hold_the_server_s_model_to_the_bit(run, mo
 
     monkeypatch.setattr(FedKDObjective, "phases", holding)
     monkeypatch.setattr(FedKD, "address", addressing)
+    # of client 1 the uploads of rounds 2 and 5, of round 4 all clients', of round 1 none counts or all do
     lost = ((2, 1), (5, 1), *((4, p) for p in range(4)), *((1, p) for p in first))
-    grid = type("Grid", (Losing,), {"lost": lost})
+
+    def lose(records, partition, number):
+        if (number, partition) in lost:
+            records.pop("payload", None)
+
+    grid = tampered(lose)
     settings = {"strategy": "fedkd", "rounds": 7, "fraction-train": 0.75, "wire-dtype": wire_dtype, "max-samples": 200}
     # with running statistics
     folder = run(settings | {"models": "tiny_perceptron", "fedkd.companion": "resnet8", "feature-dim": 8}, grid=grid)

@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import tinyproto
 from protosphere.strategies.contract import EVERYONE, ClientState
@@ -14,6 +13,7 @@ from protosphere.wire.codec import Limits, as_sent, decode_payload, encode_paylo
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload, payloads
 from tests.strategies.sets import same_state
+from tests.tampered import tampered
 
 K, D = 5, 9
 BOTH = ("tinyproto-fp", "tinyproto-ft")
@@ -308,13 +308,10 @@ def test_a_client_tells_the_norm_of_what_it_uploads_and_no_other(run):
     """With the mean norm of p beside n p and n, the server could solve for the class counts."""
     heard = []
 
-    class Ear(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            heard.extend(reply.content for reply in replies if "payload" in reply.content)
-            return replies
+    def hear(records, *_):
+        heard.extend([records] if "payload" in records else [])
 
-    run({"strategy": "tinyproto-fp", "rounds": 1}, grid=Ear)
+    run({"strategy": "tinyproto-fp", "rounds": 1}, grid=tampered(hear))
     assert len(heard) == 4
     for records in heard:
         norms = np.linalg.norm(records["payload"]["vectors"].numpy().astype(np.float64), axis=1)

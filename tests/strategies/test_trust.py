@@ -49,6 +49,7 @@ def rename(folder, name="settings.json", **changes):
     (folder / name).write_text(json.dumps(settings | changes))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_report_is_made_without_a_received_folders_method_and_says_so(evil, home):
     folder, mark = evil
     result = CliRunner().invoke(app, ["report", str(folder)])
@@ -61,6 +62,7 @@ def test_a_report_is_made_without_a_received_folders_method_and_says_so(evil, ho
     assert "has not run itself" not in outline(folder).text
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_api_reads_results_without_it_as_well(evil):
     folder, mark = evil
     found = protosphere.load(folder)
@@ -73,6 +75,7 @@ def test_the_api_reads_results_without_it_as_well(evil):
 
 
 @pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.usefixtures("undrawn")
 def test_a_cut_or_private_run_has_its_report_without_the_method_too(evil, finished):
     folder, mark = evil
     (folder / "summary.json").unlink(missing_ok=True)

@@ -11,7 +11,6 @@ from scipy.stats import trim_mean
 from torch import nn
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.grid import LocalGrid
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import STATISTICS, flat, unflat
 from protosphere.record import round as waiting
@@ -25,6 +24,7 @@ from protosphere.wire.payloads import Identity, to_tensors
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import layout_lines, read_layouts
 from tests.strategies.kin import halves_of, lines_of_layouts
+from tests.tampered import tampered
 
 K, D = 3, 4
 CODEC = Codec(K, D)
@@ -314,42 +314,21 @@ def test_layouts_that_make_no_sense_are_refused(lines, words):
 # --- whole runs ---------------------------------------------------------------------------------------------------
 
 
-def tampering(change):
-    """A grid on which the records that client 2 sends pass through `change`."""
-
-    class Tampering(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                said = reply.content.get("identity", reply.content.get("report", {}))
-                if said.get("partition") == 2:
-                    change(reply.content)
-            return replies
-
-    return Tampering
-
-
 def test_one_client_s_weights_a_hundred_times_as_long_are_dropped_by_name(run):
-    def louder(records):
+    def louder(records, partition, number):
         if "payload" in records:
             for name, array in list(records["payload"].items()):
                 records["payload"][name] = Array(100 * array.numpy())
 
-    folder = run({"strategy": "fedavg", "models": "tiny_perceptron"}, grid=tampering(louder), clients=5)
+    folder = run({"strategy": "fedavg", "models": "tiny_perceptron"}, grid=tampered(louder, of=2), clients=5)
     problems = [line["problems"] for line in RunFolder(folder).lines()[:2]]
     assert all(set(each) == {"2"} for each in problems)
     assert all("its tensor `" in each["2"] and "`max-norm-ratio` is 20" in each["2"] for each in problems)
 
 
-class NothingValid(LocalGrid):
-    """No upload of round 1 can be used."""
-
-    def pull_messages(self, message_ids):
-        replies = super().pull_messages(message_ids)
-        for reply in replies:
-            if reply.content.get("report", {}).get("round") == 1 and "payload" in reply.content:
-                del reply.content["payload"]
-        return replies
+def no_upload_of_round_1(records, partition, number):
+    if number == 1:
+        records.pop("payload", None)
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "ditto", "fedgh"])
@@ -363,7 +342,9 @@ def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkey
         return whole(self, state, round_number)
 
     monkeypatch.setattr(objective, "phases", phases)
-    run({"strategy": strategy, "models": "tiny_perceptron", "rounds": 3}, grid=NothingValid, clients=1)
+    run(
+        {"strategy": strategy, "models": "tiny_perceptron", "rounds": 3}, grid=tampered(no_upload_of_round_1), clients=1
+    )
     first, again, after = started[1], started[2], started[3]
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert not all(torch.equal(first[name], after[name]) for name in first)
@@ -373,11 +354,11 @@ def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkey
     "lines", [lambda own: [*own, "zzz/x:3"], lambda own: [line for line in own if line.startswith("head")]]
 )
 def test_a_client_that_claims_other_parts_is_left_out_before_round_1(run, lines):
-    def claim(records):
+    def claim(records, partition, number):
         if "identity" in records:
             records["identity"]["layouts"] = lines(list(records["identity"]["layouts"]))
 
-    folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 2}, grid=tampering(claim))
+    folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 2}, grid=tampered(claim, of=2))
     (said,) = [line for line in run.said if "is left out" in line]
     assert re.search(r"client 2 \(node \d+\) is left out: it would share weights of ", said)
     assert [client["partition"] for client in RunFolder(folder).roster()] == [0, 1, 3]

@@ -1,6 +1,7 @@
 """A tiny run with an ear on the wire and on both halves behind it: what the contract's properties are read from."""
 
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -55,6 +56,22 @@ def copy_run(folder, name):
         shutil.rmtree(copy / part, ignore_errors=True)
         shutil.copytree(home / part, copy / part)
     return copy / "results" / folder.name
+
+
+@contextmanager
+def cut_in(number):
+    """Inside, a run has beside it, as "cut", what is on the disk when the clients of this round have trained: as where
+    the server is killed then."""
+    inner = PrototypeStrategy._aggregate
+
+    def aggregate(self, server_round, replies):
+        if server_round == number:
+            copy_run(self.folder.path, "cut")
+        return inner(self, server_round, replies)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrototypeStrategy, "_aggregate", aggregate)
+        yield
 
 
 def put_back(folder, name):

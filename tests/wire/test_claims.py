@@ -8,7 +8,6 @@ import pytest
 import torch
 from flwr.app import Array
 
-from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
@@ -16,7 +15,8 @@ from protosphere.record.folder import RunFolder
 from protosphere.wire.claims import Believed, most_believed, over_claimed
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload
-from tests.strategies.needs import NEEDS
+from tests.strategies.needs import FEW, NEEDS
+from tests.tampered import tampered
 
 CLAIM = 2**31 - 1
 LIAR = 1
@@ -99,28 +99,16 @@ def test_who_withholds_its_samples_is_left_as_it_is():
 def claiming(claim):
     """A grid on which a client says that it has so many training samples."""
 
-    class Claiming(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for reply in replies:
-                if not reply.has_content():
-                    continue
-                if "identity" in reply.content and reply.content["identity"]["partition"] == LIAR:
-                    self._forge(reply.content["identity"])
-                if "training" in reply.content and reply.content["report"]["partition"] == LIAR:
-                    steps = reply.content["training"]["counts"][1]
-                    reply.content["training"]["counts"] = [claim, steps]
-                    self._forge_counts(reply)
-            return replies
-
-        def _forge(self, record):
+    def claims(records, partition, number):
+        if "identity" in records:
+            record = records["identity"]
             counts = list(record["class_counts"])
             record["rows"] = [claim, *record["rows"][1:]]
             if counts:
                 record["class_counts"] = [claim - len(counts) + 1] + [1] * (len(counts) - 1)
-
-        def _forge_counts(self, reply):
-            payload = reply.content.get("payload") or {}
+        if "training" in records:
+            records["training"]["counts"] = [claim, records["training"]["counts"][1]]
+            payload = records.get("payload") or {}
             for name in [name for name in payload if name.rpartition(".")[2] == "counts"]:
                 counts = payload[name].numpy()
                 # in the shares that the means and moments beside them have
@@ -128,14 +116,14 @@ def claiming(claim):
                 forged[0] += claim - forged.sum()
                 payload[name] = Array(forged)
 
-    return Claiming
+    return tampered(claims, of=LIAR)
 
 
 BY_SAMPLES = {
     "fedavg": {"models": "tiny_perceptron"},
     "protosphere": {},
-    **{name: {"encoder": "handcrafted"} for name in NEEDS},
-    "fedgen": {"fedgen.weighting": "samples"},
+    **{name: {"encoder": "handcrafted"} | FEW.get(name, {}) for name in NEEDS},
+    "fedgen": {"fedgen.weighting": "samples"} | FEW["fedgen"],
     "fedproto": {"fedproto.aggregation": "weighted"},
     "fedfa": {"models": "tiny_perceptron"},
     "fednh": {"models": "tiny_perceptron", "fednh.weighting": "samples"},
@@ -148,11 +136,11 @@ def test_no_claim_is_worth_more_than_the_ratio_lets_it_be(run, strategy):
     named."""
     settings = {"strategy": strategy, "rounds": 2, "partition": "iid", "disclose-class-counts": True}
     settings |= BY_SAMPLES[strategy] | {"max-weight-ratio": 4.0}
-    claims = {client["partition"]: client["rows"][0] for client in RunFolder(run(settings, clients=4)).roster()}
-    most = 4 * statistics.median((claims | {LIAR: CLAIM}).values())
     by_claim = {}
     for claim in (CLAIM, 10**8):
         folder = run(settings, clients=4, grid=claiming(claim))
+        claims = {client["partition"]: client["rows"][0] for client in RunFolder(folder).roster()}
+        most = 4 * statistics.median((claims | {LIAR: CLAIM}).values())
         assert any(f"client {LIAR} says that it has {claim:,} training samples" in line for line in run.said)
         assert any(f"weighs as {most:,.0f} in every mean" in line for line in run.said)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

@@ -1,5 +1,6 @@
 """The rules without an exchange in a public encoder's space, `encoder-local` and `pool-local`, of every method."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -35,28 +36,31 @@ def lines(settings):
     return RunFolder(folder).lines(), folder
 
 
-def evaluations(settings):
+def evaluations(of_run):
     """Of each round: client -> its shares, test and validation."""
-    return [
-        {client: figures["evaluation"] for client, figures in line["clients"].items()} for line in lines(settings)[0]
-    ]
+    return [{client: figures["evaluation"] for client, figures in line["clients"].items()} for line in of_run]
+
+
+@functools.cache
+def once(strategy, encoder="random"):
+    """The lines of a run that several tests look at."""
+    return lines({"strategy": strategy, "encoder": encoder})[0]
 
 
 @pytest.mark.parametrize("strategy", ["fedproto", "local", "fedavg", "gfpl", "protosphere"])
 def test_where_an_encoder_is_named_or_the_method_has_one_every_method_reports_both(strategy):
-    settings = {"strategy": strategy} | ({} if strategy == "protosphere" else {"encoder": "random"})
-    for figures in evaluations(settings)[1:]:
+    for figures in evaluations(once(strategy, "" if strategy == "protosphere" else "random"))[1:]:
         assert all(shares.keys() >= LOCAL for shares in figures.values())
 
 
 def test_without_an_encoder_there_is_neither():
     assert not any(
-        LOCAL & shares.keys() for figures in evaluations({"strategy": "fedproto"}) for shares in figures.values()
+        LOCAL & shares.keys() for figures in evaluations(once("fedproto", "")) for shares in figures.values()
     )
 
 
 def test_they_are_the_same_whatever_is_exchanged_and_constant_but_for_the_private_model():
-    of_fedproto, of_local = (evaluations({"strategy": name, "encoder": "random"}) for name in ("fedproto", "local"))
+    of_fedproto, of_local = (evaluations(once(name)) for name in ("fedproto", "local"))
     for client in map(str, range(CLIENTS)):
         shares = [figures[client]["encoder-local"] for figures in of_fedproto]
         assert shares == [shares[0]] * len(shares)
@@ -64,8 +68,7 @@ def test_they_are_the_same_whatever_is_exchanged_and_constant_but_for_the_privat
 
 
 def test_an_encoder_changes_nothing_else_of_a_run():
-    plain, encoded = lines({"strategy": "fedproto"})[0], lines({"strategy": "fedproto", "encoder": "random"})[0]
-    for before, after in zip(plain, encoded, strict=True):
+    for before, after in zip(once("fedproto", ""), once("fedproto"), strict=True):
         for name in ("payload_up", "payload_down"):
             assert before["bytes"][name] == after["bytes"][name]
         for client, figures in before["clients"].items():
@@ -179,10 +182,10 @@ def test_a_large_encoder_reads_each_sample_once_for_all_runs(tmp_path, monkeypat
         "max-samples": 90,
         "rounds": 1,
     }
-    first = evaluations(settings)
+    first = evaluations(lines(settings)[0])
     features_of_runs = list((tmp_path / "home" / "cache" / "features").iterdir())
     # training, validation and test samples of each client
     assert len(features_of_runs) == 3 * CLIENTS
     monkeypatch.setattr(Encoder, "together", lambda *_, **__: pytest.fail("it was asked again"))
     encoder_module._directions.clear()
-    assert evaluations(settings) == first
+    assert evaluations(lines(settings)[0]) == first

@@ -11,13 +11,12 @@ from protosphere.record.folder import RunFolder
 from protosphere.reports.report import write_report
 from protosphere.server_app.features.membership import Change, read_changes
 from protosphere.server_app.roster import RosterError
-from protosphere.server_app.rounds import PrototypeStrategy
-from protosphere.strategies import METHODS
-from tests.strategies.needs import ASKED, NEEDS
-from tests.strategies.watched import SMALL, copy_run, put_back
+from tests.strategies.needs import ASKED, FEW, NEEDS
+from tests.strategies.watched import SMALL
 
 # The lowest partition comes late, so that who names a group after it would rename it.
 CHANGES = ["3,0,joins", "3,2,leaves", "5,2,joins"]
+SOON = ["2,0,joins", "2,2,leaves", "3,2,joins"]
 
 
 @pytest.fixture
@@ -32,66 +31,48 @@ def changes(tmp_path):
     return write
 
 
-# the same, sooner
-SOON = ["2,0,joins", "2,2,leaves", "3,2,joins"]
-SOON_THERE = {1: {"1", "2", "3"}, 2: {"0", "1", "3"}, 3: {"0", "1", "2", "3"}}
-# of a server's steps each is alike
-FEW = {"fedgen": {"fedgen.server-steps": 5}, "fedpa": {"fedpa.server-steps": 5}}
-FEW |= {method: {"fedtgp.server-epochs": 3} for method in ("fedtgp", "tinyproto-ft")}
-
-
 def of(method, changes):
-    return SMALL | ASKED[method] | {"rounds": 5, "learning-rate": 0.001, "membership": changes()}
+    return SMALL | ASKED[method] | FEW.get(method, {}) | {"rounds": 5, "learning-rate": 0.001, "membership": changes()}
 
 
-def trained(line):
-    return {partition for partition, client in line["clients"].items() if "training" in client}
+_whole: dict = {}
+
+
+@pytest.fixture
+def whole(run, changes):
+    """whole(method): the folder of a run with these changes, once for all tests, and what was said of it."""
+
+    def once(method):
+        if method not in _whole:
+            _whole[method] = run(of(method, changes)), list(run.said)
+        return _whole[method]
+
+    return once
 
 
 # --- in a simulation, by a file ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_every_method_goes_on_with_who_is_there_and_resumes_to_the_bit(run, metrics, monkeypatch, changes, method):
-    settings = of(method, lambda: changes(SOON)) | FEW.get(method, {}) | {"rounds": 3}
-    inner = PrototypeStrategy._aggregate
-
-    def aggregate(self, number, replies):
-        if number == 3:
-            copy_run(self.folder.path, "cut")
-        return inner(self, number, replies)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(PrototypeStrategy, "_aggregate", aggregate)
-        folder = run(settings)
-    lines = metrics(folder)
-    assert {line["round"]: trained(line) for line in lines[:-1]} == SOON_THERE
-    assert not any(line["problems"] for line in lines), [line["problems"] for line in lines]
-    put_back(folder, "cut")
-    assert len(metrics(folder)) == 2
-    assert metrics(run(settings | {"resume": str(folder)})) == lines
-
-
 @pytest.mark.parametrize("spoil", [Path.unlink, lambda path: path.write_text("round,client,change\n4,1,leaves\n")])
-def test_a_resumed_run_has_the_changes_that_it_was_started_with(run, metrics, cut, changes, spoil):
+def test_a_resumed_run_has_the_changes_that_it_was_started_with(run, metrics, cut, changes, whole, spoil):
     settings = of("fedproto", changes)
-    whole = metrics(run(settings))
+    lines = metrics(whole("fedproto")[0])
     cut(settings, "_aggregate", lambda strategy, number, replies: number == 4)
     spoil(Path(settings["membership"]))
-    assert metrics(run(settings | {"resume": "latest"})) == whole
+    assert metrics(run(settings | {"resume": "latest"})) == lines
 
 
-def test_of_a_run_that_kept_none_the_file_is_read(run, metrics, cut, changes):
+def test_of_a_run_that_kept_none_the_file_is_read(run, metrics, cut, changes, whole, home):
     settings = of("fedproto", changes)
-    whole = run(settings)
+    lines = metrics(whole("fedproto")[0])
     cut(settings, "_aggregate", lambda strategy, number, replies: number == 4)
-    (kept,) = {*whole.parent.glob("*/membership.json")} - {whole / "membership.json"}
-    kept.unlink()
-    assert metrics(run(settings | {"resume": "latest"})) == metrics(whole)
+    newest = max(home.glob("results/*/membership.json"), key=lambda path: path.stat().st_mtime_ns)
+    newest.unlink()
+    assert metrics(run(settings | {"resume": "latest"})) == lines
 
 
-def test_the_roster_has_who_came_and_went_and_the_terminal_names_them(run, changes):
-    folder = run(of("fedproto", changes))
+def test_the_roster_has_who_came_and_went_and_the_terminal_names_them(whole):
+    folder, lines = whole("fedproto")
     entries = {entry["partition"]: entry for entry in RunFolder(folder).roster()}
     assert [(p, entry.get("joined"), entry.get("left")) for p, entry in sorted(entries.items())] == [
         (0, 3, None),
@@ -99,20 +80,20 @@ def test_the_roster_has_who_came_and_went_and_the_terminal_names_them(run, chang
         (2, None, None),  # it is back
         (3, None, None),
     ]
-    said = "\n".join(run.said)
+    said = "\n".join(lines)
     for sentence in ("client 0 (tiny_perceptron) joins in round 3", "client 2 leaves in round 3; 3 are left"):
         assert sentence in said
     assert "client 2 (tiny_perceptron) is back in round 5" in said
 
 
-def test_a_newcomers_untrained_model_counts_in_no_round_before_it_came(run, metrics, changes):
-    lines = {line["round"]: line for line in metrics(run(of("fedproto", changes)))}
+def test_a_newcomers_untrained_model_counts_in_no_round_before_it_came(whole, metrics):
+    lines = {line["round"]: line for line in metrics(whole("fedproto")[0])}
     evaluated = {p for p, client in lines[3]["clients"].items() if "evaluation" in client}
     assert (lines[3]["evaluation"]["of_round"], evaluated) == (2, {"1", "3"})
 
 
-def test_of_a_method_that_sends_once_a_newcomer_is_heard_when_it_comes(run, metrics, changes):
-    lines = {line["round"]: line for line in metrics(run(of("protosphere", changes)))}
+def test_of_a_method_that_sends_once_a_newcomer_is_heard_when_it_comes(run, metrics, whole):
+    lines = {line["round"]: line for line in metrics(whole("protosphere")[0])}
     heard = {number: line["server"].get("heard") for number, line in lines.items() if "server" in line}
     assert (heard[1], heard[3]) == (3, 4)
     # the others send no second time
@@ -120,7 +101,7 @@ def test_of_a_method_that_sends_once_a_newcomer_is_heard_when_it_comes(run, metr
     assert 0 < sent[3] < sent[1] / 2
     assert sent[2] == sent[4] == 0
     # and what is made of all is what is made where all are there from the start
-    late = RunFolder(run(of("protosphere", changes))).load_checkpoint()[0]
+    late = RunFolder(whole("protosphere")[0]).load_checkpoint()[0]
     always = RunFolder(run(SMALL | ASKED["protosphere"] | {"rounds": 5, "learning-rate": 0.001})).load_checkpoint()[0]
     assert late["state/sums"].shape == always["state/sums"].shape
     assert float((late["state/sums"] - always["state/sums"]).abs().max()) < 1e-9
@@ -129,7 +110,8 @@ def test_of_a_method_that_sends_once_a_newcomer_is_heard_when_it_comes(run, metr
 @pytest.mark.parametrize("method", NEEDS)
 def test_a_newcomer_is_added_to_the_sums_of_the_others(run, changes, method):
     # how much of a scatter counts is judged beside who has been heard by then
-    settings = of(method, changes) | ({"fedcgs.outliers": "keep"} if method == "fedcgs" else {})
+    settings = of(method, lambda: changes(SOON)) | {"rounds": 3}
+    settings |= {"fedcgs.outliers": "keep"} if method == "fedcgs" else {}
     late = RunFolder(run(settings)).load_checkpoint()[0]
     always = RunFolder(run({name: value for name, value in settings.items() if name != "membership"}))
     tensors = always.load_checkpoint()[0]
@@ -384,6 +366,7 @@ def _stop_after(number):
     return on_round
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_report_says_who_took_part_when(run, changes):
     page = write_report(run(of("fedproto", lambda: changes(["3,0,joins", "4,2,leaves"])))).read_text()
     assert "takes part" in page

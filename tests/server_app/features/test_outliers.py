@@ -19,6 +19,7 @@ from protosphere.strategies import METHODS, read_settings
 from protosphere.wire.payloads import Report
 from tests.payloads import lone, payload
 from tests.strategies.needs import ASKED
+from tests.tampered import tampered
 
 LIAR = 1
 
@@ -174,19 +175,13 @@ def test_targets_of_a_method_s_own_length_are_no_rise(federation, say):
 def test_who_points_away_three_rounds_in_a_row_is_named(run):
     """Real features, so that honest clients agree; the liar flips signs in all rounds, another client in two."""
 
-    class Flipping(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for each in replies:
-                report = each.content.config_records.get("report", {})
-                who = report.get("partition"), report.get("round")
-                if "payload" in each.content and (who[0] == LIAR or who in ((3, 2), (3, 3))):
-                    vectors = each.content["payload"]["vectors"]
-                    each.content["payload"]["vectors"] = type(vectors)(-vectors.numpy())
-            return replies
+    def flip(records, partition, number):
+        if "payload" in records and (partition == LIAR or (partition, number) in ((3, 2), (3, 3))):
+            vectors = records["payload"]["vectors"]
+            records["payload"]["vectors"] = type(vectors)(-vectors.numpy())
 
     settings = {"strategy": "fedproto", "partition": "iid", "rounds": 6}
-    run(settings, clients=5, grid=Flipping)
+    run(settings, clients=5, grid=tampered(flip))
     away = [line for line in run.said if "pointed away" in line]
     assert [line.split(":")[1].strip() for line in away] == ["round 3", "round 6"]
     assert all(f"of client {LIAR} have pointed away" in line for line in away)

@@ -6,7 +6,6 @@ import torch
 from flwr.app import Array
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.weights import Weights
 from protosphere.record import round as waiting
 from protosphere.record.round import Reply, Scratch
@@ -14,6 +13,7 @@ from protosphere.server_app.features import weight_changes as changes_module
 from protosphere.server_app.features.weight_changes import Changes
 from protosphere.strategies.contract import Exchange, Spec
 from protosphere.strategies.weights import both_ways
+from tests.tampered import tampered
 
 CLIENTS = 6
 LIAR = 4
@@ -209,17 +209,12 @@ def test_uploads_wait_in_no_folder_that_a_link_leads_to(tmp_path):
 def spoiling(factor):
     """A grid on which one client's weights are multiplied on their way."""
 
-    class Spoiling(LocalGrid):
-        def pull_messages(self, message_ids):
-            replies = super().pull_messages(message_ids)
-            for each in replies:
-                if each.content.config_records.get("report", {}).get("partition") == LIAR and "payload" in each.content:
-                    payload = each.content["payload"]
-                    for name in [name for name in payload if name.rpartition(".")[2] in ("values", "small")]:
-                        payload[name] = Array(factor * payload[name].numpy())
-            return replies
+    def spoil(records, partition, number):
+        payload = records.get("payload", {})
+        for name in [name for name in payload if name.rpartition(".")[2] in ("values", "small")]:
+            payload[name] = Array(factor * payload[name].numpy())
 
-    return Spoiling
+    return tampered(spoil, of=LIAR)
 
 
 @pytest.mark.parametrize("factor", [19.5, -1.0])

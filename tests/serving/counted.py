@@ -1,0 +1,48 @@
+"""What a client's folder predicts against what the run's last evaluation counted."""
+
+import shutil
+
+from flwr.app import Context, RecordDict
+
+from protosphere.client_app.client import Client
+from protosphere.record.folder import RunFolder
+from protosphere.serving.predict import open_trained
+from protosphere.strategies import load_method
+
+
+def rows_of(folder, partition, clients=2):
+    """A client's own test and validation rows."""
+    node = {"partition-id": partition, "num-partitions": clients}
+    data = Client(Context(1, 2, node, RecordDict(), RunFolder(folder).settings())).data
+    return data.test, data.validation
+
+
+def _counted(folder, partition):
+    """Rule -> (right on test, right on validation), as the run's last evaluation counted."""
+    last = RunFolder(folder).lines()[-1]
+    shares = last["clients"][str(partition)]["evaluation"]
+    rows = shares.pop("rows")
+    for baseline in ("majority-class", "encoder-local", "pool-local"):
+        shares.pop(baseline, None)
+    return {rule: [round(a * n) for a, n in zip(pair, rows, strict=True)] for rule, pair in shares.items()}
+
+
+def assert_predicts_as_counted(folder, clients, settings, elsewhere, monkeypatch):
+    """By every rule; from a copy of the clients' folders, and with nothing of PROTOSPHERE_HOME."""
+    rows = [rows_of(folder, partition, clients) for partition in range(clients)]
+    shutil.copytree(folder.parents[1] / "clients" / folder.name, elsewhere / folder.name)
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(elsewhere / "gone"))
+    method = load_method(settings["strategy"])
+    for partition in range(clients):
+        expected = _counted(folder, partition)
+        trained = open_trained(elsewhere / folder.name / str(partition), "cpu")
+        assert (trained.run, trained.partition, trained.notices) == (folder.name, partition, ())
+        assert set(trained.rules()) == set(expected)
+        assert trained.chosen() == settings.get("inference", method.inference)
+        found = {
+            rule: [
+                int((trained.scores(rule, part.inputs).argmax(dim=1) == part.labels).sum()) for part in rows[partition]
+            ]
+            for rule in trained.rules()
+        }
+        assert found == expected
