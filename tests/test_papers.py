@@ -26,8 +26,9 @@ def counted_runs():
     found = {}
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if len(cells) == 4 and (number := re.match(r"(\d+)[: ]", cells[2])):
-            (command,) = re.findall(r"`protosphere (compare[^`]+)`", cells[1])
+        commands = re.findall(r"`protosphere (compare[^`]+)`", cells[1]) if len(cells) == 4 else []
+        if commands and (number := re.match(r"(\d+)[: ]", cells[2])):
+            (command,) = commands
             found[command] = int(number[1])
     return found
 
