@@ -21,13 +21,12 @@ from protosphere.server_app import app as app_module
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import ANGLES, CONFUSION, EVERY, MAP, MARGINS, SEPARATION, outline, pictures
 
-# what is lacking shows in words and in which pictures there are; real runs are drawn
-words_alone = pytest.mark.usefixtures("undrawn")
+# what is lacking shows in words and in which pictures there are; test_report.py draws
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 # --- runs that lack something ---------------------------------------------------------------------------------------
 
 
-@words_alone
 def test_a_run_that_was_cut_says_so(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=2, finished=False)
     write_report(folder)
@@ -35,7 +34,6 @@ def test_a_run_that_was_cut_says_so(tmp_path):
     assert pictures(folder) == EVERY
 
 
-@words_alone
 def test_a_setting_that_has_gone_is_left_out_whatever_it_was(tmp_path):
     folder = fabricate(tmp_path / "run", settings={name: default for name, (default, _) in GONE.items()})
     change(folder, "settings.json", **{"server-threads": 4})
@@ -43,7 +41,6 @@ def test_a_setting_that_has_gone_is_left_out_whatever_it_was(tmp_path):
     assert not any(name in outline(folder).text for name in GONE)
 
 
-@words_alone
 def test_a_run_by_a_value_that_has_gone_can_still_be_read(tmp_path):
     (name, value), *_ = GONE_VALUES
     folder = fabricate(
@@ -54,7 +51,6 @@ def test_a_run_by_a_value_that_has_gone_can_still_be_read(tmp_path):
     assert value not in outline(folder).text
 
 
-@words_alone
 def test_the_title_names_data_without_the_way_to_them(tmp_path):
     folder = fabricate(tmp_path / "run", settings={"dataset": "/home/me/wards.csv"})
     write_report(folder)
@@ -69,7 +65,6 @@ def test_the_title_names_data_without_the_way_to_them(tmp_path):
         ("pfpl", ["no round has any", "no round's uploads were kept"]),
     ],
 )
-@words_alone
 def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     folder = fabricate(tmp_path / "run", settings={"strategy": strategy, "inference": "classifier"})
     (folder / "prototypes.safetensors").unlink()
@@ -83,7 +78,6 @@ def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, ANGLES, MARGINS, MAP}
 
 
-@words_alone
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=1, finished=False)
     line = json.loads((folder / "metrics.jsonl").read_text())
@@ -93,35 +87,9 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     assert "no evaluation by the rule local-prototypes came in" in outline(folder).text
 
 
-LACKING = {"protonorm": set(), "protosphere": {SEPARATION}}
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2},
-        {"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 1, "fraction-train": 0.5},
-        {"strategy": "protosphere"},
-        {"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "int8"},
-    ],
-    ids=lambda settings: settings.get("dataset", settings["strategy"]),
-)
-def test_real_runs_have_reports(run, settings):
-    folder = run(settings)
-    write_report(folder)
-    found = pictures(folder)
-    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {SEPARATION, ANGLES, MARGINS})
-    assert "confusion-all-clients" in found
-    held = json.loads((folder / "partition.json").read_text())
-    rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
-    assert [sum(counts) for counts in held["counts"]] == rows
-    assert "Samples of each class that a client holds" in outline(folder).text
-
-
 # --- the partition -------------------------------------------------------------------------------------------------
 
 
-@words_alone
 def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
     folder = run({"rounds": 1, "dataset": "spiral", "feature-dim": 2, "spiral-points": 50})
     roster = RunFolder(folder).roster()
@@ -152,7 +120,6 @@ def reporting(monkeypatch):
     monkeypatch.setattr(app_module, "leave_report", leave_report)
 
 
-@words_alone
 def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):
     folder = run({"rounds": 1, "strategy": "protonorm"})
     assert "1 of 1 rounds" in outline(folder).text
@@ -253,7 +220,6 @@ def of_client(folder, **values):
         (lambda f: change(f, "summary.json", headline={"accuracy": "a\nb"}), ""),
     ],
 )
-@words_alone
 def test_a_folder_of_other_types_is_one_sentence_and_nothing_is_written(tmp_path, spoil, kind):
     folder = fabricate(tmp_path / "run")
     spoil(folder)
@@ -268,7 +234,6 @@ def test_a_folder_of_other_types_is_one_sentence_and_nothing_is_written(tmp_path
     assert sorted(folder.rglob("*")) == before
 
 
-@words_alone
 def test_python_says_so_as_well(tmp_path):
     folder = fabricate(tmp_path / "run")
     of_client(folder, class_names=[])
@@ -278,7 +243,6 @@ def test_python_says_so_as_well(tmp_path):
     assert sorted(folder.rglob("*")) == before
 
 
-@words_alone
 def test_a_link_in_the_place_of_pictures_leads_to_no_files_of_its_readers(tmp_path):
     folder = fabricate(tmp_path / "run")
     mine = tmp_path / "mine"

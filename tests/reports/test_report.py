@@ -21,7 +21,18 @@ from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import term
 from protosphere.reports.report import write_report
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import ANGLES, CONFUSION, EVERY, EVIL, MAP, MARGINS, assert_own_scripts, outline, pictures
+from tests.reports.pages import (
+    ANGLES,
+    CONFUSION,
+    EVERY,
+    EVIL,
+    MAP,
+    MARGINS,
+    SEPARATION,
+    assert_own_scripts,
+    outline,
+    pictures,
+)
 
 # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -358,3 +369,30 @@ def test_parts_of_a_loss_keep_their_names_in_the_file(plain, tmp_path):
     (row, *_) = table(folder, "loss-over-rounds")
     assert [float(row[name]) for name in list(parts)[:2]] == [1.0, 2.0]
     assert (float(row["part total"]), float(row["total"])) == (3.0, lines[0]["training"]["loss"]["loss"])
+
+
+# --- real runs ------------------------------------------------------------------------------------------------------
+
+LACKING = {"protonorm": set(), "protosphere": {SEPARATION}}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2},
+        {"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 1, "fraction-train": 0.5},
+        {"strategy": "protosphere"},
+        {"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "int8"},
+    ],
+    ids=lambda settings: settings.get("dataset", settings["strategy"]),
+)
+def test_real_runs_have_reports(run, settings):
+    folder = run(settings)
+    write_report(folder)
+    found = pictures(folder)
+    assert found - CONFUSION == EVERY - LACKING.get(settings["strategy"], {SEPARATION, ANGLES, MARGINS})
+    assert "confusion-all-clients" in found
+    held = json.loads((folder / "partition.json").read_text())
+    rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
+    assert [sum(counts) for counts in held["counts"]] == rows
+    assert "Samples of each class that a client holds" in outline(folder).text

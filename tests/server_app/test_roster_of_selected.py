@@ -29,9 +29,23 @@ def who(lines):
     return [sorted(map(int, line["clients"])) for line in lines]
 
 
+_met: dict = {}
+
+
+@pytest.fixture
+def met_when_selected(run, metrics):
+    """met_when_selected(method): the lines of a run of twelve, once for all tests."""
+
+    def lines(method):
+        _met[method] = _met.get(method) or metrics(run(ASKED[method] | SELECTED, clients=12))
+        return _met[method]
+
+    return lines
+
+
 @pytest.mark.parametrize("method", ["fedproto", "protonorm", "gfpl", "fedavg", "local"])
-def test_a_run_has_the_figures_of_one_that_met_all_at_the_start(run, metrics, method):
-    met = metrics(run(ASKED[method] | SELECTED, clients=12))
+def test_a_run_has_the_figures_of_one_that_met_all_at_the_start(run, metrics, met_when_selected, method):
+    met = met_when_selected(method)
     assert figures(met) == figures(metrics(run(ASKED[method] | SOME, clients=12)))
     assert len(who(met)[0]) == 3
 
@@ -71,9 +85,9 @@ def test_a_resumed_run_goes_on_to_the_bit(run, metrics, cut, method):
     assert metrics(run(settings | {"resume": "latest"})) == whole
 
 
-def test_who_does_not_fit_in_is_left_out_and_the_others_go_on(run, metrics, monkeypatch):
+def test_who_does_not_fit_in_is_left_out_and_the_others_go_on(run, metrics, met_when_selected, monkeypatch):
     settings = ASKED["fedproto"] | SELECTED
-    first, second = who(metrics(run(settings, clients=12)))[:2]
+    first, second = who(met_when_selected("fedproto"))[:2]
     stranger = min({*second} - {*first})
     pull = RosterOfSelected._pull_answers
 
@@ -107,9 +121,9 @@ def test_over_a_network_it_is_refused():
         roster.gather(object())
 
 
-def test_who_has_nothing_to_train_on_takes_nobody_s_place(run, metrics, monkeypatch):
+def test_who_has_nothing_to_train_on_takes_nobody_s_place(run, metrics, met_when_selected, monkeypatch):
     settings = ASKED["fedproto"] | SELECTED
-    first, second = who(metrics(run(settings, clients=12)))[:2]
+    first, second = who(met_when_selected("fedproto"))[:2]
     idle = {first[0], min({*second} - {*first})}
     pull = RosterOfSelected._pull_answers
 

@@ -17,8 +17,7 @@ from tests.strategies.needs import FEW, NEEDS
 QUICK = 'dataset="spiral" spiral-points=12 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
 IMAGES = 'dataset="digits" feature-dim=10 max-samples=200 models="tiny_cnn,tiny_resnet" batch-size=8'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
-MORE = dict.fromkeys(NEEDS, 'encoder="random" disclose-class-counts=true')
-MORE |= {name: " ".join(f"{setting}={value}" for setting, value in few.items()) for name, few in FEW.items()}
+MORE = {name: NEEDS.get(name, {}) | FEW.get(name, {}) for name in METHODS}
 # of methods that compute in float64 beside the batches, each in its way
 ON_MPS = ("fedproto", "gfpl", "feddistill", "fedrod", "fednh")
 
@@ -49,7 +48,7 @@ def waited(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "method", "more"),
     [
-        *(("cuda", name, MORE.get(name, "")) for name in METHODS),
+        *(("cuda", name, " ".join(f"{n}={json.dumps(v)}" for n, v in MORE[name].items())) for name in METHODS),
         *(("mps", name, "") for name in ON_MPS),
         ("mps", "fedproto", 'prototypes-from="training" optimizer-state="persistent" momentum=0.9'),
         *((kind, "fedproto", 'sparsity-dim=3 wire-dtype="int8" evaluate-every=2') for kind in LACKING),

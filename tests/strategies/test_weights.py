@@ -365,13 +365,6 @@ def test_a_client_that_claims_other_parts_is_left_out_before_round_1(run, lines)
     assert [line["training"]["valid"] for line in RunFolder(folder).lines()[:2]] == [3, 3]
 
 
-def test_two_runs_of_one_process_share_what_their_own_settings_say(run):
-    quick = {"strategy": "fedper", "models": "tiny_perceptron", "rounds": 2}
-    for layers in (1, 2):
-        folder = run(quick | {"fedper.personal-layers": layers})
-        assert [line["training"]["dropped"] for line in RunFolder(folder).lines()[:2]] == [0, 0]
-
-
 def test_the_roster_keeps_a_digest_of_layouts(run):
     folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 1})
     (digest,) = {client["layouts"] for client in RunFolder(folder).roster()}
