@@ -353,7 +353,11 @@ def with_one_table(page_text: str) -> str:
     return before + MARKS[0] + "\n".join(table) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2]
 
 
-TABLES: dict[str, Callable[[Answer], Iterator[str]]] = {"default": exchange_table, "methods": tables_by_rule}
+TABLES: dict[str, Callable[[Answer], Iterator[str]]] = {
+    "default": exchange_table,
+    "methods": tables_by_rule,
+    "held_out": tables_by_rule,
+}
 
 
 def _rule(metric: str) -> str:
