@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from protosphere.core.client_names import client_word
-from protosphere.core.flower import WORKER_DIED
+from protosphere.core.flower import WORKER_DIED, in_turn, is_simulated, pulled
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
 from protosphere.record.round import Bytes, Reply, RunError, Scratch
@@ -23,7 +23,6 @@ from protosphere.wire.checks import CodecError
 from protosphere.wire.codec import Codec, Limits, decode_payload, payload_bytes
 from protosphere.wire.messages import MessageError, decode_report, encode_instruction
 from protosphere.wire.payloads import Identity, Instruction, Payload, class_vectors
-from protosphere.wire.replies import in_turn, is_simulated, pulled
 from protosphere.wire.sizes import measured, together
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import read_layouts
@@ -81,7 +80,7 @@ def exchange(
     training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
     on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
     nobody trains they get `timeout`. A train reply that comes while others are waited for still counts. Where clients
-    answer in turn (`protosphere.wire.replies.in_turn`) no time counts.
+    answer in turn (`protosphere.core.flower.in_turn`) no time counts.
     Each reply is checked when it comes.
 
     Raises:

@@ -16,7 +16,7 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from protosphere.core.client_names import client_names, client_word, use_client_names
-from protosphere.core.flower import NOT_VERIFIED
+from protosphere.core.flower import NOT_VERIFIED, in_turn, is_simulated, pulled
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.seeds import generator
 from protosphere.core.settings import Settings, shown
@@ -35,7 +35,6 @@ from protosphere.server_app.agreement import (
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import MessageError, decode_identity
 from protosphere.wire.payloads import Identity
-from protosphere.wire.replies import in_turn, is_simulated, pulled
 
 log = logging.getLogger("protosphere")
 
@@ -113,7 +112,7 @@ class Roster:
     def gather(self, grid: Grid) -> None:
         """Wait for as many clients as the run has, then leave out who does not fit
         (`protosphere.server_app.agreement.agree`). Where clients answer in turn
-        (`protosphere.wire.replies.in_turn`) who was asked in time is heard, however long the others take.
+        (`protosphere.core.flower.in_turn`) who was asked in time is heard, however long the others take.
 
         A node whose answer fits no partition takes the place of one that does not answer: it holds the start up until
         `start-timeout`, and no longer.

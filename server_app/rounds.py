@@ -19,6 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
+from protosphere.core.flower import over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
 from protosphere.data.way_shot import WAY_SHOT
@@ -66,7 +67,6 @@ from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.messages import encode_question
 from protosphere.wire.payloads import Instruction, Payload
-from protosphere.wire.replies import over_ray
 
 log = logging.getLogger("protosphere")
 OnRound = Callable[[Mapping[str, Any]], object]  # given a line of metrics.jsonl; False ends the run
