@@ -19,7 +19,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -393,12 +393,7 @@ def interval(apart: Difference | None) -> str:
 def picture(answer: Answer) -> str:
     """Every method's difference to the baseline with its interval, as SVG: a panel a row, a colour a metric."""
     rows, methods = answer.rows, [method for method in answer.methods if method != answer.comparison.baseline_label]
-    # where the baseline has no such figure there is none to be less by
-    metrics = [
-        metric
-        for metric in answer.metrics
-        if any(answer.against(row, method, metric) for row, method in itertools.product(rows, methods))
-    ]
+    metrics = [metric for metric in answer.metrics if _differs(answer, metric)]
     label_width = max(2.6, 1 + 0.08 * max(map(len, methods)))  # inches
     down = ceil(len(rows) / PANELS_ACROSS)
     across = ceil(len(rows) / down)
@@ -417,6 +412,15 @@ def picture(answer: Answer) -> str:
         handles = panels[0].get_legend_handles_labels()
         drawing.legend(*handles, loc="outside lower center", ncols=min(len(metrics), 2 * across))
         return canvas.svg(drawing)
+
+
+def _differs(answer: Answer, metric: str) -> bool:
+    """Whether any method differs from the baseline by it: where the baseline has no such figure there is none to be
+    less by, and by a rule without an exchange all may be alike."""
+    differences = itertools.starmap(
+        partial(answer.against, metric=metric), itertools.product(answer.rows, answer.methods)
+    )
+    return any(apart is not None and apart.mean for apart in differences)
 
 
 def draw_intervals(
