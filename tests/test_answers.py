@@ -207,8 +207,12 @@ def test_a_page_is_what_the_script_makes_of_the_kept_figures(name):
     assert (answers.PAGES / f"{name}.svg").exists()
 
 
-def test_the_one_table_has_a_line_a_method_with_its_rules(answer, monkeypatch):
-    monkeypatch.setattr(answers, "ONE_TABLE", ["better", "not measured"])
+def test_the_one_table_has_a_line_a_method_with_its_rules(answer, tmp_path, monkeypatch):
+    # the same once more, of more bytes: 0, 2 and 10 kB a round
+    for ending in ("toml", "json", "csv"):
+        text = (tmp_path / f"better.{ending}").read_text()
+        (tmp_path / f"heavier.{ending}").write_text(text.replace(",8000,", ",20000,"))
+    monkeypatch.setattr(answers, "ONE_TABLE", ["better", "heavier", "not measured"])
     monkeypatch.setattr(answers, "MODEL_RULES", ["headline", "classifier final"])
     for rule in ("OWN", "OWN_POOL"):
         monkeypatch.setattr(answers, rule, "headline")
@@ -218,9 +222,9 @@ def test_the_one_table_has_a_line_a_method_with_its_rules(answer, monkeypatch):
     assert text.endswith(after)
     assert "old" not in text
     lines = text.splitlines()
-    assert lines[3] == "| method | by the rule | digits | kB a round |"
-    assert "| majority class |  | 20.00 | 0.0 |" in lines
-    assert "| `protonorm` | `headline` / `classifier final` | 70.33 / - | 2.0 |" in lines
+    assert lines[3] == "| method | by the rule | digits | digits | kB a round |"
+    assert "| majority class |  | 20.00 | 20.00 | 0.0 |" in lines
+    assert "| `protonorm` | `headline` / `classifier final` | 70.33 / - | 70.33 / - | 2.0 to 4.0 |" in lines
     assert answers.with_one_table(text) == text
 
 
