@@ -63,6 +63,12 @@ class Metric:
         """The prediction rule that it is by, where that of the method is `own`; the ensemble and a domain have none."""
         return own if self.rule in ("", ENSEMBLE, DOMAIN) else self.rule
 
+    @property
+    def of_part(self) -> bool:
+        """Whether it counts not every client, or not every sample alike, so that the majority-class baseline, which
+        does, is none of it."""
+        return self.rule == DOMAIN or self.figure == MACRO
+
 
 @dataclass(frozen=True)
 class Entry:
