@@ -203,6 +203,7 @@ def test_a_rule_by_which_all_methods_are_alike_is_a_sentence(answer, tmp_path, m
 
 @pytest.mark.parametrize("name", [each.name for each in answers.answers()])
 def test_a_page_is_what_the_script_makes_of_the_kept_figures(name):
+    Answer(name).refuse_other_protocols()
     assert (answers.PAGES / f"{name}.md").read_text("utf-8") == page(Answer(name))
     assert (answers.PAGES / f"{name}.svg").exists()
 
