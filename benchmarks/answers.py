@@ -112,7 +112,8 @@ class Answer:
         """Stop where the comparison's file has changed since a row was measured."""
         for row in self.rows:
             protocol = self.measured[row].get(PROTOCOL, "")
-            if protocol and protocol != self.protocol(row):
+            seeds = {int(cell["seed"]) for cell in self.cells if cell["row"] == row}
+            if protocol and (protocol != self.protocol(row) or not seeds <= {*self.comparison.seeds}):
                 raise SystemExit(
                     f"{QUESTIONS / self.name}.toml is not what {row!r} was measured by at commit "
                     f"{self.measured[row]['commit']}: measure that row anew, or put the file back."

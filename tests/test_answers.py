@@ -110,6 +110,8 @@ def test_methods_that_are_measured_anew_stand_beside_the_others_of_their_row(ans
     [
         ('metric = ["headline"', 'metric = ["headline", "pool final"', True),
         ('"protonorm"]', '"protonorm", "gfpl"]', True),  # nobody has measured it
+        ("seeds = [0, 1, 2]", "seeds = [0, 1, 2, 3]", True),  # likewise
+        ("seeds = [0, 1, 2]", "seeds = [0, 1]", False),
         ('["digits"]', '["digits"]\n[settings]\nrounds = 5', False),
         ('"protonorm"]', '{label = "protonorm", strategy = "protonorm", protonorm.gamma = 2}]', False),
     ],
