@@ -112,7 +112,8 @@ class Answer:
         """Stop where the comparison's file has changed since a row was measured."""
         for row in self.rows:
             protocol = self.measured[row].get(PROTOCOL, "")
-            if protocol and protocol != self.protocol(row):
+            seeds = {int(cell["seed"]) for cell in self.cells if cell["row"] == row}
+            if protocol and (protocol != self.protocol(row) or not seeds <= {*self.comparison.seeds}):
                 raise SystemExit(
                     f"{QUESTIONS / self.name}.toml is not what {row!r} was measured by at commit "
                     f"{self.measured[row]['commit']}: measure that row anew, or put the file back."
@@ -167,12 +168,21 @@ class Answer:
     def kilobytes(self, method: str, rows: Sequence[str] = ()) -> str:
         """Of payload a round, both ways and all clients, over the seeds: the least and the most of these rows, else of
         all."""
+        return _from_to(self.kilobytes_by_row(method, rows))
+
+    def kilobytes_by_row(self, method: str, rows: Sequence[str] = ()) -> list[float]:
+        """The means over the seeds, of the rows that have the method."""
         means = []
         for row in rows or self.rows:
             sizes = [int(cell["payload_bytes"]) / int(cell["rounds"]) for cell in self.cells_of(row, method)]
             means += [fmean(sizes) / 1e3] if sizes else []
-        ends = dict.fromkeys(f"{end(means):,.1f}" for end in (min, max)) if means else {"-": None}
-        return " to ".join(ends)
+        return means
+
+
+def _from_to(numbers: Sequence[float]) -> str:
+    """The least and the most of them; one where they are alike."""
+    ends = dict.fromkeys(f"{end(numbers):,.1f}" for end in (min, max)) if numbers else {"-": None}
+    return " to ".join(ends)
 
 
 def _label(entry: str | dict[str, Any], name: str) -> str:
@@ -343,7 +353,8 @@ def one_table(shown_answers: Sequence[Answer]) -> Iterator[str]:
     yield table_row(["majority class", "", *floors, "0.0"])
     for method, metrics in lines:
         cells = [" / ".join(_mean_alone(answer, row, method, metric) for metric in metrics) for answer, row in columns]
-        yield table_row([f"`{method}`", " / ".join(map(_rule, metrics)), *cells, first.kilobytes(method)])
+        sizes = _from_to([size for answer in shown_answers for size in answer.kilobytes_by_row(method)])
+        yield table_row([f"`{method}`", " / ".join(map(_rule, metrics)), *cells, sizes])
 
 
 def with_one_table(page_text: str) -> str:

@@ -63,6 +63,12 @@ class Metric:
         """The prediction rule that it is by, where that of the method is `own`; the ensemble and a domain have none."""
         return own if self.rule in ("", ENSEMBLE, DOMAIN) else self.rule
 
+    @property
+    def of_part(self) -> bool:
+        """Whether it counts not every client, or not every sample alike, so that the majority-class baseline, which
+        does, is none of it."""
+        return self.rule == DOMAIN or self.figure == MACRO
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -223,13 +229,14 @@ def parse_metric(text: str) -> Metric:
         SettingError: an unknown rule or figure, with the nearest one.
     """
     parts = text.split() if isinstance(text, str) else []
+    if len(parts) > 1 and parts[0] == DOMAIN:
+        # a folder's name, which may have spaces
+        return Metric(DOMAIN, text.strip().removeprefix(DOMAIN).strip())
     method_rules = (rule for name in METHODS for rule in load_method(name).rules)
     rules = (*dict.fromkeys((*RULES, *method_rules, RULE, OWN_RULE, OWN_POOL)), ENSEMBLE)
     if not 1 <= len(parts) <= 2:
         raise SettingError(f"metric is {shown(text)}, but it is a figure, or an inference rule and a figure.")
     rule, figure = parts if len(parts) == 2 else ["", parts[0]]
-    if rule == DOMAIN:
-        return Metric(rule, figure)
     if rule and rule not in rules:
         raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, rules)}; one of {', '.join(rules)}.")
     allowed: tuple[str, ...] = OF_A_RULE if rule else FIGURES

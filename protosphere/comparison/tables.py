@@ -20,7 +20,7 @@ from protosphere.comparison.figures import (
     spread,
 )
 from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
-from protosphere.comparison.plan import ENSEMBLE, Comparison
+from protosphere.comparison.plan import DOMAIN, ENSEMBLE, Comparison
 from protosphere.comparison.sweep import Choice
 from protosphere.record.figures import MAJORITY
 from protosphere.record.metrics_lines import readable_size
@@ -77,7 +77,8 @@ def grids(
     notes = [*scaled, *(f"{row}, {method}: with {name}" for row, method, name in companions.itertuples(index=False))]
     notes += [*map(_describe_choice, choices), *filter(None, [comparison.note])]
     notes += ["epochs scaled by --equal-steps"] if comparison.equal_steps else []
-    notes += [*_test_samples(comparison, frame), *_different_budgets(comparison, frame)]
+    notes += [*_test_samples(comparison, frame), *_unknown_domains(comparison, frame)]
+    notes += _different_budgets(comparison, frame)
     apart = [_differences(comparison, notes, frame)] if len(comparison.methods) > 1 else []
     gains = gains_of_exchange(comparison, frame)
     apart += [_gains(comparison, notes, gains)] if gains else []
@@ -151,7 +152,7 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
             figures = by_seed(frame, comparison, row.label, metric)
             best = ahead(figures)
             cells = {method: Shown(accuracy(spread(figures[method]), seeds), method == best) for method in methods}
-            cells[FLOOR] = Shown(accuracy(floor(frame, row.label), seeds))
+            cells[FLOOR] = Shown(NONE if metric.of_part else accuracy(floor(frame, row.label), seeds))
             name = _name(comparison, row.label, str(metric))
             columns[name] = cells
             paper[name] = {method: printed.get((row.label, str(metric), method), "") for method in methods}
@@ -231,6 +232,15 @@ def _test_samples(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
         return []
     of_seeds = "; seeds differ in the split of this data set, not in the data" if len(comparison.seeds) > 1 else ""
     return [f"test samples of all clients together: {', '.join(numbers)}{of_seeds}"]
+
+
+def _unknown_domains(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+    """A sentence for each domain that is asked for and that no finished run has, with those that there are."""
+    prefix = f"{DOMAIN} "
+    there = sorted(name.removeprefix(prefix) for name in frame.columns if name.startswith(prefix))
+    asked = [metric.figure for metric in comparison.metrics if metric.rule == DOMAIN]
+    known = f"their domains are {', '.join(there)}" if there else "no data set here names any"
+    return [f"no client is of the domain {name}: {known}" for name in asked if name not in there and len(frame)]
 
 
 def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]:

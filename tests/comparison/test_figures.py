@@ -381,6 +381,27 @@ def test_the_number_of_test_samples_stands_under_every_table(folder):
     assert "test samples of all clients together: CIFAR-10 90" in tables(folder(single), single)[0].notes
 
 
+def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_class(folder):
+    """The majority class is of all clients' samples alike."""
+    metrics = (Metric("", "final"), Metric("", "macro"), Metric("domain", "usps"), Metric("domain", "svhn"))
+    made = comparison(metrics=metrics, datasets=(Entry("CIFAR-10", {"dataset": "cifar10"}),), paper=())
+    found = tables(folder(made), made)
+    for grid in found:
+        assert [note for note in grid.notes if "domain" in note] == [
+            "no client is of the domain svhn: their domains are usps"
+        ]
+    shown = texts(found[0])
+    floors = {name: cells[-1] for name, cells in shown.items() if name.startswith("CIFAR-10")}
+    assert floors == {
+        "CIFAR-10 (final)": "60.00 ± 10.00",
+        "CIFAR-10 (macro)": "-",
+        "CIFAR-10 (domain usps)": "-",
+        "CIFAR-10 (domain svhn)": "-",
+    }
+    without = finished(folder(made), made).drop(columns="domain usps")
+    assert "no client is of the domain usps: no data set here names any" in grids(made, (), without)[0].notes
+
+
 def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(folder):
     made = comparison()
     place = folder(made)

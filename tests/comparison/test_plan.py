@@ -255,7 +255,9 @@ def test_own_data_need_no_file():
 def test_a_metric_is_written_as_it_is_read_and_no_other_is_one():
     for text in ("headline", "final", "classifier best", "etf last-5", "ensemble best", "macro", "domain mnist-m"):
         assert str(parse_metric(text)) == text
-    for text in ("", "a b c", 3, "classifier headline", "classifier macro"):
+    # a domain is called by its folder
+    assert parse_metric("domain Real World") == Metric("domain", "Real World")
+    for text in ("", "a b c", 3, "classifier headline", "classifier macro", "domain"):
         with pytest.raises(SettingError, match="metric is"):
             parse_metric(text)
 
