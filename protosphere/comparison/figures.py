@@ -58,11 +58,8 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
             row |= figures_of_run(run, comparison)
         rows.append(row)
     first = ["row", "method", "strategy", "seed", "status"]
-    first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics] + [
-        VALIDATION,
-        MAJORITY,
-        TEST_SAMPLES,
-    ]
+    first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
+    first += [VALIDATION, MAJORITY, TEST_SAMPLES]
     last = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
     last += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run", *BESIDE]
     by_rule = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*first, *last}]
@@ -224,10 +221,9 @@ def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple
                 contrast = pair and difference(*(runs.set_index("seed")[name].astype(float) for name in pair))
                 if pair and contrast:
                     gains[row.label, pair[0], method] = contrast
-    corrected: dict[tuple[str, str, str], Difference] = {}
     for column in dict.fromkeys((row_label, name) for row_label, name, _ in gains):
-        corrected |= with_significance({key: gain for key, gain in gains.items() if key[:2] == column})
-    return {key: corrected[key] for key in gains}
+        gains |= with_significance({key: gain for key, gain in gains.items() if key[:2] == column})
+    return gains
 
 
 def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:

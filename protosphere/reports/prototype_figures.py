@@ -31,13 +31,13 @@ def alignment(results: Results) -> Picture | None:
     trace = next((line["server"]["alignment_trace"] for line in results.lines if _is_traced(line)), None)
     if trace is None or ITERATIONS not in results.rounds:
         return None
-    taken = results.rounds[ITERATIONS].dropna()
+    iterations = results.rounds[ITERATIONS].dropna()
     steps = range(len(trace["mean"]))
     distances = [
         Line(name, list(zip(map(float, steps), trace[name], strict=True)), colour, dash)
         for name, (colour, dash) in TRACE.items()
     ]
-    counts = Line("iterations", points_of(taken), COLOURS[0])
+    counts = Line("iterations", points_of(iterations), COLOURS[0])
     with canvas.figure(canvas.WHOLE) as drawn:
         left, right = drawn.add_subplot(1, 2, 1), drawn.add_subplot(1, 2, 2)
         for line in distances:
@@ -45,16 +45,16 @@ def alignment(results: Results) -> Picture | None:
             left.plot(*zip(*line.points, strict=True), color=line.colour, linestyle=style, label=line.name)
         left.axhline(np.sqrt(2), color=GRID, linewidth=1.4, label="√2: at right angles")
         left.set(xlabel="iteration of the first alignment", ylabel="Euclidean distance of unit vectors")
-        right.plot(taken.index, taken, color=COLOURS[0], marker=dots(taken), markersize=3.5)
+        right.plot(iterations.index, iterations, color=COLOURS[0], marker=dots(iterations), markersize=3.5)
         right.set(xlabel="round", ylabel="iterations")
-        right.set_ylim(0, 1.08 * taken.max())
+        right.set_ylim(0, 1.08 * iterations.max())
         whole_rounds(right)
         drawn.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4)
         svg = canvas.svg(drawn)
     last = {name: values[-1] for name, values in trace.items()}
     alt = (
         f"Distances after {len(steps) - 1} iterations of the first alignment: nearest pair {last['min']:.3g}, mean "
-        f"{last['mean']:.3g}; iterations from {taken.iloc[0]:.0f} to {taken.iloc[-1]:.0f} in the last round."
+        f"{last['mean']:.3g}; iterations from {iterations.iloc[0]:.0f} to {iterations.iloc[-1]:.0f} in the last round."
     )
     caption = (
         "Left: distances between the global prototypes' directions during the first round's alignment. Right: after "
@@ -130,9 +130,9 @@ def prototype_values(results: Results, tensors: "dict[str, Tensor]", about: Mapp
         of_class = {side: vectors[side][labels[side] == label] for side in sides}
         shares = [_zeros(of_class[side]) if len(of_class.get(side, ())) else None for side in ("local", "global")]
         rows.append([results.class_names[label], len(of_class.get("local", ())), *shares])
-    told = {side: 100 * _zeros(vectors[side]) for side in sides if len(vectors[side])}
+    zero_percentages = {side: 100 * _zeros(vectors[side]) for side in sides if len(vectors[side])}
     words = {"local": "the clients' own", "global": "the global ones"}
-    zeros = " and ".join(f"{share:.0f} % of {words[side]}" for side, share in told.items())
+    zeros = " and ".join(f"{share:.0f} % of {words[side]}" for side, share in zero_percentages.items())
     caption = (
         f"Values of the prototypes of round {about.get('round', '?')} by their size, empty where they are zero: "
         f"{zeros}. A value of a client's own that is zero is of a unit that is dead for all its samples of the class, "

@@ -123,8 +123,14 @@ def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
                 separation_over_rounds(results, tensors),
                 prototype_map(results, tensors, about),
                 angles(results, tensors, about),
-                *filter(None, [margins(results, tensors, about), prototype_values(results, tensors, about)]),
-                *filter(None, [alignment(results)]),
+                *filter(
+                    None,
+                    [
+                        margins(results, tensors, about),
+                        prototype_values(results, tensors, about),
+                        alignment(results),
+                    ],
+                ),
             ],
             "Time and bytes": [time_by_part(results)],
         }
