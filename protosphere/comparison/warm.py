@@ -1,26 +1,25 @@
 """Runs of a comparison without the start of a process each: one process loads all that a run needs, and becomes each
 run by a fork, so that every run begins as if it were the first, whatever became of those before.
 
-The template trains nothing and starts no thread. It speaks JSON lines over a socket: a command to run, and which child
-ended how.
+The template trains nothing and starts no thread. Over a pipe it takes commands to run, and says which run has begun and
+which ended how.
 """
 
 import atexit
 import gc
 import importlib
-import json
 import os
 import pkgutil
-import selectors
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +32,7 @@ OTHERS = ("protosphere.launch.grid", COMMANDS)
 LATE = "protosphere.models.vision"
 # of others, what a run loads late
 LIBRARIES = ("pandas", "pyarrow.parquet", "scipy.optimize", "safetensors.torch", "tqdm.rich")
+LOOK = 0.1  # seconds after which the template looks again whether a run has ended
 
 
 def can_fork() -> bool:
@@ -50,8 +50,7 @@ class Child:
 
     def poll(self) -> int | None:
         """Its exit code, negative for a signal; None while it lives."""
-        if self.returncode is None:
-            self._template.hear(0.0)
+        self._template.hear(0.0, self)
         return self.returncode
 
     def wait(self, timeout: float) -> None:
@@ -73,11 +72,9 @@ class Template:
     """
 
     def __init__(self, family: Family, tell: int):
-        self._socket, end = socket.socketpair()
+        self._connection, end = Pipe()
         self._family = family
         self._children: dict[int, Child] = {}
-        self._heard = b""
-        self._lost = False
         command = [sys.executable, "-m", "protosphere.comparison.warm", str(end.fileno()), str(tell)]
         environment = os.environ | {"PYTHONPATH": import_path()}
         self._process = family.start(command, env=environment, cwd="/", pass_fds=(end.fileno(), tell))
@@ -91,62 +88,40 @@ class Template:
         """
         order = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "output": str(output)}
         try:
-            self._socket.sendall(json.dumps(order).encode() + b"\n")
-        except OSError:
+            self._connection.send(order)
+            pid = None
+            while pid is None:
+                pid = self._receive()
+        except (OSError, EOFError):
             self._lose()
-        pid = None
-        while pid is None and not self._lost:
-            pid = self._listen(None)
-        if pid is None:
             return None
         self._family.adopt(pid)
         self._children[pid] = Child(self, pid)
         return self._children[pid]
 
-    def hear(self, seconds: float, until: Child | None = None) -> None:
+    def hear(self, seconds: float, child: Child) -> None:
         """Take in which runs have ended, for so many seconds or until this one has."""
         deadline = time.monotonic() + seconds
-        while until is None or until.returncode is None:
-            left = max(0.0, deadline - time.monotonic())
-            if not self._is_readable(left):
-                return
-            self._listen(left)
+        try:
+            while child.returncode is None and self._connection.poll(max(0.0, deadline - time.monotonic())):
+                self._receive()
+        except (OSError, EOFError):
+            self._lose()
 
     def close(self) -> None:
         """End the template, even while it loads; runs that it has become are not its own any more."""
-        self._socket.close()
+        self._connection.close()
         self._process.terminate()
 
-    def _is_readable(self, seconds: float) -> bool:
-        if self._lost:
-            return False
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._socket, selectors.EVENT_READ)
-            return b"\n" in self._heard or bool(selector.select(seconds))
-
-    def _listen(self, seconds: float | None) -> int | None:
-        """One line of the template; the id of a run that has begun."""
-        while b"\n" not in self._heard:
-            self._socket.settimeout(seconds or None)
-            try:
-                chunk = self._socket.recv(4096)
-            except OSError:
-                chunk = b""
-            if not chunk:
-                self._lose()
-                return None
-            self._heard += chunk
-        line, self._heard = self._heard.split(b"\n", 1)
-        message = json.loads(line)
-        if "began" in message:
-            return int(message["began"])
-        child = self._children.pop(message["ended"], None)
-        if child is not None:
-            child.returncode = message["code"]
+    def _receive(self) -> int | None:
+        """Wait for a message: the id of a run that has begun, or None where one has ended."""
+        pid, code = self._connection.recv()
+        if code is None:
+            return int(pid)
+        self._children.pop(pid).returncode = code
         return None
 
     def _lose(self) -> None:
-        self._lost = True
         # nobody will say how they end
         for child in self._children.values():
             with suppress(ProcessLookupError):
@@ -155,60 +130,35 @@ class Template:
         self._children.clear()
 
 
-def serve(orders: socket.socket, tell: int) -> None:
-    """The template's own life: until the other end of the socket closes."""
+def serve(orders: "Connection[Any, Any]", tell: int) -> None:
+    """The template's own life: until the other end of the connection closes."""
     # who asked may be killed while it loads, or between an order and its answer
-    with suppress(ConnectionError):
-        _serve(orders, tell)
+    with suppress(EOFError, ConnectionError):
+        while True:
+            for pid, code in _ended_children():
+                orders.send((pid, code))
+            if not orders.poll(LOOK):
+                continue
+            order = orders.recv()
+            with warnings.catch_warnings():
+                # Python 3.12 warns of threads, whoever's they are
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid == 0:
+                orders.close()
+                _become(order, tell)
+            orders.send((pid, None))
 
 
-def _serve(orders: socket.socket, tell: int) -> None:
-    wake, alarm = os.pipe()
-    for end in (wake, alarm):
-        os.set_blocking(end, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    signal.set_wakeup_fd(alarm)
-    selector = selectors.DefaultSelector()
-    selector.register(orders, selectors.EVENT_READ)
-    selector.register(wake, selectors.EVENT_READ)
-    lines = orders.makefile("rwb", buffering=0)
-    while True:
-        ready = {key.fileobj for key, _ in selector.select()}
-        if wake in ready:
-            with suppress(BlockingIOError):
-                os.read(wake, 4096)
-        _report_the_dead(lines)
-        if orders not in ready:
-            continue
-        line = lines.readline()
-        if not line:
-            return
-        order = json.loads(line)
-        with warnings.catch_warnings():
-            # Python 3.12 warns of threads, whoever's they are
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            selector.close()
-            for end in (wake, alarm):
-                os.close(end)
-            lines.close()
-            orders.close()
-            _become(order, tell)
-        lines.write(json.dumps({"began": pid}).encode() + b"\n")
-
-
-def _report_the_dead(lines: Any) -> None:
-    while True:
-        try:
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """The id and the exit code of each run that has ended since the last look."""
+    # without a child there is none to ask for
+    with suppress(ChildProcessError):
+        while True:
             pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if not pid:
-            return
-        lines.write(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode() + b"\n")
+            if not pid:
+                return
+            yield pid, os.waitstatus_to_exitcode(status)
 
 
 def _become(order: Mapping[str, Any], tell: int) -> None:
@@ -278,4 +228,4 @@ if __name__ == "__main__":
 
     with uncollected():
         load()
-    serve(socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]))
+    serve(Connection(int(sys.argv[1])), int(sys.argv[2]))

@@ -3,11 +3,11 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import tomllib
+from multiprocessing import Pipe
 
 import pytest
 
@@ -154,13 +154,13 @@ def test_a_template_that_is_not_needed_any_more_ends_while_it_still_loads(tmp_pa
 
 
 def test_a_template_whose_comparison_was_killed_after_an_order_ends_without_a_word(tmp_path):
-    mine, its = socket.socketpair()
+    mine, its = Pipe()
     listen, tell = os.pipe()
     command = [sys.executable, "-m", "protosphere.comparison.warm", str(its.fileno()), str(tell)]
     template = subprocess.Popen(command, pass_fds=(its.fileno(), tell), stderr=subprocess.PIPE, text=True)
     its.close()
     order = {"arguments": ["methods"], "cwd": "/", "env": dict(os.environ), "output": str(tmp_path / "output")}
-    mine.sendall(json.dumps(order).encode() + b"\n")
+    mine.send(order)
     mine.close()
     _, said = template.communicate(timeout=120)
     os.close(listen)
