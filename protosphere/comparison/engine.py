@@ -1,18 +1,40 @@
 """Runs the cells of a comparison, several at a time: each a `protosphere run` of its own, or a task of a Ray cluster.
 Nothing is left behind."""
 
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.jobs import Finished, Job, Running, processes
-from protosphere.comparison.ray_tasks import tasks
+from protosphere.comparison.jobs import on_this_machine, prepare
+from protosphere.comparison.ray_tasks import on_cluster
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell
 from protosphere.launch.processes import interruptible
+from protosphere.record.folder import RunFolder
 
 LOOK = 0.2  # seconds
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cell in flight."""
+
+    cell: Cell
+    seconds: float
+    done: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A cell that ended; `reason` says in a sentence why it failed, and is empty when it did not."""
+
+    cell: Cell
+    seconds: float
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -41,13 +63,11 @@ class Progress:
         """
         done = [(finished.cell, finished.seconds) for finished in self.ended if not finished.reason]
         paces = [(job.cell, job.seconds * job.rounds / job.done) for job in self.running if job.done]
+        pace_by_name = {cell.name: seconds for cell, seconds in paces}
+        begun = [(job.cell, job.seconds) for job in self.running]
         seconds_left = []
-        for cell, passed in [
-            *((job.cell, job.seconds) for job in self.running),
-            *((cell, 0.0) for cell in self.waiting),
-        ]:
-            own = [seconds for other, seconds in paces if other == cell]
-            total = own[0] if own else _typical(cell, done, paces)
+        for cell, passed in [*begun, *((cell, 0.0) for cell in self.waiting)]:
+            total = pace_by_name.get(cell.name, _typical(cell, done or paces))
             if total is None:
                 return None
             seconds_left.append(max(0.0, total - passed))
@@ -77,41 +97,56 @@ def run_cells(
     waiting = [cell for cell in cells if folder.run_of(cell) is None]
     before = len(cells) - len(waiting)
     ended: list[Finished] = []
-    jobs: list[Job] = []
-    where = tasks(folder, share, keep_models) if share.ray else processes(folder, share)
-    with interruptible() as deafen, where as (start, stop):
+    jobs: dict[int, _Job] = {}  # by place
+    where = on_cluster(folder, share, keep_models) if share.ray else on_this_machine(folder, share)
+    with interruptible() as deafen, where as runs:
         try:
             while waiting or jobs:
-                free = [place for place in range(share.jobs) if place not in {job.place for job in jobs}]
-                for place in free[: len(waiting)]:
-                    jobs.append(start(waiting.pop(0), place))
-                for job in [job for job in jobs if job.over()]:
-                    jobs.remove(job)
-                    ended.append(job.outcome())
-                    if not keep_models:
-                        folder.discard_models(job.cell)
-                tell(Progress(before, ended, [job.running() for job in jobs], waiting, share.jobs))
+                for place in range(share.jobs):
+                    if waiting and place not in jobs:
+                        cell, began = waiting.pop(0), time.monotonic()
+                        prepare(folder, cell)
+                        jobs[place] = _Job(cell, began, runs.start(cell, place))
+                for place, job in list(jobs.items()):
+                    failure = runs.failure(job.cell, job.run)
+                    if failure is not None:
+                        del jobs[place]
+                        ended.append(Finished(job.cell, time.monotonic() - job.began, failure))
+                        if not keep_models:
+                            folder.discard_models(job.cell)
+                running = [_progress_of(folder, job) for job in jobs.values()]
+                tell(Progress(before, ended, running, waiting, share.jobs))
                 if jobs:
                     time.sleep(LOOK)
         finally:
             deafen()
-            stop(jobs)
-            for job in jobs:
+            runs.stop([job.run for job in jobs.values()])
+            for job in jobs.values():
                 # it may have come to its end in this very moment
                 if folder.run_of(job.cell) is None:
                     folder.discard(job.cell)
     return ended
 
 
-def _typical(cell: Cell, done: Sequence[tuple[Cell, float]], paces: Sequence[tuple[Cell, float]]) -> float | None:
+@dataclass(frozen=True)
+class _Job:
+    """A cell in flight, and the process or the task that is its run."""
+
+    cell: Cell
+    began: float
+    run: Any
+
+
+def _progress_of(folder: ComparisonFolder, job: _Job) -> Running:
+    """How far it is, as its run writes it; at round 0 before it has a folder."""
+    status = max(folder.of(job.cell).glob("*/status.json"), default=None)
+    done = RunFolder(status.parent).status().get("round", 0) if status else 0
+    return Running(job.cell, time.monotonic() - job.began, int(done), int(job.cell.settings["rounds"]))
+
+
+def _typical(cell: Cell, timings: Sequence[tuple[Cell, float]]) -> float | None:
     """The mean of what cells like this one needed; None where none has."""
-    for timings in (done, paces):
-        for matches in (
-            lambda c: (c.row, c.method) == (cell.row, cell.method),
-            lambda c: c.method == cell.method,
-            bool,
-        ):
-            times = [seconds for other_cell, seconds in timings if matches(other_cell)]
-            if times:
-                return sum(times) / len(times)
-    return None
+    of_method = [(other, seconds) for other, seconds in timings if other.method == cell.method]
+    of_row = [(other, seconds) for other, seconds in of_method if other.row == cell.row]
+    alike = of_row or of_method or timings
+    return statistics.fmean(seconds for _, seconds in alike) if alike else None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from protosphere.comparison.folder import FILE, ComparisonFolder
-from protosphere.comparison.jobs import OUTPUT, PATIENCE, Job, Start, Stop
+from protosphere.comparison.jobs import OUTPUT, PATIENCE
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell
 from protosphere.core.home import discard_stores
@@ -80,53 +80,53 @@ def _digest(folder: Path) -> str:
         return ""
 
 
-class TaskJob(Job):
-    """A cell's task."""
+class Tasks:
+    """Where cells run on a Ray cluster that this process has joined."""
 
-    def __init__(self, folder: ComparisonFolder, cell: Cell, place: int, ray: Any, share: Share, keep_models: bool):
-        super().__init__(folder, cell, place)
+    def __init__(self, folder: ComparisonFolder, share: Share, keep_models: bool, ray: Any):
+        self._folder = folder
+        self._share = share
+        self._keep_models = keep_models
         self._ray = ray
+
+    def start(self, cell: Cell, place: int) -> Any:
+        """Begin a cell, whose folder is prepared, as soon as a node has room, whichever of the places it has here."""
+        cpus, gpus = self._share.cpus_per_client, self._share.gpus_per_client
         # one that died is said, and not begun anew in a folder that holds half a run; no cell sees what another kept
         # in its process
-        remote = ray.remote(num_cpus=share.cpus_per_client, num_gpus=share.gpus_per_client, max_retries=0, max_calls=1)(
-            perform
-        )
-        comparison = str(folder.path), _digest(folder.path)
-        settings = {**cell.settings, "report": share.reports}
-        self.result = remote.remote(settings, cell.clients, comparison, str(self._cell_folder), keep_models)
+        task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)(perform)
+        comparison = str(self._folder.path), _digest(self._folder.path)
+        settings = {**cell.settings, "report": self._share.reports}
+        return task.remote(settings, cell.clients, comparison, str(self._folder.of(cell)), self._keep_models)
 
-    def over(self) -> bool:
-        """See `Job`."""
-        return bool(self._ray.wait([self.result], timeout=0)[0])
-
-    def _problem(self) -> str:
+    def failure(self, cell: Cell, task: Any) -> str | None:
+        """Why a cell's task failed; empty where it did not, None while it is on."""
+        if not self._ray.wait([task], timeout=0)[0]:
+            return None
         try:
-            reason = str(self._ray.get(self.result))
+            reason = str(self._ray.get(task))
         except self._ray.exceptions.RayTaskError as error:
             return f"its task broke off: {str(error).strip().rpartition(chr(10))[2]}"
         except self._ray.exceptions.RayError as error:
             return f"its task died ({type(error).__name__}): its process was killed, or its node has gone."
-        if not reason and self._folder.run_of(self.cell) is None:
-            return f"its task ended, but {self._cell_folder} holds no finished run; is that folder shared by all nodes?"
+        if not reason and self._folder.run_of(cell) is None:
+            place = self._folder.of(cell)
+            return f"its task ended, but {place} holds no finished run; is that folder shared by all nodes?"
         return reason
+
+    def stop(self, tasks: Sequence[Any]) -> None:
+        """End what is in flight."""
+        for task in tasks:
+            self._ray.cancel(task, force=True)
+        if tasks:
+            self._ray.wait(list(tasks), num_returns=len(tasks), timeout=PATIENCE)
 
 
 @contextmanager
-def tasks(folder: ComparisonFolder, share: Share, keep_models: bool) -> Iterator[tuple[Start, Stop]]:
-    """Cells as tasks of the cluster, each begun as soon as a node has room; it ends all tasks of a process that leaves
-    it, however that ended."""
+def on_cluster(folder: ComparisonFolder, share: Share, keep_models: bool) -> Iterator[Tasks]:
+    """Tasks of the cluster, which ends all tasks of a process that leaves it, however that ended."""
     ray = join(share.ray, runtime_env={"env_vars": {"PYTHONPATH": import_path()}})
-
-    def start(cell: Cell, place: int) -> TaskJob:
-        return TaskJob(folder, cell, place, ray, share, keep_models)
-
-    def stop(jobs: Sequence[TaskJob]) -> None:
-        for job in jobs:
-            ray.cancel(job.result, force=True)
-        if jobs:
-            ray.wait([job.result for job in jobs], num_returns=len(jobs), timeout=PATIENCE)
-
     try:
-        yield start, stop
+        yield Tasks(folder, share, keep_models, ray)
     finally:
         ray.shutdown()
