@@ -17,16 +17,15 @@ from protosphere.cli.compare_bar import Bar
 from protosphere.comparison.engine import run_cells
 from protosphere.comparison.figures import by_method, by_seed, every_difference, figures_of, for_file, spread
 from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.pictures import CAPTIONS, picture_by, picture_over
 from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import from_table
-from protosphere.comparison.report import CAPTIONS, REPORT, picture_over, write_all
+from protosphere.comparison.report import REPORT, write_all
 from protosphere.comparison.resources import share
 from protosphere.comparison.reuse import reuse as take_finished
-from protosphere.comparison.sweep import Choice, swept, tuned
+from protosphere.comparison.sweep import Choice, settings_varied, swept, tuned, varied
 from protosphere.comparison.tables import grids, labels_for, latex
 from protosphere.comparison.trials import cells, scaled_words
-from protosphere.comparison.vary import find_row, find_setting, varied
-from protosphere.comparison.vary import picture as varied_picture
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
@@ -346,7 +345,7 @@ class Comparison:
         if over not in CAPTIONS:
             raise SettingError(f"over is {shown(over)}, but it is {', '.join(CAPTIONS)}.")
         once, frame, _ = self._tidy()
-        label = find_row(once, row)
+        label = _find_row(once, row)
         return self._drawing(lambda: picture_over(once, frame, label, over, f"accuracy-over-{over}"))
 
     def plot_varied(self, setting: str = "", row: str = "") -> "Drawing":
@@ -365,8 +364,8 @@ class Comparison:
             SettingError: nothing is varied, not this setting, or nothing is finished; there is no such row.
         """
         once, frame, _ = self._tidy()
-        name, label = find_setting(once, setting_name(setting)), find_row(once, row)
-        return self._drawing(lambda: varied_picture(once, frame, label, name, f"accuracy-by-{name}"))
+        name, label = _find_setting(once, setting_name(setting)), _find_row(once, row)
+        return self._drawing(lambda: picture_by(once, frame, label, name, f"accuracy-by-{name}"))
 
     def _drawing(self, make: "Callable[[], Picture | str]") -> "Drawing":
         from protosphere.drawing import drawing_of
@@ -388,6 +387,34 @@ class Comparison:
     def _repr_html_(self) -> str:
         table_html: str = self.table().to_html(index=False, float_format=lambda value: f"{value:.4g}", na_rep="")
         return f"{table_html}<p>{html.escape(self.folder.name)}</p>"
+
+
+def _find_row(comparison: Plan, row: str) -> str:
+    """The label of a row, "" for the first.
+
+    Raises:
+        SettingError: there is none such.
+    """
+    labels = [entry.label for entry in comparison.rows]
+    if row and row not in labels:
+        raise SettingError(f"row is {shown(row)}, but the rows are {'; '.join(labels)}.")
+    return row or labels[0]
+
+
+def _find_setting(comparison: Plan, setting: str) -> str:
+    """A setting that is varied, "" for the first.
+
+    Raises:
+        SettingError: it is not, or none is.
+    """
+    names = settings_varied(comparison)
+    if not names:
+        raise SettingError(
+            "no setting is varied in this comparison; give it `vary`, as in {'protonorm.gamma': [1, 10]}."
+        )
+    if setting and setting not in names:
+        raise SettingError(f"setting is {shown(setting)}, but what is varied is {', '.join(names)}.")
+    return setting or names[0]
 
 
 def _values(name: str, table: Mapping[str, Sequence[Value]] | None) -> dict[str, list[Any]]:

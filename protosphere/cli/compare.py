@@ -111,9 +111,8 @@ def compare(
     from protosphere.comparison.plan import load
     from protosphere.comparison.resources import cluster_share, share
     from protosphere.comparison.selection import chosen, listed, named
-    from protosphere.comparison.sweep import swept
+    from protosphere.comparison.sweep import swept, varied
     from protosphere.comparison.trials import cells as cells_of
-    from protosphere.comparison.vary import varied
     from protosphere.launch.ray_cluster import cluster_at
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}

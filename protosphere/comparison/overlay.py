@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from protosphere.comparison.figures import curve_of
-from protosphere.comparison.report import curves, picture_of
+from protosphere.comparison.pictures import curves, picture_of
 from protosphere.comparison.runs import differing_settings, figures, gain
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import plain_name

@@ -77,7 +77,7 @@ class Entry:
     `base` is a preset of `protosphere run` that a data set starts from; `missing` says what to do without its data;
     `methods` are settings that a method has on this data set, by its label.
     `of` is the label of the method that this is a variant of, see sweep.py; `varied_of` that of the method which this
-    is with one setting `varied`, see vary.py.
+    is with one setting `varied`.
     """
 
     label: str
@@ -130,7 +130,7 @@ class Comparison:
         target: the accuracy in (0, 1] to which bytes are counted; None for none.
         baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
         settings: common to all.
-        sweep, vary: as its file has them, see sweep.py and vary.py.
+        sweep, vary: as its file has them, see sweep.py.
         equal_steps: whether every method gets as many gradient steps a round, see budget.py.
     """
 

@@ -1,7 +1,9 @@
-"""Settings of methods that are tried out, and chosen on validation rows: the test rows say only what came of it.
+"""Settings of methods that are tried out. A method that reads one stands in the plan once a value, and all are run.
 
-A method that is swept stands in the plan as one method a value (`Entry.of` names it), and all of them are run. In the
-tables it stands once, in each row with the values whose mean validation accuracy over the seeds is highest.
+A sweep chooses on validation rows, so that the test rows say only what came of it: in the tables a method (`Entry.of`
+names it) stands once, in each row with the values whose mean validation accuracy over the seeds is highest. A setting
+that is varied is to be seen: a method (`Entry.varied_of` names it) stands in all tables once a value, one setting at a
+time, and nothing is chosen.
 """
 
 import itertools
@@ -14,13 +16,13 @@ from typing import Any
 import pandas as pd
 
 from protosphere.comparison.figures import VALIDATION, Spread, by_method, spread
-from protosphere.comparison.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice
+from protosphere.comparison.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice, varied_label
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, nearest, shown
-from protosphere.strategies import load_method, settings_read
+from protosphere.strategies import known_settings, load_method, settings_read
 
-OPTION = "--sweep"
+SWEEP, VARY = "--sweep", "--vary"
 Variants = Callable[[Entry, Mapping[str, Sequence[Scalar]]], list[Entry]]
 
 
@@ -65,12 +67,36 @@ def swept(
     Raises:
         SettingError: a sweep is none, no method reads its setting, or the methods of a row share it.
     """
-    sweeps = values_of(comparison.sweep, sweep_texts, OPTION, "sweep")
+    sweeps = values_of(comparison.sweep, sweep_texts, SWEEP, "sweep")
     if not sweeps:
         return comparison
-    methods = expanded(comparison, sweeps, OPTION, overrides or {}, _variants)
+    methods = expanded(comparison, sweeps, SWEEP, overrides or {}, _all_combinations)
     # by the method's own name, which none of its variants has
     return replace(comparison, methods=methods, baseline=comparison.baseline_label)
+
+
+def varied(
+    comparison: Comparison, texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
+) -> Comparison:
+    """The comparison with each method that reads a varied setting as one method for each of its values.
+
+    Args:
+        texts: such as `protonorm.gamma=1,10,100`; with them those of the comparison's file, which they replace by name.
+        overrides: what `-c` says, for all methods.
+
+    Raises:
+        SettingError: it is no setting with values, no method reads it, or the methods of a row share it.
+    """
+    values_by_setting = values_of(comparison.vary, texts, VARY, "vary")
+    if not values_by_setting:
+        return comparison
+    methods = expanded(comparison, values_by_setting, VARY, overrides or {}, _one_at_a_time)
+    return replace(comparison, methods=methods, baseline=_baseline(comparison, methods))
+
+
+def settings_varied(comparison: Comparison) -> list[str]:
+    """The settings that are varied, in their order."""
+    return list(dict.fromkeys(name for entry in comparison.methods for name in entry.varied))
 
 
 def expanded(
@@ -205,7 +231,7 @@ def _sweep(name: str, values: Any, problem: str) -> tuple[str, list[Scalar]]:
     return name, values
 
 
-def _variants(entry: Entry, sweeps: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
+def _all_combinations(entry: Entry, sweeps: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
     variants = []
     for values in itertools.product(*sweeps.values()):
         settings = dict(zip(sweeps, values, strict=True))
@@ -214,6 +240,32 @@ def _variants(entry: Entry, sweeps: Mapping[str, Sequence[Scalar]]) -> list[Entr
             replace(entry, label=f"{entry.label}, {label}", settings=entry.settings | settings, of=entry.label)
         )
     return variants
+
+
+def _one_at_a_time(entry: Entry, values_by_setting: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
+    return [
+        replace(
+            entry,
+            label=varied_label(entry.label, name, value),
+            settings=entry.settings | {name: value},
+            varied_of=entry.label,
+            varied={name: value},
+        )
+        for name, values in values_by_setting.items()
+        for value in values
+    ]
+
+
+def _baseline(comparison: Comparison, methods: Sequence[Entry]) -> str:
+    """The label of what the others are held against; of a varied method the one with the setting's default, else the
+    first."""
+    label = comparison.baseline_label
+    variants = [entry for entry in methods if entry.varied_of == label]
+    if not variants:
+        return label
+    defaults = known_settings(variants[0].settings["strategy"])
+    usual = [entry for entry in variants if all(defaults.get(name) == value for name, value in entry.varied.items())]
+    return (usual or variants)[0].label
 
 
 def _choice(frame: pd.DataFrame, comparison: Comparison, row: str, of: str) -> Choice:

@@ -23,8 +23,9 @@ from protosphere.comparison.figures import (
     value_of,
 )
 from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.pictures import chart_of, curves, draw
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
-from protosphere.comparison.report import curves, fill, write_all
+from protosphere.comparison.report import write_all
 from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, Shown, console, grids, labels_for, latex, markdown
 from protosphere.comparison.trials import Cell
@@ -517,7 +518,8 @@ def curve(payload):
 def test_a_method_that_sends_nothing_stands_at_zero_of_a_scale_of_orders():
     with canvas.figure() as drawing:
         axes = drawing.add_subplot()
-        fill(axes, {"local": curve([0, 0, 0]), "fedproto": curve([0, 2000, 400_000])}, "payload")
+        by_method = {"local": curve([0, 0, 0]), "fedproto": curve([0, 2000, 400_000])}
+        draw(axes, chart_of(by_method, "payload", None), "payload")
         low, high = axes.get_xlim()
         places = axes.transData.transform([(0, 50), (2, 50), (400, 50)])[:, 0]
         local, end, fedproto = axes.lines
@@ -535,7 +537,7 @@ def test_a_method_that_sends_nothing_stands_at_zero_of_a_scale_of_orders():
 def test_a_scale_of_orders_is_for_orders(payload, scale):
     with canvas.figure() as drawing:
         axes = drawing.add_subplot()
-        fill(axes, {"a": curve(payload)}, "payload")
+        draw(axes, chart_of({"a": curve(payload)}, "payload", None), "payload")
     assert axes.get_xscale() == scale
     assert axes.get_xlim()[0] < 0
 

@@ -7,8 +7,8 @@ import pytest
 from protosphere.comparison import trials as compare_cells
 from protosphere.comparison.plan import Comparison, Entry
 from protosphere.comparison.scale import describe_scaling, scaled
+from protosphere.comparison.sweep import varied
 from protosphere.comparison.trials import cells, not_default, scaled_words, settings_of, toml
-from protosphere.comparison.vary import varied
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.data.assignment import assignment, open_data

@@ -3,10 +3,10 @@
 import pandas as pd
 import pytest
 
+from protosphere.comparison.pictures import picture_by, points_by
 from protosphere.comparison.plan import load
 from protosphere.comparison.plan import read as read_plan
-from protosphere.comparison.sweep import swept
-from protosphere.comparison.vary import curves_of, picture, settings_varied, varied
+from protosphere.comparison.sweep import settings_varied, swept, varied
 from protosphere.core.errors import SettingError
 
 
@@ -87,12 +87,12 @@ def test_a_curve_has_its_method_s_values_and_waits_for_none():
         for seed, accuracy in enumerate(accuracies)
     ]
     frame = pd.DataFrame(rows, columns=["row", "method", "seed", "metric: headline"])
-    local, protonorm = curves_of(plan, frame, "digits", "protonorm.gamma")
-    assert local.points[""].mean == pytest.approx(0.6)
-    assert list(protonorm.points) == [10, 1]
-    assert protonorm.points[10].mean == pytest.approx(0.85)
-    assert protonorm.points[1] is None
-    drawn = picture(plan, frame, "digits", "protonorm.gamma", "vary")
+    points = points_by(plan, frame, "digits", "protonorm.gamma")
+    assert points["local"][""].mean == pytest.approx(0.6)
+    assert list(points["protonorm"]) == [10, 1]
+    assert points["protonorm"][10].mean == pytest.approx(0.85)
+    assert points["protonorm"][1] is None
+    drawn = picture_by(plan, frame, "digits", "protonorm.gamma", "vary")
     assert [row[1] for row in drawn.numbers[1:]] == ["", 10]
     assert "highest protonorm 85.0 % at 10" in drawn.alt
-    assert "no run of its values is finished" in picture(plan, frame[:2], "digits", "protonorm.gamma", "vary")
+    assert "no run of its values is finished" in picture_by(plan, frame[:2], "digits", "protonorm.gamma", "vary")
