@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import RULES, nearest, refuse_unknown, shown, without_gone
 from protosphere.data.domains import short_name
-from protosphere.launch.run_config import RunConfig, flatten, preset_names
+from protosphere.launch.run_config import RunConfig, flatten, leaves, preset_names
 from protosphere.record import figures
 from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
@@ -381,15 +381,9 @@ def varied_label(label: str, setting: str, value: Any) -> str:
     return f"{label}, {setting.rpartition('.')[2]} = {value}"
 
 
-def varied_values(table: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
+def varied_values(table: Mapping[str, Any]) -> dict[str, list[Any]]:
     """The lists of a table such as [vary] by the names of their settings; what is none is refused where it is tried."""
-    values_by_setting: dict[str, list[Any]] = {}
-    for name, values in table.items():
-        if isinstance(values, dict):
-            values_by_setting |= varied_values(values, f"{prefix}{name}.")
-        elif isinstance(values, list):
-            values_by_setting[prefix + name] = values
-    return values_by_setting
+    return {name: values for name, values in leaves(table) if isinstance(values, list)}
 
 
 def _read_printed(tables: Any, comparison: Comparison) -> list[Printed]:

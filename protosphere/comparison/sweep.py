@@ -8,7 +8,7 @@ time, and nothing is chosen.
 
 import itertools
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
@@ -20,10 +20,8 @@ from protosphere.comparison.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, r
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, nearest, shown
+from protosphere.launch.run_config import leaves
 from protosphere.strategies import known_settings, load_method, settings_read
-
-SWEEP, VARY = "--sweep", "--vary"
-Variants = Callable[[Entry, Mapping[str, Sequence[Scalar]]], list[Entry]]
 
 
 @dataclass(frozen=True)
@@ -55,24 +53,30 @@ class Choice:
 
 
 def swept(
-    comparison: Comparison, sweep_texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
+    comparison: Comparison, texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
 ) -> Comparison:
     """The comparison with each method that reads a swept setting as one method for every choice of values.
 
     Args:
-        sweep_texts: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by
-            name.
+        texts: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by name.
         overrides: what `-c` says, for all methods.
 
     Raises:
-        SettingError: a sweep is none, no method reads its setting, or the methods of a row share it.
+        SettingError: it is no setting with values, no method reads it, or the methods of a row share it.
     """
-    sweeps = values_of(comparison.sweep, sweep_texts, SWEEP, "sweep")
-    if not sweeps:
+    methods: list[Entry] = []
+    for entry, sweeps in _values_by_method(comparison, "sweep", texts, overrides or {}):
+        for values in itertools.product(*sweeps.values()):
+            settings = dict(zip(sweeps, values, strict=True))
+            words = [f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items()]
+            of = entry.label if settings else entry.of
+            variant = replace(entry, label=", ".join([entry.label, *words]), settings=entry.settings | settings, of=of)
+            methods.append(variant)
+    if len(methods) == len(comparison.methods):
         return comparison
-    methods = expanded(comparison, sweeps, SWEEP, overrides or {}, _all_combinations)
+    refuse_twice([entry.label for entry in methods])
     # by the method's own name, which none of its variants has
-    return replace(comparison, methods=methods, baseline=comparison.baseline_label)
+    return replace(comparison, methods=tuple(methods), baseline=comparison.baseline_label)
 
 
 def varied(
@@ -80,18 +84,30 @@ def varied(
 ) -> Comparison:
     """The comparison with each method that reads a varied setting as one method for each of its values.
 
-    Args:
-        texts: such as `protonorm.gamma=1,10,100`; with them those of the comparison's file, which they replace by name.
-        overrides: what `-c` says, for all methods.
+    Its baseline, where that is such a method, is the one with the setting's default, else the first.
 
-    Raises:
-        SettingError: it is no setting with values, no method reads it, or the methods of a row share it.
+    Args, raises: as `swept`.
     """
-    values_by_setting = values_of(comparison.vary, texts, VARY, "vary")
-    if not values_by_setting:
+    methods: list[Entry] = []
+    for entry, values_by_setting in _values_by_method(comparison, "vary", texts, overrides or {}):
+        if not values_by_setting:
+            methods.append(entry)
+        for name, values in values_by_setting.items():
+            for value in values:
+                label = varied_label(entry.label, name, value)
+                settings = entry.settings | {name: value}
+                variant = replace(entry, label=label, settings=settings, varied_of=entry.label, varied={name: value})
+                methods.append(variant)
+    if len(methods) == len(comparison.methods):
         return comparison
-    methods = expanded(comparison, values_by_setting, VARY, overrides or {}, _one_at_a_time)
-    return replace(comparison, methods=methods, baseline=_baseline(comparison, methods))
+    refuse_twice([entry.label for entry in methods])
+    baseline = comparison.baseline_label
+    variants = [entry for entry in methods if entry.varied_of == baseline]
+    if variants:
+        defaults = known_settings(variants[0].settings["strategy"])
+        usual = [entry.label for entry in variants if entry.varied.items() <= defaults.items()]
+        baseline = usual[0] if usual else variants[0].label
+    return replace(comparison, methods=tuple(methods), baseline=baseline)
 
 
 def settings_varied(comparison: Comparison) -> list[str]:
@@ -99,80 +115,92 @@ def settings_varied(comparison: Comparison) -> list[str]:
     return list(dict.fromkeys(name for entry in comparison.methods for name in entry.varied))
 
 
-def expanded(
-    comparison: Comparison,
-    values_by_setting: Mapping[str, Sequence[Scalar]],
-    option: str,
-    overrides: Mapping[str, Scalar],
-    variants: Variants,
-) -> tuple[Entry, ...]:
-    """The methods, of which each that reads one of the settings stands once for each of its variants.
+def _values_by_method(
+    comparison: Comparison, key: str, texts: Sequence[str], overrides: Mapping[str, Scalar]
+) -> list[tuple[Entry, dict[str, list[Scalar]]]]:
+    """Each method with those of the settings that it reads and does not set itself, with their values.
 
     Args:
-        variants: of a method and the settings that it reads, with their values.
+        key: `sweep` or `vary`. texts: of that option; they go before what the comparison's file has under that key.
 
     Raises:
-        SettingError: no method reads a setting, or the methods of a row share it.
+        SettingError: what is no setting with two values or more, that no method reads, that the methods of a row share,
+            or that --equal-steps decides.
     """
-    refuse_of_a_row(comparison, values_by_setting, option)
-    methods: list[Entry] = []
-    read: set[str] = set()
-    setting_names: set[str] = set()
-    for entry in comparison.methods:
-        names = read_by(comparison, entry, values_by_setting, overrides)
-        setting_names |= names
-        method_values = {
-            name: values for name, values in values_by_setting.items() if name in names and name not in entry.settings
-        }
-        read |= method_values.keys()
-        methods += variants(entry, method_values) if method_values else [entry]
-    if idle := sorted(values_by_setting.keys() - read):
-        hint = nearest(idle[0], sorted(setting_names))
-        raise SettingError(f"{option} {idle[0]}{hint}: no method of this comparison reads it, or each has its own.")
-    refuse_twice([entry.label for entry in methods])
-    return tuple(methods)
-
-
-def values_of(table: Mapping[str, Any], texts: Sequence[str], option: str, key: str) -> dict[str, list[Scalar]]:
-    """The settings that a comparison tries with their values, of its file and of the command line, which goes before.
-
-    Args:
-        table: as the file has it under `key`. texts: of the `option`, such as `protonorm.gamma=3,10,30`.
-
-    Raises:
-        SettingError: what is no setting with two values or more.
-    """
-    return dict(_of_file(table, key)) | dict(_of_words(text, option) for text in texts)
-
-
-def refuse_of_a_row(comparison: Comparison, settings: Iterable[str], option: str) -> None:
-    """Refuse to try values of what is no method's own.
-
-    Raises:
-        SettingError: the methods of a row share it, or --equal-steps decides it.
-    """
-    for name in settings:
+    option = f"--{key}"
+    values_by_setting = _of_file(getattr(comparison, key), key) | dict(_of_text(text, option) for text in texts)
+    if not values_by_setting:
+        return [(entry, {}) for entry in comparison.methods]
+    epochs = {name for entry in comparison.methods for name in load_method(str(entry.settings["strategy"])).epochs}
+    for name in values_by_setting:
         if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
             raise SettingError(
                 f"{option} {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] "
                 "or rows of its values instead."
             )
-    epochs = {name for entry in comparison.methods for name in load_method(str(entry.settings["strategy"])).epochs}
-    if comparison.equal_steps and (scaled := sorted(epochs.intersection(settings))):
-        raise SettingError(
-            f"{option} {scaled[0]}: --equal-steps sets the epochs of every method; leave one of them out."
-        )
+        if comparison.equal_steps and name in epochs:
+            raise SettingError(
+                f"{option} {name}: --equal-steps sets the epochs of every method; leave one of them out."
+            )
+    values_by_method = []
+    known_names: set[str] = set()
+    idle = set(values_by_setting)
+    for entry in comparison.methods:
+        names = _read_by(comparison, entry, values_by_setting, overrides)
+        known_names |= names
+        own = {}
+        for name, values in values_by_setting.items():
+            if name in names and name not in entry.settings:
+                own[name] = values
+        idle -= own.keys()
+        values_by_method.append((entry, own))
+    if idle:
+        name = min(idle)
+        hint = nearest(name, sorted(known_names))
+        raise SettingError(f"{option} {name}{hint}: no method of this comparison reads it, or each has its own.")
+    return values_by_method
 
 
-def read_by(
-    comparison: Comparison, entry: Entry, sweeps: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
+def _read_by(
+    comparison: Comparison, entry: Entry, tried: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
 ) -> set[str]:
-    """What a method reads in any row, by any choice of its own settings that are swept: they may decide it."""
+    """What a method reads in any row, by any choice of its own settings that are tried: they may decide it."""
     rows = [settings_of(comparison, row, entry, overrides) for row in comparison.rows]
     prefixes = load_method(str(entry.settings["strategy"])).settings
-    method_sweeps = {n: values for n, values in sweeps.items() if n in rows[0] and n.rpartition(".")[0] in prefixes}
-    choices = [dict(zip(method_sweeps, values, strict=True)) for values in itertools.product(*method_sweeps.values())]
+    own = {name: values for name, values in tried.items() if name in rows[0] and name.rpartition(".")[0] in prefixes}
+    choices = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
     return {name for row in rows for choice in choices for name in settings_read(row | choice)}
+
+
+def _of_text(text: str, option: str) -> tuple[str, list[Scalar]]:
+    name, sign, values = text.partition("=")
+    try:
+        listed: Any = tomllib.loads(f"values = [{values}]")["values"]
+    except tomllib.TOMLDecodeError:
+        listed = None
+    name = name.strip() if sign else ""
+    _refuse_no_values(name, listed, f"{option} is {text!r}")
+    return name, listed
+
+
+def _of_file(table: Any, key: str) -> dict[str, list[Scalar]]:
+    if not isinstance(table, dict):
+        raise SettingError(f"`{key}` is a table: write [{key}] and a setting and the list of its values a line.")
+    values_by_setting = dict(leaves(table))
+    for name, values in values_by_setting.items():
+        _refuse_no_values(name, values, f"`{name}` in [{key}] is {shown(values)}")
+    return values_by_setting
+
+
+def _refuse_no_values(name: str, values: Any, problem: str) -> None:
+    if not name or not isinstance(values, list) or len(values) < 2:
+        raise SettingError(
+            f"{problem}, but it is a setting and two values or more, strings in double quotes, as in "
+            "'protonorm.gamma=3,10,30'."
+        )
+    if any(not isinstance(value, bool | int | float | str) for value in values):
+        raise SettingError(f"{problem}, but a value is a number, true, false or a string.")
+    refuse_twice([shown(value) for value in values])
 
 
 def tuned(comparison: Comparison, frame: pd.DataFrame) -> tuple[Comparison, pd.DataFrame, list[Choice]]:
@@ -183,95 +211,27 @@ def tuned(comparison: Comparison, frame: pd.DataFrame) -> tuple[Comparison, pd.D
         frame: of all cells.
     """
     frame = frame[frame["status"] == "completed"]
-    of_variant = {entry.label: entry.of for entry in comparison.methods if entry.of}
-    choices = [
-        _choice(frame, comparison, row.label, of)
-        for row in comparison.rows
-        for of in dict.fromkeys(of_variant.values())
-    ]
-    label_of = {(choice.row, choice.chosen): choice.method for choice in choices}
-    labels = []
-    for row, method in zip(frame["row"], frame["method"], strict=True):
-        labels.append(label_of.get((row, method)) if method in of_variant else method)
+    methods = {}
+    for entry in comparison.methods:
+        label = entry.of or entry.label
+        methods[label] = replace(entry, label=label, of="")
+    choices = []
+    names = {}
+    for row in comparison.rows:
+        runs = by_method(frame, comparison, row.label)
+        tried: dict[str, dict[str, Spread | None]] = {}
+        for entry in comparison.methods:
+            if entry.of:
+                tried.setdefault(entry.of, {})[entry.label] = spread(runs[entry.label][VALIDATION])
+            else:
+                names[row.label, entry.label] = entry.label
+        for method, accuracies in tried.items():
+            chosen = best_of(accuracies, len(comparison.seeds))
+            choices.append(Choice(row.label, method, accuracies, chosen))
+            names[row.label, chosen] = method
+    labels = [names.get(labels) for labels in zip(frame["row"], frame["method"], strict=True)]
     once = frame.assign(method=labels).dropna(subset="method")
-    methods = {
-        entry.of or entry.label: replace(entry, label=entry.of or entry.label, of="") for entry in comparison.methods
-    }
     return replace(comparison, methods=tuple(methods.values())), once, choices
-
-
-def _of_words(text: str, option: str) -> tuple[str, list[Scalar]]:
-    name, sign, values = text.partition("=")
-    try:
-        listed: Any = tomllib.loads(f"values = [{values}]")["values"]
-    except tomllib.TOMLDecodeError:
-        listed = None
-    return _sweep(name.strip() if sign else "", listed, f"{option} is {text!r}")
-
-
-def _of_file(table: Any, key: str, prefix: str = "") -> Iterator[tuple[str, list[Scalar]]]:
-    if not isinstance(table, dict):
-        raise SettingError(f"`{key}` is a table: write [{key}] and a setting and the list of its values a line.")
-    for name, values in table.items():
-        if isinstance(values, dict):
-            yield from _of_file(values, key, f"{prefix}{name}.")
-        else:
-            yield _sweep(prefix + name, values, f"`{prefix}{name}` in [{key}] is {shown(values)}")
-
-
-def _sweep(name: str, values: Any, problem: str) -> tuple[str, list[Scalar]]:
-    if not name or not isinstance(values, list) or len(values) < 2:
-        raise SettingError(
-            f"{problem}, but it is a setting and two values or more, strings in double quotes, as in "
-            "'protonorm.gamma=3,10,30'."
-        )
-    if any(not isinstance(value, bool | int | float | str) for value in values):
-        raise SettingError(f"{problem}, but a value is a number, true, false or a string.")
-    refuse_twice([shown(value) for value in values])
-    return name, values
-
-
-def _all_combinations(entry: Entry, sweeps: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
-    variants = []
-    for values in itertools.product(*sweeps.values()):
-        settings = dict(zip(sweeps, values, strict=True))
-        label = ", ".join(f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items())
-        variants.append(
-            replace(entry, label=f"{entry.label}, {label}", settings=entry.settings | settings, of=entry.label)
-        )
-    return variants
-
-
-def _one_at_a_time(entry: Entry, values_by_setting: Mapping[str, Sequence[Scalar]]) -> list[Entry]:
-    return [
-        replace(
-            entry,
-            label=varied_label(entry.label, name, value),
-            settings=entry.settings | {name: value},
-            varied_of=entry.label,
-            varied={name: value},
-        )
-        for name, values in values_by_setting.items()
-        for value in values
-    ]
-
-
-def _baseline(comparison: Comparison, methods: Sequence[Entry]) -> str:
-    """The label of what the others are held against; of a varied method the one with the setting's default, else the
-    first."""
-    label = comparison.baseline_label
-    variants = [entry for entry in methods if entry.varied_of == label]
-    if not variants:
-        return label
-    defaults = known_settings(variants[0].settings["strategy"])
-    usual = [entry for entry in variants if all(defaults.get(name) == value for name, value in entry.varied.items())]
-    return (usual or variants)[0].label
-
-
-def _choice(frame: pd.DataFrame, comparison: Comparison, row: str, of: str) -> Choice:
-    runs = by_method(frame, comparison, row)
-    tried = {entry.label: spread(runs[entry.label][VALIDATION]) for entry in comparison.methods if entry.of == of}
-    return Choice(row, of, tried, best_of(tried, len(comparison.seeds)))
 
 
 def best_of(tried: Mapping[str, Spread | None], seeds: int) -> str:

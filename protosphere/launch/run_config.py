@@ -3,7 +3,7 @@
 import os
 import re
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -339,19 +339,22 @@ def _check(run_config: RunConfig, clients: int, folder: Path | None = None, here
     check(run, clients, folder, here)
 
 
-def flatten(table: Mapping[str, Any], prefix: str = "") -> RunConfig:
+def flatten(table: Mapping[str, Any]) -> RunConfig:
     """Settings out of a TOML table, nested ones by their dotted names.
 
     Raises:
         SettingError: a value is none of a setting.
     """
-    flat: RunConfig = {}
+    return {name: _scalar(name, value) for name, value in leaves(table)}
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """What a TOML table and those in it hold, by dotted names."""
     for name, value in table.items():
         if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{name}.")
+            yield from leaves(value, f"{prefix}{name}.")
         else:
-            flat[prefix + name] = _scalar(prefix + name, value)
-    return flat
+            yield prefix + name, value
 
 
 def _scalar(name: str, value: Any) -> Scalar:
