@@ -79,50 +79,51 @@ def cells(
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     _refuse_overrides(comparison, overrides)
-    _refuse_unread(comparison, overrides)
+    if not 0 < scale <= 1:
+        raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
     data = {name: os.path.abspath(Path(place).expanduser()) for name, place in data.items()}
-    planned, all_items = [], set()
+    planned: list[tuple[Row, Entry, RunConfig]] = []
+    items: set[str] = set()
     for row in comparison.rows:
         settings_by_method = {
             method.label: settings_of(comparison, row, method, overrides) for method in comparison.methods
         }
         if comparison.equal_steps:
             settings_by_method = equal_epochs(settings_by_method)
-        for method, settings in settings_by_method.items():
-            items = _items(str(settings["dataset"]), data)
-            all_items |= set(items)
-            dataset = ",".join(with_place(_placed(item, data)) for item in items)
+        for method in comparison.methods:
+            settings = settings_by_method[method.label]
+            own_items = _items(str(settings["dataset"]), data)
+            items |= set(own_items)
+            dataset = ",".join(with_place(_placed(item, data)) for item in own_items)
             planned.append((row, method, settings | {"dataset": dataset}))
-    _refuse_idle(data, all_items)
+    _refuse_idle(data, items)
     _refuse_missing([(row, settings) for row, _, settings in planned])
-    entries = {entry.label: entry for entry in comparison.methods}
-    planned = [
-        (row, method, _fit(settings, _list_given(comparison, row, entries[method], overrides)))
-        for row, method, settings in planned
-    ]
-    if not 0 < scale <= 1:
-        raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
-    checked = []
+    made: dict[str, Cell] = {}
     for row, method, settings in planned:
+        given = set().union(*_layers(comparison, row, method, overrides))
+        if "clients" not in given:
+            # where nobody says how many, the data may
+            settings["clients"] = 0
+        settings = fitted(settings, given)[0]
+        settings["clients"] = settings["clients"] or DEFAULT_CLIENTS
         scaling = ""
         if scale < 1:
             smaller = scaled(settings, scale, comparison.seeds)
             settings, scaling = smaller.settings, describe_scaling(scale, smaller.changes)
         for seed in comparison.seeds:
-            name = "-".join(_slug(part) for part in (row.label, method, f"seed{seed}"))
-            checked.append(_check_cell(Cell(name, row.label, method, seed, settings | {"seed": seed}, scaling)))
-    names = [cell.name for cell in checked]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise SettingError(f"two runs would have the folder {twice}: give rows and methods labels that differ more.")
-    swept = {entry.label for entry in comparison.methods if entry.of}
-    for cell in checked:
-        if cell.method in swept and not float(cell.settings["validation-share"]) > 0:
-            raise SettingError(
-                f"{cell.title}: a sweep is decided on validation samples, and setting `validation-share` is 0; give it "
-                "a share, such as 0.1."
-            )
-    return checked
+            name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
+            if name in made:
+                raise SettingError(
+                    f"two runs would have the folder {name}: give rows and methods labels that differ more."
+                )
+            cell = _check_cell(Cell(name, row.label, method.label, seed, settings | {"seed": seed}, scaling))
+            if method.of and not float(cell.settings["validation-share"]) > 0:
+                raise SettingError(
+                    f"{cell.title}: a sweep is decided on validation samples, and setting `validation-share` is 0; "
+                    "give it a share, such as 0.1."
+                )
+            made[name] = cell
+    return list(made.values())
 
 
 def settings_of(
@@ -130,9 +131,7 @@ def settings_of(
 ) -> RunConfig:
     """Every setting of a method in a row, as the comparison says it; nothing is checked, shrunk or looked for.
 
-    Laid over each other: the defaults, the data set's preset, the comparison's common settings, the data set's, the
-    partition's, the data set's for this method, the method's, `overrides`. Settings of other methods fall away, but for
-    those that are made for the method itself, which are a mistake there.
+    Settings of other methods fall away, but for those that are made for the method itself, which are a mistake there.
     """
     strategy = plugins.absolute(str(method.settings["strategy"]))
     prefixes = load_method(strategy).settings
@@ -140,36 +139,26 @@ def settings_of(
     def drop_foreign(settings: Mapping[str, Scalar]) -> RunConfig:
         return {n: v for n, v in settings.items() if "." not in n or n.rpartition(".")[0] in prefixes}
 
-    base = read_preset(row.dataset.base) if row.dataset.base else {}
-    partition = row.partition.settings if row.partition else {}
     merged: RunConfig = dict(known_settings(strategy))
-    for layer in (base, comparison.settings, row.dataset.settings, partition):
-        merged = laid_over(merged, drop_foreign(layer))
-    merged |= _of_method(row, method) | method.settings
-    merged = laid_over(merged, drop_foreign(overrides or {}))
+    *of_all, of_method, above = _layers(comparison, row, method, overrides or {})
+    for layer in (*map(drop_foreign, of_all), of_method, drop_foreign(above)):
+        merged = laid_over(merged, layer)
     merged["strategy"] = strategy
     merged["clients"] = merged["clients"] or DEFAULT_CLIENTS
     return merged
 
 
-def _list_given(comparison: Comparison, row: Row, method: Entry, overrides: Mapping[str, Scalar]) -> set[str]:
-    """The settings of a method in a row that somebody named."""
+def _layers(
+    comparison: Comparison, row: Row, method: Entry, overrides: Mapping[str, Scalar]
+) -> tuple[Mapping[str, Scalar], ...]:
+    """What is laid over the defaults, one over the other: the data set's preset, the comparison's common settings, the
+    data set's, the partition's, the method's over the data set's for this method, `overrides`."""
     base = read_preset(row.dataset.base) if row.dataset.base else {}
     partition = row.partition.settings if row.partition else {}
-    own = {*_of_method(row, method), *method.settings}
-    return {*base, *comparison.settings, *row.dataset.settings, *partition, *own, *overrides}
-
-
-def _of_method(row: Row, method: Entry) -> RunConfig:
-    """What the row's data set sets for this method, whichever variant of it this is."""
-    return row.dataset.methods.get(method.varied_of or method.of or method.label, {})
-
-
-def _fit(settings: RunConfig, given: Set[str]) -> RunConfig:
-    """With the defaults that follow from the data, as a run has them."""
-    # where nobody says how many, the data may
-    found = fitted(settings | ({} if "clients" in given else {"clients": 0}), given)[0]
-    return found | {"clients": found["clients"] or DEFAULT_CLIENTS}
+    # whichever variant of it this is
+    label = method.varied_of or method.of or method.label
+    of_method = row.dataset.methods.get(label, {}) | method.settings
+    return base, comparison.settings, row.dataset.settings, partition, of_method, overrides
 
 
 def scaled_words(cells: Sequence[Cell]) -> list[str]:
@@ -202,12 +191,18 @@ def not_default(settings: Mapping[str, Scalar]) -> RunConfig:
 
 def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:
     defaults = known_settings()
-    for entry in comparison.methods:
-        defaults |= known_settings(entry.settings["strategy"])
+    prefixes: set[str] = set()
+    for method in comparison.methods:
+        defaults |= known_settings(method.settings["strategy"])
+        prefixes |= load_method(str(method.settings["strategy"])).settings.keys()
     refuse_unknown(overrides, defaults)
     for name, remedy in (NOT_HERE | {"seed": "--seeds", "strategy": "--methods"}).items():
         if name in overrides:
             raise SettingError(f"setting `{name}` differs by run or machine; use {remedy} for it.")
+    for name in overrides:
+        # it would do nothing, unnoticed
+        if "." in name and name.rpartition(".")[0] not in prefixes:
+            raise SettingError(f"setting `{name}` is read by no method of this comparison; take it out.")
     in_rows = {"dataset"}.union(*(entry.settings for entry in comparison.datasets))
     if len(comparison.datasets) > 1 and (differing := sorted(overrides.keys() & in_rows)):
         raise SettingError(
@@ -220,14 +215,6 @@ def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -
                 f"setting `{differing[0]}` is one of the method {shown(method.label)}, whose name may say it; change "
                 "the file instead."
             )
-
-
-def _refuse_unread(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:
-    """A method's setting that no method of the comparison reads would do nothing, unnoticed."""
-    prefixes = {prefix for m in comparison.methods for prefix in load_method(str(m.settings["strategy"])).settings}
-    for name in overrides:
-        if "." in name and name.rpartition(".")[0] not in prefixes:
-            raise SettingError(f"setting `{name}` is read by no method of this comparison; take it out.")
 
 
 def _items(dataset: str, data: Mapping[str, str]) -> list[str]:
