@@ -188,22 +188,22 @@ class Run:
         Raises:
             SettingError: the method exchanges none, or those of that round are not kept.
         """
-        tensors, about = RunFolder(self.folder).prototypes()
+        tensors, about = self._tensors(round)
         if not tensors:
             raise SettingError(
                 f"{self.folder} keeps no prototypes: its method exchanges none, or no round is finished."
             )
-        if round is None or round == about["round"]:
-            return _prototypes(about["round"], {n.removeprefix("global/"): tensor for n, tensor in tensors.items()})
-        rounds = snapshots.kept_rounds(self.folder)
-        earlier = snapshots.load(self.folder, round) if round in rounds else {}
-        if not earlier:
-            numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
-            raise SettingError(
-                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}; "
-                'keep-prototypes = "all" keeps those of every round.'
-            )
-        return _prototypes(round, earlier)
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
+        no_numbers, no_vectors = np.zeros(0, dtype=np.int64), np.zeros((0, width))
+        return Prototypes(
+            round=about["round"],
+            labels=arrays.get("global/labels", no_numbers),
+            vectors=arrays.get("global/vectors", no_vectors).astype(np.float32),
+            clients=arrays.get("local/clients", no_numbers),
+            client_labels=arrays.get("local/labels", no_numbers),
+            client_vectors=arrays.get("local/vectors", no_vectors).astype(np.float32),
+        )
 
     def client(self, number: int) -> Client:
         """A client with its trained model, as it is kept on this machine.
@@ -407,19 +407,24 @@ class Run:
         return drawing_of(make, self.name)
 
     def _tensors(self, round: int | None) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-        """A round's prototypes as the report's pictures take them."""
+        """A round's prototypes as the report's pictures take them, and of which round they are; of None the newest that
+        is kept."""
         tensors, about = RunFolder(self.folder).prototypes()
-        if round is None or not tensors or round == about["round"]:
+        if not tensors or round is None or round == about["round"]:
             return tensors, about
-        found = self.prototypes(round)
-        arrays = {"global/labels": found.labels, "global/vectors": found.vectors}
-        if len(found.clients):
-            arrays |= {"local/clients": found.clients, "local/labels": found.client_labels}
-            arrays["local/vectors"] = found.client_vectors
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}, {
-            "round": found.round,
-            "clients": len(set(found.clients.tolist())),
-        }
+        rounds = snapshots.kept_rounds(self.folder)
+        earlier = snapshots.load(self.folder, round) if round in rounds else {}
+        if not earlier:
+            numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
+            raise SettingError(
+                f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}; "
+                'keep-prototypes = "all" keeps those of every round.'
+            )
+        tensors = {}
+        for name, tensor in earlier.items():
+            tensors[name if name.startswith("local/") else f"global/{name}"] = tensor
+        clients = earlier.get("local/clients", torch.empty(0)).unique()
+        return tensors, {"round": round, "clients": len(clients)}
 
     @property
     def _results(self) -> Results:
@@ -497,22 +502,6 @@ class Report:
     def _repr_html_(self) -> str:
         page = html.escape(self.path.read_text("utf-8"), quote=True)
         return f'<iframe srcdoc="{page}" style="width:100%;height:40em;border:0"></iframe>'
-
-
-def _prototypes(number: int, tensors: Mapping[str, torch.Tensor]) -> Prototypes:
-    """Of a round's tensors, of which some may be missing."""
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    nothing = np.zeros(0, dtype=np.int64)
-    width = next(array.shape[1] for name, array in arrays.items() if name.endswith("vectors"))
-    empty = np.zeros((0, width), dtype=np.float32)
-    return Prototypes(
-        round=number,
-        labels=arrays.get("labels", nothing),
-        vectors=arrays.get("vectors", empty).astype(np.float32),
-        clients=arrays.get("local/clients", nothing),
-        client_labels=arrays.get("local/labels", nothing),
-        client_vectors=arrays.get("local/vectors", empty).astype(np.float32),
-    )
 
 
 def _table(title: str, rows: Mapping[str, object]) -> str:
