@@ -117,15 +117,7 @@ def compare(
         else:
             typer.echo("they differ in no setting")
     for other, outcome in gains:
-        names_of = f"{other.folder.name} against {first.folder.name}"
-        if isinstance(outcome, str):
-            typer.echo(f"{names_of}: {outcome}")
-            continue
-        low, high = 100 * outcome.low, 100 * outcome.high
-        typer.echo(
-            f"{names_of}: {100 * outcome.mean:+.2f} points [{low:+.2f}, {high:+.2f}], a 95 % interval over clients "
-            f"(bootstrap); {outcome.better} clients better, {outcome.worse} worse"
-        )
+        typer.echo(f"{other.folder.name} against {first.folder.name}: {outcome}")
 
 
 def delete(

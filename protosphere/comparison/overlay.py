@@ -67,12 +67,16 @@ def write_overlay(runs: Sequence[Results], target: Path) -> Path:
     ]
     drawn = list(_pictures(runs, names))
     halves, across = ([framed_with(p, _download(p)) for p in drawn if p.wide is wide] for wide in (False, True))
-    table = _table("figure", names, figures(runs))
+    measured = [[name, *(one_line(value, 200) for value in values)] for name, values in figures(runs)]
+    differing = [
+        [code(name), *(code(one_line(value, 200)) for value in values)] for name, values in differing_settings(runs)
+    ]
+    settings = page.table(["setting", *names], differing, words=range(len(names) + 1))
     parts = [
         chooser,
         *notes,
-        section("Accuracy and cost", page.gallery(*halves, table, *across)),
-        section("Settings that differ", _settings(runs, names)),
+        section("Accuracy and cost", page.gallery(*halves, _by_run(page.table(["figure", *names], measured)), *across)),
+        section("Settings that differ", _by_run(settings) if differing else paragraph("They differ in no setting.")),
         section("Clients of one against another's", *_gains(runs, names)),
     ]
     lead = ", ".join(names)
@@ -102,38 +106,33 @@ def _pictures(runs: Sequence[Results], names: Sequence[str]) -> Iterator[Picture
 
 
 def _losses(runs: Sequence[Results], names: Sequence[str]) -> Picture | None:
-    totals = {name: run.figure("loss") for name, run in zip(names, runs, strict=True)}
-    if not any(len(total) for total in totals.values()):
+    totals = [run.figure("loss") for run in runs]
+    if not any(len(total) for total in totals):
         return None
-    looks = [canvas.COLOURS[place % len(canvas.COLOURS)] for place in range(len(runs))]
+    curves_of_loss = []
+    numbers: list[list[object]] = [["run", "round", "loss"]]
+    ends = []
+    for place, (name, total) in enumerate(zip(names, totals, strict=True)):
+        points = points_of(total)
+        curves_of_loss.append(Line(name, points, canvas.COLOURS[place % len(canvas.COLOURS)], run=place))
+        numbers += [[name, *point] for point in points]
+        if points:
+            ends.append(f"{name} {points[-1][1]:.3g}")
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
-        lines = [
-            axes.plot(total.index, total, color=colour, marker=dots(total), markersize=3.5)[0]
-            for total, colour in zip(totals.values(), looks, strict=True)
-        ]
+        for total, curve in zip(totals, curves_of_loss, strict=True):
+            axes.plot(total.index, total, color=curve.colour, marker=dots(total), markersize=3.5)
         axes.set(xlabel="round", ylabel="training loss")
         whole_rounds(axes)
-        drawn.legend(lines, list(totals), loc="outside lower center", ncols=1)
+        drawn.legend(list(axes.lines), list(names), loc="outside lower center", ncols=1)
         svg = canvas.svg(drawn)
-    curves_of_loss = [
-        Line(name, points_of(total), colour, run=place)
-        for place, ((name, total), colour) in enumerate(zip(totals.items(), looks, strict=True))
-    ]
-    ends = "; ".join(f"{name} {total.iloc[-1]:.3g}" for name, total in totals.items() if len(total))
     caption = (
         "The weighted sum of each method's terms, the mean over clients: of different methods, or weights, these are "
         "different sums."
     )
-    rows = [[name, number, value] for name, total in totals.items() for number, value in points_of(total)]
-    return Picture(
-        "training-loss-over-rounds",
-        svg,
-        f"Training loss at the end: {ends}.",
-        caption,
-        numbers=[["run", "round", "loss"], *rows],
-        charts=[Chart("round", "training loss", curves_of_loss, whole=True)],
-    )
+    chart = Chart("round", "training loss", curves_of_loss, whole=True)
+    alt = f"Training loss at the end: {'; '.join(ends)}."
+    return Picture("training-loss-over-rounds", svg, alt, caption, numbers=numbers, charts=[chart])
 
 
 def _download(picture: Picture) -> list[tuple[str, str]]:
@@ -142,31 +141,12 @@ def _download(picture: Picture) -> list[tuple[str, str]]:
     return [("CSV", f"data:text/csv;charset=utf-8;base64,{csv}")]
 
 
-def _table(head: str, names: Sequence[str], rows: Iterator[tuple[str, list[str]]]) -> Html:
-    """A column a run, which goes where its run is not shown."""
-    contents = [[name, *(one_line(value, 200) for value in values)] for name, values in rows]
-    return element("div", page.table([head, *names], contents), class_="by-run")
-
-
-def _settings(runs: Sequence[Results], names: Sequence[str]) -> Html:
-    rows = [(name, values) for name, values in differing_settings(runs)]
-    if not rows:
-        return paragraph("They differ in no setting.")
-    contents = [[code(name), *(code(one_line(value, 200)) for value in values)] for name, values in rows]
-    table = page.table(["setting", *names], contents, words=range(len(names) + 1))
+def _by_run(table: Html) -> Html:
+    """A table with a column a run, which goes where its run is not shown."""
     return element("div", table, class_="by-run")
 
 
 def _gains(runs: Sequence[Results], names: Sequence[str]) -> Iterator[Html]:
-    first, *others = runs
-    for place, other in enumerate(others, start=1):
-        outcome = gain(first, other)
-        if isinstance(outcome, str):
-            words = outcome
-        else:
-            low, high = 100 * outcome.low, 100 * outcome.high
-            words = (
-                f"{100 * outcome.mean:+.2f} points [{low:+.2f}, {high:+.2f}], a 95 % interval over clients "
-                f"(bootstrap); {outcome.better} clients better, {outcome.worse} worse"
-            )
-        yield paragraph(f"{names[place]} against {names[0]}: {words}.", data_run=place)
+    for place in range(1, len(runs)):
+        words = f"{names[place]} against {names[0]}: {gain(runs[0], runs[place])}."
+        yield paragraph(words, data_run=place)

@@ -1,7 +1,7 @@
 """Runs beside each other: in which settings they differ, what each of them reached, and whether the clients of one are
 better off than those of another."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,13 @@ class Gain:
     better: int
     worse: int
 
+    def __str__(self) -> str:
+        mean, low, high = (f"{100 * share:+.2f}" for share in (self.mean, self.low, self.high))
+        return (
+            f"{mean} points [{low}, {high}], a 95 % interval over clients (bootstrap); {self.better} clients better, "
+            f"{self.worse} worse"
+        )
+
 
 def differing_settings(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
     """Setting -> its value in each run, of those in which they differ."""
@@ -44,31 +51,35 @@ def differing_settings(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]
 
 def figures(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
     """What is measured -> its value in each run, `-` where it has none."""
+    summaries = [run.summary for run in runs]
     yield "state", ["completed" if run.finished else "not finished" for run in runs]
-    yield "rounds", [str(run.summary["rounds"]) for run in runs]
-    yield "headline, %", [_percent(run.summary["headline"]["accuracy"]) for run in runs]
-    yield "of", [f"{run.summary['headline']['rule']}, {run.summary['headline']['figure']}" for run in runs]
-    rules = dict.fromkeys(rule for run in runs for rule in run.summary["rules"])
-    for rule in rules:
+    yield "rounds", [str(summary["rounds"]) for summary in summaries]
+    yield "headline, %", [_percent(summary["headline"]["accuracy"]) for summary in summaries]
+    yield "of", [f"{summary['headline']['rule']}, {summary['headline']['figure']}" for summary in summaries]
+    for rule in dict.fromkeys(rule for summary in summaries for rule in summary["rules"]):
         for figure in ("selected", "final"):
-            values = [run.summary["rules"].get(rule, {}).get(figure) for run in runs]
-            if any(value is not None for value in values):
-                yield f"{rule}, {figure}, %", [_percent(value) for value in values]
-    yield "majority class, %", [_percent(next(iter(run.summary["floor"].values()), None)) for run in runs]
+            values = [summary["rules"].get(rule, {}).get(figure) for summary in summaries]
+            yield from _measured(f"{rule}, {figure}, %", values, _percent)
+    yield "majority class, %", [_percent(next(iter(summary["floor"].values()), None)) for summary in summaries]
     macros = [macro_of(run.lines) for run in runs]
-    for name, key in (("macro accuracy, %", "accuracy"), ("macro F1, %", "f1")):
-        if any(figures_of_run.get(key) is not None for figures_of_run in macros):
-            yield name, [_percent(figures_of_run.get(key)) for figures_of_run in macros]
+    yield from _measured("macro accuracy, %", [macro.get("accuracy") for macro in macros], _percent)
+    yield from _measured("macro F1, %", [macro.get("f1") for macro in macros], _percent)
     areas = [next((line["roc_auc"]["mean"] for line in reversed(run.lines) if "roc_auc" in line), None) for run in runs]
-    if any(area is not None for area in areas):
-        yield "ROC AUC, final", ["-" if area is None else f"{area:.4f}" for area in areas]
-    sizes = [run.summary["bytes"] for run in runs]
-    yield "payload", [readable_size(traffic["payload_up"] + traffic["payload_down"]) for traffic in sizes]
-    yield "wire", [readable_size(traffic["wire_up"] + traffic["wire_down"]) for traffic in sizes]
-    steps = [run.summary.get("gradient_steps") for run in runs]
-    if any(count is not None for count in steps):
-        yield "gradient steps a client and round", ["-" if count is None else f"{count:.4g}" for count in steps]
-    yield "seconds", [f"{run.summary['seconds']:.0f}" for run in runs]
+    yield from _measured("ROC AUC, final", areas, "{:.4f}".format)
+    for way in ("payload", "wire"):
+        sizes = [summary["bytes"][f"{way}_up"] + summary["bytes"][f"{way}_down"] for summary in summaries]
+        yield way, [readable_size(size) for size in sizes]
+    steps = [summary.get("gradient_steps") for summary in summaries]
+    yield from _measured("gradient steps a client and round", steps, "{:.4g}".format)
+    yield "seconds", [f"{summary['seconds']:.0f}" for summary in summaries]
+
+
+def _measured(
+    name: str, values: Sequence[float | None], show: Callable[[float], str]
+) -> Iterator[tuple[str, list[str]]]:
+    """A figure that some runs have; nothing where none has it."""
+    if any(value is not None for value in values):
+        yield name, ["-" if value is None else show(value) for value in values]
 
 
 def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
