@@ -1,10 +1,11 @@
 """A run made smaller in proportion: fewer rounds, rows and clients, for a machine that cannot run the whole one."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.home import home
+from protosphere.core.settings import Scalar
 from protosphere.data.assignment import assignment, open_data
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition_table import TABLE
@@ -17,15 +18,7 @@ FEWEST_ROUNDS = FEWEST_CLIENTS = 2
 IN_ROUNDS = ("evaluate-every", "ensemble-every", "gfpl.first-exchange", "gfpl.exchange-every")
 
 
-@dataclass(frozen=True)
-class Scaled:
-    """A run's settings after scaling, and what was changed: what -> (now, before)."""
-
-    settings: RunConfig
-    changes: Mapping[str, tuple[int | str, int | str]]
-
-
-def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds: Sequence[int]) -> Scaled:
+def scaled(settings: Mapping[str, Scalar], scale: float, seeds: Sequence[int]) -> tuple[RunConfig, str]:
     """Shrink rounds (2 at least), rows and clients (2 at least) by the factor `scale`, below 1.
 
     What is counted in rounds shrinks with them, to 1 at least. A client keeps about as many rows as it had; where the
@@ -36,51 +29,52 @@ def scaled(settings: Mapping[str, bool | int | float | str], scale: float, seeds
         settings: all of a run's, by name.
         seeds: those for which the partition must work.
 
+    Returns:
+        The settings, and what was changed: `scaled by 0.05: 15 of 300 rounds, 2 of 20 clients, evaluate-every 1 for 5`.
+
     Raises:
         SettingError: the partition cannot be drawn of all rows either. DataError: the data cannot be opened.
     """
     new_settings = dict(settings)
-    changes: dict[str, tuple[int | str, int | str]] = {}
+    counts: list[str] = []
+    others: list[str] = []
     if new_settings["partition"] == TABLE:
         new_settings |= {"partition": "dirichlet", "partition-table": ""}
-        changes["partition"] = ("dirichlet", TABLE)
+        others.append(f"partition dirichlet for {TABLE}")
 
-    def shrink(name: str, now: int, before: int, label: str = "") -> None:
+    def shrink(name: str, now: int, before: int) -> None:
         new_settings[name] = now
         if now != before:
-            changes[label or name] = (now, before)
+            others.append(f"{name} {now} for {before}")
 
-    before = int(new_settings["rounds"])
-    shrink("rounds", max(min(FEWEST_ROUNDS, before), round(scale * before)), before)
-    share = int(new_settings["rounds"]) / before
+    def count(what: str, now: int, before: int) -> None:
+        if now != before:
+            counts.append(f"{now:,} of {before:,} {what}")
+
+    rounds = int(new_settings["rounds"])
+    fewer_rounds = max(min(FEWEST_ROUNDS, rounds), round(scale * rounds))
+    new_settings["rounds"] = fewer_rounds
+    count("rounds", fewer_rounds, rounds)
     for name in IN_ROUNDS:
         value = int(new_settings.get(name, 0))
         # 0 means never
         if value and _is_read(name, new_settings):
-            shrink(name, max(1, round(share * value)), value)
+            shrink(name, max(1, round(fewer_rounds / rounds * value)), value)
     clients, used = _room(new_settings)
     fewest = max(min(FEWEST_CLIENTS, clients), round(scale * clients))
     rows, number = _enough(new_settings, max(1, round(scale * used)), used, fewest, clients, seeds)
-    shrink("max-samples", rows, used, "rows")
-    shrink("clients", number, clients)
+    new_settings |= {"max-samples": rows, "clients": number}
+    count("rows", rows, used)
+    count("clients", number, clients)
     # dealt in turn, so the last ones go with the clients
-    models = len(model_names(str(new_settings["models"])))
-    if number < min(models, clients):
-        changes["architectures"] = (number, min(models, clients))
+    models = min(len(model_names(str(new_settings["models"]))), clients)
+    count("architectures", min(number, models), models)
     replies = int(new_settings["min-replies"])
     shrink("min-replies", min(replies, number), replies)
-    return Scaled(new_settings, changes)
+    return new_settings, f"scaled by {scale:g}: {', '.join([*counts, *others]) or 'nothing to shrink'}"
 
 
-def describe_scaling(scale: float, changes: Mapping[str, tuple[int | str, int | str]]) -> str:
-    """The changes for people: `scaled by 0.05: 15 of 300 rounds, 2 of 20 clients, ...`."""
-    counted = ("rounds", "clients", "architectures", "rows")
-    parts = [f"{now:,} of {before:,} {what}" for what, (now, before) in changes.items() if what in counted]
-    parts += [f"{what} {now} for {before}" for what, (now, before) in changes.items() if what not in counted]
-    return f"scaled by {scale:g}: {', '.join(parts) or 'nothing to shrink'}"
-
-
-def _is_read(name: str, settings: Mapping[str, bool | int | float | str]) -> bool:
+def _is_read(name: str, settings: Mapping[str, Scalar]) -> bool:
     prefix = name.rpartition(".")[0]
     return not prefix or prefix in read_settings(settings).method.settings
 

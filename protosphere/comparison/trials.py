@@ -8,7 +8,7 @@ from pathlib import Path
 
 from protosphere.comparison.budget import equal_epochs
 from protosphere.comparison.plan import NOT_HERE, Comparison, Entry, Row
-from protosphere.comparison.scale import describe_scaling, scaled
+from protosphere.comparison.scale import scaled
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
@@ -108,8 +108,7 @@ def cells(
         settings["clients"] = settings["clients"] or DEFAULT_CLIENTS
         scaling = ""
         if scale < 1:
-            smaller = scaled(settings, scale, comparison.seeds)
-            settings, scaling = smaller.settings, describe_scaling(scale, smaller.changes)
+            settings, scaling = scaled(settings, scale, comparison.seeds)
         for seed in comparison.seeds:
             name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
             if name in made:
