@@ -1,6 +1,5 @@
 """How many cells run at a time, and what of this machine's cores and GPUs each of them gets."""
 
-import itertools
 import json
 import math
 import os
@@ -40,26 +39,25 @@ class Share:
     engine: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        cores = f"{self.cores} core{'s' * (self.cores > 1)}"
-        gpus = f" and GPU {' or '.join(sorted(set(self.gpus)))}" if self.gpus else ""
+        each = f"{self.cores} core{'s' * (self.cores > 1)}"
+        if self.gpus:
+            each += f" and GPU {' or '.join(sorted(set(self.gpus)))}"
+        if self.ray and self.gpus_per_client:
+            each += f" and {self.gpus_per_client:g} GPU"
         if self.ray:
-            gpus = (f" and {self.gpus_per_client:g} GPU" if self.gpus_per_client else "") + f", on {self.place}"
-        return f"{self.jobs} job{'s' * (self.jobs > 1)} at a time of {cores}{gpus}"
+            each += f", on {self.place}"
+        return f"{self.jobs} job{'s' * (self.jobs > 1)} at a time of {each}"
 
     def flags(self) -> list[str]:
         """For `protosphere run`."""
-        report = ["-c", f"report={str(self.reports).lower()}"]
-        if self.in_process:
-            words = [(flag, str(value)) for flag, value in self.engine.items() if value is not None]
-            return [*report, *itertools.chain(*words)]
-        return [
-            *report,
-            "--flower",
-            "--cpus-per-client",
-            str(self.cpus_per_client),
-            "--gpus-per-client",
-            f"{self.gpus_per_client:g}",
-        ]
+        flags = ["-c", f"report={str(self.reports).lower()}"]
+        if not self.in_process:
+            flags += ["--flower", "--cpus-per-client", str(self.cpus_per_client)]
+            return [*flags, "--gpus-per-client", f"{self.gpus_per_client:g}"]
+        for flag, value in self.engine.items():
+            if value is not None:
+                flags += [flag, str(value)]
+        return flags
 
     def environment(self, place: int) -> dict[str, str]:
         """What a cell gets that runs in one of the `jobs` places, counted from 0."""

@@ -31,13 +31,11 @@ PAPER = "paper"
 NONE = "-"
 KINDS = ("accuracy", "differences", "gains", "sweep", "cost")
 DIGITS = 2  # of a percentage
-TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    **{letter: f"$\\{name}$" for letter, name in zip("αβγλμ", ("alpha", "beta", "gamma", "lambda", "mu"), strict=True)},
-}
+TEX = str.maketrans(
+    {letter: f"\\{letter}" for letter in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
+    | {"α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "λ": r"$\lambda$", "μ": r"$\mu$"}
+)
 
 
 @dataclass(frozen=True)
@@ -73,17 +71,27 @@ def grids(
     if scaled and comparison.paper:
         comparison = replace(comparison, paper=())
         scaled = [*scaled, "the paper's figures are left out: they are of its own settings, unscaled"]
+    notes = list(scaled)
     companions = frame.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
-    notes = [*scaled, *(f"{row}, {method}: with {name}" for row, method, name in companions.itertuples(index=False))]
-    notes += [*map(_describe_choice, choices), *filter(None, [comparison.note])]
-    notes += ["epochs scaled by --equal-steps"] if comparison.equal_steps else []
-    notes += [*_test_samples(comparison, frame), *_unknown_domains(comparison, frame)]
+    for row, method, name in companions.itertuples(index=False):
+        notes.append(f"{row}, {method}: with {name}")
+    notes += map(_describe_choice, choices)
+    if comparison.note:
+        notes.append(comparison.note)
+    if comparison.equal_steps:
+        notes.append("epochs scaled by --equal-steps")
+    notes += _test_samples(comparison, frame)
+    notes += _unknown_domains(comparison, frame)
     notes += _different_budgets(comparison, frame)
-    apart = [_differences(comparison, notes, frame)] if len(comparison.methods) > 1 else []
-    gains = gains_of_exchange(comparison, frame)
-    apart += [_gains(comparison, notes, gains)] if gains else []
-    tried = [_tabulate_sweep(comparison, scaled, choices)] if choices else []
-    return [_accuracies(comparison, notes, frame), *apart, *tried, _costs(comparison, notes, frame)]
+    tables = [_accuracies(comparison, notes, frame)]
+    if len(comparison.methods) > 1:
+        tables.append(_differences(comparison, notes, frame))
+    if gains := gains_of_exchange(comparison, frame):
+        tables.append(_gains(comparison, notes, gains))
+    if choices:
+        tables.append(_tabulate_sweep(comparison, scaled, choices))
+    tables.append(_costs(comparison, notes, frame))
+    return tables
 
 
 def console(grid: Grid) -> Table:
@@ -105,8 +113,7 @@ def markdown(grids: Sequence[Grid]) -> str:
 
     parts = []
     for grid in grids:
-        lines = [[Shown(name) for name in grid.head], *grid.lines]
-        rows = [f"| {' | '.join(map(cell, line))} |" for line in lines]
+        rows = [f"| {' | '.join(map(cell, line))} |" for line in _lines_with_head(grid)]
         rows.insert(1, "|---" + "|---:" * (len(grid.head) - 1) + "|")
         parts.append("\n\n".join([grid.title, "\n".join(rows), *grid.notes]))
     return "\n\n".join(parts) + "\n"
@@ -120,14 +127,17 @@ def latex(grids: Sequence[Grid], labels: Sequence[str] = (), caption: str = "") 
     """
     parts = [r"% \usepackage{booktabs}"]
     for number, grid in enumerate(grids):
-        head, *rows = (
-            " & ".join(map(_tex, line)) + r" \\" for line in [[Shown(name) for name in grid.head], *grid.lines]
-        )
-        begin = [r"\begin{table}", r"\centering", rf"\caption{{{caption or _caption(grid)}}}"]
-        begin += [rf"\label{{{labels[number]}}}"] if labels else []
-        begin += [rf"\begin{{tabular}}{{l{'r' * (len(grid.head) - 1)}}}", r"\toprule", head, r"\midrule"]
-        parts.append("\n".join([*begin, *rows, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
+        head, *rows = [" & ".join(map(_tex, line)) + r" \\" for line in _lines_with_head(grid)]
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption or _caption(grid)}}}"]
+        if labels:
+            lines.append(rf"\label{{{labels[number]}}}")
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(grid.head) - 1)}}}", r"\toprule", head, r"\midrule", *rows]
+        parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
     return "\n\n".join(parts) + "\n"
+
+
+def _lines_with_head(grid: Grid) -> list[Sequence[Shown]]:
+    return [[Shown(name) for name in grid.head], *grid.lines]
 
 
 def labels_for(grids: Sequence[Grid], name: str) -> list[str]:
@@ -138,8 +148,8 @@ def labels_for(grids: Sequence[Grid], name: str) -> list[str]:
 
 def _caption(grid: Grid) -> str:
     """Title and notes as sentences, each with a capital."""
-    sentences = (sentence.rstrip(".") for sentence in (grid.title, *grid.notes))
-    return " ".join(f"{_escape(sentence[:1].upper() + sentence[1:])}." for sentence in sentences)
+    sentences = [sentence[:1].upper() + sentence[1:].rstrip(".") for sentence in (grid.title, *grid.notes)]
+    return " ".join(f"{sentence.translate(TEX)}." for sentence in sentences)
 
 
 def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) -> Grid:
@@ -250,11 +260,10 @@ def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]
     if comparison.equal_steps:
         remedy = f"left over: {left_over(str(entry.settings['strategy']) for entry in comparison.methods)}"
     for row in comparison.rows:
-        steps = {
-            method: mean.mean
-            for method, runs in by_method(frame, comparison, row.label).items()
-            if (mean := spread(runs["gradient_steps"]))
-        }
+        steps = {}
+        for method, runs in by_method(frame, comparison, row.label).items():
+            if mean := spread(runs["gradient_steps"]):
+                steps[method] = mean.mean
         if differ(list(steps.values())):
             steps_text = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
             notes.append(f"{row.label}: budgets differ, in gradient steps a client and round: {steps_text}; {remedy}")
@@ -379,9 +388,5 @@ def _lay_out(
 
 
 def _tex(content: Shown) -> str:
-    text = _escape(content.text)
+    text = content.text.translate(TEX)
     return rf"\textbf{{{text}}}" if content.best else text
-
-
-def _escape(text: str) -> str:
-    return "".join(TEX.get(letter, letter) for letter in text)
