@@ -110,6 +110,7 @@ def compare(
     from protosphere.comparison.folder import ComparisonFolder
     from protosphere.comparison.plan import load
     from protosphere.comparison.resources import cluster_share, share
+    from protosphere.comparison.reuse import reuse as take_finished
     from protosphere.comparison.selection import chosen, listed, named
     from protosphere.comparison.sweep import swept, varied
     from protosphere.comparison.trials import cells as cells_of
@@ -117,30 +118,19 @@ def compare(
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     narrowing |= {"baseline": baseline}
+    in_process = not flower and not ray
     if trust and not resume:
         end("--trust goes with --resume: what you name yourself is run anyhow.")
     if ray and flower:
         end("--ray makes each run in one process of a cluster; it goes without --flower.")
-    if not flower and not ray and (cpus_per_client is not None or gpus_per_client is not None):
+    if in_process and (cpus_per_client is not None or gpus_per_client is not None):
         end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.")
-    in_process = not flower and not ray
     if workers is not None and (not in_process or workers < 1):
         end("--workers is a number of processes, 1 at least; it goes without --flower and --ray.")
     refuse_idle_engine(in_process, workers, engine, cohort_size)
     engine_flags = {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--workers": workers}
-    choices = (
-        file,
-        preset,
-        *narrowing.values(),
-        target is not None,
-        sweep,
-        vary,
-        equal_steps,
-        settings,
-        data,
-        scale != 1.0,
-    )
-    if resume and any(choices):
+    choices = [file, preset, *narrowing.values(), sweep, vary, equal_steps, settings, data]
+    if resume and (any(choices) or target is not None or scale != 1.0):
         end("--resume goes on with a comparison as it was started: give it no file and no other choices.")
     try:
         cluster = cluster_at(ray) if ray else None
@@ -160,13 +150,12 @@ def compare(
         if cluster:
             machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
         else:
-            cpus, gpus = 1 if cpus_per_client is None else cpus_per_client, gpus_per_client or 0.0
             machine = share(
                 cells,
                 jobs=jobs,
-                cpus_per_client=cpus,
-                gpus_per_client=gpus,
-                in_process=not flower,
+                cpus_per_client=1 if cpus_per_client is None else cpus_per_client,
+                gpus_per_client=gpus_per_client or 0.0,
+                in_process=in_process,
                 workers=workers or 1,
             )
         machine = replace(machine, reports=reports, engine=engine_flags)
@@ -174,7 +163,8 @@ def compare(
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.hold():
             if reuse:
-                _reuse(folder, cells)
+                for cell, run in take_finished(folder, cells):
+                    typer.echo(f"taken: {cell.title}, from {_shorten(run)}")
             _run(folder, comparison, cells, machine, keep_models)
     except ToldError as error:
         end(str(error))
@@ -207,7 +197,9 @@ def _run(
 ) -> None:
     """Run what is not finished, with a bar; then write and print the tables, and what failed."""
     from protosphere.cli.compare_bar import Bar
+    from protosphere.comparison import tables
     from protosphere.comparison.engine import run_cells
+    from protosphere.comparison.report import write_all
     from protosphere.comparison.trials import scaled_words
     from protosphere.launch.processes import Interrupted
 
@@ -223,29 +215,6 @@ def _run(
             f"stopped by {interruption.name}; finished runs are kept, and --resume {folder.path} runs the others."
         )
         end(sentence, KILLED + interruption.number)
-    failed = [finished for finished in ended if finished.reason]
-    _report(folder, comparison, cells)
-    for finished in failed:
-        typer.echo(
-            f"failed: {finished.cell.title}: {finished.reason} ({folder.of(finished.cell) / 'output.log'})", err=True
-        )
-    if failed:
-        end(f"{len(failed)} of {len(cells)} runs failed; --resume {folder.path} runs them again.", FAILED)
-
-
-def _reuse(folder: "ComparisonFolder", cells: "Sequence[Cell]") -> None:
-    from protosphere.comparison.reuse import reuse
-
-    runs_by_cell = reuse(folder, cells)
-    for cell in cells:
-        if cell.name in runs_by_cell:
-            typer.echo(f"taken: {cell.title}, from {_shorten(runs_by_cell[cell.name])}")
-
-
-def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]") -> None:
-    from protosphere.comparison import tables
-    from protosphere.comparison.report import write_all
-
     written = write_all(folder, comparison, cells)
     terminal = console()
     for grid in written.grids:
@@ -256,6 +225,13 @@ def _report(folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequen
         typer.echo()
     for path in written.paths:
         typer.echo(f"written: {_shorten(path)}")
+    failed = [finished for finished in ended if finished.reason]
+    for finished in failed:
+        typer.echo(
+            f"failed: {finished.cell.title}: {finished.reason} ({folder.of(finished.cell) / 'output.log'})", err=True
+        )
+    if failed:
+        end(f"{len(failed)} of {len(cells)} runs failed; --resume {folder.path} runs them again.", FAILED)
 
 
 def _shorten(path: Path) -> str:

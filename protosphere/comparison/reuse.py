@@ -18,10 +18,13 @@ from protosphere.record.provenance import versions
 NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")
 
 
-def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> dict[str, Path]:
-    """Copy finished runs beside the comparison into the cells that lack one: cell's name -> the run.
+def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
+    """Copy finished runs beside the comparison into the cells that lack one.
 
     Code of the user's own may have changed since, and is run anew.
+
+    Returns:
+        These cells, and the run that each was given.
 
     Raises:
         OSError: a run cannot be copied.
@@ -29,15 +32,15 @@ def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> dict[str, Path]:
     runs_by_key: dict[str, Path] = {}
     for run, settings in _find_finished(folder.path.parent, folder.path):
         runs_by_key.setdefault(_key(settings), run)
-    run_by_cell = {}
+    taken = []
     for cell in cells:
         same = runs_by_key.get(_key(cell.settings))
         if same is None or folder.run_of(cell) or _runs_own_code(cell.settings):
             continue
         folder.discard(cell)
         shutil.copytree(same, folder.of(cell) / same.name, ignore=shutil.ignore_patterns(*NOT_COPIED))
-        run_by_cell[cell.name] = same
-    return run_by_cell
+        taken.append((cell, same))
+    return taken
 
 
 def _find_finished(root: Path, comparison_folder: Path) -> Iterator[tuple[Path, Mapping[str, Any]]]:

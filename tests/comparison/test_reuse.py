@@ -37,11 +37,11 @@ def empty(done):
 
 def test_a_run_of_the_same_settings_is_taken_and_stays_where_it_is(done, empty):
     folder, found = empty
-    assert reuse(folder, found) == {found[0].name: done}
+    assert reuse(folder, found) == [(found[0], done)]
     accuracies = write_all(folder, MADE, found).grids[0]
     assert "(1 of 2 seeds)" in accuracies.lines[0][1].text
     # once taken it is a finished cell
-    assert reuse(folder, found) == {}
+    assert reuse(folder, found) == []
     # the comparison's end does not take the other run's models
     folder.discard(found[0])
     assert list(stores(done.name).glob("*/client.json"))
@@ -49,7 +49,7 @@ def test_a_run_of_the_same_settings_is_taken_and_stays_where_it_is(done, empty):
     assert reuse(folder, found)
     again = ComparisonFolder.create(MADE, found, str(done.parent))
     (done / "summary.json").unlink()
-    assert reuse(again, found)[found[0].name].is_relative_to(folder.path)
+    assert reuse(again, found)[0][1].is_relative_to(folder.path)
 
 
 @pytest.mark.parametrize(
@@ -60,13 +60,13 @@ def test_a_run_of_the_same_settings_is_taken_and_stays_where_it_is(done, empty):
 def test_a_run_that_is_not_of_the_same_whole_is_left(done, empty, changes):
     summary = json.loads((done / "summary.json").read_text())
     (done / "summary.json").write_text(json.dumps(summary | changes))
-    assert reuse(*empty) == {}
+    assert reuse(*empty) == []
 
 
 def test_other_settings_are_left_and_where_it_ran_does_not_matter(done, empty):
     settings = RunFolder(done).settings()
     (done / "settings.json").write_text(json.dumps(settings | {"learning-rate": 0.5}))
-    assert reuse(*empty) == {}
+    assert reuse(*empty) == []
     (done / "settings.json").write_text(json.dumps(settings | {"device": "cuda:3", "results-dir": "/elsewhere"}))
     assert reuse(*empty)
 
@@ -79,4 +79,4 @@ def test_somebody_s_own_code_is_run_anew(done, empty, own):
     settings = RunFolder(done).settings() | own
     (done / "settings.json").write_text(json.dumps(settings))
     found[0].settings.update(own)
-    assert reuse(folder, found) == {}
+    assert reuse(folder, found) == []
