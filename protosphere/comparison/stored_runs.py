@@ -4,9 +4,10 @@ them."""
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,6 @@ class StoredEntry:
         state: as status.json says; `cut` where it says that it runs and no process holds it; of a comparison how many
             cells are finished.
         headline: the primary rule's accuracy, None before the first evaluation.
-        size: bytes in the results folder and of its clients' models in this home.
-        changed: seconds since the epoch.
     """
 
     path: Path
@@ -38,9 +37,7 @@ class StoredEntry:
     dataset: str
     state: str
     rounds: str
-    headline: float | None
-    size: int
-    changed: float
+    headline: float | None = None
 
     @property
     def name(self) -> str:
@@ -52,12 +49,31 @@ class StoredEntry:
         """Whether it is one."""
         return (self.path / COMPARISON).exists()
 
+    @cached_property
+    def size(self) -> int:
+        """Bytes in the results folder and of its clients' models in this home."""
+        places = [self.path, *(stores(run.name) for run in _runs_of(self.path))]
+        total = 0
+        for place in places:
+            for path in place.rglob("*"):
+                with suppress(OSError):
+                    total += path.stat().st_size if path.is_file() else 0
+        return total
+
+    @cached_property
+    def changed(self) -> float:
+        """Seconds since the epoch."""
+        files = [self.path / name for name in ("summary.json", "status.json", "settings.json", COMPARISON)]
+        return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
+
 
 def list_stored(results: str = "") -> list[StoredEntry]:
     """All that the results folder holds, the newest last."""
     root = results_root(results)
-    folders = {file.parent for name in ("settings.json", COMPARISON) for file in root.glob(f"*/{name}")}
-    entries = [_comparison(folder) if (folder / COMPARISON).exists() else _run(folder) for folder in folders]
+    entries = [_comparison(file.parent) for file in root.glob(f"*/{COMPARISON}")]
+    for file in root.glob("*/settings.json"):
+        if not (file.parent / COMPARISON).exists():
+            entries.append(_run(file.parent))
     return sorted(entries, key=lambda entry: (entry.changed, entry.name))
 
 
@@ -115,19 +131,14 @@ def _run(folder: Path) -> StoredEntry:
     state = str(status.get("state") or ("completed" if summary else "cut"))
     if state in ("starting", "running") and not _is_held(folder):
         state = "cut"
-    headline = (_of_today(folder, summary).get("headline") or status.get("latest") or status.get("headline") or {}).get(
-        "accuracy"
-    )
-    rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
-    labels = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
-    return StoredEntry(folder, *labels, state, rounds, headline, _size(folder), _find_last_change(folder))
-
-
-def _of_today(folder: Path, summary: dict[str, Any]) -> Mapping[str, Any]:
-    """A run's summary as its report has it; the lines of a run are read for an earlier version's alone."""
+    # the lines of a run are read for an earlier version's summary alone; one that is broken is shown as it is
     with suppress(SettingError, KeyError, TypeError, AttributeError):
-        return summary if is_up_to_date(summary) else up_to_date(summary, RunFolder(folder).lines())
-    return summary
+        if not is_up_to_date(summary):
+            summary = dict(up_to_date(summary, RunFolder(folder).lines()))
+    headline = summary.get("headline") or status.get("latest") or status.get("headline") or {}
+    rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
+    method, dataset = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
+    return StoredEntry(folder, method, dataset, state, rounds, headline.get("accuracy"))
 
 
 def _comparison(folder: Path) -> StoredEntry:
@@ -140,8 +151,7 @@ def _comparison(folder: Path) -> StoredEntry:
         state = "running"
     else:
         state = "cut"
-    labels = f"{len(cells)} runs", ", ".join(datasets)
-    return StoredEntry(folder, *labels, state, f"{done}/{len(cells)}", None, _size(folder), _find_last_change(folder))
+    return StoredEntry(folder, f"{len(cells)} runs", ", ".join(datasets), state, f"{done}/{len(cells)}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -161,17 +171,3 @@ def _is_held(folder: Path) -> bool:
             return False
     except SettingError:
         return True
-
-
-def _size(folder: Path) -> int:
-    places = [folder, *(stores(run.name) for run in _runs_of(folder))]
-    total = 0
-    for path in (file for place in places for file in place.rglob("*")):
-        with suppress(OSError):
-            total += path.stat().st_size if path.is_file() else 0
-    return total
-
-
-def _find_last_change(folder: Path) -> float:
-    files = [folder / name for name in ("summary.json", "status.json", "settings.json", COMPARISON)]
-    return max((file.stat().st_mtime for file in files if file.exists()), default=0.0)
