@@ -10,6 +10,7 @@ import socket
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,26 +27,46 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app.app import USER_ERRORS
 
 
-def perform(
-    settings: Mapping[str, Any], clients: int, comparison: tuple[str, str], place: str, keep_models: bool
-) -> str:
-    """Run a cell in this process.
+@dataclass(frozen=True)
+class Order:
+    """What a node is told of a cell.
+
+    Attributes:
+        comparison: the comparison's folder. digest: of the comparison.json that must be there.
+        place: the cell's folder.
+    """
+
+    settings: Mapping[str, Any]
+    clients: int
+    comparison: str
+    digest: str
+    place: str
+    keep_models: bool
+
+
+def order_of(folder: ComparisonFolder, cell: Cell, reports: bool, keep_models: bool) -> Order:
+    """What a node is told of a cell, whose folder is prepared.
 
     Args:
-        settings: of the run.
-        comparison: the comparison's folder, and a digest of the comparison.json that must be there.
-        place: the cell's folder.
+        reports: whether its run ends with a report of its own.
+    """
+    settings = {**cell.settings, "report": reports}
+    where = str(folder.path), _digest(folder.path), str(folder.of(cell))
+    return Order(settings, cell.clients, *where, keep_models)
+
+
+def perform(order: Order) -> str:
+    """Run a cell in this process.
 
     Returns:
         Why it failed, in a sentence; empty when it did not.
     """
-    folder, digest = comparison
-    if _digest(Path(folder)) != digest or not Path(place).is_dir():
+    if _digest(Path(order.comparison)) != order.digest or not Path(order.place).is_dir():
         return (
-            f"the comparison's folder {folder} is not to be found on {socket.gethostname()}; give --results a folder "
-            "on a file system that all nodes of the Ray cluster share."
+            f"the comparison's folder {order.comparison} is not to be found on {socket.gethostname()}; give --results "
+            "a folder on a file system that all nodes of the Ray cluster share."
         )
-    with (Path(place) / OUTPUT).open("a", encoding="utf-8") as output:
+    with (Path(order.place) / OUTPUT).open("a", encoding="utf-8") as output:
 
         def say(line: str) -> None:
             output.write(line + "\n")
@@ -58,9 +79,9 @@ def perform(
             lines.opened = folder
 
         reason = ""
-        config = {**settings, "results-dir": place}
+        config = {**order.settings, "results-dir": order.place}
         try:
-            run_in_process(config, clients=clients, show=lines.hear, opened=opened)
+            run_in_process(config, clients=order.clients, show=lines.hear, opened=opened)
         except USER_ERRORS as error:
             reason = str(error)
             lines.hear(f"error: {error}")
@@ -68,7 +89,7 @@ def perform(
             reason = f"an error of the program on {socket.gethostname()}: {type(error).__name__}: {error}"
             lines.hear(traceback.format_exc())
         lines.save()
-    if lines.folder is not None and not keep_models:
+    if lines.folder is not None and not order.keep_models:
         discard_stores(lines.folder.name, RunFolder(lines.folder).token)
     return reason
 
@@ -95,9 +116,7 @@ class Tasks:
         # one that died is said, and not begun anew in a folder that holds half a run; no cell sees what another kept
         # in its process
         task = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_retries=0, max_calls=1)(perform)
-        comparison = str(self._folder.path), _digest(self._folder.path)
-        settings = {**cell.settings, "report": self._share.reports}
-        return task.remote(settings, cell.clients, comparison, str(self._folder.of(cell)), self._keep_models)
+        return task.remote(order_of(self._folder, cell, self._share.reports, self._keep_models))
 
     def failure(self, cell: Cell, task: Any) -> str | None:
         """Why a cell's task failed; empty where it did not, None while it is on."""
