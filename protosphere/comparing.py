@@ -29,7 +29,7 @@ from protosphere.comparison.trials import cells, scaled_words
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
-from protosphere.names import Value, plain, setting, settings_of
+from protosphere.names import Value, plain, settings_of
 from protosphere.names import setting as setting_name
 from protosphere.own_objects import with_names
 from protosphere.record.locations import results_root
@@ -135,7 +135,7 @@ def compare(
     refuse_engine(engine, workers)
     common_settings = _nameable(settings_of(settings, more))
     table = {
-        "methods": [_label_entry(_method_entry(entry)) for entry in methods],
+        "methods": [_method_entry(entry) for entry in methods],
         "datasets": _data(datasets, dataset),
         "partitions": [_label_entry(entry) for entry in partitions],
         "seeds": [plain(seed) for seed in seeds],
@@ -290,12 +290,10 @@ class Comparison:
         variant_of = {(choice.row, choice.method): choice.chosen for choice in choices}
         for cell in self._cells:
             label = variant_of.get((cell.row, method)) or method
-            if (
-                (cell.method, cell.seed) == (label, seed)
-                and row in ("", cell.row)
-                and (run := self._comparison_folder.run_of(cell))
-            ):
-                return Run(run)
+            if (cell.method, cell.seed) == (label, seed) and row in ("", cell.row):
+                run = self._comparison_folder.run_of(cell)
+                if run is not None:
+                    return Run(run)
         methods = "; ".join(dict.fromkeys(cell.method for cell in self._cells))
         seeds = ", ".join(str(cell_seed) for cell_seed in sorted({cell.seed for cell in self._cells}))
         where = f", row {row}," if row else ""
@@ -423,7 +421,7 @@ def _values(name: str, table: Mapping[str, Sequence[Value]] | None) -> dict[str,
         raise SettingError(f"{name} is {shown(table)}, but it is a mapping of settings to lists of values.")
     for key, values in (table or {}).items():
         _refuse_single(f"{name} of {key}", values)
-    return {setting(key): [plain(value) for value in values] for key, values in (table or {}).items()}
+    return {setting_name(key): [plain(value) for value in values] for key, values in (table or {}).items()}
 
 
 def _refuse_single(name: str, entries: object) -> None:
@@ -439,38 +437,38 @@ def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
         SettingError: `dataset` and `datasets`, or a sequence that is neither names nor arrays.
         DataError: arrays that are no data set.
     """
-    single = not isinstance(dataset, str) or dataset != ""
-    if single and datasets is not USUAL_DATA:
-        raise SettingError("`dataset` and `datasets` exclude each other; give one of them.")
-    # (x, y), and no list of such pairs
-    rows = is_arrays(datasets) and (
-        isinstance(datasets, Mapping) or any(hasattr(part, "__array__") for part in datasets)
-    )
-    if not single and not rows:
-        _refuse_single("datasets", datasets)
-    items = [datasets] if rows else datasets
-    if single:
+    if not isinstance(dataset, str) or dataset != "":
+        if datasets is not USUAL_DATA:
+            raise SettingError("`dataset` and `datasets` exclude each other; give one of them.")
         items = [dataset]
+    elif is_arrays(datasets) and (isinstance(datasets, Mapping) or any(hasattr(p, "__array__") for p in datasets)):
+        # (x, y), and no list of such pairs
+        items = [datasets]
+    else:
+        _refuse_single("datasets", datasets)
+        items = list(datasets)
     entries: list[Any] = []
+    labels: list[str] = []
     for item in items:
         entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
         if is_arrays(entry.get("dataset")):
             # what they are called has no meaning for anybody
-            count = sum(str(other.get("label", "")).startswith(ARRAYS) for other in entries if isinstance(other, dict))
+            count = sum(label.startswith(ARRAYS) for label in labels)
             entry = {"label": f"{ARRAYS} {count + 1}" if count else ARRAYS} | entry
         if "dataset" in entry:
             entry["dataset"] = data_of(entry["dataset"])
+        labels.append(str(entry.get("label", "")))
         entries.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
     return entries
 
 
 def _method_entry(entry: Any) -> Any:
     """A method's entry with the name of a `Method` that can be imported in its place."""
-    if isinstance(entry, str):
-        return entry
-    if not isinstance(entry, Mapping):
+    if not isinstance(entry, str | Mapping):
         entry = {"strategy": entry}
-    return _nameable(dict(entry)) if "strategy" in entry else entry
+    if isinstance(entry, Mapping) and "strategy" in entry:
+        entry = _nameable(dict(entry))
+    return _label_entry(entry)
 
 
 def _nameable(settings: dict[str, Any]) -> dict[str, Any]:
@@ -492,8 +490,9 @@ def _label_entry(item: Entry) -> Any:
     entry = _entry(item)
     if not isinstance(entry, dict) or "label" in entry:
         return entry
-    first = [str(entry[name]) for name in ("strategy", "partition") if name in entry]
-    values = [
-        f"{name.rpartition('.')[2]} {value}" for name, value in entry.items() if name not in ("strategy", "partition")
-    ]
-    return entry | {"label": ", ".join([*first, *values])}
+    kinds = ("strategy", "partition")
+    words = [str(entry[name]) for name in kinds if name in entry]
+    for name, value in entry.items():
+        if name not in kinds:
+            words.append(f"{name.rpartition('.')[2]} {value}")
+    return entry | {"label": ", ".join(words)}
