@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from protosphere.comparison.plan import Comparison, checked
 from protosphere.comparison.trials import PLACES, Cell
@@ -117,26 +116,27 @@ class ComparisonFolder:
             raise SettingError(f"{file} {error}.") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingError(f"{file} cannot be read ({type(error).__name__}: {error}); start anew.") from None
+        here = f"this is {own_version()}, format {FORMAT}"
+        other_version = f"{self.path} was written by another version ({written}; {here})"
         if content["format"] != FORMAT:
-            raise SettingError(
-                f"{self.path} was written by another version ({written}; this is {own_version()}, format {FORMAT}): "
-                "go on with that one, or start anew."
-            )
+            raise SettingError(f"{other_version}: go on with that one, or start anew.")
         entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
         every = [comparison.settings, *(entry.settings for entry in entries), *(cell.settings for cell in cells)]
         refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
-        cells = [replace(cell, settings=without_gone(cell.settings, is_finished=not to_run)) for cell in cells]
-        if not to_run:
-            return comparison, [replace(cell, settings=_as_of_today(cell.settings)) for cell in cells]
+        resolved = []
         for cell in cells:
-            setting_names = known_settings(cell.settings.get("strategy", "")).keys() - set(PLACES)
-            if differing := sorted(setting_names ^ cell.settings.keys()):
-                raise SettingError(
-                    f"{self.path} was written by another version ({written}; this is {own_version()}, format "
-                    f"{FORMAT}), whose settings differ in `{differing[0]}`: go on with that one, or start anew; "
-                    "protosphere.Comparison shows what is finished."
-                )
-        return comparison, cells
+            settings = without_gone(cell.settings, is_finished=not to_run)
+            if to_run:
+                setting_names = known_settings(settings.get("strategy", "")).keys() - set(PLACES)
+                if differing := sorted(setting_names ^ settings.keys()):
+                    raise SettingError(
+                        f"{other_version}, whose settings differ in `{differing[0]}`: go on with that one, or start "
+                        "anew; protosphere.Comparison shows what is finished."
+                    )
+            else:
+                settings = {name: value for name, value in as_of_today(settings).items() if name not in PLACES}
+            resolved.append(replace(cell, settings=settings))
+        return comparison, resolved
 
     @property
     def jobs(self) -> int | None:
@@ -197,7 +197,3 @@ class ComparisonFolder:
             with suppress(SettingError, OSError):
                 if is_run_name(run.name):
                     discard_stores(run.name, run.token)
-
-
-def _as_of_today(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in as_of_today(settings).items() if name not in PLACES}
