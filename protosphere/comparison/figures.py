@@ -209,18 +209,19 @@ def every_difference(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[
 def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference]:
     """(row, figure, method) -> the figure of a rule less that of the same rule without an exchange (`-local`), in the
     same run, seed by seed; of methods that have both. Significance is corrected as in `every_difference`."""
-    figure = comparison.metrics[0].figure
     gains: dict[tuple[str, str, str], Difference] = {}
     for row in comparison.rows:
         for method, runs in by_method(frame, comparison, row.label).items():
+            runs = runs.set_index("seed")
             for rule in (RULE, POOL):
                 # the rules' own figures have no headline
-                names = [f"{rule} {name}" for name in (figure, "selected", "final")]
-                pairs = [(name, f"{rule}-local {name.partition(' ')[2]}") for name in names]
-                pair = next(((a, b) for a, b in pairs if a in runs and b in runs and runs[a].notna().any()), None)
-                contrast = pair and difference(*(runs.set_index("seed")[name].astype(float) for name in pair))
-                if pair and contrast:
-                    gains[row.label, pair[0], method] = contrast
+                for figure in (comparison.metrics[0].figure, "selected", "final"):
+                    name, alone = f"{rule} {figure}", f"{rule}-local {figure}"
+                    if name in runs and alone in runs and runs[name].notna().any():
+                        contrast = difference(runs[name].astype(float), runs[alone].astype(float))
+                        if contrast:
+                            gains[row.label, name, method] = contrast
+                        break
     for column in dict.fromkeys((row_label, name) for row_label, name, _ in gains):
         gains |= with_significance({key: gain for key, gain in gains.items() if key[:2] == column})
     return gains

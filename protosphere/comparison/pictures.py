@@ -52,15 +52,13 @@ def pictures_of(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[P
     Args:
         frame: of the finished cells.
     """
-    pictures: dict[str, list[Picture]] = {}
+    pictures = {}
     for number, row in enumerate(comparison.rows, start=1):
-        drawn = [
-            picture_by(comparison, frame, row.label, setting, f"accuracy-by-{setting}-row{number}")
-            for setting in settings_varied(comparison)
-        ]
-        drawn += [
-            picture_over(comparison, frame, row.label, kind, f"accuracy-over-{kind}-row{number}") for kind in CAPTIONS
-        ]
+        drawn: list[Picture | str] = []
+        for setting in settings_varied(comparison):
+            drawn.append(picture_by(comparison, frame, row.label, setting, f"accuracy-by-{setting}-row{number}"))
+        for kind in CAPTIONS:
+            drawn.append(picture_over(comparison, frame, row.label, kind, f"accuracy-over-{kind}-row{number}"))
         if row_pictures := [picture for picture in drawn if isinstance(picture, Picture)]:
             pictures[row.label] = row_pictures
     return pictures

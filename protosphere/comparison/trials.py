@@ -243,20 +243,20 @@ def _refuse_idle(data: Mapping[str, str], items: Set[str]) -> None:
 
 def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
     """Open every data set once; name all that cannot be had, and how to get them."""
-    opened: dict[str, str] = {}
+    opened: set[str] = set()
+    lacking: list[str] = []
     for row, settings in row_settings:
         checked = read_settings(settings).settings
         spec = data_spec(checked, checked.clients)
         key = f"{spec.dataset} {spec.image_size} {spec.columns} {spec.classes}"
         if key in opened:
             continue
+        opened.add(key)
         try:
             with without_retries(checked):
                 open_data(spec, home() / "cache")
-            opened[key] = ""
         except DataError as error:
-            opened[key] = _describe_missing(row.dataset, checked.dataset, str(error))
-    lacking = [problem for problem in opened.values() if problem]
+            lacking.append(_describe_missing(row.dataset, checked.dataset, str(error)))
     if lacking:
         raise SettingError(
             f"{'; '.join(dict.fromkeys(lacking))}. Nothing was started; --datasets runs the rows whose data are here."
