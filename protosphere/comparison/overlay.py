@@ -59,28 +59,32 @@ def write_overlay(runs: Sequence[Results], target: Path) -> Path:
     if not 2 <= len(runs) <= MOST_RUNS:
         raise SettingError(f"runs can be laid over each other from two on, {MOST_RUNS} at most; these are {len(runs)}.")
     names = _names(runs)
-    chooser = element("div", data_runs=json.dumps(names))
-    notes = [
-        paragraph(f"{name} has not come to its end.", class_="note", data_run=place)
-        for place, (name, run) in enumerate(zip(names, runs, strict=True))
-        if not run.finished
-    ]
-    drawn = list(_pictures(runs, names))
-    halves, across = ([framed_with(p, _download(p)) for p in drawn if p.wide is wide] for wide in (False, True))
-    measured = [[name, *(one_line(value, 200) for value in values)] for name, values in figures(runs)]
-    differing = [
-        [code(name), *(code(one_line(value, 200)) for value in values)] for name, values in differing_settings(runs)
-    ]
-    settings = page.table(["setting", *names], differing, words=range(len(names) + 1))
+    notes = []
+    for place, (name, run) in enumerate(zip(names, runs, strict=True)):
+        if not run.finished:
+            notes.append(paragraph(f"{name} has not come to its end.", class_="note", data_run=place))
+    halves: list[Html] = []
+    across: list[Html] = []
+    for picture in _pictures(runs, names):
+        (across if picture.wide else halves).append(framed_with(picture, _download(picture)))
+    measured = [[name, *_on_one_line(values)] for name, values in figures(runs)]
+    differing = [[code(name), *map(code, _on_one_line(values))] for name, values in differing_settings(runs)]
+    settings = paragraph("They differ in no setting.")
+    if differing:
+        settings = _by_run(page.table(["setting", *names], differing, words=range(len(names) + 1)))
     parts = [
-        chooser,
+        element("div", data_runs=json.dumps(names)),
         *notes,
         section("Accuracy and cost", page.gallery(*halves, _by_run(page.table(["figure", *names], measured)), *across)),
-        section("Settings that differ", _by_run(settings) if differing else paragraph("They differ in no setting.")),
+        section("Settings that differ", settings),
         section("Clients of one against another's", *_gains(runs, names)),
     ]
     lead = ", ".join(names)
     return page.write(target, page.page(f"{len(runs)} runs", parts, lead=lead, foot=f"Protosphere {own_version()}."))
+
+
+def _on_one_line(values: Sequence[str]) -> list[str]:
+    return [one_line(value, 200) for value in values]
 
 
 def _names(runs: Sequence[Results]) -> list[str]:

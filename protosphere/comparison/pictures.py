@@ -74,8 +74,9 @@ def picture_over(comparison: Comparison, frame: pd.DataFrame, row: str, kind: st
     curves_by_method = {method: curves(own["curve"].tolist()) for method, own in runs.items() if len(own)}
     if not any(len(curve) for curve in curves_by_method.values()):
         return f"{row}: no run of it is finished."
-    lowest = floor(frame, row)
-    return picture_of(curves_by_method, kind, name, f"on {row}", lowest.mean if lowest else None)
+    majority = floor(frame, row)
+    lowest = majority.mean if majority else None
+    return picture_of(curves_by_method, kind, name, f"on {row}", lowest)
 
 
 def picture_of(

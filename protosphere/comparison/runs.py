@@ -1,7 +1,7 @@
 """Runs beside each other: in which settings they differ, what each of them reached, and whether the clients of one are
 better off than those of another."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,35 +51,39 @@ def differing_settings(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]
 
 def figures(runs: Sequence[Results]) -> Iterator[tuple[str, list[str]]]:
     """What is measured -> its value in each run, `-` where it has none."""
-    summaries = [run.summary for run in runs]
-    yield "state", ["completed" if run.finished else "not finished" for run in runs]
-    yield "rounds", [str(summary["rounds"]) for summary in summaries]
-    yield "headline, %", [_percent(summary["headline"]["accuracy"]) for summary in summaries]
-    yield "of", [f"{summary['headline']['rule']}, {summary['headline']['figure']}" for summary in summaries]
-    for rule in dict.fromkeys(rule for summary in summaries for rule in summary["rules"]):
+    rules = dict.fromkeys(rule for run in runs for rule in run.summary["rules"])
+    figures_by_run = [_figures_of(run, rules) for run in runs]
+    for name in figures_by_run[0]:
+        values = [run_figures[name] for run_figures in figures_by_run]
+        if any(values):
+            yield name, [value or "-" for value in values]
+
+
+def _figures_of(run: Results, rules: Iterable[str]) -> dict[str, str]:
+    """A run's figures in words; empty what it has not, `-` what is to be shown even where no run has it."""
+    summary = run.summary
+    headline, sizes, steps = summary["headline"], summary["bytes"], summary.get("gradient_steps")
+    area = next((line["roc_auc"]["mean"] for line in reversed(run.lines) if "roc_auc" in line), None)
+    words = {
+        "state": "completed" if run.finished else "not finished",
+        "rounds": str(summary["rounds"]),
+        "headline, %": _percent(headline["accuracy"]) or "-",
+        "of": f"{headline['rule']}, {headline['figure']}",
+    }
+    for rule in rules:
         for figure in ("selected", "final"):
-            values = [summary["rules"].get(rule, {}).get(figure) for summary in summaries]
-            yield from _measured(f"{rule}, {figure}, %", values, _percent)
-    yield "majority class, %", [_percent(next(iter(summary["floor"].values()), None)) for summary in summaries]
-    macros = [macro_of(run.lines) for run in runs]
-    yield from _measured("macro accuracy, %", [macro.get("accuracy") for macro in macros], _percent)
-    yield from _measured("macro F1, %", [macro.get("f1") for macro in macros], _percent)
-    areas = [next((line["roc_auc"]["mean"] for line in reversed(run.lines) if "roc_auc" in line), None) for run in runs]
-    yield from _measured("ROC AUC, final", areas, "{:.4f}".format)
-    for way in ("payload", "wire"):
-        sizes = [summary["bytes"][f"{way}_up"] + summary["bytes"][f"{way}_down"] for summary in summaries]
-        yield way, [readable_size(size) for size in sizes]
-    steps = [summary.get("gradient_steps") for summary in summaries]
-    yield from _measured("gradient steps a client and round", steps, "{:.4g}".format)
-    yield "seconds", [f"{summary['seconds']:.0f}" for summary in summaries]
-
-
-def _measured(
-    name: str, values: Sequence[float | None], show: Callable[[float], str]
-) -> Iterator[tuple[str, list[str]]]:
-    """A figure that some runs have; nothing where none has it."""
-    if any(value is not None for value in values):
-        yield name, ["-" if value is None else show(value) for value in values]
+            words[f"{rule}, {figure}, %"] = _percent(summary["rules"].get(rule, {}).get(figure))
+    macro = macro_of(run.lines)
+    return words | {
+        "majority class, %": _percent(next(iter(summary["floor"].values()), None)) or "-",
+        "macro accuracy, %": _percent(macro.get("accuracy")),
+        "macro F1, %": _percent(macro.get("f1")),
+        "ROC AUC, final": "" if area is None else f"{area:.4f}",
+        "payload": readable_size(sizes["payload_up"] + sizes["payload_down"]),
+        "wire": readable_size(sizes["wire_up"] + sizes["wire_down"]),
+        "gradient steps a client and round": "" if steps is None else f"{steps:.4g}",
+        "seconds": f"{summary['seconds']:.0f}",
+    }
 
 
 def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
@@ -116,4 +120,4 @@ def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
 
 
 def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"
+    return "" if value is None else f"{100 * value:.2f}"

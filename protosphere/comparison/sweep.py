@@ -165,11 +165,14 @@ def _read_by(
     comparison: Comparison, entry: Entry, tried: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
 ) -> set[str]:
     """What a method reads in any row, by any choice of its own settings that are tried: they may decide it."""
-    rows = [settings_of(comparison, row, entry, overrides) for row in comparison.rows]
     prefixes = load_method(str(entry.settings["strategy"])).settings
-    own = {name: values for name, values in tried.items() if name in rows[0] and name.rpartition(".")[0] in prefixes}
-    choices = [dict(zip(own, values, strict=True)) for values in itertools.product(*own.values())]
-    return {name for row in rows for choice in choices for name in settings_read(row | choice)}
+    read: set[str] = set()
+    for row in comparison.rows:
+        settings = settings_of(comparison, row, entry, overrides)
+        own = [name for name in tried if name in settings and name.rpartition(".")[0] in prefixes]
+        for values in itertools.product(*(tried[name] for name in own)):
+            read |= settings_read(settings | dict(zip(own, values, strict=True)))
+    return read
 
 
 def _of_text(text: str, option: str) -> tuple[str, list[Scalar]]:
