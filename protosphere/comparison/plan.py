@@ -305,7 +305,10 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
         key.replace("-", "_"): value for key, value in table.items() if key not in ("metric", "paper", "baseline")
     }
     for key in ("methods", "datasets", "partitions"):
-        values[key] = _entries(table.get(key, []), key)
+        items = table.get(key, [])
+        if not isinstance(items, list):
+            raise SettingError(f"`{key}` is {shown(items)}, but it is a list of names or tables.")
+        values[key] = [entry_of(item, key) for item in items]
     values["settings"] = flat(table.get("settings", {}))
     if "strategy" in values["settings"]:
         raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
@@ -321,38 +324,34 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     return replace(comparison, paper=tuple(_read_printed(table.get("paper", []), comparison)), baseline=baseline)
 
 
-def _entries(items: Any, key: str) -> tuple[Entry, ...]:
-    if not isinstance(items, list):
-        raise SettingError(f"`{key}` is {shown(items)}, but it is a list of names or tables.")
-    return tuple(entry_of(item, key) for item in items)
-
-
 def entry_of(item: Any, key: str) -> Entry:
     """A method, data set or partition from its name, or from a table of its label and settings."""
-    if isinstance(item, str) and key != "partitions":
-        name = "strategy" if key == "methods" else "dataset"
-        item = {"label": item if key == "methods" else short_name(item), name: item}
+    if isinstance(item, str) and key == "methods":
+        item = {"label": item, "strategy": item}
+    elif isinstance(item, str) and key == "datasets":
+        item = {"label": short_name(item), "dataset": item}
     if not isinstance(item, dict):
         raise SettingError(f"`{key}` has {shown(item)}, but its items are tables with a label and settings.")
-    of_methods = item.get("methods", {}) if key == "datasets" else {}
+    table = dict(item)
+    texts = {"label": "", "base": "", "missing": ""}
+    for name in texts if key == "datasets" else ["label"]:
+        if name in table:
+            texts[name] = table.pop(name)
+            if not isinstance(texts[name], str) or not texts[name].strip():
+                raise SettingError(f"`{name}` in `{key}` is {shown(texts[name])}, but it is a word or a few.")
+    of_methods = table.pop("methods", {}) if key == "datasets" else {}
     if not isinstance(of_methods, dict):
         raise SettingError("`methods` of a data set is a table of settings for each label of a method.")
-    label_keys = {"label", "base", "missing"} if key == "datasets" else {"label"}
-    texts = {name: item[name] for name in label_keys if name in item}
-    for name, value in texts.items():
-        if not isinstance(value, str) or not value.strip():
-            raise SettingError(f"`{name}` in `{key}` is {shown(value)}, but it is a word or a few.")
-    not_settings = {*label_keys, "methods"} if key == "datasets" else label_keys
-    settings = flat({name: value for name, value in item.items() if name not in not_settings})
-    settings_by_method = {name: flat(table) for name, table in of_methods.items()}
+    settings_by_method = {name: flat(settings) for name, settings in of_methods.items()}
+    for settings in settings_by_method.values():
+        _refuse_shared(settings, {"strategy"})
+    settings = flat(table)
     if key == "methods":
         load_method(str(settings.get("strategy", "")))
         _refuse_shared(settings)
     elif "strategy" in settings:
         raise SettingError(f"setting `strategy` stands in `{key}`; name it in `methods`.")
-    for table in settings_by_method.values():
-        _refuse_shared(table, {"strategy"})
-    base = texts.get("base", "")
+    base = texts["base"]
     if base and base not in preset_names():
         raise SettingError(
             f"unknown base `{base}`{nearest(base, preset_names())}; one of {', '.join(preset_names())} is allowed."
@@ -360,11 +359,11 @@ def entry_of(item: Any, key: str) -> Entry:
     if key == "datasets" and not base and "dataset" not in settings:
         raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
     # one line, as a table's cell needs it
-    own_label = " ".join(texts.get("label", "").split())
+    own_label = " ".join(texts["label"].split())
     label = own_label or str(settings.get("strategy", base or short_name(str(settings.get("dataset", "")))))
     if not label:
         raise SettingError(f"`{key}` has {shown(item)} without a label; give it one.")
-    return Entry(label, settings, base, texts.get("missing", ""), settings_by_method)
+    return Entry(label, settings, base, texts["missing"], settings_by_method)
 
 
 def _refuse_shared(settings: RunConfig, others: Set[str] = frozenset()) -> None:
