@@ -92,9 +92,8 @@ def cells(
             settings_by_method = equal_epochs(settings_by_method)
         for method in comparison.methods:
             settings = settings_by_method[method.label]
-            own_items = _items(str(settings["dataset"]), data)
-            items |= set(own_items)
-            dataset = ",".join(with_place(_placed(item, data)) for item in own_items)
+            domains, dataset = _placed(str(settings["dataset"]), data)
+            items |= set(domains)
             planned.append((row, method, settings | {"dataset": dataset}))
     _refuse_idle(data, items)
     _refuse_missing([(row, settings) for row, _, settings in planned])
@@ -162,15 +161,16 @@ def _layers(
 
 def scaled_words(cells: Sequence[Cell]) -> list[str]:
     """What was made smaller, a line a row; where the methods of a row differ in that, a line for those that agree."""
-    methods: dict[tuple[str, str], list[str]] = {}
+    methods: dict[str, dict[str, list[str]]] = {}
     for cell in cells:
         if cell.scaled:
-            methods.setdefault((cell.row, cell.scaled), []).append(cell.method)
-    rows = [row for row, _ in methods]
-    return [
-        f"{row} ({', '.join(dict.fromkeys(row_methods))}): {text}" if rows.count(row) > 1 else f"{row}: {text}"
-        for (row, text), row_methods in methods.items()
-    ]
+            methods.setdefault(cell.row, {}).setdefault(cell.scaled, []).append(cell.method)
+    lines = []
+    for row, methods_by_text in methods.items():
+        for text, names in methods_by_text.items():
+            of = f" ({', '.join(dict.fromkeys(names))})" if len(methods_by_text) > 1 else ""
+            lines.append(f"{row}{of}: {text}")
+    return lines
 
 
 def toml(settings: Mapping[str, Scalar]) -> str:
@@ -216,18 +216,19 @@ def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -
             )
 
 
-def _items(dataset: str, data: Mapping[str, str]) -> list[str]:
-    """The data set where `data` says where it lies, else its domains."""
-    return [dataset] if dataset in data or short_name(dataset) in data else list(listed(dataset))
-
-
-def _placed(item: str, data: Mapping[str, str]) -> str:
-    """Where a data set or a domain lies, by its name in the settings."""
-    place = data.get(item) or data.get(short_name(item))
-    if place is None:
-        return item
-    # a folder of domains stays one
-    return place + ("/*" if item.endswith("/*") and not place.endswith("/*") else "")
+def _placed(dataset: str, data: Mapping[str, str]) -> tuple[list[str], str]:
+    """The domains of a data set by their names in the settings, or itself where `data` has a place for all of it; and
+    the data set with the places where they lie."""
+    is_placed = dataset in data or short_name(dataset) in data
+    items = [dataset] if is_placed else list(listed(dataset))
+    places = []
+    for item in items:
+        place = data.get(item) or data.get(short_name(item)) or item
+        if item.endswith("/*") and not place.endswith("/*"):
+            # a folder of domains stays one
+            place += "/*"
+        places.append(with_place(place))
+    return items, ",".join(places)
 
 
 def _refuse_idle(data: Mapping[str, str], items: Set[str]) -> None:
@@ -266,12 +267,13 @@ def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
 def _describe_missing(entry: Entry, dataset: str, reason: str) -> str:
     """What is missing, why, and how to get it."""
     items = listed(dataset)
-    ids = [HUB[item][0] for item in items if item in HUB]
-    hub_hint = f" (on the Hugging Face hub: {', '.join(ids)})" if ids else ""
-    missing_item = next((item for item in items if item in HUB), None) or next(
-        (item for item in items if is_path(item) and not Path(item).expanduser().exists()), items[0]
-    )
-    how = entry.missing or f"put it in a folder and say --data {short_name(missing_item)}=FOLDER"
+    of_hub = [item for item in items if item in HUB]
+    hub_hint = ""
+    if of_hub:
+        hub_hint = f" (on the Hugging Face hub: {', '.join(HUB[item][0] for item in of_hub)})"
+    gone = [item for item in items if is_path(item) and not Path(item).expanduser().exists()]
+    first = (*of_hub, *gone, *items)[0]
+    how = entry.missing or f"put it in a folder and say --data {short_name(first)}=FOLDER"
     return f"the data set of {entry.label}{hub_hint} cannot be had: {reason.rstrip('.')}; {how.rstrip('.')}"
 
 
