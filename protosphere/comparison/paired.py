@@ -96,10 +96,14 @@ def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
 
 def with_significance(contrasts: Mapping[Key, Contrast]) -> dict[Key, Contrast]:
     """The differences of methods to one baseline, each with whether it is significant among so many."""
-    tested = {key: contrast for key, contrast in contrasts.items() if contrast is not None and contrast.p is not None}
-    verdicts = rejected([contrast.p for contrast in tested.values() if contrast.p is not None])
-    judged = zip(tested.items(), verdicts, strict=True)
-    return {**contrasts, **{key: replace(contrast, significant=verdict) for (key, contrast), verdict in judged}}
+    tested = []
+    for key, contrast in contrasts.items():
+        if contrast is not None and contrast.p is not None:
+            tested.append((key, contrast, contrast.p))
+    judged = dict(contrasts)
+    for (key, contrast, _), is_rejected in zip(tested, rejected([p for *_, p in tested]), strict=True):
+        judged[key] = replace(contrast, significant=is_rejected)
+    return judged
 
 
 def seed_gaps(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> list[float]:

@@ -96,11 +96,11 @@ def _page(
 
 
 def _table(grid: Grid) -> Html:
-    lines = [
-        [_explain(first.text), *(element("strong", cell.text) if cell.best else cell.text for cell in others)]
-        for first, *others in grid.lines
-    ]
-    notes = (paragraph(note, class_="note") for note in grid.notes)
+    lines = []
+    for first, *others in grid.lines:
+        cells = [element("strong", cell.text) if cell.best else cell.text for cell in others]
+        lines.append([_explain(first.text), *cells])
+    notes = [paragraph(note, class_="note") for note in grid.notes]
     # above the table, whose width would break a caption
     return element("div", paragraph(_explain(grid.title)), table([*map(_explain, grid.head)], lines), *notes)
 
@@ -112,10 +112,11 @@ def _explain(text: str) -> Html:
     parts: list[str] = []
     for part in re.split(r"(\([^()]*\))", one_line(text)):
         words = re.findall(r"[\w-]+", part)
-        known = part.startswith("(") and bool(words) and all(word in TERMS for word in words)
-        parts += (
-            [term(piece) if piece in TERMS else piece for piece in re.split(r"([\w-]+)", part)] if known else [part]
-        )
+        if not part.startswith("(") or not words or any(word not in TERMS for word in words):
+            parts.append(part)
+            continue
+        for piece in re.split(r"([\w-]+)", part):
+            parts.append(term(piece) if piece in TERMS else piece)
     # which escapes what is no markup yet
     return Html("").join(parts)
 
