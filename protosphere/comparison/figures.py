@@ -11,7 +11,7 @@ import pandas as pd
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import Difference, difference, with_significance
-from protosphere.comparison.plan import DOMAIN, ENSEMBLE, MACRO, Comparison, Metric
+from protosphere.comparison.plan import DOMAIN_KEYS, ENSEMBLE, MACRO, Comparison, Metric
 from protosphere.comparison.trials import Cell
 from protosphere.record.figures import MAJORITY, rounds_to_choose_from, with_members
 from protosphere.record.folder import RunFolder
@@ -108,8 +108,9 @@ def _every_figure(summary: Mapping[str, Any]) -> dict[str, float | None]:
         for figure in values
         if figure not in NO_FIGURES
     }
-    for domain, rules in summary.get("domains", {}).items():
-        figures[f"{DOMAIN} {domain}"] = rules.get(summary["headline"]["rule"])
+    for word, key in DOMAIN_KEYS.items():
+        for domain, rules in summary.get(key, {}).items():
+            figures[f"{word} {domain}"] = rules.get(summary["headline"]["rule"])
     for name, value in _macro(summary).items():
         figures[f"macro {name}"] = value
     return figures
@@ -140,8 +141,8 @@ def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
         ensemble: Mapping[str, float] = summary.get("ensemble", {})
         return ensemble.get(metric.figure)
     headline = summary["headline"]
-    if metric.rule == DOMAIN:
-        domain: Mapping[str, float] = summary.get("domains", {}).get(metric.figure, {})
+    if metric.of_domain:
+        domain: Mapping[str, float] = summary.get(DOMAIN_KEYS[metric.rule], {}).get(metric.figure, {})
         return domain.get(headline["rule"])
     if metric.figure == MACRO:
         return _macro(summary).get("accuracy")
@@ -161,7 +162,7 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     means = over_rounds(lines, rule)["validation"].dropna()
     # round 0 has trained nothing
     means = means[means.index > 0]
-    at_the_end = metric.rule == DOMAIN or metric.figure in ("final", "final-unweighted", "all-classes", MACRO)
+    at_the_end = metric.of_domain or metric.figure in ("final", "final-unweighted", "all-classes", MACRO)
     if metric.figure != "last-5" and not at_the_end:
         evaluations = [with_members(line) for line in lines if "evaluation" in line]
         means = means[means.index.isin(rounds_to_choose_from(evaluations, rule)[0])]

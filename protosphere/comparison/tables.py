@@ -238,7 +238,7 @@ def _unknown_domains(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     """A sentence for each domain that is asked for and that no finished run has, with those that there are."""
     prefix = f"{DOMAIN} "
     there = sorted(name.removeprefix(prefix) for name in frame.columns if name.startswith(prefix))
-    asked = [metric.figure for metric in comparison.metrics if metric.rule == DOMAIN]
+    asked = dict.fromkeys(metric.figure for metric in comparison.metrics if metric.of_domain)
     known = f"their domains are {', '.join(there)}" if there else "no data set here names any"
     return [f"no client is of the domain {name}: {known}" for name in asked if name not in there and len(frame)]
 

@@ -260,7 +260,8 @@ def summarise(
 
 
 def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line:
-    """The accuracies of a summary: `headline`, `floor`, `rules`, and `domains` where clients name theirs.
+    """The accuracies of a summary: `headline`, `floor`, `rules`, and where clients name their domain `domains` and
+    `domains-unweighted`.
 
     Args:
         rule: the primary prediction rule. lines: of metrics.jsonl. ratio: the most that a client may weigh.
@@ -307,4 +308,6 @@ def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
 
 def is_up_to_date(summary: Mapping[str, Any]) -> bool:
     """Whether `up_to_date` leaves it as it is."""
+    if "domains" in summary and "domains-unweighted" not in summary:
+        return False
     return all({*figures.FIGURES, "clients"} <= values.keys() for values in summary["rules"].values())

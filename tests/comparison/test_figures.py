@@ -83,6 +83,7 @@ def write_run(folder, settings, accuracy, floor=0.5):
         "rules": {rule: values | {"final": final} for rule, final in rules.items()},
         "ensemble": {"best": 0.3, "last-5": 0.2, "final": 0.25, "rows": 10},
         "domains": {"usps": {"local-prototypes": 0.6}},
+        "domains-unweighted": {"usps": {"local-prototypes": 0.65}},
         "classes": {"rule": "local-prototypes", "macro": {"accuracy": 0.55, "f1": 0.5}},
         "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 320, "wire_down": 300, "evaluation_wire_up": 20},
         "seconds": 12.34,
@@ -170,6 +171,8 @@ def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
         Metric("", "macro"): 0.55,
         Metric("domain", "usps"): 0.6,
         Metric("domain", "svhn"): None,
+        Metric("domain-unweighted", "usps"): 0.65,
+        Metric("domain-unweighted", "svhn"): None,
     }
     assert {metric: value_of(summary, metric) for metric in values} == values
     assert value_of({}, Metric("ensemble", "best")) is None
@@ -384,6 +387,7 @@ def test_the_number_of_test_samples_stands_under_every_table(folder):
 def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_class(folder):
     """The majority class is of all clients' samples alike."""
     metrics = (Metric("", "final"), Metric("", "macro"), Metric("domain", "usps"), Metric("domain", "svhn"))
+    metrics += (Metric("domain-unweighted", "svhn"),)
     made = comparison(metrics=metrics, datasets=(Entry("CIFAR-10", {"dataset": "cifar10"}),), paper=())
     found = tables(folder(made), made)
     for grid in found:
@@ -397,6 +401,7 @@ def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_c
         "CIFAR-10 (macro)": "-",
         "CIFAR-10 (domain usps)": "-",
         "CIFAR-10 (domain svhn)": "-",
+        "CIFAR-10 (domain-unweighted svhn)": "-",
     }
     without = finished(folder(made), made).drop(columns="domain usps")
     assert "no client is of the domain usps: no data set here names any" in grids(made, (), without)[0].notes
@@ -443,7 +448,8 @@ def test_the_csv_has_every_figure_of_every_cell(folder):
     first = rows[0]
     expected = {"row": "CIFAR-10", "method": "FedProto", "strategy": "fedproto", "seed": "0", "clients": "2"}
     expected |= {"metric: final": "0.8", "paper: final": str(82.9 / 100), "majority-class": "0.5", "validation": ""}
-    expected |= {"classifier final": "0.4", "ensemble best": "0.3", "domain usps": "0.6"}
+    expected |= {"classifier final": "0.4", "ensemble best": "0.3"}
+    expected |= {"domain usps": "0.6", "domain-unweighted usps": "0.65"}
     expected |= {"test_samples": "90", "macro accuracy": "0.55", "macro f1": "0.5"}
     expected |= {"local-prototypes selected": "", "payload_bytes": "400", "wire_bytes": "600", "seconds": "12.3"}
     expected |= {"target_round": "2", "target_payload_bytes": "400", "target_wire_bytes": "600"}

@@ -256,8 +256,9 @@ def test_a_metric_is_written_as_it_is_read_and_no_other_is_one():
     for text in ("headline", "final", "classifier best", "etf last-5", "ensemble best", "macro", "domain mnist-m"):
         assert str(parse_metric(text)) == text
     # a domain is called by its folder
-    assert parse_metric("domain Real World") == Metric("domain", "Real World")
-    for text in ("", "a b c", 3, "classifier headline", "classifier macro", "domain"):
+    for word in ("domain", "domain-unweighted"):
+        assert parse_metric(f"{word} Real World") == Metric(word, "Real World")
+    for text in ("", "a b c", 3, "classifier headline", "classifier macro", "domain", "domain-unweighted"):
         with pytest.raises(SettingError, match="metric is"):
             parse_metric(text)
 

@@ -339,6 +339,16 @@ def test_a_claim_that_was_not_believed_is_not_believed_later_either():
     assert today["rules"]["pool"]["client-best"] == pytest.approx(0.6)
 
 
+def test_a_summary_that_knows_domains_by_test_samples_alone_gets_the_mean_over_clients():
+    test = {"mean": 0.5, "plain_mean": 0.75, "clients": 2}
+    rules = {"pool": {"test": test}}
+    line = {"problems": {}, "clients": {}, "evaluation": {"of_round": 1, "rules": rules, "domains": {"usps": rules}}}
+    today = {"settings": {}, **outcome("pool", [line], 20.0)}
+    assert (today["domains"], today["domains-unweighted"]) == ({"usps": {"pool": 0.5}}, {"usps": {"pool": 0.75}})
+    earlier = {name: value for name, value in today.items() if name != "domains-unweighted"}
+    assert up_to_date(earlier, [line]) == today
+
+
 def test_where_clients_came_and_went_the_choice_is_told():
     summary = summary_of() | {"clients": 3}
     values = summary["rules"]["classifier"] | {"since": 4, "complete": True}
