@@ -13,7 +13,7 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import Difference, difference, with_significance
 from protosphere.comparison.plan import DOMAIN_KEYS, ENSEMBLE, MACRO, Comparison, Metric
 from protosphere.comparison.trials import Cell
-from protosphere.record.figures import MAJORITY, rounds_to_choose_from, with_members
+from protosphere.record.figures import MAJORITY, MAJORITY_UNWEIGHTED, rounds_to_choose_from, with_members
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import up_to_date
 from protosphere.reports import csv_files
@@ -59,7 +59,7 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
         rows.append(row)
     first = ["row", "method", "strategy", "seed", "status"]
     first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
-    first += [VALIDATION, MAJORITY, TEST_SAMPLES]
+    first += [VALIDATION, MAJORITY, MAJORITY_UNWEIGHTED, TEST_SAMPLES]
     last = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
     last += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run", *BESIDE]
     by_rule = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*first, *last}]
@@ -82,7 +82,8 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
     figures: dict[str, Any] = {f"metric: {metric}": value_of(summary, metric) for metric in comparison.metrics}
-    figures |= {VALIDATION: validation_of(lines, metric, rule), MAJORITY: summary["floor"][MAJORITY]}
+    figures |= {VALIDATION: validation_of(lines, metric, rule)}
+    figures |= {name: summary["floor"][name] for name in (MAJORITY, MAJORITY_UNWEIGHTED)}
     figures |= {TEST_SAMPLES: summary["headline"].get("rows")} | _every_figure(summary)
     figures |= {
         "payload_bytes": payload,

@@ -71,10 +71,12 @@ class Metric:
         return self.rule in DOMAIN_KEYS
 
     @property
-    def of_part(self) -> bool:
-        """Whether it counts not every client, or not every sample alike, so that the majority-class baseline, which
-        does, is none of it."""
-        return self.of_domain or self.figure == MACRO
+    def floor(self) -> str:
+        """The majority-class baseline that is averaged over clients as it is, by its name in a run's summary; "" where
+        it counts not every client, or not every sample alike, so that there is none."""
+        if self.of_domain or self.figure == MACRO:
+            return ""
+        return figures.MAJORITY_UNWEIGHTED if self.figure.endswith("-unweighted") else figures.MAJORITY
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
             figures = by_seed(frame, comparison, row.label, metric)
             best = ahead(figures)
             cells = {method: Shown(accuracy(spread(figures[method]), seeds), method == best) for method in methods}
-            cells[FLOOR] = Shown(NONE if metric.of_part else accuracy(floor(frame, row.label), seeds))
+            lowest = floor(frame, row.label, metric.floor) if metric.floor else None
+            cells[FLOOR] = Shown(accuracy(lowest, seeds))
             name = _name(comparison, row.label, str(metric))
             columns[name] = cells
             paper[name] = {method: printed.get((row.label, str(metric), method), "") for method in methods}
@@ -340,9 +341,13 @@ def _some_seeds(some: int, seeds: int) -> str:
     return f" ({some} of {seeds} seeds)" if some < seeds else ""
 
 
-def floor(frame: pd.DataFrame, row: str) -> Spread | None:
-    """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round."""
-    return spread(frame[frame["row"] == row].astype({MAJORITY: float}).groupby("seed")[MAJORITY].mean())
+def floor(frame: pd.DataFrame, row: str, name: str = MAJORITY) -> Spread | None:
+    """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round.
+
+    Args:
+        name: which, as `Metric.floor` has it; without it that by test samples.
+    """
+    return spread(frame[frame["row"] == row].astype({name: float}).groupby("seed")[name].mean())
 
 
 def _pair(sizes: pd.DataFrame) -> str:

@@ -8,6 +8,7 @@ from protosphere.wire.claims import most_believed, over_claimed
 from protosphere.wire.payloads import Evaluation, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
+MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same with every client alike
 SPLITS = ("test", "validation", "all-classes")
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
 FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "clients")

@@ -278,6 +278,7 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
     evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == of_round), {})
     accuracies: Line = evaluation.get("rules", {})
     covered = accuracies.get(rule, {}).get("test", {})
+    floor = accuracies.get(figures.MAJORITY, {}).get("test", {})
     return {
         "headline": {
             "rule": rule,
@@ -289,7 +290,7 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
             "rows": covered.get("rows"),
             **({"capped": evaluation["capped"]} if "capped" in evaluation else {}),
         },
-        "floor": {figures.MAJORITY: accuracies.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
+        "floor": {figures.MAJORITY: floor.get("mean"), figures.MAJORITY_UNWEIGHTED: floor.get("plain_mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
         **figures.by_domain(evaluation),
     }
@@ -309,5 +310,7 @@ def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
 def is_up_to_date(summary: Mapping[str, Any]) -> bool:
     """Whether `up_to_date` leaves it as it is."""
     if "domains" in summary and "domains-unweighted" not in summary:
+        return False
+    if "floor" in summary and figures.MAJORITY_UNWEIGHTED not in summary["floor"]:
         return False
     return all({*figures.FIGURES, "clients"} <= values.keys() for values in summary["rules"].values())

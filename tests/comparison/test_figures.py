@@ -79,7 +79,7 @@ def write_run(folder, settings, accuracy, floor=0.5):
         "clients": 2,
         "rounds": 2,
         "headline": {"rule": "local-prototypes", "figure": "final", "accuracy": accuracy, "rows": 90},
-        "floor": {"majority-class": floor},
+        "floor": {"majority-class": floor, "majority-class-unweighted": floor - 0.2},
         "rules": {rule: values | {"final": final} for rule, final in rules.items()},
         "ensemble": {"best": 0.3, "last-5": 0.2, "final": 0.25, "rows": 10},
         "domains": {"usps": {"local-prototypes": 0.6}},
@@ -208,7 +208,7 @@ def test_the_target_is_reached_at_the_first_evaluation_at_or_above_it(folder, ta
     # the untrained models were at 0.1 already
     assert found["curve"]["accuracy"].iloc[0] > 0.05
     assert (found["payload_bytes"], found["wire_bytes"]) == (400, 600)
-    assert (found["majority-class"], found["seconds"]) == (0.5, 12.34)
+    assert (found["majority-class"], found["majority-class-unweighted"], found["seconds"]) == (0.5, 0.3, 12.34)
 
 
 def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(folder):
@@ -405,6 +405,22 @@ def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_c
     }
     without = finished(folder(made), made).drop(columns="domain usps")
     assert "no client is of the domain usps: no data set here names any" in grids(made, (), without)[0].notes
+
+
+@pytest.mark.parametrize(
+    ("figure", "floor"),
+    [
+        ("final", "60.00 ± 10.00"),
+        ("best", "60.00 ± 10.00"),
+        ("client-best", "60.00 ± 10.00"),
+        ("final-unweighted", "40.00 ± 10.00"),
+        ("client-best-unweighted", "40.00 ± 10.00"),
+    ],
+)
+def test_the_majority_class_is_averaged_over_clients_as_the_figure_beside_it(folder, figure, floor):
+    made = comparison(metrics=(Metric("classifier", figure),), paper=())
+    shown = texts(tables(folder(made), made)[0])
+    assert shown["CIFAR-10"][-1] == floor
 
 
 def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(folder):
