@@ -77,7 +77,7 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
     lines = RunFolder(run).lines()
     summary = up_to_date(RunFolder(run).summary(), lines)
     rule, metric, target = summary["headline"]["rule"], comparison.metrics[0], comparison.target
-    curve = curve_of(lines, ENSEMBLE if metric.rule == ENSEMBLE else metric.rule_of(rule))
+    curve = curve_of(lines, metric.curve_rule(rule))
     sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"

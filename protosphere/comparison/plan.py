@@ -65,6 +65,10 @@ class Metric:
         """The prediction rule that it is by, where that of the method is `own`; the ensemble and a domain have none."""
         return own if self.rule in ("", ENSEMBLE) or self.of_domain else self.rule
 
+    def curve_rule(self, own: str) -> str:
+        """What its curve over rounds is by: a prediction rule, where that of the method is `own`, or `ensemble`."""
+        return ENSEMBLE if self.rule == ENSEMBLE else self.rule_of(own)
+
     @property
     def of_domain(self) -> bool:
         """Whether it is of the clients of one domain alone."""

@@ -20,7 +20,7 @@ from protosphere.comparison.figures import (
     spread,
 )
 from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
-from protosphere.comparison.plan import DOMAIN, ENSEMBLE, Comparison
+from protosphere.comparison.plan import DOMAIN, Comparison
 from protosphere.comparison.sweep import Choice
 from protosphere.record.figures import MAJORITY
 from protosphere.record.metrics_lines import readable_size
@@ -302,8 +302,7 @@ def _costs(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) ->
         "steps: gradient steps a client and round",
     ]
     if comparison.target is not None:
-        metric = comparison.metrics[0]
-        rule = ENSEMBLE if metric.rule == ENSEMBLE else metric.rule_of("each method's own rule")
+        rule = comparison.metrics[0].curve_rule("each method's own rule")
         meaning = f"up to the first evaluation after round 0 whose mean accuracy by {rule} reaches it; {NONE} for never"
         legends.append(f"to {100 * comparison.target:g} %: {meaning}")
     name = comparison.title or comparison.name

@@ -303,6 +303,22 @@ def test_bytes_to_the_target_with_the_seeds_that_reached_it(folder):
     assert texts(tables(folder(both), both)[-1]) == text
 
 
+@pytest.mark.parametrize(
+    ("metric", "rule"),
+    [
+        (Metric("", "final"), "each method's own rule"),
+        (Metric("classifier", "final"), "classifier"),
+        (Metric("ensemble", "final"), "ensemble"),
+        (Metric("domain-unweighted", "usps"), "each method's own rule"),
+    ],
+)
+def test_the_rule_of_a_metrics_curve_is_told_beside_the_bytes_to_the_target(folder, metric, rule):
+    made = comparison(target=0.8, metrics=(metric,), paper=())
+    assert metric.curve_rule("each method's own rule") == rule
+    cost = tables(folder(made), made)[-1]
+    assert any(f"whose mean accuracy by {rule} reaches it" in note for note in cost.notes)
+
+
 def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold(folder, monkeypatch):
     monkeypatch.setitem(ACCURACIES, "FedProto", (0.80, 0.75, 0.75))
     made = comparison()
