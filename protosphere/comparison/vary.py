@@ -48,12 +48,14 @@ def varied(
         overrides: what `-c` says, for all methods.
 
     Raises:
-        SettingError: it is no setting with values, no method reads it, or the methods of a row share it.
+        SettingError: it is no setting with values, no method reads it, the methods of a row share it, or a figure of a
+            paper is of a method that its variants replace.
     """
     values_by_setting = values_of(comparison.vary, texts, OPTION, "vary")
     if not values_by_setting:
         return comparison
     methods = expanded(comparison, values_by_setting, OPTION, overrides or {}, _variants)
+    _refuse_printed_of_replaced(comparison, methods)
     return replace(comparison, methods=methods, baseline=_baseline(comparison, methods))
 
 
@@ -69,6 +71,20 @@ def _variants(entry: Entry, values_by_setting: Mapping[str, Sequence[Scalar]]) -
         for name, values in values_by_setting.items()
         for value in values
     ]
+
+
+def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]) -> None:
+    """Refuse a figure of a paper that no table would show, because its method stands there as its variants alone."""
+    for printed in comparison.paper:
+        variants = [entry for entry in methods if entry.varied_of == printed.method]
+        if variants:
+            labels = ", ".join(shown(entry.label) for entry in variants)
+            settings = dict.fromkeys(f"`{name}`" for entry in variants for name in entry.varied)
+            raise SettingError(
+                f"`accuracy` in `paper` has {shown(printed.method)}, but [vary] puts {labels} in its place, and no "
+                f"table would show {printed.accuracy}: name one of these, or add a method with {', '.join(settings)} "
+                "of its own, which is not varied."
+            )
 
 
 def _baseline(comparison: Comparison, methods: Sequence[Entry]) -> str:
