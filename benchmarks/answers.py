@@ -150,6 +150,10 @@ class Answer:
         """Mean and deviation of a column over the seeds."""
         return accuracy(spread(list(self.column(row, method, name).values())), len(self.comparison.seeds))
 
+    def mean_alone(self, row: str, method: str, name: str) -> str:
+        """The same without the deviation, which the CSV has."""
+        return self.mean(row, method, name).partition(" ±")[0]
+
     def against(self, row: str, method: str, metric: str, base: str = "") -> Difference | None:
         """To the baseline, or to another method, seed by seed."""
         return difference(self.of(row, method, metric), self.of(row, base or self.comparison.baseline_label, metric))
@@ -286,7 +290,7 @@ def exchange_table(answer: Answer) -> Iterator[str]:
             continue
         # the best part by its mean: whoever chooses a part for all seeds
         best = max(parts, key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
-        cells = [_mean_alone(answer, row, base, name) for name in (OWN, OWN_POOL, POOLED)]
+        cells = [answer.mean_alone(row, base, METRIC + name) for name in (OWN, OWN_POOL, POOLED)]
         gains = [interval(difference(figures[POOLED], figures[other])) for other in (OWN_POOL, best)]
         yield table_row([_sized(row), *cells, gains[0], f"{gains[1]} {parts[best]}"])
     measured = {row: [m for m in answer.methods if any(answer.of(row, m, SPACE).values())] for row in answer.rows}
@@ -300,13 +304,8 @@ def exchange_table(answer: Answer) -> Iterator[str]:
     yield table_head("data, samples a client", *[f"`{method}`" for method in family])
     for row in compared:
         best_method = ahead({method: answer.of(row, method, SPACE) for method in family})
-        cells = [bold(_mean_alone(answer, row, method, SPACE), method == best_method) for method in family]
+        cells = [bold(answer.mean_alone(row, method, METRIC + SPACE), method == best_method) for method in family]
         yield table_row([_sized(row), *cells])
-
-
-def _mean_alone(answer: Answer, row: str, method: str, metric: str) -> str:
-    """Of a column, without the deviation over seeds, which the CSV has."""
-    return answer.mean(row, method, METRIC + metric).partition(" ±")[0]
 
 
 def tables_by_rule(answer: Answer) -> Iterator[str]:
@@ -349,10 +348,12 @@ def one_table(shown_answers: Sequence[Answer]) -> Iterator[str]:
     lines = [(base, MODEL_RULES), (base, [OWN]), (base, [OWN_POOL])]
     lines += [(method, LINE_RULES.get(method, MODEL_RULES)) for method in first.methods if method != base]
     yield table_head("method", "by the rule", *[row for _, row in columns], "kB a round", left=2)
-    floors = [answer.mean(row, base, MAJORITY).partition(" ±")[0] for answer, row in columns]
+    floors = [answer.mean_alone(row, base, MAJORITY) for answer, row in columns]
     yield table_row(["majority class", "", *floors, "0.0"])
     for method, metrics in lines:
-        cells = [" / ".join(_mean_alone(answer, row, method, metric) for metric in metrics) for answer, row in columns]
+        cells = [
+            " / ".join(answer.mean_alone(row, method, METRIC + metric) for metric in metrics) for answer, row in columns
+        ]
         sizes = _from_to([size for answer in shown_answers for size in answer.kilobytes_by_row(method)])
         yield table_row([f"`{method}`", " / ".join(map(_rule, metrics)), *cells, sizes])
 

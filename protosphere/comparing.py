@@ -102,8 +102,8 @@ def compare(
         seeds: different whole numbers from 0 on.
         dataset: a single one, as `run` takes it, instead of `datasets`.
         metric: what is compared: `headline`, `selected`, `best`, `client-best`, `client-best-unweighted`, `last-5`,
-            `final` or `final-unweighted`, perhaps after a rule (`classifier last-5`); `macro`; `domain NAME`; the first
-            of several makes the curves.
+            `final` or `final-unweighted`, perhaps after a rule (`classifier last-5`); `macro`; `domain NAME` or
+            `domain-unweighted NAME`; the first of several makes the curves.
         target: an accuracy in (0, 1] up to which bytes are counted.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
         sweep: settings of methods, each with values to choose from on validation samples, in each row for itself.

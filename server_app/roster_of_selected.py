@@ -3,7 +3,7 @@
 What a round costs then follows from who is selected in it, and not from how many clients are registered.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 
 from flwr.serverapp import Grid
 
@@ -22,7 +22,6 @@ class RosterOfSelected(Roster):
     def __init__(self, settings: Settings, terms: Terms | None = None):
         super().__init__(settings, terms)
         self.registered: dict[int, int] = {}
-        self._asked_partitions: Collection[int] = ()
 
     def gather(self, grid: Grid) -> None:
         partitions: dict[int, int] | None = getattr(grid, "nodes_by_partition", None)
@@ -34,11 +33,11 @@ class RosterOfSelected(Roster):
         # once: a round draws from all of them several times
         self.registered = dict(sorted(partitions.items()))
         # of a run that is resumed those who were there are there again
-        self._asked_partitions = self._expected() or self.selected(1)
+        self._set_asked(self._present_before_cut() or self.selected(1))
         super().gather(grid)
 
     def refresh(self, grid: Grid, server_round: int) -> None:
-        self._asked_partitions = self.selected(server_round)
+        self._set_asked(self.selected(server_round))
         super().refresh(grid, server_round)
 
     def selected(self, server_round: int) -> list[int]:
@@ -49,6 +48,9 @@ class RosterOfSelected(Roster):
         idle = self._list_idle()
         return [partition for partition in partitions if partition not in idle]
 
+    def _set_asked(self, partitions: Iterable[int]) -> None:
+        self.asked = {partition: self.registered[partition] for partition in partitions}
+
     def _list_candidates(self, server_round: int) -> Sequence[int]:
         # who is there from the start was first selected in round 1
         idle = {partition for partition in self._list_idle() if self.joined.get(partition, 1) < server_round}
@@ -56,16 +58,3 @@ class RosterOfSelected(Roster):
 
     def _list_idle(self) -> set[int]:
         return {partition for partition, identity in self.identities.items() if not identity.trains}
-
-    def _list_nodes(self, grid: Grid) -> list[int]:
-        return [self.registered[partition] for partition in self._asked_partitions]
-
-    def _count_expected(self) -> int:
-        return len(self._asked_partitions)
-
-    def _list_due(self) -> Collection[int]:
-        return self._asked_partitions
-
-    def _is_complete(self, grid: Grid) -> bool:
-        answered = self._identities_by_node.keys() | self._problems_by_node.keys()
-        return {*self._list_nodes(grid)} <= answered

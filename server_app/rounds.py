@@ -142,7 +142,7 @@ class PrototypeStrategy(Strategy):
             self.folder.mark_home()
             if os.environ.get("RAY_ADDRESS"):
                 # of a cluster: its nodes are asked for the run's home before anything begins
-                self.roster.question = encode_question(self.folder.name, self.token)
+                self.roster.queries.content = encode_question(self.folder.name, self.token)
         if self.settings.resume:
             self._restore(rounds)
             if self.roster.is_open:

@@ -256,10 +256,9 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
         # of the first token alone; on no row of the client's
         blank = torch.zeros(1, *data.transform.shape, dtype=torch.int64)
         if bool(encoder(blank).isnan().any()):
-            source = "this site's own `--encoder`" if site_encoder else "setting `encoder`"
             raise SettingError(
-                f"{source} is {shown(name)}, which takes no token ids, and this client's samples are "
-                "texts; give an encoder of texts, as hf:<hub id or path>.",
+                f"{_source(bool(site_encoder))} is {shown(name)}, which takes no token ids, and this client's samples "
+                "are texts; give an encoder of texts, as hf:<hub id or path>.",
                 public("encoder-texts"),
             )
     return Encoded(encoder, data, model_data, name, run.private, settings.encoder_radius)
@@ -275,6 +274,10 @@ def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -
     try:
         return public_encoder(name, shape, dim)
     except ModelError as error:
-        if of_site:
-            raise ModelError(f"this site's own `--encoder`: {error}", public("site-encoder", error=error)) from error
-        raise ModelError(f"setting `encoder`: {error}", public("encoder", error=error)) from error
+        told = public("site-encoder", error=error) if of_site else public("encoder", error=error)
+        raise ModelError(f"{_source(of_site)}: {error}", told) from error
+
+
+def _source(of_site: bool) -> str:
+    """Who names the encoder, in an error's words."""
+    return "this site's own `--encoder`" if of_site else "setting `encoder`"

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "presets" / "compare").glob("*.toml"))
 METRIC = (
     "What is compared: headline, selected, best, client-best, client-best-unweighted, last-5, final or "
-    "final-unweighted, perhaps after an inference rule or `ensemble`: 'classifier last-5'; macro; 'domain NAME'. "
-    "Several with commas (`protosphere glossary`)."
+    "final-unweighted, perhaps after an inference rule or `ensemble`: 'classifier last-5'; macro; 'domain NAME' "
+    "or 'domain-unweighted NAME'. Several with commas (`protosphere glossary`)."
 )
 SWEEP = (
     "Values of a method's setting to choose from, on validation samples: 'protonorm.gamma=3,10,30'; may be repeated, "

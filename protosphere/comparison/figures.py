@@ -11,9 +11,9 @@ import pandas as pd
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import Difference, difference, with_significance
-from protosphere.comparison.plan import DOMAIN, ENSEMBLE, MACRO, Comparison, Metric
+from protosphere.comparison.plan import DOMAIN_KEYS, ENSEMBLE, MACRO, Comparison, Metric
 from protosphere.comparison.trials import Cell
-from protosphere.record.figures import MAJORITY, rounds_to_choose_from, with_members
+from protosphere.record.figures import MAJORITY, MAJORITY_UNWEIGHTED, rounds_to_choose_from, with_members
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import up_to_date
 from protosphere.reports import csv_files
@@ -59,7 +59,7 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
         rows.append(row)
     first = ["row", "method", "strategy", "seed", "status"]
     first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
-    first += [VALIDATION, MAJORITY, TEST_SAMPLES]
+    first += [VALIDATION, MAJORITY, MAJORITY_UNWEIGHTED, TEST_SAMPLES]
     last = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
     last += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run", *BESIDE]
     by_rule = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*first, *last}]
@@ -77,12 +77,13 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
     lines = RunFolder(run).lines()
     summary = up_to_date(RunFolder(run).summary(), lines)
     rule, metric, target = summary["headline"]["rule"], comparison.metrics[0], comparison.target
-    curve = curve_of(lines, ENSEMBLE if metric.rule == ENSEMBLE else metric.rule_of(rule))
+    curve = curve_of(lines, metric.curve_rule(rule))
     sizes = summary["bytes"]
     payload = sizes["payload_up"] + sizes["payload_down"]
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
     figures: dict[str, Any] = {f"metric: {metric}": value_of(summary, metric) for metric in comparison.metrics}
-    figures |= {VALIDATION: validation_of(lines, metric, rule), MAJORITY: summary["floor"][MAJORITY]}
+    figures |= {VALIDATION: validation_of(lines, metric, rule)}
+    figures |= {name: summary["floor"][name] for name in (MAJORITY, MAJORITY_UNWEIGHTED)}
     figures |= {TEST_SAMPLES: summary["headline"].get("rows")} | _every_figure(summary)
     figures |= {
         "payload_bytes": payload,
@@ -108,8 +109,9 @@ def _every_figure(summary: Mapping[str, Any]) -> dict[str, float | None]:
         for figure in values
         if figure not in NO_FIGURES
     }
-    for domain, rules in summary.get("domains", {}).items():
-        figures[f"{DOMAIN} {domain}"] = rules.get(summary["headline"]["rule"])
+    for word, key in DOMAIN_KEYS.items():
+        for domain, rules in summary.get(key, {}).items():
+            figures[f"{word} {domain}"] = rules.get(summary["headline"]["rule"])
     for name, value in _macro(summary).items():
         figures[f"macro {name}"] = value
     return figures
@@ -140,8 +142,8 @@ def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
         ensemble: Mapping[str, float] = summary.get("ensemble", {})
         return ensemble.get(metric.figure)
     headline = summary["headline"]
-    if metric.rule == DOMAIN:
-        domain: Mapping[str, float] = summary.get("domains", {}).get(metric.figure, {})
+    if metric.of_domain:
+        domain: Mapping[str, float] = summary.get(DOMAIN_KEYS[metric.rule], {}).get(metric.figure, {})
         return domain.get(headline["rule"])
     if metric.figure == MACRO:
         return _macro(summary).get("accuracy")
@@ -161,7 +163,7 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     means = over_rounds(lines, rule)["validation"].dropna()
     # round 0 has trained nothing
     means = means[means.index > 0]
-    at_the_end = metric.rule == DOMAIN or metric.figure in ("final", "final-unweighted", "all-classes", MACRO)
+    at_the_end = metric.of_domain or metric.figure in ("final", "final-unweighted", "all-classes", MACRO)
     if metric.figure != "last-5" and not at_the_end:
         evaluations = [with_members(line) for line in lines if "evaluation" in line]
         means = means[means.index.isin(rounds_to_choose_from(evaluations, rule)[0])]

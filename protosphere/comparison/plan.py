@@ -24,6 +24,8 @@ FIGURES = ("headline", *figures.FIGURES, "all-classes", MACRO)
 OF_A_RULE = tuple(name for name in FIGURES if name not in ("headline", MACRO))
 ENSEMBLE = "ensemble"
 DOMAIN = "domain"
+# what stands before a domain's name -> its key in summary.json
+DOMAIN_KEYS = {DOMAIN: "domains", "domain-unweighted": "domains-unweighted"}
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
 # of a cell, or of where it runs; never of a row or a method
 NOT_HERE = {
@@ -49,8 +51,8 @@ USUAL_SEEDS = (0, 1, 2)
 class Metric:
     """A figure of a run's summary: `figure` by the prediction rule `rule`, empty for the method's own.
 
-    The figure `headline` is what the run calls so: `selected`, or `final` without validation rows. After `domain` in
-    the place of a rule it is the name of a domain.
+    The figure `headline` is what the run calls so: `selected`, or `final` without validation rows. After one of
+    `DOMAIN_KEYS` in the place of a rule it is the name of a domain.
     """
 
     rule: str = ""
@@ -61,13 +63,24 @@ class Metric:
 
     def rule_of(self, own: str) -> str:
         """The prediction rule that it is by, where that of the method is `own`; the ensemble and a domain have none."""
-        return own if self.rule in ("", ENSEMBLE, DOMAIN) else self.rule
+        return own if self.rule in ("", ENSEMBLE) or self.of_domain else self.rule
+
+    def curve_rule(self, own: str) -> str:
+        """What its curve over rounds is by: a prediction rule, where that of the method is `own`, or `ensemble`."""
+        return ENSEMBLE if self.rule == ENSEMBLE else self.rule_of(own)
 
     @property
-    def of_part(self) -> bool:
-        """Whether it counts not every client, or not every sample alike, so that the majority-class baseline, which
-        does, is none of it."""
-        return self.rule == DOMAIN or self.figure == MACRO
+    def of_domain(self) -> bool:
+        """Whether it is of the clients of one domain alone."""
+        return self.rule in DOMAIN_KEYS
+
+    @property
+    def floor(self) -> str:
+        """The majority-class baseline that is averaged over clients as it is, by its name in a run's summary; "" where
+        it counts not every client, or not every sample alike, so that there is none."""
+        if self.of_domain or self.figure == MACRO:
+            return ""
+        return figures.MAJORITY_UNWEIGHTED if self.figure.endswith("-unweighted") else figures.MAJORITY
 
 
 @dataclass(frozen=True)
@@ -223,15 +236,15 @@ def read(path: Path, methods: Sequence[str] = ()) -> Comparison:
 
 
 def parse_metric(text: str) -> Metric:
-    """`last-5`, `classifier last-5`, `ensemble last-5` or `domain mnist`.
+    """`last-5`, `classifier last-5`, `ensemble last-5`, `domain mnist` or `domain-unweighted mnist`.
 
     Raises:
         SettingError: an unknown rule or figure, with the nearest one.
     """
     parts = text.split() if isinstance(text, str) else []
-    if len(parts) > 1 and parts[0] == DOMAIN:
+    if len(parts) > 1 and parts[0] in DOMAIN_KEYS:
         # a folder's name, which may have spaces
-        return Metric(DOMAIN, text.strip().removeprefix(DOMAIN).strip())
+        return Metric(parts[0], text.strip().removeprefix(parts[0]).strip())
     method_rules = (rule for name in METHODS for rule in load_method(name).rules)
     rules = (*dict.fromkeys((*RULES, *method_rules, RULE, OWN_RULE, OWN_POOL)), ENSEMBLE)
     if not 1 <= len(parts) <= 2:

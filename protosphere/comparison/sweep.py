@@ -86,7 +86,10 @@ def varied(
 
     Its baseline, where that is such a method, is the one with the setting's default, else the first.
 
-    Args, raises: as `swept`.
+    Args: as `swept`.
+
+    Raises:
+        SettingError: as `swept`, or a figure of a paper is of a method that its variants replace.
     """
     methods: list[Entry] = []
     for entry, values_by_setting in _values_by_method(comparison, "vary", texts, overrides or {}):
@@ -101,6 +104,7 @@ def varied(
     if len(methods) == len(comparison.methods):
         return comparison
     refuse_twice([entry.label for entry in methods])
+    _refuse_printed_of_replaced(comparison, methods)
     baseline = comparison.baseline_label
     variants = [entry for entry in methods if entry.varied_of == baseline]
     if variants:
@@ -108,6 +112,20 @@ def varied(
         usual = [entry.label for entry in variants if entry.varied.items() <= defaults.items()]
         baseline = usual[0] if usual else variants[0].label
     return replace(comparison, methods=tuple(methods), baseline=baseline)
+
+
+def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]) -> None:
+    """Refuse a figure of a paper that no table would show, because its method stands there as its variants alone."""
+    for printed in comparison.paper:
+        variants = [entry for entry in methods if entry.varied_of == printed.method]
+        if variants:
+            labels = ", ".join(shown(entry.label) for entry in variants)
+            settings = dict.fromkeys(f"`{name}`" for entry in variants for name in entry.varied)
+            raise SettingError(
+                f"`accuracy` in `paper` has {shown(printed.method)}, but [vary] puts {labels} in its place, and no "
+                f"table would show {printed.accuracy}: name one of these, or add a method with {', '.join(settings)} "
+                "of its own, which is not varied."
+            )
 
 
 def settings_varied(comparison: Comparison) -> list[str]:

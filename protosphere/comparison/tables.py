@@ -20,7 +20,7 @@ from protosphere.comparison.figures import (
     spread,
 )
 from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
-from protosphere.comparison.plan import DOMAIN, ENSEMBLE, Comparison
+from protosphere.comparison.plan import DOMAIN, Comparison
 from protosphere.comparison.sweep import Choice
 from protosphere.record.figures import MAJORITY
 from protosphere.record.metrics_lines import readable_size
@@ -162,7 +162,8 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
             figures = by_seed(frame, comparison, row.label, metric)
             best = ahead(figures)
             cells = {method: Shown(accuracy(spread(figures[method]), seeds), method == best) for method in methods}
-            cells[FLOOR] = Shown(NONE if metric.of_part else accuracy(floor(frame, row.label), seeds))
+            lowest = floor(frame, row.label, metric.floor) if metric.floor else None
+            cells[FLOOR] = Shown(accuracy(lowest, seeds))
             name = _name(comparison, row.label, str(metric))
             columns[name] = cells
             paper[name] = {method: printed.get((row.label, str(metric), method), "") for method in methods}
@@ -248,7 +249,7 @@ def _unknown_domains(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     """A sentence for each domain that is asked for and that no finished run has, with those that there are."""
     prefix = f"{DOMAIN} "
     there = sorted(name.removeprefix(prefix) for name in frame.columns if name.startswith(prefix))
-    asked = [metric.figure for metric in comparison.metrics if metric.rule == DOMAIN]
+    asked = dict.fromkeys(metric.figure for metric in comparison.metrics if metric.of_domain)
     known = f"their domains are {', '.join(there)}" if there else "no data set here names any"
     return [f"no client is of the domain {name}: {known}" for name in asked if name not in there and len(frame)]
 
@@ -310,8 +311,7 @@ def _costs(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) ->
         "steps: gradient steps a client and round",
     ]
     if comparison.target is not None:
-        metric = comparison.metrics[0]
-        rule = ENSEMBLE if metric.rule == ENSEMBLE else metric.rule_of("each method's own rule")
+        rule = comparison.metrics[0].curve_rule("each method's own rule")
         meaning = f"up to the first evaluation after round 0 whose mean accuracy by {rule} reaches it; {NONE} for never"
         legends.append(f"to {100 * comparison.target:g} %: {meaning}")
     name = comparison.title or comparison.name
@@ -349,9 +349,13 @@ def _some_seeds(some: int, seeds: int) -> str:
     return f" ({some} of {seeds} seeds)" if some < seeds else ""
 
 
-def floor(frame: pd.DataFrame, row: str) -> Spread | None:
-    """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round."""
-    return spread(frame[frame["row"] == row].astype({MAJORITY: float}).groupby("seed")[MAJORITY].mean())
+def floor(frame: pd.DataFrame, row: str, name: str = MAJORITY) -> Spread | None:
+    """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round.
+
+    Args:
+        name: which, as `Metric.floor` has it; without it that by test samples.
+    """
+    return spread(frame[frame["row"] == row].astype({name: float}).groupby("seed")[name].mean())
 
 
 def _pair(sizes: pd.DataFrame) -> str:

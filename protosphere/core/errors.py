@@ -71,7 +71,7 @@ class ModelError(ToldError):
 
 
 class SettingError(ToldError):
-    """A setting, or an entry of a node config, that cannot be used; the message is one sentence for a person."""
+    """A setting, or an option of a site's SuperNode, that cannot be used; the message is one sentence for a person."""
 
 
 def words_of(error: Exception) -> str:

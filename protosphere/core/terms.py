@@ -74,8 +74,14 @@ _ALL = (
     Term(
         "domain NAME",
         "figures",
-        "As final, of the clients of one domain, by the method's own inference rule.",
-        "Σ_i n_i a_i(T) / Σ_i n_i over the clients i of the domain",
+        "Test accuracy of the clients of one domain in the headline's round, by the method's own inference rule.",
+        "Σ_i n_i a_i(t) / Σ_i n_i over the clients i of the domain, t the headline's round",
+    ),
+    Term(
+        "domain-unweighted NAME",
+        "figures",
+        "As domain NAME, every client of the domain with the same weight.",
+        "(1/N) Σ_i a_i(t) over the N clients i of the domain, t the headline's round",
     ),
     Term(
         "all-classes",

@@ -8,6 +8,7 @@ from protosphere.wire.claims import most_believed, over_claimed
 from protosphere.wire.payloads import Evaluation, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
+MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same with every client alike
 SPLITS = ("test", "validation", "all-classes")
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
 FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "clients")
@@ -186,13 +187,14 @@ def _last_five(accuracies: Sequence[tuple[int, float]]) -> float | None:
 
 
 def by_domain(evaluation: Mapping[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
-    """`domains`: the test accuracy of one evaluation, domain -> rule -> mean over its clients, weighted by rows;
-    nothing where no client says its domain."""
-    accuracies = {
-        domain: {rule: splits["test"]["mean"] for rule, splits in rules.items() if "test" in splits}
-        for domain, rules in evaluation.get("domains", {}).items()
-    }
-    return {"domains": accuracies} if accuracies else {}
+    """`domains` and `domains-unweighted`: the test accuracy of one evaluation, domain -> rule -> mean over its clients,
+    weighted by test samples, or every client alike; nothing where no client says its domain."""
+    accuracies: dict[str, dict[str, dict[str, float]]] = {}
+    for domain, rules in evaluation.get("domains", {}).items():
+        tested = {rule: splits["test"] for rule, splits in rules.items() if "test" in splits}
+        for key, mean in (("domains", "mean"), ("domains-unweighted", "plain_mean")):
+            accuracies.setdefault(key, {})[domain] = {rule: test[mean] for rule, test in tested.items() if mean in test}
+    return accuracies
 
 
 def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | str]]:

@@ -260,7 +260,8 @@ def summarise(
 
 
 def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line:
-    """The accuracies of a summary: `headline`, `floor`, `rules`, and `domains` where clients name theirs.
+    """The accuracies of a summary: `headline`, `floor`, `rules`, and where clients name their domain `domains` and
+    `domains-unweighted`.
 
     Args:
         rule: the primary prediction rule. lines: of metrics.jsonl. ratio: the most that a client may weigh.
@@ -277,6 +278,7 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
     evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == of_round), {})
     accuracies: Line = evaluation.get("rules", {})
     covered = accuracies.get(rule, {}).get("test", {})
+    floor = accuracies.get(figures.MAJORITY, {}).get("test", {})
     return {
         "headline": {
             "rule": rule,
@@ -288,7 +290,7 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
             "rows": covered.get("rows"),
             **({"capped": evaluation["capped"]} if "capped" in evaluation else {}),
         },
-        "floor": {figures.MAJORITY: accuracies.get(figures.MAJORITY, {}).get("test", {}).get("mean")},
+        "floor": {figures.MAJORITY: floor.get("mean"), figures.MAJORITY_UNWEIGHTED: floor.get("plain_mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
         **figures.by_domain(evaluation),
     }
@@ -307,4 +309,8 @@ def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -
 
 def is_up_to_date(summary: Mapping[str, Any]) -> bool:
     """Whether `up_to_date` leaves it as it is."""
+    if "domains" in summary and "domains-unweighted" not in summary:
+        return False
+    if "floor" in summary and figures.MAJORITY_UNWEIGHTED not in summary["floor"]:
+        return False
     return all({*figures.FIGURES, "clients"} <= values.keys() for values in summary["rules"].values())

@@ -68,7 +68,14 @@ class Choice:
     wide: bool = True
 
 
-Drawn = Picture | Choice | str  # the last: why there is none
+@dataclass(frozen=True)
+class Slider:
+    """Maps in the page itself, of which a reader sees one at a time: round and map of each."""
+
+    frames: Sequence[tuple[str, Html]]
+
+
+Drawn = Picture | Choice | Slider | str  # the last: why there is none
 
 
 def write_report(folder: Path, trust: bool = False) -> Path:
@@ -136,10 +143,10 @@ def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
         }
         moved = motion(results)
         if moved is not None:
-            drawn["Prototypes"].append(moved[0])
-    frames = moved[1] if moved is not None else []
+            paths, frames = moved
+            drawn["Prototypes"] += [paths, Slider(frames)]
     pictures = [picture for group in drawn.values() for part in group for picture in _pictures(part)]
-    return _page(results, distribution, drawn, frames), pictures
+    return _page(results, distribution, drawn), pictures
 
 
 def leave_report(folder: Path) -> None:
@@ -158,23 +165,22 @@ def _pictures(drawn: Drawn) -> list[Picture]:
     return [drawn] if isinstance(drawn, Picture) else []
 
 
-def _frame(picture: Picture | Choice) -> Html:
-    if isinstance(picture, Choice):
-        entries = [(label, _frame(content)) for label, content in picture.entries]
-        return page.choice(picture.name, entries, picture.title, picture.wide) if len(entries) > 1 else entries[0][1]
-    return framed(picture)
+def _frame(drawn: Picture | Choice | Slider) -> Html:
+    if isinstance(drawn, Slider):
+        return slider(drawn.frames)
+    if isinstance(drawn, Choice):
+        entries = [(label, _frame(content)) for label, content in drawn.entries]
+        return page.choice(drawn.name, entries, drawn.title, drawn.wide) if len(entries) > 1 else entries[0][1]
+    return framed(drawn)
 
 
-def _page(
-    results: Results, distribution: Holdings, drawn: Mapping[str, Sequence[Drawn]], frames: Sequence[tuple[str, Html]]
-) -> str:
+def _page(results: Results, distribution: Holdings, drawn: Mapping[str, Sequence[Drawn]]) -> str:
     summary, settings = results.summary, results.run.settings
     side_tables = {
         "Accuracy": [_rules(results)],
         "Classes": [*class_table(results)],
         "Time and bytes": [_bytes(summary)],
     }
-    sliders = {"Prototypes": [slider(frames)] if frames else []}
     below = {
         "Accuracy": [*_domains(summary), *_ensemble(summary)],
         "Clients and their data": [*_classes(results), _roster(results)],
@@ -190,8 +196,7 @@ def _page(
     elif by := summary.get("stopped"):
         parts.insert(0, paragraph(f"This run was ended by {one_line(str(by), 40)} after {summary['rounds']} rounds."))
     for title, pictures in drawn.items():
-        gallery_parts = _gallery(pictures, sliders.get(title, []), side_tables.get(title, []))
-        if content := [*gallery_parts, *below.get(title, [])]:
+        if content := [*_gallery(pictures, side_tables.get(title, [])), *below.get(title, [])]:
             parts.append(section(title, *content))
     parts += [*_failures(results), *_origin(results), _settings(results)]
     lead = (
@@ -214,12 +219,12 @@ def _without_code(results: Results) -> str:
     )
 
 
-def _gallery(pictures: Sequence[Drawn], sliders: Sequence[Html], tables: Sequence[Html]) -> Iterator[Html]:
+def _gallery(pictures: Sequence[Drawn], tables: Sequence[Html]) -> Iterator[Html]:
     """The pictures, with the tables beside them; then why others are missing."""
-    shown = [item for item in pictures if not isinstance(item, str) and _pictures(item)]
+    shown = [item for item in pictures if not isinstance(item, str) and (isinstance(item, Slider) or _pictures(item))]
     # what is across the page last, so that no half is left empty before it
     across = [item for item in shown if isinstance(item, Choice) and item.wide]
-    halves = [*(_frame(item) for item in shown if item not in across), *sliders, *tables]
+    halves = [*(_frame(item) for item in shown if item not in across), *tables]
     if tables and len(halves) % 2:
         # the last table has nothing beside it, and may need the room
         halves[-1] = page.element("div", halves[-1], class_="whole")

@@ -80,10 +80,11 @@ def write_run(folder, settings, accuracy, floor=0.5):
         "clients": 2,
         "rounds": 2,
         "headline": {"rule": "local-prototypes", "figure": "final", "accuracy": accuracy, "rows": 90},
-        "floor": {"majority-class": floor},
+        "floor": {"majority-class": floor, "majority-class-unweighted": floor - 0.2},
         "rules": {rule: values | {"final": final} for rule, final in rules.items()},
         "ensemble": {"best": 0.3, "last-5": 0.2, "final": 0.25, "rows": 10},
         "domains": {"usps": {"local-prototypes": 0.6}},
+        "domains-unweighted": {"usps": {"local-prototypes": 0.65}},
         "classes": {"rule": "local-prototypes", "macro": {"accuracy": 0.55, "f1": 0.5}},
         "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 320, "wire_down": 300, "evaluation_wire_up": 20},
         "seconds": 12.34,
@@ -171,6 +172,8 @@ def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
         Metric("", "macro"): 0.55,
         Metric("domain", "usps"): 0.6,
         Metric("domain", "svhn"): None,
+        Metric("domain-unweighted", "usps"): 0.65,
+        Metric("domain-unweighted", "svhn"): None,
     }
     assert {metric: value_of(summary, metric) for metric in values} == values
     assert value_of({}, Metric("ensemble", "best")) is None
@@ -206,7 +209,7 @@ def test_the_target_is_reached_at_the_first_evaluation_at_or_above_it(folder, ta
     # the untrained models were at 0.1 already
     assert found["curve"]["accuracy"].iloc[0] > 0.05
     assert (found["payload_bytes"], found["wire_bytes"]) == (400, 600)
-    assert (found["majority-class"], found["seconds"]) == (0.5, 12.34)
+    assert (found["majority-class"], found["majority-class-unweighted"], found["seconds"]) == (0.5, 0.3, 12.34)
 
 
 def test_curves_are_means_over_seeds_of_the_evaluations_that_all_have(folder):
@@ -301,6 +304,22 @@ def test_bytes_to_the_target_with_the_seeds_that_reached_it(folder):
     assert texts(tables(folder(both), both)[-1]) == text
 
 
+@pytest.mark.parametrize(
+    ("metric", "rule"),
+    [
+        (Metric("", "final"), "each method's own rule"),
+        (Metric("classifier", "final"), "classifier"),
+        (Metric("ensemble", "final"), "ensemble"),
+        (Metric("domain-unweighted", "usps"), "each method's own rule"),
+    ],
+)
+def test_the_rule_of_a_metrics_curve_is_told_beside_the_bytes_to_the_target(folder, metric, rule):
+    made = comparison(target=0.8, metrics=(metric,), paper=())
+    assert metric.curve_rule("each method's own rule") == rule
+    cost = tables(folder(made), made)[-1]
+    assert any(f"whose mean accuracy by {rule} reaches it" in note for note in cost.notes)
+
+
 def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold(folder, monkeypatch):
     monkeypatch.setitem(ACCURACIES, "FedProto", (0.80, 0.75, 0.75))
     made = comparison()
@@ -385,6 +404,7 @@ def test_the_number_of_test_samples_stands_under_every_table(folder):
 def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_class(folder):
     """The majority class is of all clients' samples alike."""
     metrics = (Metric("", "final"), Metric("", "macro"), Metric("domain", "usps"), Metric("domain", "svhn"))
+    metrics += (Metric("domain-unweighted", "svhn"),)
     made = comparison(metrics=metrics, datasets=(Entry("CIFAR-10", {"dataset": "cifar10"}),), paper=())
     found = tables(folder(made), made)
     for grid in found:
@@ -398,9 +418,26 @@ def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_c
         "CIFAR-10 (macro)": "-",
         "CIFAR-10 (domain usps)": "-",
         "CIFAR-10 (domain svhn)": "-",
+        "CIFAR-10 (domain-unweighted svhn)": "-",
     }
     without = finished(folder(made), made).drop(columns="domain usps")
     assert "no client is of the domain usps: no data set here names any" in grids(made, (), without)[0].notes
+
+
+@pytest.mark.parametrize(
+    ("figure", "floor"),
+    [
+        ("final", "60.00 ± 10.00"),
+        ("best", "60.00 ± 10.00"),
+        ("client-best", "60.00 ± 10.00"),
+        ("final-unweighted", "40.00 ± 10.00"),
+        ("client-best-unweighted", "40.00 ± 10.00"),
+    ],
+)
+def test_the_majority_class_is_averaged_over_clients_as_the_figure_beside_it(folder, figure, floor):
+    made = comparison(metrics=(Metric("classifier", figure),), paper=())
+    shown = texts(tables(folder(made), made)[0])
+    assert shown["CIFAR-10"][-1] == floor
 
 
 def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(folder):
@@ -444,7 +481,8 @@ def test_the_csv_has_every_figure_of_every_cell(folder):
     first = rows[0]
     expected = {"row": "CIFAR-10", "method": "FedProto", "strategy": "fedproto", "seed": "0", "clients": "2"}
     expected |= {"metric: final": "0.8", "paper: final": str(82.9 / 100), "majority-class": "0.5", "validation": ""}
-    expected |= {"classifier final": "0.4", "ensemble best": "0.3", "domain usps": "0.6"}
+    expected |= {"classifier final": "0.4", "ensemble best": "0.3"}
+    expected |= {"domain usps": "0.6", "domain-unweighted usps": "0.65"}
     expected |= {"test_samples": "90", "macro accuracy": "0.55", "macro f1": "0.5"}
     expected |= {"local-prototypes selected": "", "payload_bytes": "400", "wire_bytes": "600", "seconds": "12.3"}
     expected |= {"target_round": "2", "target_payload_bytes": "400", "target_wire_bytes": "600"}

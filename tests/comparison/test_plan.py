@@ -104,10 +104,10 @@ def test_a_data_set_has_settings_of_a_method_and_a_paper_prints_of_a_varied_valu
     text = text.replace(" protonorm.gamma = 5.0 }", " protonorm.iterations = 3 }").replace(
         "[settings]", "[vary]\nprotonorm.epsilon = [0.1, 0.2]\n[settings]"
     )
-    text = text.replace("{ Norm = 88.56 }", '{ Norm = 88.56, "Norm, epsilon = 0.2" = 80.5 }')
+    text = text.replace("{ Norm = 88.56 }", '{ local = 88.56, "Norm, epsilon = 0.2" = 80.5 }')
     found = read(file(text))
     assert [dataset.methods for dataset in found.datasets] == [{}, {"Norm": {"protonorm.gamma": 7.0}}]
-    assert [(each.method, each.accuracy) for each in found.paper] == [("Norm", 88.56), ("Norm, epsilon = 0.2", 80.5)]
+    assert [(each.method, each.accuracy) for each in found.paper] == [("local", 88.56), ("Norm, epsilon = 0.2", 80.5)]
     for wrong, said in (
         ("methods.Nrom = { protonorm.gamma = 7.0 }", '`methods` of CIFAR-10 has "Nrom"'),
         ("methods.Norm = { alpha = 7.0 }", "setting `alpha` stands in `methods`"),
@@ -256,8 +256,9 @@ def test_a_metric_is_written_as_it_is_read_and_no_other_is_one():
     for text in ("headline", "final", "classifier best", "etf last-5", "ensemble best", "macro", "domain mnist-m"):
         assert str(parse_metric(text)) == text
     # a domain is called by its folder
-    assert parse_metric("domain Real World") == Metric("domain", "Real World")
-    for text in ("", "a b c", 3, "classifier headline", "classifier macro", "domain"):
+    for word in ("domain", "domain-unweighted"):
+        assert parse_metric(f"{word} Real World") == Metric(word, "Real World")
+    for text in ("", "a b c", 3, "classifier headline", "classifier macro", "domain", "domain-unweighted"):
         with pytest.raises(SettingError, match="metric is"):
             parse_metric(text)
 

@@ -9,11 +9,13 @@ import hashlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from protosphere.comparison.plan import comparison_names, load
 from protosphere.comparison.sweep import varied
 from protosphere.comparison.trials import not_default, settings_of
+from protosphere.data.mixed import MIXED, mixed_rows
 from protosphere.launch.run_config import preset_names, read_preset
 from protosphere.strategies import known_settings, load_method, read_settings, refuse_foreign
 
@@ -168,7 +170,8 @@ TINY = [name for name in comparison_names() if name.startswith("tinyproto-table"
 
 @pytest.mark.parametrize("name", [*TINY, "tinyproto-figure4", "tinyproto-figure6"])
 def test_tinyprotos_rows_have_the_papers_constants_or_the_releases(name):
-    """The paper prints one mu a data set, and 1 for lambda; the release has another mu for FT."""
+    """The paper prints one mu a data set, and 1 for lambda; the release has another mu for FT. Of FedTGP the paper
+    prints nothing, so that it has the release's, whatever the row."""
     comparison = load(preset=name)
     kinds = set()
     for row in comparison.rows:
@@ -179,10 +182,13 @@ def test_tinyprotos_rows_have_the_papers_constants_or_the_releases(name):
             kind = next(
                 (k for k in ("paper", "release") for label in (row.label, method.label) if f"({k})" in label), ""
             )
+            constants = {"paper": (1.0, "l2"), "release": (10.0 if ten else 20.0, "mse")}
+            if found["strategy"] == "fedtgp":
+                assert (found["prototype-weight"], found["prototype-loss"]) == constants["release"], row.label
             if found["strategy"] not in ("fedproto", "tinyproto-fp", "tinyproto-ft"):
                 continue
             kinds.add(kind)
-            expected = {"paper": (1.0, "l2"), "release": (10.0 if ten else 20.0, "mse")}[kind]
+            expected = constants[kind]
             assert (found["prototype-weight"], found["prototype-loss"]) == expected, method.label
             if found["strategy"] == "fedproto":
                 continue
@@ -213,6 +219,19 @@ def test_protonorms_single_runs_have_the_papers_constants(name, gamma):
     found = read_preset(name)
     assert {key: found[key] for key in OF_THE_PAPER} == OF_THE_PAPER
     assert (found["protonorm.gamma"], found["frame.gamma"], found["protonorm.alignment"]) == (gamma, gamma, "thomson")
+
+
+def test_on_pfpls_map_each_client_has_exactly_three_classes():
+    """As its Figure 3 says; elsewhere the paper has 3 on average."""
+    comparison = load(preset="pfpl-figure3")
+    found = settings_of(comparison, comparison.rows[0], comparison.methods[0])
+    assert found["partition"] == MIXED
+    # PACS: seven classes in four domains
+    domains, labels = np.divmod(np.repeat(np.arange(28), 60), 7)
+    draws = {name.replace("-", "_"): found[name] for name in ("ways", "ways-spread", "shots", "shots-spread")}
+    for seed in comparison.seeds:
+        parts = mixed_rows(labels, domains, found["clients"], "abcdefg", "pacs", **draws, seed=seed)
+        assert [np.unique(labels[part]).size for part in parts] == [3] * 20
 
 
 if __name__ == "__main__":

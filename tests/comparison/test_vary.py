@@ -54,6 +54,30 @@ def test_a_file_says_what_is_varied_and_the_command_line_goes_before(tmp_path):
     assert labels(varied(plan, ["protonorm.gamma=7,8"]))[1:] == [f"protonorm, gamma = {value}" for value in (7, 8)]
 
 
+def test_a_figure_of_a_paper_is_of_a_variant_and_not_of_the_method_that_it_replaces(tmp_path):
+    """No table would show it."""
+    file = tmp_path / "mine.toml"
+    text = """
+        methods = ["local", { label = "Norm", strategy = "protonorm" }]
+        datasets = ["digits"]
+        [vary]
+        protonorm.gamma = [1, 2]
+        [[paper]]
+        dataset = "digits"
+        accuracy = { local = 12.0, PRINTED = 88.56 }
+    """
+    file.write_text(text.replace("PRINTED", '"Norm, gamma = 2"'))
+    assert [printed.method for printed in varied(read_plan(file)).paper] == ["local", "Norm, gamma = 2"]
+    file.write_text(text.replace("PRINTED", "Norm"))
+    words = r'has "Norm", but \[vary\] puts "Norm, gamma = 1", "Norm, gamma = 2" in its place, and .* 88.56: name one'
+    with pytest.raises(SettingError, match=f"{words} of these, or .* with `protonorm.gamma` of its own"):
+        varied(read_plan(file))
+    # the remedy
+    own = '{ label = "ours", strategy = "protonorm" }, { label = "Norm", strategy = "protonorm", protonorm.gamma = 5 }'
+    file.write_text(text.replace("PRINTED", "Norm").replace('{ label = "Norm", strategy = "protonorm" }', own))
+    assert {printed.method for printed in varied(read_plan(file)).paper} <= set(labels(varied(read_plan(file))))
+
+
 def test_a_varied_method_is_swept_for_each_of_its_values():
     found = swept(varied(usual("local", "protonorm"), ["protonorm.gamma=1,10"]), ["learning-rate=0.1,0.01"])
     assert {entry.of for entry in found.methods} == {"local", "protonorm, gamma = 1", "protonorm, gamma = 10"}

@@ -399,7 +399,7 @@ def test_without_tls_one_has_to_say_so(script, credentials):
         (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
         (("--of", ""), "--of wants a whole number, not ''"),
         (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),
-        # by deploy/model.py, which looks at --device, too: below
+        # by deploy/model.py, which looks at --device, too: the two tests below
         (("--model", "resnet19"), "--model: model 'resnet19' is unknown"),
         (("--encoder", "/no/such.pth"), "/no/such.pth does not exist; weights of a network are named as resnet18@"),
         (("--encoder", "resnet18@/no/such.pth"), ": /no/such.pth does not exist"),
@@ -434,6 +434,24 @@ def test_a_node_refuses_what_cannot_work(arguments, words, script, credentials):
 def test_a_device_that_a_node_lacks_is_refused(device, words):
     with pytest.raises(SettingError, match=words):
         check("", device)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        (("--device", "gpu"), ["", "gpu"]),
+        (("--model", "resnet8", "--device", "cuda:1"), ["resnet8", "cuda:1"]),
+        ((), None),
+    ],
+)
+def test_a_node_s_model_and_device_are_looked_at_before_it_starts(arguments, asked, script, credentials, tmp_path):
+    """Each by its place. A stand-in says what deploy/model.py would be asked, which takes seconds to load torch."""
+    (tmp_path / "checkout" / "deploy" / "model.py").write_text("import sys; sys.exit(str(sys.argv[1:]))\n")
+    code, said, told = script("supernode.sh", *NODE, *secure(credentials), *arguments)
+    if asked is None:
+        assert (code, said) == (0, "")
+    else:
+        assert (code, said, told) == (2, f"deploy/supernode.sh: {asked}\n", None)
 
 
 def test_a_superlink_warns_of_its_certificates_end_and_does_not_start_after_it(script, certified):

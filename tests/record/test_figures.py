@@ -7,6 +7,7 @@ import pytest
 
 from protosphere.record.figures import (
     FIGURES_OF_RULE,
+    by_domain,
     ensemble_headline,
     gradient_steps,
     headlines,
@@ -196,6 +197,20 @@ def test_the_unweighted_final_figure_is_the_plain_mean_over_clients_of_the_last_
     ]
     found = headlines(lines)["classifier"]
     assert (found["final"], found["final-unweighted"]) == (pytest.approx(0.54), pytest.approx(0.7))
+
+
+def test_a_domain_is_averaged_by_test_samples_and_over_its_clients():
+    evaluations = {
+        "usps": {0: Evaluation((10, 0), {"classifier": (9, 0)}), 1: Evaluation((90, 0), {"classifier": (45, 0)})},
+        # nobody could be tested
+        "svhn": {2: Evaluation((0, 4), {"classifier": (0, 2)})},
+    }
+    evaluation = {"domains": {name: over_clients(found, BELIEVED) for name, found in evaluations.items()}}
+    assert by_domain(evaluation) == {
+        "domains": {"usps": {"classifier": pytest.approx(0.54)}, "svhn": {}},
+        "domains-unweighted": {"usps": {"classifier": pytest.approx(0.7)}, "svhn": {}},
+    }
+    assert by_domain({}) == {}
 
 
 def test_no_round_that_lacks_a_client_is_chosen_where_one_has_all():

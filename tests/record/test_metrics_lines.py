@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from protosphere.record.figures import MAJORITY
+from protosphere.record.figures import MAJORITY, MAJORITY_UNWEIGHTED
 from protosphere.record.metrics_lines import (
     add_evaluation,
     console_line,
@@ -242,7 +242,7 @@ def test_the_summary():
     headline |= {"unweighted": 0.5, "clients": 1, "rows": 10}
     assert summary["headline"] == headline
     assert summary["gradient_steps"] is None
-    assert summary["floor"] == {MAJORITY: 0.4}
+    assert summary["floor"] == {MAJORITY: 0.4, MAJORITY_UNWEIGHTED: 0.4}
     assert MAJORITY not in summary["rules"]
     assert summary["bytes"]["payload_up"] == 24
     assert summary["bytes"]["evaluate_only_payload_up"] == 8
@@ -304,7 +304,7 @@ def test_a_run_without_any_evaluation_has_a_summary_all_the_same():
     line["time"] = {"round": 1.0}
     summary = summarise(read_settings({}).settings, read_settings({}).inference, {}, [line], 1)
     assert (summary["headline"]["accuracy"], summary["headline"]["of_round"]) == (None, None)
-    assert (summary["floor"], summary["rules"]) == ({MAJORITY: None}, {})
+    assert (summary["floor"], summary["rules"]) == ({MAJORITY: None, MAJORITY_UNWEIGHTED: None}, {})
 
 
 def test_the_summary_has_the_ensemble_where_it_was_measured():
@@ -337,6 +337,26 @@ def test_a_claim_that_was_not_believed_is_not_believed_later_either():
     earlier_rules = {"pool": {name: value for name, value in today["rules"]["pool"].items() if name != "clients"}}
     assert up_to_date(today | {"rules": earlier_rules}, [line]) == today
     assert today["rules"]["pool"]["client-best"] == pytest.approx(0.6)
+
+
+def test_a_summary_that_knows_domains_by_test_samples_alone_gets_the_mean_over_clients():
+    test = {"mean": 0.5, "plain_mean": 0.75, "clients": 2}
+    rules = {"pool": {"test": test}}
+    line = {"problems": {}, "clients": {}, "evaluation": {"of_round": 1, "rules": rules, "domains": {"usps": rules}}}
+    today = {"settings": {}, **outcome("pool", [line], 20.0)}
+    assert (today["domains"], today["domains-unweighted"]) == ({"usps": {"pool": 0.5}}, {"usps": {"pool": 0.75}})
+    earlier = {name: value for name, value in today.items() if name != "domains-unweighted"}
+    assert up_to_date(earlier, [line]) == today
+
+
+def test_the_majority_class_is_averaged_by_test_samples_and_over_clients():
+    rules = {"pool": {"test": {"mean": 0.5, "plain_mean": 0.75, "clients": 2}}}
+    rules[MAJORITY] = {"test": {"mean": 0.25, "plain_mean": 0.125, "clients": 2}}
+    line = {"problems": {}, "clients": {}, "evaluation": {"of_round": 1, "rules": rules}}
+    today = {"settings": {}, **outcome("pool", [line], 20.0)}
+    assert today["floor"] == {MAJORITY: 0.25, MAJORITY_UNWEIGHTED: 0.125}
+    # an earlier version had the first alone
+    assert up_to_date(today | {"floor": {MAJORITY: 0.25}}, [line]) == today
 
 
 def test_where_clients_came_and_went_the_choice_is_told():

@@ -13,7 +13,7 @@ from protosphere.server_app.roster import RosterError
 from protosphere.strategies import read_settings
 
 ROOT = Path(__file__).resolve().parents[2]
-CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "roster", "opening", "app")
+CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "roster", "gathering", "queries", "opening", "app")
 CLIENT_CORES = {
     "client_app": ("app", "client", "cohort", "evaluate", "site", "store", "train"),
     "protosphere/wire": ("messages", "payloads", "codec", "specs", "checks"),

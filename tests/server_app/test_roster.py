@@ -12,7 +12,7 @@ from protosphere.core.home import OTHER_HOME
 from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
 from protosphere.launch.grid import LocalGrid
-from protosphere.server_app import roster as module
+from protosphere.server_app import gathering, queries
 from protosphere.server_app.agreement import Terms, agree
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes
 from protosphere.wire.codec import Codec
@@ -90,7 +90,8 @@ class FakeGrid:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     stopped = Clock()
-    monkeypatch.setattr(module, "time", stopped)
+    for module in (gathering, queries):
+        monkeypatch.setattr(module, "time", stopped)
     LocalGrid({}, [])  # no Message can be made before Flower knows who runs here
     return stopped
 
@@ -152,8 +153,8 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
         roster = gathered(grid)
     assert set(roster.nodes) == {0, 1, 2}
     assert grid.queries == [50, 60, 70, 70]
-    assert clock.now - grid.began == pytest.approx(60 + module.RETRY, abs=0.2)
-    assert 'node 70 could not say who it is, an error came back: "SuperNode is unavailable"' in caplog.text
+    assert clock.now - grid.began == pytest.approx(60 + queries.RETRY, abs=0.2)
+    assert 'node 70 could not say who it is: the error "SuperNode is unavailable" came back' in caplog.text
 
 
 def test_a_site_that_runs_signed_code_alone_is_told_as_such(clock, caplog):
@@ -168,7 +169,7 @@ def test_a_worker_of_another_home_ends_the_start_of_a_simulation_alone(clock, ca
     error = Error(OTHER_HOME, "client 2: it runs on host-b with the PROTOSPHERE_HOME /other")
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error})
     assert "1 of 3 clients" not in refused(gathered, grid, clients=3)
-    assert 'node 70 could not say who it is, an error came back: "client 2' in caplog.text
+    assert 'node 70 could not say who it is: the error "client 2' in caplog.text
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error})
     grid.simulated = True
     said = refused(gathered, grid, clients=3)
@@ -312,7 +313,7 @@ def test_who_is_left_out_is_not_let_in_later_and_gets_no_message(clock, caplog):
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (Error(2, "Traceback\n  File x\n\x1b[31mValueError: boom"), 'an error came back: "[31mValueError: boom"'),
+        (Error(2, "Traceback\n  File x\n\x1b[31mValueError: boom"), 'the error "[31mValueError: boom"'),
         (Error(2), '"unknown error"'),
         (Error(2, "Run `curl http://x | sh` to repair the SuperLink"), '"Run `curl http://x | sh` to repair the'),
     ],
@@ -482,7 +483,7 @@ OTHERS = [
         *((identity(1, **changes), "partition 1 was another client at the start") for changes in OTHERS),
         (identity(3, partitions=4), "partition 3 is none of this run's"),
         (Identity(1, 0, problem="client 1: no data."), 'it says: "client 1: no data."'),
-        (Error(2, "boom"), 'an error came back: "boom"'),
+        (Error(2, "boom"), 'the error "boom"'),
     ],
 )
 def test_a_node_that_is_another_client_is_left_out(running, caplog, answer, said):

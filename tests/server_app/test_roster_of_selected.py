@@ -11,6 +11,7 @@ from protosphere.core.settings import Settings, check
 from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.agreement import RosterError
+from protosphere.server_app.queries import Queries
 from protosphere.server_app.roster_of_selected import RosterOfSelected
 from tests.server_app.test_roster import identity
 from tests.strategies.needs import ASKED
@@ -89,15 +90,15 @@ def test_who_does_not_fit_in_is_left_out_and_the_others_go_on(run, metrics, met_
     settings = ASKED["fedproto"] | SELECTED
     first, second = who(met_when_selected("fedproto"))[:2]
     stranger = min({*second} - {*first})
-    pull = RosterOfSelected._pull_answers
+    pull = Queries.pull
 
-    def with_another_width(roster, grid):
+    def with_another_width(queries, grid):
         return [
             (node, replace(identity, feature_dim=3) if identity.partition == stranger else identity)
-            for node, identity in pull(roster, grid)
+            for node, identity in pull(queries, grid)
         ]
 
-    monkeypatch.setattr(RosterOfSelected, "_pull_answers", with_another_width)
+    monkeypatch.setattr(Queries, "pull", with_another_width)
     lines = metrics(run(settings, clients=12))
     assert who(lines)[1] == sorted({*second} - {stranger})
     assert any(f"client {stranger} is not taken in: it has features of width 3" in line for line in run.said)
@@ -125,15 +126,15 @@ def test_who_has_nothing_to_train_on_takes_nobody_s_place(run, metrics, met_when
     settings = ASKED["fedproto"] | SELECTED
     first, second = who(met_when_selected("fedproto"))[:2]
     idle = {first[0], min({*second} - {*first})}
-    pull = RosterOfSelected._pull_answers
+    pull = Queries.pull
 
-    def without_training_samples(roster, grid):
+    def without_training_samples(queries, grid):
         return [
             (node, replace(identity, rows=(0, *identity.rows[1:])) if identity.partition in idle else identity)
-            for node, identity in pull(roster, grid)
+            for node, identity in pull(queries, grid)
         ]
 
-    monkeypatch.setattr(RosterOfSelected, "_pull_answers", without_training_samples)
+    monkeypatch.setattr(Queries, "pull", without_training_samples)
     lines = metrics(run(settings, clients=12))
     assert who(lines)[0] == sorted({*first} - idle)
     assert all(len(partitions) >= 2 and idle.isdisjoint(partitions) for partitions in who(lines))

@@ -1,0 +1,195 @@
+"""The start of a run: its clients say who they are, until as many have answered as the run is to have."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Mapping, Set
+from itertools import islice
+
+from flwr.serverapp import Grid
+
+from protosphere.core.client_names import client_names
+from protosphere.core.flower import in_turn, is_simulated
+from protosphere.core.settings import Settings
+from protosphere.core.text import quoted
+from protosphere.server_app.agreement import LONGEST_PROBLEM, Agreement, RosterError, Terms, agree, nobody_for
+from protosphere.server_app.queries import Queries, pause
+from protosphere.wire.payloads import Identity
+
+log = logging.getLogger("protosphere")
+
+MOST_NAMED = 20  # partitions or clients of one sentence
+
+
+class Gathering:
+    """Who has answered so far, and whether that is enough.
+
+    Args:
+        terms: what the server itself knows of the run beside its settings.
+        asked: partition -> node of those that are asked; None where everybody is.
+        earlier: of a run that is resumed, and whose clients may come and go: the partitions that took part when it was
+            cut. Of these as many have to be there as a start needs.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        terms: Terms | None,
+        queries: Queries,
+        asked: Mapping[int, int] | None = None,
+        earlier: Set[int] | None = None,
+    ):
+        self.settings = settings
+        self.terms = terms
+        self.queries = queries
+        self.asked = asked
+        self.earlier = earlier
+        self._identities: dict[int, Identity] = {}  # by node, in the order of the answers
+        self._nodes: dict[int, list[int]] = {}  # by the partition for which they answer
+        self._votes: Counter[int] = Counter()  # how many clients say that there are so many clients
+        self._last_answer_time = 0.0
+
+    def run(self, grid: Grid) -> Agreement:
+        """Wait for as many clients as the run has, then leave out who does not fit
+        (`protosphere.server_app.agreement.agree`). Where clients answer in turn
+        (`protosphere.core.flower.in_turn`) who was asked in time is heard, however long the others take.
+
+        A node whose answer fits no partition takes the place of one that does not answer: it holds the start up until
+        `start-timeout`, and no longer.
+
+        Raises:
+            RosterError: too few by `start-timeout`, or too few that fit together.
+        """
+        deadline = time.monotonic() + self.settings.start_timeout
+        late = False
+        while True:
+            # else nodes that fail again and again would be heard for ever
+            if not late:
+                self.queries.ask(grid, grid.get_node_ids() if self.asked is None else self.asked.values())
+            answers = self.queries.pull(grid)
+            for node, identity in answers:
+                self._note_answer(grid, node, identity)
+            if self._is_complete(grid) and not self.queries.is_waiting() and self._enough_fit():
+                break
+            late = time.monotonic() > deadline
+            if late and not (in_turn(grid) and self.queries.is_waiting()):
+                self._refuse_missing()
+                break
+            pause(answers)
+        agreement = agree(self._identities.items(), self.settings, self.terms)
+        for node, (partition, why) in agreement.left_out.items():
+            # of a problem it was said when it came
+            if not self._identities[node].problem:
+                warn_left_out(partition, node, why, self._identities[node])
+        if not self.settings.takes_newcomers and (nobody := nobody_for(agreement)):
+            log.warning("warning: %s", nobody)
+        return agreement
+
+    def _note_answer(self, grid: Grid, node: int, identity: Identity) -> None:
+        """Note who a node says it is. Of a partition's nodes those that have left since are forgotten."""
+        nodes = self._nodes.setdefault(identity.partition, [])
+        listed_nodes = set(grid.get_node_ids()) if nodes else set()
+        for old_node in [other for other in nodes if other not in listed_nodes or other == node]:
+            nodes.remove(old_node)
+            self._count(self._identities.pop(old_node), -1)
+        nodes.append(node)
+        self._identities[node] = identity
+        self._last_answer_time = time.monotonic()
+        self._count(identity, 1)
+        if identity.problem:
+            why = identity.problem.removeprefix(f"client {identity.partition}: ")
+            warn_left_out(identity.partition, node, f"it says: {quoted(why, LONGEST_PROBLEM)}", identity)
+
+    def _count(self, identity: Identity, votes: int) -> None:
+        # who cannot take part does not know how many there are
+        if not identity.problem:
+            self._votes[identity.partitions] += votes
+
+    # --- whether it is enough -----------------------------------------------------------------------------
+
+    def _is_complete(self, grid: Grid) -> bool:
+        """Whether nobody else is to come: somebody answered for each partition, or in a simulation, whose nodes are all
+        there from the start, as many nodes as there are clients."""
+        answered = self._identities.keys() | self.queries.problems.keys()
+        if self.asked is not None:
+            return {*self.asked.values()} <= answered
+        expected = self._count_expected()
+        if self.settings.min_clients and not is_simulated(grid):
+            return len(self._list_usable()) >= self._count_needed()
+        enough_partitions = 0 < expected <= len(self._nodes)
+        if enough_partitions and all(partition in self._nodes for partition in range(expected)):
+            # who says that it is the only one would make the run its own, were it the first to come
+            is_only_client = expected == 1 and not self.settings.clients and not is_simulated(grid)
+            return not is_only_client or time.monotonic() - self._last_answer_time >= self.settings.query_timeout
+        if self.queries.is_pending() or not answered or len(answered) < expected or not is_simulated(grid):
+            return False
+        return {*grid.get_node_ids()} <= answered
+
+    def _count_expected(self) -> int:
+        """How many clients the run has, as far as it is known: 0 while nobody says it, or two sides are equally
+        large."""
+        if self.asked is not None:
+            return len(self.asked)
+        if self.settings.clients:
+            return self.settings.clients
+        first, second = (*self._votes.most_common(2), (0, 0), (0, 0))[:2]
+        return first[0] if first[1] > second[1] else 0
+
+    def _count_needed(self) -> int:
+        """How many have to be there for a start by `min-clients`."""
+        needed = self.settings.min_clients
+        return needed if self.earlier is None else min(needed, len(self.earlier))
+
+    def _list_usable(self) -> Set[int]:
+        """The partitions for which somebody has answered that can take part."""
+        usable = {identity.partition for identity in self._identities.values() if not identity.problem}
+        return usable if self.earlier is None else usable & self.earlier
+
+    def _enough_fit(self) -> bool:
+        """Of a run that starts when `min-clients` fit: whether they do."""
+        if not self.settings.min_clients:
+            return True
+        try:
+            agreement = agree(self._identities.items(), self.settings, self.terms, enough=False)
+        except RosterError:
+            return False
+        fitting: Set[int] = agreement.identities.keys()
+        if self.earlier is not None:
+            fitting = fitting & self.earlier
+        return len(fitting) >= self._count_needed()
+
+    def _refuse_missing(self) -> None:
+        """At the deadline: fewer nodes have answered than the run has clients."""
+        expected = self._count_needed() or self._count_expected()
+        due: Collection[int]
+        if self.earlier is not None:
+            # of other clients there may be as many as there will
+            due, present = self.earlier, self._list_usable()
+            answered = len(present)
+        else:
+            # a client may say that there are two thousand million
+            due = range(expected) if self.asked is None else self.asked
+            present = self._nodes.keys()
+            answered = len(self._identities) + len(self.queries.problems)
+        # where the number itself is in dispute, that is what is wrong
+        if answered >= expected > 0 or (self._identities and not expected):
+            return
+        missing = list(islice((partition for partition in due if partition not in present), MOST_NAMED))
+        number = sum(partition in due for partition in present)
+        problems = [
+            f" Client {identity.partition} (node {node}) says: {quoted(identity.problem, LONGEST_PROBLEM)}"
+            for node, identity in self._identities.items()
+            if identity.problem
+        ]
+        raise RosterError(
+            f"{number} of {expected or 'an unknown number of'} clients answered within "
+            f"`start-timeout` {self.settings.start_timeout:g} s (missing partitions: "
+            f"{', '.join(map(str, missing)) or 'unknown'}); start the missing SuperNodes or raise the timeout."
+            + "".join(problems[:MOST_NAMED])
+        )
+
+
+def warn_left_out(partition: int, node: int, why: str, identity: Identity) -> None:
+    """Say of a client that it takes no part."""
+    name = client_names([vars(identity)]).get(partition)
+    log.warning("warning: client %d (%snode %d) is left out: %s", partition, f"{name}, " if name else "", node, why)

@@ -1,0 +1,124 @@
+"""The question to a node who it is, and its answer."""
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Sequence
+
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from protosphere.core.flower import NOT_VERIFIED, in_turn, is_simulated, pulled
+from protosphere.core.home import OTHER_HOME, remedy
+from protosphere.core.text import quoted
+from protosphere.server_app.agreement import LONGEST_PROBLEM, RosterError
+from protosphere.wire.messages import MessageError, decode_identity
+from protosphere.wire.payloads import Identity
+
+log = logging.getLogger("protosphere")
+
+POLL = 0.05  # seconds between two looks at who is there
+UNSIGNED = " Its SuperNode runs signed code alone (--trusted-entities), and this run's is not signed."
+RETRY = 5.0  # seconds until a node is asked again whose process died over the question
+
+
+class Queries:
+    """Nodes are asked who they are: each once, and again where an error came back.
+
+    Args:
+        timeout: seconds for which an answer is waited for; one that comes later is still taken.
+
+    Attributes:
+        content: what goes with the question.
+        problems: node -> why its answer tells nothing.
+    """
+
+    def __init__(self, timeout: float):
+        self.content = RecordDict()
+        self.problems: dict[int, str] = {}
+        self._timeout = timeout
+        self._times_to_ask: dict[int, float] = {}  # node -> when it may be asked again
+        self._silent_nodes: set[int] = set()
+        self._pending_messages: dict[str, tuple[int, float]] = {}  # message id -> node, when to stop waiting for it
+
+    def ask(self, grid: Grid, nodes: Iterable[int]) -> None:
+        """Query those of the nodes that were never asked, or have answered with an error: one that is killed and
+        started again under the same key keeps its id."""
+        now = time.monotonic()
+        new = sorted(node for node in nodes if self._times_to_ask.get(node, now) <= now)
+        if not new:
+            return
+        messages = [Message(self.content, node, MessageType.QUERY) for node in new]
+        deadline = math.inf if in_turn(grid) else now + self._timeout
+        for message_id, node in zip(grid.push_messages(messages), new, strict=False):
+            # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
+            if message_id:
+                self._times_to_ask[node] = math.inf
+                self._pending_messages[message_id] = node, deadline
+
+    def pull(self, grid: Grid) -> list[tuple[int, Identity]]:
+        """The answers that have arrived, with their nodes.
+
+        Raises:
+            RosterError: a worker of Ray's has another home than the run.
+        """
+        if not self._pending_messages:
+            return []
+        answers = []
+        for message_id, reply in pulled(grid, self._pending_messages):
+            if message_id not in self._pending_messages:
+                continue
+            node, _ = self._pending_messages.pop(message_id)
+            if isinstance(reply, str):
+                self._note_error(node, reply)
+            elif reply.has_error():
+                if reply.error.code == OTHER_HOME and is_simulated(grid):
+                    raise RosterError(remedy(f"node {node} says: {quoted(reply.error.reason or '', LONGEST_PROBLEM)}"))
+                self._note_error(node, _describe(reply.error))
+            else:
+                try:
+                    answers.append((node, decode_identity(reply.content)))
+                except MessageError as error:
+                    problem = f"its answer cannot be read: {quoted(str(error), LONGEST_PROBLEM)}"
+                    self.problems[node] = problem
+                    log.warning("node %d could not say who it is: %s", node, problem)
+        return answers
+
+    def is_pending(self) -> bool:
+        """Whether a node was asked and has not answered, be it too late or not."""
+        return bool(self._pending_messages)
+
+    def is_waiting(self) -> bool:
+        """Whether an answer may still come in time. A node that stays silent (a dead one is listed for a while)
+        holds nothing up for longer than the timeout."""
+        now = time.monotonic()
+        # in the order in which they were asked, which is that of their deadlines
+        for node, deadline in self._pending_messages.values():
+            if now <= deadline:
+                return True
+            if node not in self._silent_nodes:
+                self._silent_nodes.add(node)
+                log.warning("node %d did not say who it is within `query-timeout`", node)
+        return False
+
+    def forget(self, node: int) -> None:
+        """One that has gone is asked anew when it is back."""
+        self._times_to_ask.pop(node, None)
+
+    def _note_error(self, node: int, problem: str) -> None:
+        log.warning("node %d could not say who it is: %s", node, problem)
+        self._times_to_ask[node] = time.monotonic() + RETRY
+
+
+def pause(answers: Sequence[object]) -> None:
+    """Before the next look, unless something came: a grid in this process gives one answer a look, and ten thousand
+    pauses are eight minutes."""
+    if not answers:
+        time.sleep(POLL)
+
+
+def _describe(error: Error) -> str:
+    # in simulation the reason is a whole traceback; its last line is the error
+    lines = (error.reason or "").strip().splitlines() or ["unknown error"]
+    remark = UNSIGNED if error.code == NOT_VERIFIED else ""
+    return f"the error {quoted(lines[-1], LONGEST_PROBLEM)} came back.{remark}"
