@@ -274,8 +274,8 @@ def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -
     try:
         return public_encoder(name, shape, dim)
     except ModelError as error:
-        told = public("site-encoder", error=error) if of_site else public("encoder", error=error)
-        raise ModelError(f"{_source(of_site)}: {error}", told) from error
+        problem = public("site-encoder", error=error) if of_site else public("encoder", error=error)
+        raise ModelError(f"{_source(of_site)}: {error}", problem) from error
 
 
 def _source(of_site: bool) -> str:
