@@ -89,7 +89,7 @@ def varied(
     Args: as `swept`.
 
     Raises:
-        SettingError: as `swept`, or a figure of a paper is of a method that its variants replace.
+        SettingError: as `swept`, or a file has a figure of a paper for a method that its own [vary] replaces.
     """
     methods: list[Entry] = []
     for entry, values_by_setting in _values_by_method(comparison, "vary", texts, overrides or {}):
@@ -104,7 +104,9 @@ def varied(
     if len(methods) == len(comparison.methods):
         return comparison
     refuse_twice([entry.label for entry in methods])
-    _refuse_printed_of_replaced(comparison, methods)
+    if not texts:
+        # whoever varies a preset's method by --vary cannot print its figure elsewhere
+        _refuse_printed_of_replaced(comparison, methods)
     baseline = comparison.baseline_label
     variants = [entry for entry in methods if entry.varied_of == baseline]
     if variants:

@@ -89,15 +89,13 @@ class Template:
         order = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "output": str(output)}
         try:
             self._connection.send(order)
-            pid = None
-            while pid is None:
-                pid = self._receive()
+            child = None
+            while child is None:
+                child = self._receive()
         except (OSError, EOFError):
             self._lose()
             return None
-        self._family.adopt(pid)
-        self._children[pid] = Child(self, pid)
-        return self._children[pid]
+        return child
 
     def hear(self, seconds: float, child: Child) -> None:
         """Take in which runs have ended, for so many seconds or until this one has."""
@@ -113,11 +111,14 @@ class Template:
         self._connection.close()
         self._process.terminate()
 
-    def _receive(self) -> int | None:
-        """Wait for a message: the id of a run that has begun, or None where one has ended."""
+    def _receive(self) -> Child | None:
+        """Wait for a message: a run that has begun, or None where one has ended."""
         pid, code = self._connection.recv()
         if code is None:
-            return int(pid)
+            # here, and not where it is waited for: a signal may end the wait, and the run lives on
+            self._family.adopt(pid)
+            self._children[pid] = Child(self, pid)
+            return self._children[pid]
         self._children.pop(pid).returncode = code
         return None
 

@@ -72,6 +72,8 @@ def test_a_figure_of_a_paper_is_of_a_variant_and_not_of_the_method_that_it_repla
     words = r'has "Norm", but \[vary\] puts "Norm, gamma = 1", "Norm, gamma = 2" in its place, and .* 88.56: name one'
     with pytest.raises(SettingError, match=f"{words} of these, or .* with `protonorm.gamma` of its own"):
         varied(read_plan(file))
+    # who varies it on the command line has no file to mend
+    assert labels(varied(read_plan(file), ["protonorm.gamma=7,8"]))[1:] == ["Norm, gamma = 7", "Norm, gamma = 8"]
     # the remedy
     own = '{ label = "ours", strategy = "protonorm" }, { label = "Norm", strategy = "protonorm", protonorm.gamma = 5 }'
     file.write_text(text.replace("PRINTED", "Norm").replace('{ label = "Norm", strategy = "protonorm" }', own))

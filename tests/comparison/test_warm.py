@@ -138,6 +138,31 @@ def test_a_run_says_what_it_says_with_a_code_of_its_own_and_a_lost_template_take
     assert begin("methods") is None
 
 
+def test_a_run_whose_start_was_interrupted_is_known_and_its_end_takes_nobody_along(template, monkeypatch):
+    made, _, begin = template
+    other = begin("run", "-c", "rounds=1000")
+    parent = processes()[other.pid].parent
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made, "_receive", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            begin("run", "-c", "rounds=1000")
+    unheard = set()
+    deadline = time.monotonic() + 30
+    while not unheard and time.monotonic() < deadline:
+        other.wait(0.1)
+        unheard = {pid for pid, entry in processes().items() if entry.parent == parent} - {other.pid}
+    os.kill(unheard.pop(), signal.SIGKILL)
+    other.wait(2.0)
+    assert other.returncode is None
+    other.terminate()
+    other.wait(30)
+    assert other.returncode is not None
+
+
 def test_a_template_that_is_not_needed_any_more_ends_while_it_still_loads(tmp_path):
     listen, tell = os.pipe()
     family = Family(tell)
