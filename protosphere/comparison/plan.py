@@ -242,7 +242,9 @@ def parse_metric(text: str) -> Metric:
         SettingError: an unknown rule or figure, with the nearest one.
     """
     parts = text.split() if isinstance(text, str) else []
-    if len(parts) > 1 and parts[0] in DOMAIN_KEYS:
+    if parts and parts[0] in DOMAIN_KEYS:
+        if len(parts) == 1:
+            raise SettingError(f'metric is {shown(text)}, but it needs the name of a domain: "{parts[0]} mnist".')
         # a folder's name, which may have spaces
         return Metric(parts[0], text.strip().removeprefix(parts[0]).strip())
     method_rules = (rule for name in METHODS for rule in load_method(name).rules)
@@ -251,7 +253,8 @@ def parse_metric(text: str) -> Metric:
         raise SettingError(f"metric is {shown(text)}, but it is a figure, or an inference rule and a figure.")
     rule, figure = parts if len(parts) == 2 else ["", parts[0]]
     if rule and rule not in rules:
-        raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, rules)}; one of {', '.join(rules)}.")
+        starts = (*rules, *DOMAIN_KEYS)
+        raise SettingError(f"metric is {shown(text)}: unknown rule{nearest(rule, starts)}; one of {', '.join(starts)}.")
     allowed: tuple[str, ...] = OF_A_RULE if rule else FIGURES
     if rule == ENSEMBLE:
         allowed = ENSEMBLE_FIGURES

@@ -138,6 +138,8 @@ WRONG = [
     ('label = "CIFAR-10"', "label = 3", "`label` in `datasets` is 3"),
     ('"last-5"', '"last-4"', "unknown figure (did you mean `last-5`?)"),
     ('"ensemble final"]', '"ensembel final"]', "unknown rule (did you mean `ensemble`?)"),
+    ('"ensemble final"]', '"domain-unweigthed usps"]', "unknown rule (did you mean `domain-unweighted`?)"),
+    ('"ensemble final"]', '"domain"]', 'it needs the name of a domain: "domain mnist"'),
     ('"ensemble final"]', '"ensemble selected"]', "one of best, last-5, final."),
     ("{ Norm = 88.56 }", "{ Nrom = 88.56 }", '`accuracy` in `paper` has "Nrom"'),
     ("{ Norm = 88.56 }", "{ protonorm = 88.56 }", '`accuracy` in `paper` has "protonorm"'),
