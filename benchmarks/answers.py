@@ -150,9 +150,22 @@ class Answer:
         """Mean and deviation of a column over the seeds."""
         return accuracy(spread(list(self.column(row, method, name).values())), len(self.comparison.seeds))
 
+    def mean_in_row(self, row: str, method: str, name: str) -> str:
+        """The same under the row's heading, which says of how many seeds it is."""
+        return accuracy(spread(list(self.column(row, method, name).values())), self.count_seeds(row))
+
     def mean_alone(self, row: str, method: str, name: str) -> str:
         """The same without the deviation, which the CSV has."""
-        return self.mean(row, method, name).partition(" ±")[0]
+        return self.mean_in_row(row, method, name).partition(" ±")[0]
+
+    def count_seeds(self, row: str) -> int:
+        """How many seeds a row was measured with."""
+        return len({cell["seed"] for cell in self.cells if cell["row"] == row})
+
+    def heading(self, row: str) -> str:
+        """A row's label, with the number of its seeds where it is not that of the file."""
+        count, all_seeds = self.count_seeds(row), len(self.comparison.seeds)
+        return row if count == all_seeds else f"{row} ({count} of {all_seeds} seeds)"
 
     def against(self, row: str, method: str, metric: str, base: str = "") -> Difference | None:
         """To the baseline, or to another method, seed by seed."""
@@ -320,19 +333,20 @@ def tables_by_rule(answer: Answer) -> Iterator[str]:
             if any(first.values()) and all(other == first for other in others):
                 same.append(metric)
         metrics = [metric for metric in answer.metrics if metric not in same]
-        yield f"**{shown(row)}**, accuracy in %; bold what is ahead of all others by the same rule."
+        yield f"**{shown(answer.heading(row))}**, accuracy in %; bold what is ahead of all others by the same rule."
         yield ""
         yield table_head("method", *map(_rule, metrics), "kB a round")
         leaders = {metric: ahead(figures[metric]) for metric in metrics}
         for method in methods:
-            means = {metric: answer.mean(row, method, METRIC + metric) for metric in metrics}
+            means = {metric: answer.mean_in_row(row, method, METRIC + metric) for metric in metrics}
             cells = [bold(mean, method == leaders[metric]) for metric, mean in means.items()]
             yield table_row([f"`{method}`", *cells, answer.kilobytes(method, [row])])
         alike = [
-            f"{_rule(metric)}: {answer.mean(row, methods[0], METRIC + metric)} by every method." for metric in same
+            f"{_rule(metric)}: {answer.mean_in_row(row, methods[0], METRIC + metric)} by every method."
+            for metric in same
         ]
         yield ""
-        yield " ".join([*alike, f"Majority-class baseline: {answer.mean(row, methods[0], MAJORITY)}."])
+        yield " ".join([*alike, f"Majority-class baseline: {answer.mean_in_row(row, methods[0], MAJORITY)}."])
         if row != answer.rows[-1]:
             yield ""
 
@@ -347,7 +361,7 @@ def one_table(shown_answers: Sequence[Answer]) -> Iterator[str]:
     base = first.comparison.baseline_label
     lines = [(base, MODEL_RULES), (base, [OWN]), (base, [OWN_POOL])]
     lines += [(method, LINE_RULES.get(method, MODEL_RULES)) for method in first.methods if method != base]
-    yield table_head("method", "by the rule", *[row for _, row in columns], "kB a round", left=2)
+    yield table_head("method", "by the rule", *[answer.heading(row) for answer, row in columns], "kB a round", left=2)
     floors = [answer.mean_alone(row, base, MAJORITY) for answer, row in columns]
     yield table_row(["majority class", "", *floors, "0.0"])
     for method, metrics in lines:
