@@ -260,6 +260,8 @@ def sources(answer: Answer) -> str:
 def _seeds(answer: Answer, row: str) -> str:
     """Those of a row, in words."""
     seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] == row})
+    if len(seeds) == 1:
+        return f"seed {seeds[0]}"
     in_turn = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))
     return f"seeds {seeds[0]} to {seeds[-1]}" if in_turn else f"seeds {', '.join(map(str, seeds))}"
 
