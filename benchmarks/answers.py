@@ -433,7 +433,7 @@ def picture(answer: Answer) -> str:
             axes.axvline(0, color=canvas.SOFT, linewidth=1)
             for place in range(len(metrics)):
                 draw_intervals(axes, answer, row, metrics, methods, place)
-            axes.set_title(shown(row))
+            axes.set_title(shown(answer.heading(row)).replace(" (", "\n("))
             axes.set_xlabel("points")
         panels[0].set_yticks(range(len(methods)), methods)
         panels[0].invert_yaxis()
