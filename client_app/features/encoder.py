@@ -274,8 +274,9 @@ def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -
     try:
         return public_encoder(name, shape, dim)
     except ModelError as error:
-        problem = public("site-encoder", error=error) if of_site else public("encoder", error=error)
-        raise ModelError(f"{_source(of_site)}: {error}", problem) from error
+        if of_site:
+            raise ModelError(f"{_source(of_site)}: {error}", public("site-encoder", error=error)) from error
+        raise ModelError(f"{_source(of_site)}: {error}", public("encoder", error=error)) from error
 
 
 def _source(of_site: bool) -> str:
