@@ -112,8 +112,8 @@ class Answer:
         """Stop where the comparison's file has changed since a row was measured."""
         for row in self.rows:
             protocol = self.measured[row].get(PROTOCOL, "")
-            seeds = {int(cell["seed"]) for cell in self.cells if cell["row"] == row}
-            if protocol and (protocol != self.protocol(row) or not seeds <= {*self.comparison.seeds}):
+            known_seeds = {*self.seeds(row)} <= {*self.comparison.seeds}
+            if protocol and (protocol != self.protocol(row) or not known_seeds):
                 raise SystemExit(
                     f"{QUESTIONS / self.name}.toml is not what {row!r} was measured by at commit "
                     f"{self.measured[row]['commit']}: measure that row anew, or put the file back."
@@ -150,21 +150,21 @@ class Answer:
         """Mean and deviation of a column over the seeds."""
         return accuracy(spread(list(self.column(row, method, name).values())), len(self.comparison.seeds))
 
+    def seeds(self, row: str) -> list[int]:
+        """With which a row was measured, in ascending order."""
+        return sorted({int(cell["seed"]) for cell in self.cells if cell["row"] == row})
+
     def mean_in_row(self, row: str, method: str, name: str) -> str:
         """The same under the row's heading, which says of how many seeds it is."""
-        return accuracy(spread(list(self.column(row, method, name).values())), self.count_seeds(row))
+        return accuracy(spread(list(self.column(row, method, name).values())), len(self.seeds(row)))
 
     def mean_alone(self, row: str, method: str, name: str) -> str:
         """The same without the deviation, which the CSV has."""
         return self.mean_in_row(row, method, name).partition(" ±")[0]
 
-    def count_seeds(self, row: str) -> int:
-        """How many seeds a row was measured with."""
-        return len({cell["seed"] for cell in self.cells if cell["row"] == row})
-
     def heading(self, row: str) -> str:
         """A row's label, with the number of its seeds where it is not that of the file."""
-        count, all_seeds = self.count_seeds(row), len(self.comparison.seeds)
+        count, all_seeds = len(self.seeds(row)), len(self.comparison.seeds)
         return row if count == all_seeds else f"{row} ({count} of {all_seeds} seeds)"
 
     def against(self, row: str, method: str, metric: str, base: str = "") -> Difference | None:
@@ -259,7 +259,7 @@ def sources(answer: Answer) -> str:
 
 def _seeds(answer: Answer, row: str) -> str:
     """Those of a row, in words."""
-    seeds = sorted({int(cell["seed"]) for cell in answer.cells if cell["row"] == row})
+    seeds = answer.seeds(row)
     if len(seeds) == 1:
         return f"seed {seeds[0]}"
     in_turn = len(seeds) > 2 and seeds == list(range(seeds[0], seeds[-1] + 1))

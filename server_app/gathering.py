@@ -12,13 +12,19 @@ from protosphere.core.client_names import client_names
 from protosphere.core.flower import in_turn, is_simulated
 from protosphere.core.settings import Settings
 from protosphere.core.text import quoted
-from protosphere.server_app.agreement import LONGEST_PROBLEM, Agreement, RosterError, Terms, agree, nobody_for
+from protosphere.server_app.agreement import (
+    LONGEST_PROBLEM,
+    MOST_NAMED,
+    Agreement,
+    RosterError,
+    Terms,
+    agree,
+    nobody_for,
+)
 from protosphere.server_app.queries import Queries, pause
 from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
-
-MOST_NAMED = 20  # partitions or clients of one sentence
 
 
 class Gathering:
