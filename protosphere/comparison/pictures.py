@@ -71,7 +71,10 @@ def picture_over(comparison: Comparison, frame: pd.DataFrame, row: str, kind: st
         frame: of the finished cells. kind: of `CAPTIONS`. name: of the picture's files.
     """
     runs = by_method(frame, comparison, row)
-    curves_by_method = {method: curves(own["curve"].tolist()) for method, own in runs.items() if len(own)}
+    curves_by_method = {}
+    for method, method_runs in runs.items():
+        if len(method_runs):
+            curves_by_method[method] = curves(method_runs["curve"].tolist())
     if not any(len(curve) for curve in curves_by_method.values()):
         return f"{row}: no run of it is finished."
     majority = floor(frame, row)

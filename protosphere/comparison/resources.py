@@ -39,14 +39,14 @@ class Share:
     engine: Mapping[str, object] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        each = f"{self.cores} core{'s' * (self.cores > 1)}"
+        resources = f"{self.cores} core{'s' * (self.cores > 1)}"
         if self.gpus:
-            each += f" and GPU {' or '.join(sorted(set(self.gpus)))}"
+            resources += f" and GPU {' or '.join(sorted(set(self.gpus)))}"
         if self.ray and self.gpus_per_client:
-            each += f" and {self.gpus_per_client:g} GPU"
+            resources += f" and {self.gpus_per_client:g} GPU"
         if self.ray:
-            each += f", on {self.place}"
-        return f"{self.jobs} job{'s' * (self.jobs > 1)} at a time of {each}"
+            resources += f", on {self.place}"
+        return f"{self.jobs} job{'s' * (self.jobs > 1)} at a time of {resources}"
 
     def flags(self) -> list[str]:
         """For `protosphere run`."""

@@ -168,12 +168,12 @@ def _values_by_method(
     for entry in comparison.methods:
         names = _read_by(comparison, entry, values_by_setting, overrides)
         known_names |= names
-        own = {}
+        method_values = {}
         for name, values in values_by_setting.items():
             if name in names and name not in entry.settings:
-                own[name] = values
-        idle -= own.keys()
-        values_by_method.append((entry, own))
+                method_values[name] = values
+        idle -= method_values.keys()
+        values_by_method.append((entry, method_values))
     if idle:
         name = min(idle)
         hint = nearest(name, sorted(known_names))
@@ -189,9 +189,9 @@ def _read_by(
     read: set[str] = set()
     for row in comparison.rows:
         settings = settings_of(comparison, row, entry, overrides)
-        own = [name for name in tried if name in settings and name.rpartition(".")[0] in prefixes]
-        for values in itertools.product(*(tried[name] for name in own)):
-            read |= settings_read(settings | dict(zip(own, values, strict=True)))
+        swept_names = [name for name in tried if name in settings and name.rpartition(".")[0] in prefixes]
+        for values in itertools.product(*(tried[name] for name in swept_names)):
+            read |= settings_read(settings | dict(zip(swept_names, values, strict=True)))
     return read
 
 
