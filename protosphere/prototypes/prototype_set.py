@@ -85,6 +85,7 @@ class ClassVectors(Part):
         return self._replaced(counts=(share * self.counts.double()).round().clamp(min=1).to(self.counts.dtype))
 
     def fields(self) -> dict[str, Tensor]:
+        # every subclass is a dataclass, which this base is not
         tensors = {entry.name: getattr(self, entry.name) for entry in fields(self)}  # type: ignore[arg-type]
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
@@ -93,6 +94,7 @@ class ClassVectors(Part):
         return cls(**tensors)
 
     def _replaced(self, **changes: Any) -> Self:
+        # as in `fields`: a dataclass is whoever calls it
         return replace(self, **changes)  # type: ignore[type-var]
 
 
