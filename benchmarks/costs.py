@@ -55,13 +55,13 @@ from benchmarks.common import (
     timed_rounds,
     where,
 )
+from deploy.demo_data import write_sites
+from deploy.deployment import CONNECTION, Deployment, Site
 from protosphere.client_app.client import Client
 from protosphere.client_app.store import new_state
 from protosphere.client_app.train import batches
 from protosphere.core.seeds import generator, limited_threads
 from protosphere.launch.cohort_grid import CohortGrid
-from protosphere.launch.demo_data import write_sites
-from protosphere.launch.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.flower_run import launch
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.launch.processes import processes

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
+from deploy.demo_data import write_sites
+from deploy.deployment import CONNECTION, Deployment, Site
 from protosphere.core.flower import fleet_transport
 from protosphere.core.home import home
 from protosphere.launch.connection import FlowerError
-from protosphere.launch.demo_data import write_sites
-from protosphere.launch.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.guardian import guarded
 from protosphere.launch.processes import Family, Interrupted, interruptible
 

@@ -19,10 +19,10 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
+from deploy.demo_data import write_sites
+from deploy.deployment import CONNECTION, Deployment, Site
 from protosphere.cli.main import app
 from protosphere.data.tabular import Column, write_schema
-from protosphere.launch.demo_data import write_sites
-from protosphere.launch.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.grid import LocalGrid
 from protosphere.launch.guardian import guarded
 from protosphere.launch.superlink import free_port

@@ -16,9 +16,9 @@ import httpx
 import pytest
 import yaml
 
+from deploy.demo_data import write_sites
+from deploy.deployment import CONNECTION, Deployment, Site
 from protosphere.core.flower import FLEET_PATHS, SELF_REGISTRATION, fleet_transport
-from protosphere.launch.demo_data import write_sites
-from protosphere.launch.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.grid import LocalGrid
 from protosphere.launch.processes import Family
 from protosphere.launch.superlink import free_port

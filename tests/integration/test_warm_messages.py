@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.launch.deployment import CONNECTION, Deployment, Site
+from deploy.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.flower_run import launch
 from protosphere.launch.guardian import guarded
 from protosphere.launch.processes import processes

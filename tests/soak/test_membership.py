@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.launch.demo_data import write_sites
-from protosphere.launch.deployment import CONNECTION, Deployment, Site
+from deploy.demo_data import write_sites
+from deploy.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.guardian import guarded
 from protosphere.record.folder import RunFolder
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from protosphere.launch.deployment import CONNECTION, Deployment, Site
+from deploy.deployment import CONNECTION, Deployment, Site
 from protosphere.launch.guardian import guarded
 from protosphere.launch.processes import Family
 from tests.soak.faults.journal import Journal, generations

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from deploy.demo_data import write_sites
 from protosphere.data.assignment import DataSpec
 from protosphere.data.client_data import client_data
-from protosphere.launch.demo_data import write_sites
 
 
 @pytest.fixture(scope="module")

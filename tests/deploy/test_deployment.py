@@ -2,9 +2,9 @@
 
 import pytest
 
-from protosphere.launch import deployment as module
+from deploy import deployment as module
+from deploy.deployment import Deployment, Site
 from protosphere.launch.connection import FlowerError
-from protosphere.launch.deployment import Deployment, Site
 
 
 def test_a_command_that_never_ends_is_a_sentence(tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ from protosphere.launch.connection import FlowerError, find_executable, quiet
 from protosphere.launch.processes import Family
 from protosphere.launch.superlink import free_port
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 CONNECTION = "deployment"
 START_PATIENCE = 60.0  # seconds, here and below
 STOP_PATIENCE = 10.0
