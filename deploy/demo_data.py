@@ -1,6 +1,5 @@
 """Handwritten digits as folders of images, one a site, as hospitals would have them: for the deployment demos."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -39,8 +38,3 @@ def _write(folder: Path, rows: np.ndarray, images: np.ndarray) -> None:
         # 0 to 16 in the data set
         pixels = np.round(images[row] * (255 / 16)).astype(np.uint8)
         Image.fromarray(pixels).save(folder / f"{row:04d}.png")
-
-
-if __name__ == "__main__":
-    for site in write_sites(Path(sys.argv[1])):
-        print(site)

@@ -12,8 +12,8 @@ from protosphere.comparison import trials
 from protosphere.comparison.plan import comparison_names
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
-from protosphere.launch import partition_preview
 from protosphere.launch.run_config import preset_names
+from protosphere.reports import partition_preview
 from protosphere.strategies import read_settings, refuse_foreign
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "papers.md").read_text()

@@ -19,7 +19,7 @@ from protosphere.cli.options import Preset, end, option
 from protosphere.core.errors import SettingError, ToldError
 
 if TYPE_CHECKING:
-    from protosphere.launch.partition_preview import DataView
+    from protosphere.reports.partition_preview import DataView
 
 SETTINGS = "'dataset=\"../cifar10\" alpha=0.5', or a TOML file; later ones win (`protosphere settings`)."
 MOST_CLIENTS = 30  # that a terminal shows
@@ -58,13 +58,18 @@ def data(
     """
     from protosphere.data.partition_table import write_table
     from protosphere.data.tabular import write_schema
-    from protosphere.launch.partition_preview import refuse_ending, view, write_picture
+    from protosphere.launch.preflight import without_retries
     from protosphere.launch.run_config import plan
+    from protosphere.reports.partition_preview import refuse_ending, view, write_picture
+    from protosphere.strategies import read_settings
 
     try:
         if picture is not None:
             refuse_ending(picture)
-        data_view = view(plan(settings or [], preset=preset, clients=clients, trains=False))
+        run_plan = plan(settings or [], preset=preset, clients=clients, trains=False)
+        data_settings = read_settings(run_plan.run_config).settings
+        with without_retries(data_settings):
+            data_view = view(data_settings, run_plan.clients)
         if picture is not None:
             write_picture(data_view, picture)
         if export_table is not None:

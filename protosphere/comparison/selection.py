@@ -13,7 +13,7 @@ from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, shown
 from protosphere.data.domains import short_name
-from protosphere.launch.partition_preview import OF_PARTITION
+from protosphere.reports.partition_preview import OF_PARTITION
 from protosphere.strategies import METHODS
 
 # what a row's label may say of its partition; how few rows a client may get is no part of its name

@@ -17,11 +17,8 @@ from protosphere.data.from_settings import data_spec
 from protosphere.data.partitions import class_counts
 from protosphere.data.tabular import Column, missing_rows
 from protosphere.data.texts import Texts
-from protosphere.launch.preflight import without_retries
-from protosphere.launch.run_config import Plan
 from protosphere.reports.label_distribution import Holdings
 from protosphere.reports.maps import partition_map, partition_png
-from protosphere.strategies import read_settings
 
 PICTURES = (".svg", ".png")
 # what decides the rows of a client besides `clients`, `split` and `seed`, by partition
@@ -116,16 +113,14 @@ class DataView:
         }
 
 
-def view(plan: Plan) -> DataView:
-    """The data set of a plan, and who would hold which of its rows. Data of the hub are fetched.
+def view(settings: Settings, clients: int) -> DataView:
+    """The data set of a run, and who would hold which of its rows. Data of the hub are fetched.
 
     Raises:
         DataError: the data cannot be had, or not be dealt so.
     """
-    settings = read_settings(plan.run_config).settings
-    spec, cache = data_spec(settings, plan.clients), home() / "cache"
-    with without_retries(settings):
-        data = open_data(spec, cache)
+    spec, cache = data_spec(settings, clients), home() / "cache"
+    data = open_data(spec, cache)
     row_assignment = assignment(spec, data, cache)
     # where the official test rows of a class go to all who hold it, a row is several clients'
     held_rows = np.unique(np.concatenate([*row_assignment.held, row_assignment.shared]))
@@ -138,7 +133,7 @@ def view(plan: Plan) -> DataView:
         class_names=data.class_names,
         domains={name: int(count) for name, count in zip(data.domain_names, rows, strict=True)},
         groups=None if data.groups is None else int(np.unique(data.groups).size),
-        partition=_partition(settings, plan.clients),
+        partition=_partition(settings, clients),
         clients=_clients(spec, data, row_assignment),
         shared=len(row_assignment.shared),
         nobodys=len(data.labels) - held_rows.size,

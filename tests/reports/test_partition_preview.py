@@ -14,8 +14,8 @@ from protosphere.core.errors import SettingError
 from protosphere.core.home import home as home_folder
 from protosphere.data.client_data import client_data
 from protosphere.data.from_settings import data_spec
-from protosphere.launch.partition_preview import view, write_picture
 from protosphere.launch.run_config import plan
+from protosphere.reports.partition_preview import view, write_picture
 from protosphere.strategies import read_settings
 
 
@@ -97,6 +97,10 @@ def planned(places, tmp_path):
     return make
 
 
+def viewed(run_plan):
+    return view(read_settings(run_plan.run_config).settings, run_plan.clients)
+
+
 # of these every row is somebody's or shared
 PARTED = ("iid", "dirichlet", "pathological", "shared", "spiral", "official", "texts")
 
@@ -104,7 +108,7 @@ PARTED = ("iid", "dirichlet", "pathological", "shared", "spiral", "official", "t
 @pytest.mark.parametrize("task", TASKS)
 def test_clients_get_what_is_shown_and_what_is_shown_of_the_partition_are_the_settings(planned, task):
     wanted = planned(TASKS[task])
-    shown = view(wanted)
+    shown = viewed(wanted)
     spec = data_spec(read_settings(wanted.run_config).settings, 4)
     encode = Counting() if task == "texts" else None
     assert len(shown.clients) == 4
@@ -130,8 +134,8 @@ def test_clients_get_what_is_shown_and_what_is_shown_of_the_partition_are_the_se
 
 
 def test_rows_of_nobody(planned):
-    assert view(planned(TASKS["fewer rows"])).nobodys == 1797 - 200
-    shown = view(planned(TASKS["way-shot"]))
+    assert viewed(planned(TASKS["fewer rows"])).nobodys == 1797 - 200
+    shown = viewed(planned(TASKS["way-shot"]))
     # official test rows are of all who hold their class
     tested = {name for client in shown.clients for name, count in enumerate(client.counts) if count}
     trained = sum(client.train + client.validation for client in shown.clients)
@@ -139,18 +143,18 @@ def test_rows_of_nobody(planned):
 
 
 def test_the_data_set_is_described(planned):
-    shown = view(planned(TASKS["mixed"]))
+    shown = viewed(planned(TASKS["mixed"]))
     assert shown.inputs == "images, 1 × 5 × 5 (channels × height × width)"
     assert (shown.train, shown.test, shown.domains) == (160, 48, {"photo": 104, "sketch": 104})
     assert (list(shown.class_names), shown.groups) == (["ant", "bee", "cat", "dog"], None)
     assert {client.domain for client in shown.clients} == {"photo", "sketch"}
-    notes = view(planned(TASKS["texts"]))
+    notes = viewed(planned(TASKS["texts"]))
     assert (notes.inputs, notes.groups, notes.train, notes.test) == ("texts", 60, 120, 0)
-    assert view(planned(TASKS["spiral"])).inputs == "numbers, 2 a sample"
+    assert viewed(planned(TASKS["spiral"])).inputs == "numbers, 2 a sample"
 
 
 def test_pictures(planned, tmp_path):
-    shown = view(planned(TASKS["mixed"]))
+    shown = viewed(planned(TASKS["mixed"]))
     write_picture(shown, tmp_path / "map.svg")
     svg = (tmp_path / "map.svg").read_text()
     assert "ant" in svg
