@@ -26,14 +26,13 @@ from protosphere.comparison.reuse import reuse as take_finished
 from protosphere.comparison.sweep import Choice, settings_varied, swept, tuned, varied
 from protosphere.comparison.tables import grids, labels_for, latex
 from protosphere.comparison.trials import cells, scaled_words
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
+from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
 from protosphere.names import Value, plain, settings_of
 from protosphere.names import setting as setting_name
 from protosphere.own_objects import with_names
-from protosphere.record.locations import results_root
-from protosphere.record.round import RunError
 from protosphere.results import Report, Run
 from protosphere.running import Engine, refuse_engine
 

@@ -14,11 +14,10 @@ import torch
 
 from protosphere.clients import Array, Client
 from protosphere.core.errors import SettingError
-from protosphere.core.home import stores
+from protosphere.core.home import results_root, stores
 from protosphere.core.settings import shown
 from protosphere.record import snapshots
-from protosphere.record.folder import RunFolder
-from protosphere.record.locations import find_run, results_root
+from protosphere.record.folder import RunFolder, find_run
 from protosphere.reports import frames
 from protosphere.reports.confusions import confusion_matrices
 from protosphere.reports.curves import FILES, ORDERS, clients_over_rounds, loss_over_rounds

@@ -9,10 +9,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.core.settings import refuse_relative_paths
 from protosphere.core.startup import end_at_once
-from protosphere.record.round import RunError
 from protosphere.record.status import status
 from protosphere.reports.report import leave_report
 from protosphere.server_app.opening import open_folder
@@ -106,7 +105,7 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
     run = read_settings(context.run_config)
     refuse_relative_paths(run.settings)
     folder = open_folder(run, context.run_config)
-    with folder.held():
+    with folder.lock():
         log.info("results: %s", folder.path)
         opened(folder.path)
         try:

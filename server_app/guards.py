@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from protosphere.core.client_names import client_word
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.prototypes.prototype_set import ClassVectors
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply, RunError
+from protosphere.record.round import Reply
 from protosphere.strategies import Run
 from protosphere.wire.payloads import Payload
 

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from protosphere.core import plugins
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
@@ -35,7 +35,7 @@ from protosphere.record.metrics_lines import (
     times,
     training_line,
 )
-from protosphere.record.round import Bytes, Reply, RunError, Scratch, Waiting
+from protosphere.record.round import Bytes, Reply, Scratch, Waiting
 from protosphere.record.snapshots import separation_of
 from protosphere.server_app.agreement import Terms
 from protosphere.server_app.checkpoint import RoundState, pack, unpack

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from protosphere.core.errors import RunError
 from protosphere.core.seeds import generator as stream
 from protosphere.models.generator import Generator
 from protosphere.models.optimiser import optimiser_tensors, restore_optimiser
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import Weights, taken
-from protosphere.record.round import RunError
 from protosphere.strategies.contract import ClientState, Outcome, State
 from protosphere.strategies.weights import (
     GENERATOR,

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from protosphere.core.client_names import client_word
+from protosphere.core.errors import RunError
 from protosphere.prototypes.agreement import FEW, Disagreement, disagreement
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.record.round import RunError
 from protosphere.strategies.contract import State
 from protosphere.wire.payloads import EVERYONE, Identity, Payload
 

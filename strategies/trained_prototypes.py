@@ -13,11 +13,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from protosphere.core.errors import RunError
 from protosphere.core.seeds import derive, generator
 from protosphere.models.optimiser import optimiser_tensors, restore_optimiser
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import PrototypeLoss, TrainablePrototypes, train_prototypes
-from protosphere.record.round import RunError
 from protosphere.strategies.contract import Figure, Outcome, ServerHalf, State, prototype_sets, to_everyone
 from protosphere.wire.payloads import Payload
 

@@ -31,7 +31,7 @@ def settings(incomplete: str) -> Iterator[str]:
 
 def runs(incomplete: str) -> Iterator[str]:
     """Runs and comparisons of the results folder."""
-    from protosphere.record.locations import results_root
+    from protosphere.core.home import results_root
 
     root = results_root("")
     names = {path.parent.name for file in ("settings.json", "comparison.json") for path in root.glob(f"*/{file}")}

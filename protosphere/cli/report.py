@@ -75,7 +75,8 @@ def _find(name: str, results: str) -> Path:
     Raises:
         SettingError: there is no latest.
     """
-    from protosphere.record.locations import find_run, results_root
+    from protosphere.core.home import results_root
+    from protosphere.record.folder import find_run
 
     if name == "latest":
         return find_run(name, results).resolve()
@@ -85,7 +86,7 @@ def _find(name: str, results: str) -> Path:
 
 def _write_overlay(names: Sequence[str], results: str, html: str, trust: bool) -> None:
     from protosphere.comparison.overlay import file_name, write_overlay
-    from protosphere.record.locations import results_root
+    from protosphere.core.home import results_root
     from protosphere.reports.results import read_results
 
     target = Path()

@@ -33,10 +33,10 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     if context.invoked_subcommand is not None:
         return
     from protosphere.comparison.stored_runs import list_stored
+    from protosphere.core.home import results_root
     from protosphere.core.plugins import stem
     from protosphere.core.text import without_middle
     from protosphere.data.domains import short_name
-    from protosphere.record.locations import results_root
     from protosphere.record.metrics_lines import readable_size
 
     entries = list_stored(results)

@@ -13,12 +13,20 @@ from pathlib import Path
 from protosphere.comparison.plan import Comparison, checked
 from protosphere.comparison.trials import PLACES, Cell
 from protosphere.core.errors import SettingError
-from protosphere.core.files import LARGEST_RECORD, DamagedError, read_sealed, read_whole, replacing, sealed
-from protosphere.core.home import discard_stores
+from protosphere.core.files import (
+    LARGEST_RECORD,
+    DamagedError,
+    folder_lock,
+    own_folder,
+    read_sealed,
+    read_whole,
+    replacing,
+    sealed,
+)
+from protosphere.core.home import discard_stores, results_root
 from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown, without_gone
 from protosphere.core.text import own_version
 from protosphere.record.folder import RunFolder, difference
-from protosphere.record.locations import held, own_folder, results_root
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 
@@ -150,7 +158,7 @@ class ComparisonFolder:
         Raises:
             SettingError: another process does.
         """
-        return held(self.path, "a comparison")
+        return folder_lock(self.path, "a comparison")
 
     def of(self, cell: Cell) -> Path:
         """The cell's folder."""

@@ -13,11 +13,10 @@ from typing import Any
 
 from protosphere.comparison.folder import FILE as COMPARISON
 from protosphere.core.errors import SettingError
-from protosphere.core.files import LARGEST_RECORD, read_whole
-from protosphere.core.home import discard_stores, stores
+from protosphere.core.files import LARGEST_RECORD, folder_lock, read_whole
+from protosphere.core.home import discard_stores, results_root, stores
 from protosphere.core.settings import is_run_name, nearest, shown
 from protosphere.record.folder import RunFolder
-from protosphere.record.locations import held, results_root
 from protosphere.record.metrics_lines import is_up_to_date, up_to_date
 
 
@@ -108,7 +107,7 @@ def delete(folders: Sequence[Path]) -> None:
     places = list(dict.fromkeys(folder.resolve() for folder in folders))
     with ExitStack() as locks:
         for place in places:
-            locks.enter_context(held(place, "a run or a comparison"))
+            locks.enter_context(folder_lock(place, "a run or a comparison"))
         for place in places:
             for run in _runs_of(place):
                 with suppress(SettingError):
@@ -167,7 +166,7 @@ def _is_held(folder: Path) -> bool:
     if not os.access(folder / ".lock", os.F_OK):
         return False
     try:
-        with held(folder, "a run"):
+        with folder_lock(folder, "a run"):
             return False
     except SettingError:
         return True

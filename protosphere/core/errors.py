@@ -74,6 +74,10 @@ class SettingError(ToldError):
     """A setting, or an option of a site's SuperNode, that cannot be used; the message is one sentence for a person."""
 
 
+class RunError(RuntimeError):
+    """The run cannot go on; the message is one sentence for a person."""
+
+
 def words_of(error: Exception) -> str:
     """What it says, to stand within a sentence."""
     return " ".join(str(error).split()).rstrip(".!")

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors.numpy import save as bytes_of_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError, SettingError, public
 
 LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it is read
 LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text
@@ -155,6 +156,44 @@ def refuse_irregular(path: Path, most: int = LARGEST) -> None:
             "it away if it is no part of the data.",
             public("too-large", most=most),
         )
+
+
+def own_folder(folder: Path, name: str) -> Path:
+    """A folder that this program keeps inside a run's or a comparison's, to delete or write something there: who gave
+    the whole away could have put a link to files of its reader's in its place.
+
+    Raises:
+        SettingError: it is a link.
+    """
+    place = folder / name
+    if place.is_symlink():
+        raise SettingError(f"{place} is a link to elsewhere; take it away.")
+    return place
+
+
+@contextmanager
+def folder_lock(folder: Path, what: str) -> Iterator[None]:
+    """Hold a run's or a comparison's folder. The operating system lets go of it when the process dies.
+
+    Args:
+        what: what holds it elsewhere, if it is held: "a run".
+
+    Raises:
+        SettingError: another process holds it, or it cannot be written.
+    """
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise SettingError(
+            f"{folder} is being written by {what} that has not ended; wait for it, or stop it first."
+        ) from None
+    except OSError as error:
+        raise SettingError(f"{folder} cannot be written ({error.strerror}).") from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _kind(status: os.stat_result) -> str:

@@ -28,6 +28,11 @@ def home() -> Path:
     return Path(os.environ.get("PROTOSPHERE_HOME") or Path.home() / ".protosphere").expanduser()
 
 
+def results_root(results_dir: str) -> Path:
+    """The folder that holds the runs' folders."""
+    return Path(os.path.expanduser(results_dir)) if results_dir else home() / "results"
+
+
 def token_digest(token: str) -> str:
     """What is kept of a run's token beside clients' models: who reads that does not learn it."""
     return hashlib.sha256(token.encode()).hexdigest()

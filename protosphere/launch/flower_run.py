@@ -16,6 +16,7 @@ from pathlib import Path
 
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import COMPLETED, is_silent, raised_words
+from protosphere.core.home import results_root
 from protosphere.core.settings import Scalar
 from protosphere.launch.app_bundle import bare
 from protosphere.launch.connection import Connection, FlowerError
@@ -23,7 +24,7 @@ from protosphere.launch.guardian import guarded
 from protosphere.launch.processes import Interrupted, interruptible
 from protosphere.launch.superlink import SuperLink
 from protosphere.launch.unfinished_run import stopped
-from protosphere.record.locations import folder_of, results_root
+from protosphere.record.folder import find_flower_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
 from protosphere.strategies import packed
 
@@ -229,7 +230,7 @@ class _RunFolderSearch:
     def look(self, flower_run: str) -> None:
         """See whether there is one by now."""
         if self.folder is None:
-            self.folder = self._resumed or folder_of(flower_run, self._results, NEWEST)
+            self.folder = self._resumed or find_flower_run(flower_run, self._results, NEWEST)
             if self.folder is not None:
                 self._opened(self.folder)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from protosphere.core import plugins
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
-from protosphere.core.home import home
+from protosphere.core.home import home, results_root
 from protosphere.core.paths import is_path, listed
 from protosphere.core.settings import Settings
 from protosphere.data.assignment import assignment, open_data
@@ -25,7 +25,6 @@ from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
 from protosphere.record.folder import RunFolder
 from protosphere.record.live_metrics import refuse_missing
-from protosphere.record.locations import results_root
 from protosphere.server_app.features.ensemble import shared_test_set
 from protosphere.strategies import Run
 from protosphere.strategies.user_method import failing_as

@@ -20,8 +20,7 @@ from protosphere.launch.preflight import check, refuse_fewer_rounds, without_ret
 from protosphere.models import model_names
 from protosphere.models.encoder import AT
 from protosphere.models.text import PREFIX
-from protosphere.record.folder import RunFolder
-from protosphere.record.locations import find_run
+from protosphere.record.folder import RunFolder, find_run
 from protosphere.strategies import as_of_today, known_settings, load_method, read_settings, refuse_foreign
 from protosphere.strategies.trust import named, refuse_untrusted
 

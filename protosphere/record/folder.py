@@ -19,6 +19,8 @@ from protosphere.core.errors import SettingError
 from protosphere.core.files import (
     LARGEST_RECORD,
     DamagedError,
+    folder_lock,
+    own_folder,
     read_sealed,
     read_sealed_lines,
     read_tensors,
@@ -28,11 +30,10 @@ from protosphere.core.files import (
     unsettled,
     write_tensors,
 )
-from protosphere.core.home import MARK, mark, stores
+from protosphere.core.home import MARK, mark, results_root, stores
 from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables, provenance, snapshots
-from protosphere.record.locations import find_run, held, own_folder, results_root
 
 MEMBERSHIP = "membership.json"
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
@@ -159,13 +160,13 @@ class RunFolder:
         return self._read_json("roster.json", list)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """Hold the folder while a server runs in it.
 
         Raises:
             SettingError: another process holds it.
         """
-        with held(self.path, "a run"):
+        with folder_lock(self.path, "a run"):
             # of a server that was killed while it wrote
             for temporary in self.path.glob(".*.tmp"):
                 temporary.unlink(missing_ok=True)
@@ -451,6 +452,48 @@ class RunFolder:
         """A temporary file that takes the place of `name` when it is whole, and goes when it is not."""
         with _writing_to(self.path), replacing(self.path / name) as temporary:
             yield temporary
+
+
+def find_run(name: str, results_dir: str) -> Path:
+    """The folder of a finished or cut run: a path, a name in the results folder, `latest`, or the number that Flower
+    knows it by.
+
+    Raises:
+        SettingError: when there is none.
+    """
+    root = results_root(results_dir)
+    if name == "latest":
+        # a run that was cut before its first checkpoint is none that could be resumed
+        runs = [
+            path.parent for path in root.glob("*/settings.json") if (path.parent / "checkpoint.safetensors").exists()
+        ]
+        if not runs:
+            raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
+        return max(runs, key=lambda run: (run / "settings.json").stat().st_mtime_ns).resolve()
+    for path in (Path(os.path.expanduser(name)), root / name):
+        if path.is_absolute() and (path / "settings.json").exists():
+            # the last part of the path is the run's key, which `..` or a link would hide
+            return path.resolve()
+    if name.isdecimal() and (folder := find_flower_run(name, root)):
+        return folder.resolve()
+    raise SettingError(
+        f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "
+        'folder, its name in the results folder, its number in `flwr ls`, or "latest".'
+    )
+
+
+def find_flower_run(flower_run: str, results: Path, most: int | None = None) -> Path | None:
+    """The folder of the run that Flower knows by this number; None where none says so.
+
+    Args:
+        results: the results folder.
+        most: how many of the newest folders to look into, by their names, which begin with the time.
+    """
+    for path in sorted(results.glob("*/status.json"), reverse=True)[:most] if flower_run else ():
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if json.loads(read_whole(path, LARGEST_RECORD))["flower_run"] == flower_run:
+                return path.parent
+    return None
 
 
 def difference(

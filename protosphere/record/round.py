@@ -16,12 +16,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from protosphere.record.locations import own_folder
+from protosphere.core.files import own_folder
 from protosphere.wire.payloads import Payload, Report, from_tensors, to_tensors
-
-
-class RunError(RuntimeError):
-    """The run cannot go on; the message is one sentence for a person."""
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from protosphere.record.locations import own_folder
+from protosphere.core.files import own_folder
 
 PROJECT = "protosphere"  # in Weights & Biases; in MLflow the experiment
 TAG = "protosphere.run"  # by which a resumed run finds its own in MLflow

@@ -13,10 +13,9 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from protosphere.core.files import NAME, read_tensors, replacing, write_tensors
+from protosphere.core.files import NAME, own_folder, read_tensors, replacing, write_tensors
 from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.prototypes.separation import separation
-from protosphere.record.locations import own_folder
 from protosphere.wire.payloads import EVERYONE, Payload, class_vectors
 
 MOST_VALUES = 2**22  # of all clients' vectors together, 17 MB; the global ones and a row's two numbers come to that

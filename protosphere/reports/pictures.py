@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from protosphere.core.files import own_folder
 from protosphere.core.text import cut_apart
 from protosphere.record.figures import MAJORITY
-from protosphere.record.locations import own_folder
 from protosphere.record.metrics_lines import readable_size
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, INK, SOFT

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.flower_run import Outcome, RunInterrupted
-from protosphere.record.round import RunError
 from protosphere.strategies import known_settings
 from tests.cli.conftest import QUICK, SUMMARY
 

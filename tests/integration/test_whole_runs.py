@@ -11,10 +11,10 @@ import pytest
 
 from protosphere.client_app import client as client_module
 from protosphere.client_app import train as trainer
+from protosphere.core.errors import RunError
 from protosphere.core.settings import RULES
 from protosphere.data.client_data import Rows
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import RunError
 from protosphere.server_app import rounds
 from protosphere.strategies import load_method
 

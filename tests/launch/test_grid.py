@@ -6,10 +6,9 @@ from dataclasses import replace
 import pytest
 from flwr.app import Message, MessageType, RecordDict
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import APP_RAISED, NODE_UNAVAILABLE
 from protosphere.launch.grid import LocalGrid, run_in_process
-from protosphere.record.round import RunError
 from protosphere.strategies import known_settings
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import decode_report, encode_instruction

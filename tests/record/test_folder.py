@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import save_file
 
 from protosphere.core.errors import SettingError
+from protosphere.core.home import results_root
 from protosphere.core.settings import Settings, check, is_run_name
 from protosphere.record import client_tables
 from protosphere.record import folder as record
-from protosphere.record.folder import RunFolder
-from protosphere.record.locations import find_run, results_root
+from protosphere.record.folder import RunFolder, find_run
 
 CONFIG = {"strategy": "fedproto", "dataset": "digits", "rounds": 20, "alpha": 0.1, "device": "auto", "resume": ""}
 NOON = 1_767_268_800.75  # 2026-01-01 12:00:00 UTC, and a bit
@@ -230,13 +230,13 @@ def test_settings_and_roster_that_nobody_wrote(results, content):
 
 def test_only_one_server_at_a_time_holds_a_folder(results):
     folder = finished()
-    with folder.held():
-        text = refused(RunFolder(folder.path).held().__enter__)
+    with folder.lock():
+        text = refused(RunFolder(folder.path).lock().__enter__)
         assert str(folder.path) in text
         assert "stop it first" in text
-    with pytest.raises(KeyError, match="inside"), folder.held():
+    with pytest.raises(KeyError, match="inside"), folder.lock():
         raise KeyError("inside")
-    with folder.held():
+    with folder.lock():
         pass
 
 

@@ -8,11 +8,10 @@ from typer.testing import CliRunner
 
 import protosphere
 from protosphere.cli.main import app
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.core.settings import GONE, GONE_VALUES
 from protosphere.core.text import one_line
 from protosphere.record.folder import FORMAT, RunFolder
-from protosphere.record.round import RunError
 from protosphere.reports import report as report_module
 from protosphere.reports.label_distribution import holdings
 from protosphere.reports.report import leave_report, write_report

@@ -10,8 +10,7 @@ from flwr.app import Context, RecordDict
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import SERVER_NODE
 from protosphere.launch.grid import LocalGrid
-from protosphere.record.folder import RunFolder
-from protosphere.record.locations import find_run
+from protosphere.record.folder import RunFolder, find_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import known_settings

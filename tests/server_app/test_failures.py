@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, Error
 
-from protosphere.core.errors import SettingError
-from protosphere.record.round import RunError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.server_app.exchange import LATE
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method

@@ -7,9 +7,8 @@ import pytest
 import torch
 from flwr.app import Error
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import RunError
 from protosphere.server_app.checkpoint import pack
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method

@@ -5,9 +5,8 @@ import shutil
 import pytest
 from flwr.app import MetricRecord
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import RunError
 from tests.tampered import tampered
 
 LIAR = 1
@@ -15,7 +14,7 @@ LIAR = 1
 
 def test_a_folder_has_one_server_at_a_time(run, metrics):
     folder = run()
-    with RunFolder(folder).held(), pytest.raises(SettingError, match="a run that has not ended; wait for it, or stop"):
+    with RunFolder(folder).lock(), pytest.raises(SettingError, match="a run that has not ended; wait for it, or stop"):
         run({"resume": str(folder), "rounds": 3})
     assert len(metrics(folder)) == 3
     assert (folder / "summary.json").exists()

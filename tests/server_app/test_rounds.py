@@ -9,8 +9,8 @@ import pytest
 import torch
 from flwr.app import Error
 
+from protosphere.core.errors import RunError
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.record.round import RunError
 from protosphere.server_app.checkpoint import pack
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE, Outcome, ServerHalf

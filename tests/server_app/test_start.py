@@ -7,9 +7,9 @@ from typing import ClassVar
 import pytest
 from flwr.app import ConfigRecord, Error, Message
 
+from protosphere.core.errors import RunError
 from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import RunError
 from protosphere.server_app.roster import RosterError
 
 LIAR = 0  # the first to be asked

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from protosphere.core.errors import RunError
 from protosphere.core.seeds import derive, generator
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes
-from protosphere.record.round import RunError
 from protosphere.strategies.contract import EVERYONE
 from tests.payloads import lone, payloads
 from tests.strategies.sets import same_state

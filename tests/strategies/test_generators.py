@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.core.seeds import generator as stream
 from protosphere.models.generator import Generator
 from protosphere.models.seeded import drawn
@@ -17,7 +17,7 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import diversity
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.record.round import RunError, Scratch, Waiting
+from protosphere.record.round import Scratch, Waiting
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
 from protosphere.strategies.weights import shared_seed

@@ -11,13 +11,13 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply, RunError
+from protosphere.record.round import Reply
 from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState

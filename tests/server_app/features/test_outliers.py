@@ -10,10 +10,11 @@ from flwr.app import Error
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 
+from protosphere.core.errors import RunError
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply, RunError
+from protosphere.record.round import Reply
 from protosphere.server_app.features.outliers import Outliers
 from protosphere.strategies import METHODS, read_settings
 from protosphere.wire.payloads import Report
