@@ -324,7 +324,7 @@ class Run:
 
     def plot_separation(self) -> "Drawing":
         """How far apart the global prototypes lie, over rounds: nearest pair, mean, and the bound."""
-        return self._drawing(lambda: separation_over_rounds(self._results, RunFolder(self.folder).prototypes()[0]))
+        return self._drawing(lambda: separation_over_rounds(self._results, snapshots.newest(self.folder)[0]))
 
     def plot_margins(self, round: int | None = None) -> "Drawing":
         """How far each class's global prototype lies from the nearest other one, over the largest such distance.
@@ -408,21 +408,18 @@ class Run:
     def _tensors(self, round: int | None) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """A round's prototypes as the report's pictures take them, and of which round they are; of None the newest that
         is kept."""
-        tensors, about = RunFolder(self.folder).prototypes()
+        tensors, about = snapshots.newest(self.folder)
         if not tensors or round is None or round == about["round"]:
             return tensors, about
         rounds = snapshots.kept_rounds(self.folder)
-        earlier = snapshots.load(self.folder, round) if round in rounds else {}
-        if not earlier:
+        tensors = snapshots.of_round(self.folder, round) if round in rounds else {}
+        if not tensors:
             numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
             raise SettingError(
                 f"round is {shown(round)}, but {self.folder} keeps prototypes of these rounds alone: {numbers}; "
                 'keep-prototypes = "all" keeps those of every round.'
             )
-        tensors = {}
-        for name, tensor in earlier.items():
-            tensors[name if name.startswith("local/") else f"global/{name}"] = tensor
-        clients = earlier.get("local/clients", torch.empty(0)).unique()
+        clients = tensors.get("local/clients", torch.empty(0)).unique()
         return tensors, {"round": round, "clients": len(clients)}
 
     @property

@@ -33,7 +33,7 @@ from protosphere.core.files import (
 from protosphere.core.home import MARK, mark, results_root, stores
 from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
 from protosphere.data.domains import short_name
-from protosphere.record import client_tables, provenance, snapshots
+from protosphere.record import client_tables, provenance
 
 MEMBERSHIP = "membership.json"
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
@@ -89,7 +89,7 @@ class RunFolder:
         """
         root = results_root(settings.results_dir)
         now = time.time()
-        with _writing_to(root):
+        with explain_unwritable(root):
             root.mkdir(parents=True, exist_ok=True)
         for second in range(1000):
             # where one of this second is there, the next second's: the name travels in every message, so equal runs
@@ -99,12 +99,12 @@ class RunFolder:
             path = root / plain_name(name, LONGEST_NAME)
             # clients keep their models under the name, whatever the results folder: it is claimed there as well
             store_folder = stores(path.name)
-            with _writing_to(store_folder.parent, "stores' folder"):
+            with explain_unwritable(store_folder.parent, "stores' folder"):
                 try:
                     store_folder.mkdir(parents=True)
                 except FileExistsError:
                     continue
-            with _writing_to(root):
+            with explain_unwritable(root):
                 try:
                     path.mkdir()
                 except OSError as error:
@@ -174,7 +174,7 @@ class RunFolder:
 
     def mark_home(self) -> None:
         """Let workers of other machines know this home for the run's own."""
-        with _writing_to(stores(self.name), "stores' folder"):
+        with explain_unwritable(stores(self.name), "stores' folder"):
             mark(self.name, self.token)
 
     def discard_unless_begun(self) -> None:
@@ -202,7 +202,7 @@ class RunFolder:
                 continue
             size = max(2 * max(map(_size, folder.glob(files)), default=0), 2**20)
             probe = folder / ".space.tmp"
-            with _writing_to(folder, what):
+            with explain_unwritable(folder, what):
                 try:
                     with probe.open("wb") as file:
                         for _ in range(-(-size // 2**20)):
@@ -257,7 +257,7 @@ class RunFolder:
         return self._read_json("status.json", dict, is_sealed=False)
 
     def _settle(self) -> None:
-        with _writing_to(self.path):
+        with explain_unwritable(self.path):
             unsettled.settle()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -275,12 +275,12 @@ class RunFolder:
         if rows:
             name = f"{client_tables.FOLDER}/round-{line['round']:06d}.parquet"
             short[client_tables.NAMED] = name
-            with _writing_to(self.path):
+            with explain_unwritable(self.path):
                 own_folder(self.path, client_tables.FOLDER).mkdir(exist_ok=True)
                 with replacing(self.path / name) as temporary:
                     short[client_tables.DIGEST] = client_tables.write(temporary, line["round"], rows)
         text = json.dumps(sealed(short), allow_nan=False) + "\n"
-        with _writing_to(self.path), (self.path / "metrics.jsonl").open("a") as file:
+        with explain_unwritable(self.path), (self.path / "metrics.jsonl").open("a") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -360,7 +360,7 @@ class RunFolder:
                 f"{missing[0]} is gone, which a line of metrics.jsonl names; bring it back, or start anew."
             )
         self._write("metrics.jsonl", "".join(json.dumps(sealed(line)) + "\n" for line in lines))
-        with _writing_to(self.path):
+        with explain_unwritable(self.path):
             # what was said of the end, or of a further round, holds no longer
             for name in ("summary.json", "report.html"):
                 (self.path / name).unlink(missing_ok=True)
@@ -375,37 +375,6 @@ class RunFolder:
         self._settle()
         with self._replacing("checkpoint.safetensors") as temporary:
             write_tensors(temporary, tensors, metadata)
-
-    def save_prototypes(
-        self, tensors: Mapping[str, torch.Tensor], about: Mapping[str, int], every: bool = False
-    ) -> None:
-        """The newest round's prototypes, global and local, for the report; and what there is to say of them.
-
-        Args:
-            every: whether those of all rounds stay, too, and not the global ones of some alone.
-        """
-        with self._replacing("prototypes.safetensors") as temporary:
-            write_tensors(temporary, tensors, {name: str(value) for name, value in about.items()})
-        with _writing_to(self.path):
-            if every:
-                snapshots.keep_whole(self.path, tensors, about)
-            else:
-                snapshots.keep(self.path, about["round"], dict(tensors))
-
-    def prototypes(self) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
-        """Inverse of `save_prototypes`; both empty where there are none.
-
-        Raises:
-            SettingError: the file cannot be read.
-        """
-        path = self.path / "prototypes.safetensors"
-        if not path.exists():
-            return {}, {}
-        try:
-            tensors, metadata = read_tensors(path)
-            return tensors, {name: int(value) for name, value in metadata.items()}
-        except (OSError, SafetensorError, ValueError) as error:
-            raise SettingError(f"the prototypes in {path} cannot be read ({error}); take the file away.") from None
 
     def load_checkpoint(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Inverse of `save_checkpoint`.
@@ -450,7 +419,7 @@ class RunFolder:
     @contextmanager
     def _replacing(self, name: str) -> Iterator[Path]:
         """A temporary file that takes the place of `name` when it is whole, and goes when it is not."""
-        with _writing_to(self.path), replacing(self.path / name) as temporary:
+        with explain_unwritable(self.path), replacing(self.path / name) as temporary:
             yield temporary
 
 
@@ -520,7 +489,7 @@ def difference(
 
 
 @contextmanager
-def _writing_to(folder: Path, what: str = "results folder") -> Iterator[None]:
+def explain_unwritable(folder: Path, what: str = "results folder") -> Iterator[None]:
     """What goes wrong on the disk, as one sentence."""
     try:
         yield

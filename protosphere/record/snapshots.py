@@ -13,13 +13,18 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from protosphere.core.errors import SettingError
 from protosphere.core.files import NAME, own_folder, read_tensors, replacing, write_tensors
 from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.prototypes.separation import separation
+from protosphere.record.folder import explain_unwritable
 from protosphere.wire.payloads import EVERYONE, Payload, class_vectors
 
 MOST_VALUES = 2**22  # of all clients' vectors together, 17 MB; the global ones and a row's two numbers come to that
 MOST_PRODUCTS = 2**30  # K K d: a second or two a round
+NEWEST, FOLDER = "prototypes.safetensors", "prototypes"  # of the newest round, and by round
+MOST_ROUNDS = 50
+MOST_HISTORY_VALUES = 2**18  # of a round: 0.5 MB
 
 
 def separation_of(downloads: Mapping[int, Payload], scale: float) -> dict[str, Any]:
@@ -72,72 +77,69 @@ def _common(downloads: Mapping[int, Payload]) -> ClassVectors | None:
     return class_vectors(downloads[EVERYONE]) if set(downloads) == {EVERYONE} else None
 
 
-FOLDER = "prototypes"
-MOST_ROUNDS = 50
-MOST_HISTORY_VALUES = 2**18  # of a round: 0.5 MB
+def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], every: bool = False) -> None:
+    """Write the newest round's prototypes, global and local, for the report, and what there is to say of them; and keep
+    what stays of the round.
 
-
-def step_of(newest: int) -> int:
-    """Of which rounds those up to `newest` are kept: the multiples of this power of two."""
-    step = 1
-    while newest // step > MOST_ROUNDS:
-        step *= 2
-    return step
-
-
-def keep(folder: Path, round_number: int, tensors: dict[str, Tensor]) -> None:
-    """Keep the global prototypes of a round's snapshot, where there are any that float16 can hold.
-
-    Those of later rounds, which a resumed run does again, go, and those that are one too many.
+    Args:
+        folder: the run's. every: whether those of all rounds stay as they are, and not the global ones of some alone.
 
     Raises:
-        OSError, SafetensorError: they cannot be written. SettingError: their folder is a link.
+        SettingError: they cannot be written, or the folder of earlier rounds is a link.
     """
-    place, step = own_folder(folder, FOLDER), step_of(round_number)
-    for old in place.glob("round-*.safetensors"):
-        number = _round(old)
-        if number > round_number or number % step:
-            old.unlink(missing_ok=True)
-    if round_number % step or "global/labels" not in tensors:
-        return
+    words = {name: str(value) for name, value in about.items()}
+    with explain_unwritable(folder), replacing(folder / NEWEST) as temporary:
+        write_tensors(temporary, tensors, words)
+    place, number = own_folder(folder, FOLDER), about["round"]
+    step = 1 if every else step_of(number)
+    with explain_unwritable(folder):
+        for old in place.glob("round-*.safetensors"):
+            # a resumed run does later rounds again
+            if _round(old) > number or _round(old) % step:
+                old.unlink(missing_ok=True)
+        stored = {name.removeprefix("global/"): tensor for name, tensor in tensors.items()}
+        if not every:
+            stored, words = {} if number % step else _half_precision(tensors), {}
+        if stored:
+            place.mkdir(exist_ok=True)
+            path = _file(folder, number)
+            with replacing(path) as temporary:
+                write_tensors(temporary, stored, {NAME: path.stem, **words})
+
+
+def _half_precision(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The global prototypes in float16; nothing where there are none that it can hold, or too many."""
+    if "global/labels" not in tensors:
+        return {}
     vectors = tensors["global/vectors"].detach().cpu().to(torch.float16)
     if vectors.numel() > MOST_HISTORY_VALUES or not bool(vectors.isfinite().all()):
-        return
-    place.mkdir(exist_ok=True)
-    path = place / f"round-{round_number:06d}.safetensors"
-    with replacing(path) as temporary:
-        write_tensors(temporary, {"labels": tensors["global/labels"], "vectors": vectors}, {NAME: path.stem})
+        return {}
+    return {"labels": tensors["global/labels"], "vectors": vectors}
 
 
-def keep_whole(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int]) -> None:
-    """Keep a round's snapshot as it is, and those of all rounds before it.
+def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """The newest round's prototypes, as they were saved; both empty where there are none.
 
     Raises:
-        OSError, SafetensorError: it cannot be written. SettingError: the folder is a link.
+        SettingError: the file cannot be read.
     """
-    place = own_folder(folder, FOLDER)
-    for old in place.glob("round-*.safetensors"):
-        if _round(old) > about["round"]:
-            old.unlink(missing_ok=True)
-    place.mkdir(exist_ok=True)
-    path = place / f"round-{about['round']:06d}.safetensors"
-    named = {name.removeprefix("global/"): tensor for name, tensor in tensors.items()}
-    with replacing(path) as temporary:
-        write_tensors(temporary, named, {NAME: path.stem, **{name: str(value) for name, value in about.items()}})
+    path = folder / NEWEST
+    if not path.exists():
+        return {}, {}
+    try:
+        tensors, metadata = read_tensors(path)
+        return tensors, {name: int(value) for name, value in metadata.items()}
+    except (OSError, SafetensorError, ValueError) as error:
+        raise SettingError(f"the prototypes in {path} cannot be read ({error}); take the file away.") from None
 
 
-def kept(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
-    """Round -> labels (k,), vectors (k, d) float64 of the global prototypes, by ascending round, of an even part of
-    the rounds where there are many; a file that cannot be read is none."""
-    prototypes_by_round = {}
-    rounds = kept_rounds(folder)
-    step = step_of(max(rounds, default=0))
-    for number in rounds:
-        # below them all that were kept are, unless every round's were
-        tensors = {} if number % step else load(folder, number)
-        if "labels" in tensors and "vectors" in tensors:
-            prototypes_by_round[number] = tensors["labels"], tensors["vectors"].double()
-    return prototypes_by_round
+def of_round(folder: Path, number: int) -> dict[str, Tensor]:
+    """What is kept of a round, by the names of `snapshot`; nothing of a file that is not there or cannot be read."""
+    try:
+        tensors, _ = read_tensors(_file(folder, number))
+    except (OSError, SafetensorError):
+        return {}
+    return {name if name.startswith("local/") else f"global/{name}": tensor for name, tensor in tensors.items()}
 
 
 def kept_rounds(folder: Path) -> list[int]:
@@ -145,13 +147,30 @@ def kept_rounds(folder: Path) -> list[int]:
     return sorted(_round(path) for path in (folder / FOLDER).glob("round-*.safetensors"))
 
 
-def load(folder: Path, round_number: int) -> dict[str, Tensor]:
-    """A round's tensors: `labels` and `vectors` of the global prototypes, and of clients, where they were kept, those
-    that begin with `local/`; none of a file that cannot be read."""
-    try:
-        return read_tensors(folder / FOLDER / f"round-{round_number:06d}.safetensors")[0]
-    except (OSError, SafetensorError):
-        return {}
+def global_by_round(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
+    """Round -> labels (k,), vectors (k, d) float64 of the global prototypes, by ascending round, of an even part of
+    the rounds where there are many; a file that cannot be read is none."""
+    rounds = kept_rounds(folder)
+    step = step_of(max(rounds, default=0))
+    prototypes_by_round = {}
+    for number in rounds:
+        # below them all that were kept are, unless every round's were
+        tensors = {} if number % step else of_round(folder, number)
+        if "global/labels" in tensors and "global/vectors" in tensors:
+            prototypes_by_round[number] = tensors["global/labels"], tensors["global/vectors"].double()
+    return prototypes_by_round
+
+
+def step_of(number: int) -> int:
+    """Of which rounds those up to this one are kept: the multiples of this power of two."""
+    step = 1
+    while number // step > MOST_ROUNDS:
+        step *= 2
+    return step
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / FOLDER / f"round-{number:06d}.safetensors"
 
 
 def _round(path: Path) -> int:

@@ -19,8 +19,8 @@ from protosphere.core.settings import shown
 from protosphere.core.terms import TERMS
 from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line
 from protosphere.data.domains import short_name
+from protosphere.record import snapshots
 from protosphere.record.figures import FIGURES
-from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import doubts, readable_size
 from protosphere.record.provenance import origins
 from protosphere.reports import page
@@ -116,7 +116,7 @@ def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
     # the number of threads would change the map's last digits
     with limited_threads(1):
         distribution = holdings(results)
-        tensors, about = RunFolder(folder).prototypes()
+        tensors, about = snapshots.newest(folder)
         drawn: dict[str, list[Drawn]] = {
             "Accuracy": [
                 *(make(results) for make in (accuracy_over_rounds, loss_over_rounds, accuracy_over_bytes)),

@@ -6,7 +6,7 @@ from html import escape
 import numpy as np
 
 from protosphere.core.text import cut_apart, one_line
-from protosphere.record.snapshots import kept
+from protosphere.record.snapshots import global_by_round
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, MARKERS, MOST_NAMED
 from protosphere.reports.maps import MOST_IN_LEGEND, in_plane
@@ -21,7 +21,7 @@ WIDTH, HEIGHT, EDGE = 560, 420, 34  # of a map, in pixels
 def motion(results: Results) -> tuple[Picture, list[tuple[str, Html]]] | None:
     """The ways of the classes' global prototypes as a picture; and the map of each kept round, by the same two
     components. None with fewer than two rounds, or where a class has several."""
-    prototypes_by_round = kept(results.folder)
+    prototypes_by_round = global_by_round(results.folder)
     rounds = [(number, labels.tolist(), vectors.numpy()) for number, (labels, vectors) in prototypes_by_round.items()]
     K = len(results.class_names)
     widths = {vectors.shape[1:] for *_, vectors in rounds}

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
-from protosphere.record.snapshots import snapshot
 from protosphere.server_app.feature import Aggregation, Feature
 from protosphere.strategies import Run
 from protosphere.strategies.contract import to_everyone
@@ -33,6 +33,6 @@ class Snapshots(Feature):
         prototypes = half.global_prototypes(outcome.state) if outcome.downloads else None
         downloads = aggregation.downloads if prototypes is None else to_everyone(prototypes)
         if aggregation.uploads or prototypes is not None:
-            tensors, counts = snapshot(aggregation.uploads, downloads, *half.scales)
+            tensors, counts = snapshots.snapshot(aggregation.uploads, downloads, *half.scales)
             every = self.run.settings.keep_prototypes == "all"
-            self.folder.save_prototypes(tensors, {"round": aggregation.round, **counts}, every)
+            snapshots.save(self.folder.path, tensors, {"round": aggregation.round, **counts}, every)

@@ -17,6 +17,7 @@ from protosphere.core.settings import Settings, check, is_run_name
 from protosphere.record import client_tables
 from protosphere.record import folder as record
 from protosphere.record.folder import RunFolder, find_run
+from protosphere.record.snapshots import newest
 
 CONFIG = {"strategy": "fedproto", "dataset": "digits", "rounds": 20, "alpha": 0.1, "device": "auto", "resume": ""}
 NOON = 1_767_268_800.75  # 2026-01-01 12:00:00 UTC, and a bit
@@ -343,7 +344,7 @@ def test_of_a_run_that_was_cut_a_last_line_is_dropped_unless_it_holds_zeros(resu
         ("summary.json", RunFolder.summary),
         ("status.json", RunFolder.status),
         ("token", lambda folder: folder.token),
-        ("prototypes.safetensors", RunFolder.prototypes),
+        ("prototypes.safetensors", lambda folder: newest(folder.path)),
         ("checkpoint.safetensors", RunFolder.load_checkpoint),
     ],
 )

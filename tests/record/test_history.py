@@ -8,16 +8,15 @@ from protosphere.record.snapshots import (
     FOLDER,
     MOST_HISTORY_VALUES,
     MOST_ROUNDS,
-    keep,
-    keep_whole,
-    kept,
+    global_by_round,
     kept_rounds,
-    load,
+    of_round,
+    save,
     step_of,
 )
 
 
-def of_round(number, k=3, d=4):
+def tensors_of(number, k=3, d=4):
     labels, vectors = torch.arange(k), torch.randn(k, d, generator=torch.Generator().manual_seed(number))
     return {"global/labels": labels, "global/vectors": vectors}
 
@@ -26,41 +25,42 @@ def of_round(number, k=3, d=4):
 def test_of_many_rounds_an_even_part_is_kept(tmp_path, rounds, step):
     step = step_of(rounds)
     for number in range(1, rounds + 1):
-        keep(tmp_path, number, of_round(number))
-    found = kept(tmp_path)
+        save(tmp_path, tensors_of(number), {"round": number})
+    found = global_by_round(tmp_path)
     assert list(found) == list(range(step, rounds + 1, step))
     assert MOST_ROUNDS / 2 - 1 <= len(found) <= MOST_ROUNDS or step == 1
     for number, (labels, vectors) in found.items():
-        torch.testing.assert_close(vectors, of_round(number)["global/vectors"].double(), atol=2e-3, rtol=2e-3)
+        torch.testing.assert_close(vectors, tensors_of(number)["global/vectors"].double(), atol=2e-3, rtol=2e-3)
         assert labels.tolist() == [0, 1, 2]
 
 
 def test_rounds_that_are_run_again_are_of_the_new_run(tmp_path):
     for number in (1, 2, 3):
-        keep(tmp_path, number, of_round(number))
-    keep(tmp_path, 2, of_round(7))
-    assert list(kept(tmp_path)) == [1, 2]
-    assert torch.equal(kept(tmp_path)[2][1], of_round(7)["global/vectors"].half().double())
+        save(tmp_path, tensors_of(number), {"round": number})
+    save(tmp_path, tensors_of(7), {"round": 2})
+    assert list(global_by_round(tmp_path)) == [1, 2]
+    assert torch.equal(global_by_round(tmp_path)[2][1], tensors_of(7)["global/vectors"].half().double())
 
 
 def test_all_of_every_round_stay_as_they_were_and_a_report_reads_an_even_part(tmp_path):
     def whole(number):
         local = {"local/clients": torch.tensor([4]), "local/labels": torch.tensor([1])}
-        return of_round(number) | local | {"local/vectors": torch.full((1, 4), 1e6 + number)}
+        return tensors_of(number) | local | {"local/vectors": torch.full((1, 4), 1e6 + number)}
 
     for number in range(1, 121):
-        keep_whole(tmp_path, whole(number), {"round": number, "clients": 1})
+        save(tmp_path, whole(number), {"round": number, "clients": 1}, every=True)
     assert kept_rounds(tmp_path) == list(range(1, 121))
-    assert list(kept(tmp_path)) == list(range(4, 121, 4))
+    assert list(global_by_round(tmp_path)) == list(range(4, 121, 4))
     for number in (1, 77):
-        tensors = load(tmp_path, number)
-        assert torch.equal(tensors["vectors"], of_round(number)["global/vectors"])
+        tensors = of_round(tmp_path, number)
+        assert torch.equal(tensors["global/vectors"], tensors_of(number)["global/vectors"])
         assert torch.equal(tensors["local/vectors"], whole(number)["local/vectors"])
     # those of rounds that are run again go, and of a method without global ones the clients' stay
-    keep_whole(tmp_path, {"local/labels": torch.arange(1), "local/vectors": torch.ones(1, 4)}, {"round": 3})
+    ones = {"local/labels": torch.arange(1), "local/vectors": torch.ones(1, 4)}
+    save(tmp_path, ones, {"round": 3}, every=True)
     assert kept_rounds(tmp_path) == [1, 2, 3]
-    assert list(kept(tmp_path)) == [1, 2]
-    assert load(tmp_path, 9) == {}
+    assert list(global_by_round(tmp_path)) == [1, 2]
+    assert of_round(tmp_path, 9) == {}
 
 
 @pytest.mark.parametrize(
@@ -73,23 +73,23 @@ def test_all_of_every_round_stay_as_they_were_and_a_report_reads_an_even_part(tm
     ids=["none", "beyond float16", "large"],
 )
 def test_what_would_be_wrong_or_large_is_not_kept(tmp_path, tensors):
-    keep(tmp_path, 1, tensors)
-    assert kept(tmp_path) == {}
+    save(tmp_path, tensors, {"round": 1})
+    assert global_by_round(tmp_path) == {}
 
 
 def test_a_link_in_the_place_of_their_folder_leads_to_no_files_of_its_readers(tmp_path):
     (tmp_path / "run").mkdir()
     mine = tmp_path / "mine"
-    keep(mine.parent, 7, of_round(7))
+    save(mine.parent, tensors_of(7), {"round": 7})
     (tmp_path / FOLDER).rename(mine)
     (tmp_path / "run" / FOLDER).symlink_to(mine)
     before = list(mine.iterdir())
     with pytest.raises(SettingError, match="run/prototypes is a link to elsewhere; take it away"):
-        keep(tmp_path / "run", 1, of_round(1))
+        save(tmp_path / "run", tensors_of(1), {"round": 1})
     assert list(mine.iterdir()) == before
 
 
 def test_a_file_that_is_none_is_left_out(tmp_path):
-    keep(tmp_path, 1, of_round(1))
+    save(tmp_path, tensors_of(1), {"round": 1})
     (tmp_path / FOLDER / "round-000002.safetensors").write_text("x")
-    assert list(kept(tmp_path)) == [1]
+    assert list(global_by_round(tmp_path)) == [1]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import summarise
 from protosphere.strategies import known_settings, read_settings
@@ -35,7 +36,7 @@ def fabricate(folder: Path, clients=4, classes=5, rounds=3, dim=6, finished=True
         "local/labels": labels.repeat(clients),
         "local/vectors": vectors,
     }
-    record.save_prototypes(tensors, {"round": rounds, "clients": clients, "left_out": 0})
+    snapshots.save(folder, tensors, {"round": rounds, "clients": clients, "left_out": 0})
     if finished:
         run = read_settings(config)
         record.write_summary(summarise(run.settings, run.inference, config, lines, clients))

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from torch.nn.functional import cosine_similarity
 
 from protosphere.core.terms import TERMS
+from protosphere.record import snapshots
 from protosphere.record.figures import FIGURES, MEANS
 from protosphere.record.folder import RunFolder
-from protosphere.record.snapshots import keep
 from protosphere.reports import report as report_module
 from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import term
@@ -165,13 +165,12 @@ def test_margins_are_distances_to_the_nearest_other_prototype_over_the_largest_s
 def test_zeros_of_prototypes_are_counted_by_class_where_there_are_any(tmp_path, plain):
     assert "values-of-prototypes" not in pictures(plain)
     folder = fabricate(tmp_path / "run", clients=2, classes=2)
-    record = RunFolder(folder)
-    tensors, about = record.prototypes()
+    tensors, about = snapshots.newest(folder)
     # two clients with classes 0 and 1 each, six dimensions
     tensors["local/vectors"][0, :3] = 0
     tensors["local/vectors"][2, :1] = 0
     tensors["global/vectors"][1, 2:] = 0
-    record.save_prototypes(tensors, about)
+    snapshots.save(folder, tensors, about)
     write_report(folder)
     found = table(folder, "values-of-prototypes")
     assert [row["prototypes of clients"] for row in found] == ["2", "2"]
@@ -258,7 +257,8 @@ def test_prototypes_over_rounds_have_a_map_each_by_one_scale(plain, tmp_path):
     (folder / "roster.json").write_text(json.dumps(roster))
     vectors = torch.randn(60, 5, 6, generator=torch.Generator().manual_seed(1))
     for number in range(1, 61):
-        keep(folder, number, {"global/labels": torch.arange(5), "global/vectors": vectors[number - 1]})
+        tensors = {"global/labels": torch.arange(5), "global/vectors": vectors[number - 1]}
+        snapshots.save(folder, tensors, {"round": number})
     write_report(folder)
     rows = table(folder, "paths-of-global-prototypes")
     assert [int(row["round"]) for row in rows] == [number for number in range(2, 61, 2) for _ in range(5)]
