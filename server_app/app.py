@@ -1,18 +1,20 @@
-"""The Flower ServerApp: read the settings, open the run's folder, let the strategy run."""
+"""The Flower ServerApp: read the settings, open the run's folder, let the strategy run, keep status.json meanwhile."""
 
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from protosphere.core.errors import RunError, SettingError
-from protosphere.core.settings import refuse_relative_paths
+from protosphere.core.settings import Settings, refuse_relative_paths
 from protosphere.core.startup import end_at_once
-from protosphere.record.status import status
+from protosphere.record.folder import RunFolder
 from protosphere.reports.report import leave_report
 from protosphere.server_app.opening import open_folder
 from protosphere.server_app.roster import RosterError
@@ -110,7 +112,7 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
         opened(folder.path)
         try:
             blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
-            with status(run.settings, run.inference, folder, context.run_id), blamed:
+            with _status_file(run.settings, run.inference, folder, context.run_id), blamed:
                 PrototypeStrategy(run, folder, on_round).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()
@@ -123,3 +125,51 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
             leave_report(folder.path)
     log.info("results: %s", folder.path)
     return folder.path
+
+
+@contextmanager
+def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: int) -> Iterator[None]:
+    """Keep status.json up to date while the run inside is on; docs/running.md has its keys.
+
+    A process that was killed leaves it as it was; `protosphere run` writes the state "stopped" where a signal ended it.
+    """
+    began = time.monotonic()
+    status: dict[str, Any] = {
+        "state": "starting",  # until a round is finished
+        "round": 0,
+        "rounds": settings.rounds,
+        "folder": str(folder.path),
+        "latest": None,
+        "seconds": 0.0,  # since this start
+        "problem": "",
+        "flower_run": str(flower_run),
+    }
+    # a resume that is refused leaves a folder as it was
+    may_write = not settings.resume
+
+    def write(**news: Any) -> None:
+        status.update(news, seconds=time.monotonic() - began)
+        folder.write_status(status)
+
+    def on_line(line: Mapping[str, Any]) -> None:
+        nonlocal may_write
+        may_write = True
+        evaluation = line.get("evaluation", {})
+        if test := evaluation.get("rules", {}).get(rule, {}).get("test"):
+            status["latest"] = {"accuracy": test["mean"], "of_round": evaluation["of_round"]}
+        # the line that ends a run is of no round
+        write(state="running", round=line["round"] - bool(line.get("final")))
+
+    if may_write:
+        write()
+    folder.listeners.append(on_line)
+    try:
+        yield
+    except Exception as error:
+        if may_write:
+            with suppress(SettingError):
+                write(state="failed", problem=str(error))
+        raise
+    finally:
+        folder.listeners.remove(on_line)
+    write(state="completed")
