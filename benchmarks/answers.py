@@ -31,7 +31,7 @@ from protosphere.comparison.paired import Difference, ahead, difference
 from protosphere.comparison.plan import Comparison, read
 from protosphere.comparison.sweep import best_of, swept
 from protosphere.comparison.tables import accuracy
-from protosphere.record.figures import MAJORITY
+from protosphere.record.metrics_lines import MAJORITY
 from protosphere.reports import canvas
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from protosphere.core.settings import RECEIVED
 from protosphere.data.client_data import ClientData, Rows, Transform
 from protosphere.prototypes.prediction import discriminant_scores, nearest_scores, pooled_covariance
 from protosphere.prototypes.prototype_set import class_means
-from protosphere.record.figures import MAJORITY
+from protosphere.record.metrics_lines import MAJORITY
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.wire.payloads import Evaluation
 

@@ -7,7 +7,8 @@ from protosphere.core.client_names import client_names, client_word
 from protosphere.core.settings import Scalar, Settings
 from protosphere.core.text import class_words, one_class, one_line, quoted
 from protosphere.record.folder import RunFolder
-from protosphere.record.metrics_lines import LEGEND, companions
+from protosphere.record.metrics_lines import LEGEND
+from protosphere.record.summary import companions
 from protosphere.server_app.features import FEATURES
 from protosphere.server_app.roster import Roster
 from protosphere.strategies import Run, as_of_today, known_settings, unpacked

@@ -23,20 +23,20 @@ from protosphere.core.flower import over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
 from protosphere.data.way_shot import WAY_SHOT
-from protosphere.record import figures
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import (
+    MAJORITY,
     add_evaluation,
-    companions,
     console_line,
     evaluations,
     final_line,
-    summarise,
+    over_clients,
     times,
     training_line,
 )
 from protosphere.record.round import Bytes, Reply, Scratch, Waiting
 from protosphere.record.snapshots import separation_of
+from protosphere.record.summary import companions, summarise
 from protosphere.server_app.agreement import Terms
 from protosphere.server_app.checkpoint import RoundState, pack, unpack
 from protosphere.server_app.exchange import (
@@ -455,7 +455,7 @@ class PrototypeStrategy(Strategy):
             limits=Limits(self.codec, self.settings.max_prototype_norm, specs),
             identities=self.roster.identities,
             units=self._units,
-            rules={*self.run.rules, figures.MAJORITY},
+            rules={*self.run.rules, MAJORITY},
             contradiction=self.half.impossible,
             features=self.features,
             scratch=self._scratch if self.run.exchange.waits else None,
@@ -468,7 +468,7 @@ class PrototypeStrategy(Strategy):
 
     def _accuracy(self, replies: Sequence[Reply]) -> MetricRecord | None:
         """Mean test accuracy of the run's rule over the clients that evaluated; None where nobody did."""
-        rules = figures.over_clients(evaluations(replies), self.settings.max_weight_ratio)
+        rules = over_clients(evaluations(replies), self.settings.max_weight_ratio)
         accuracy = rules.get(self.run.inference, {}).get("test", {}).get("mean")
         return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 

@@ -35,9 +35,8 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     from protosphere.comparison.stored_runs import list_stored
     from protosphere.core.home import results_root
     from protosphere.core.plugins import stem
-    from protosphere.core.text import without_middle
+    from protosphere.core.text import readable_size, without_middle
     from protosphere.data.domains import short_name
-    from protosphere.record.metrics_lines import readable_size
 
     entries = list_stored(results)
     if not entries:

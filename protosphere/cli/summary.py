@@ -12,8 +12,9 @@ from rich.table import Table
 from protosphere.cli.tables import console
 from protosphere.core.client_names import NAMELESS, client_names, client_word
 from protosphere.core.errors import SettingError
+from protosphere.core.text import readable_size
 from protosphere.record.folder import RunFolder
-from protosphere.record.metrics_lines import doubts, readable_size
+from protosphere.record.summary import doubts
 
 # the unweighted ones, which few presets ask for, would make the table wider than a terminal
 FIGURES = ("selected", "best", "client-best", "last-5", "final")

@@ -13,9 +13,9 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import Difference, difference, with_significance
 from protosphere.comparison.plan import DOMAIN_KEYS, ENSEMBLE, MACRO, Comparison, Metric
 from protosphere.comparison.trials import Cell
-from protosphere.record.figures import MAJORITY, MAJORITY_UNWEIGHTED, rounds_to_choose_from, with_members
 from protosphere.record.folder import RunFolder
-from protosphere.record.metrics_lines import up_to_date
+from protosphere.record.metrics_lines import MAJORITY
+from protosphere.record.summary import MAJORITY_UNWEIGHTED, rounds_to_choose_from, up_to_date, with_members
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
 from protosphere.strategies.release import POOL, RULE

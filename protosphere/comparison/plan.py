@@ -14,13 +14,15 @@ from protosphere.core.errors import SettingError
 from protosphere.core.settings import RULES, nearest, refuse_unknown, shown, without_gone
 from protosphere.data.domains import short_name
 from protosphere.launch.run_config import RunConfig, flatten, leaves, preset_names
-from protosphere.record import figures
+from protosphere.record.metrics_lines import MAJORITY
+from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
+from protosphere.record.summary import MAJORITY_UNWEIGHTED
 from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 MACRO = "macro"  # by the run's own rule, which alone tells of each class
-FIGURES = ("headline", *figures.FIGURES, "all-classes", MACRO)
+FIGURES = ("headline", *FIGURES_OF_RUN, "all-classes", MACRO)
 OF_A_RULE = tuple(name for name in FIGURES if name not in ("headline", MACRO))
 ENSEMBLE = "ensemble"
 DOMAIN = "domain"
@@ -80,7 +82,7 @@ class Metric:
         it counts not every client, or not every sample alike, so that there is none."""
         if self.of_domain or self.figure == MACRO:
             return ""
-        return figures.MAJORITY_UNWEIGHTED if self.figure.endswith("-unweighted") else figures.MAJORITY
+        return MAJORITY_UNWEIGHTED if self.figure.endswith("-unweighted") else MAJORITY
 
 
 @dataclass(frozen=True)

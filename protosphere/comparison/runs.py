@@ -8,8 +8,8 @@ import numpy as np
 
 from protosphere.comparison.plan import OF_A_ROW
 from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME
+from protosphere.core.text import readable_size
 from protosphere.record.confusion import macro_of
-from protosphere.record.metrics_lines import readable_size
 from protosphere.reports.results import Results
 
 RESAMPLES = 10_000

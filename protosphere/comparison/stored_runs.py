@@ -17,7 +17,7 @@ from protosphere.core.files import LARGEST_RECORD, folder_lock, read_whole
 from protosphere.core.home import discard_stores, results_root, stores
 from protosphere.core.settings import is_run_name, nearest, shown
 from protosphere.record.folder import RunFolder
-from protosphere.record.metrics_lines import is_up_to_date, up_to_date
+from protosphere.record.summary import is_up_to_date, up_to_date
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from protosphere.comparison.figures import (
 from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
 from protosphere.comparison.plan import DOMAIN, Comparison
 from protosphere.comparison.sweep import Choice
-from protosphere.record.figures import MAJORITY
-from protosphere.record.metrics_lines import readable_size
+from protosphere.core.text import readable_size
+from protosphere.record.metrics_lines import MAJORITY
 from protosphere.strategies.release import RULE
 
 FLOOR = "majority class"

@@ -61,6 +61,11 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {odd_seconds} s" if minutes else f"{odd_seconds} s"
 
 
+def readable_size(count: int) -> str:
+    """Bytes for people."""
+    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
+
+
 def own_version() -> str:
     """This program's version; None is known of a checkout that is not installed."""
     try:

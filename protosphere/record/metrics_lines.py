@@ -1,4 +1,4 @@
-"""From a round's replies to its line of metrics.jsonl, the line on the console, and the run's summary.
+"""From a round's replies to its line of metrics.jsonl, and that line on the console.
 
 All but what stands under `time` is the same to the bit for the same settings and seed.
 """
@@ -7,16 +7,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from protosphere.core.client_names import NAMELESS, client_word
-from protosphere.core.settings import Settings
-from protosphere.record import figures
-from protosphere.record.confusion import per_class
-from protosphere.record.folder import FORMAT
-from protosphere.record.provenance import versions
 from protosphere.record.round import Bytes, Reply
 from protosphere.wire.claims import over_claimed
-from protosphere.wire.payloads import Evaluation, Identity
+from protosphere.wire.payloads import Evaluation, Identity, TrainingFigures
 
+MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
+SPLITS = ("test", "validation", "all-classes")
+MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
+LEGEND = "a line a round: test accuracy after the round before (the worst client's), payload up/down, time"
 Line = dict[str, Any]
 
 
@@ -36,7 +34,7 @@ def training_line(
     trainings = {r.partition: r.report.training for r in training_replies if r.report and r.report.training}
     clients: Line = {}
     for partition, training in sorted(trainings.items()):
-        values = {name: getattr(training, name) for name in ("rows", "steps", *figures.MEANS)}
+        values = {name: getattr(training, name) for name in ("rows", "steps", *MEANS)}
         clients[str(partition)] = {"training": {"loss": training.parts, **values}}
     return {
         "round": server_round,
@@ -44,7 +42,7 @@ def training_line(
             "asked": len(training_replies),
             "valid": sum(reply.valid for reply in training_replies),
             "dropped": sum(reply.dropped for reply in training_replies),
-            **figures.over_trainings(trainings, ratio),
+            **over_trainings(trainings, ratio),
         },
         "server": dict(server),
         **_exchange(replies, sent),
@@ -108,20 +106,20 @@ def add_evaluation(
     by_partition = evaluations(replies)
     if not by_partition:
         return
-    line["evaluation"] = {"of_round": of_round, "rules": figures.over_clients(by_partition, ratio)}
-    if capped := sorted(over_claimed(figures.samples_of(by_partition), ratio)):
+    line["evaluation"] = {"of_round": of_round, "rules": over_clients(by_partition, ratio)}
+    if capped := sorted(over_claimed(samples_of(by_partition), ratio)):
         line["evaluation"]["capped"] = capped
     domain_of = {partition: identities[partition].domain for partition in by_partition} if identities else {}
     domains = sorted(set(domain_of.values()) - {""})
     if domains:
         line["evaluation"]["domains"] = {
-            domain: figures.over_clients(
+            domain: over_clients(
                 {p: evaluation for p, evaluation in by_partition.items() if domain_of[p] == domain}, ratio
             )
             for domain in domains
         }
     for partition, evaluation in sorted(by_partition.items()):
-        line["clients"].setdefault(str(partition), {})["evaluation"] = figures.of_client(evaluation)
+        line["clients"].setdefault(str(partition), {})["evaluation"] = of_client(evaluation)
 
 
 def times(replies: Sequence[Reply], seconds: float) -> Line:
@@ -133,6 +131,93 @@ def times(replies: Sequence[Reply], seconds: float) -> Line:
         "evaluate": {p: report.evaluation.seconds for p, report in reports.items() if report.evaluation},
         "client": {p: report.seconds for p, report in reports.items()},
     }
+
+
+def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math.inf) -> dict[str, Any]:
+    """Mean of the clients' training figures: parts of the loss by training samples, the rest plainly over the clients
+    that have them; `steps` are a client's gradient steps in this round.
+
+    Args:
+        ratio: the most that a client weighs, in medians of the clients' numbers of samples.
+    """
+    ordered = [figures for _, figures in sorted(trainings.items())]
+    if not ordered:
+        return {}
+    shares = over_claimed({partition: figures.rows for partition, figures in trainings.items()}, ratio)
+    weights = {partition: figures.rows * shares.get(partition, 1.0) for partition, figures in sorted(trainings.items())}
+    names = list(dict.fromkeys(name for figures in ordered for name in figures.parts))
+    loss = {}
+    for name in names:
+        having = [partition for partition in weights if name in trainings[partition].parts]
+        total = sum(weights[partition] for partition in having)
+        loss[name] = math.fsum(trainings[p].parts[name] * weights[p] for p in having) / total
+    values_by_name = {name: [f for figures in ordered if (f := getattr(figures, name)) is not None] for name in MEANS}
+    means = {name: math.fsum(values) / len(values) for name, values in values_by_name.items() if values}
+    return {"loss": loss, "steps": sum(figures.steps for figures in ordered) / len(ordered), **means}
+
+
+def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[str, dict[str, Any]]:
+    """Accuracy by rule and split, over clients.
+
+    Args:
+        evaluations: by partition id.
+        ratio: the most that a client may weigh, in medians of the clients' numbers of samples.
+
+    Returns:
+        rule -> split -> mean (weighted by samples, as far as they are believed), plain_mean, std (over clients), worst,
+        worst_tenth (mean of the worst tenth, one client at least), clients and rows covered. A split without rows is
+        missing. `all-classes` are the test rows of the classes that a client lacks as well, where it is tested on them.
+    """
+    rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
+    figures: dict[str, dict[str, Any]] = {}
+    for rule in rules:
+        figures[rule] = {}
+        for index, split in enumerate(SPLITS):
+            counts = {
+                partition: (evaluation.correct[rule][index], evaluation.rows[index])
+                for partition, evaluation in sorted(evaluations.items())
+                if rule in evaluation.correct and any(evaluation.rows[index : index + 1])
+            }
+            if counts:
+                shares = over_claimed(samples_of(evaluations, index), ratio)
+                figures[rule][split] = _spread(counts, shares)
+    return figures
+
+
+def samples_of(evaluations: Mapping[int, Evaluation], index: int = 0) -> dict[int, int]:
+    """Partition -> the samples of a split that it says it was evaluated on: by default those of its test."""
+    return {partition: sum(evaluation.rows[index : index + 1]) for partition, evaluation in evaluations.items()}
+
+
+def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int, float]) -> dict[str, float | int]:
+    """Args:
+    counts_by_client: right answers and samples.
+    shares: of whose samples only a share is believed.
+    """
+    counts = list(counts_by_client.values())
+    accuracies = sorted(right / rows for right, rows in counts)
+    plain_mean = math.fsum(accuracies) / len(accuracies)
+    tenth = accuracies[: max(1, len(accuracies) // 10)]
+    total = sum(rows for _, rows in counts)
+    weights = [shares.get(partition, 1) for partition in counts_by_client]
+    right = sum(weight * right for weight, (right, _) in zip(weights, counts, strict=True))
+    return {
+        "mean": right / sum(weight * rows for weight, (_, rows) in zip(weights, counts, strict=True)),
+        "plain_mean": plain_mean,
+        "std": math.sqrt(math.fsum((a - plain_mean) ** 2 for a in accuracies) / len(accuracies)),
+        "worst": accuracies[0],
+        "worst_tenth": math.fsum(tenth) / len(tenth),
+        "clients": len(counts),
+        "rows": total,
+    }
+
+
+def of_client(evaluation: Evaluation) -> dict[str, Any]:
+    """One client's accuracies: rule -> one for each of `SPLITS` that it reports, None where it has no such rows."""
+    return {
+        rule: [right / rows if rows else None for right, rows in zip(counts, evaluation.rows, strict=True)]
+        for rule, counts in evaluation.correct.items()
+    } | {"rows": list(evaluation.rows)}
 
 
 def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -> str:
@@ -160,14 +245,6 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
     return " | ".join(parts)
 
 
-LEGEND = "a line a round: test accuracy after the round before (the worst client's), payload up/down, time"
-
-
-def readable_size(count: int) -> str:
-    """Bytes for people."""
-    return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
-
-
 def _sizes(*counts: int) -> str:
     """Bytes in one unit for all, of two digits or three."""
     scale, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB")) if max(counts) >= 0.9995 * s), (1e3, "kB"))
@@ -183,134 +260,3 @@ def _format_brief(seconds: float) -> str:
 
 def _digits(value: float) -> str:
     return f"{value:.1f}" if value < 9.95 else f"{value:.0f}"
-
-
-def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:
-    """What a reader has to know beside the headline of a summary: where it is of a round that lacks clients, and whose
-    numbers of test samples are believed in part alone."""
-    headline, sentences = summary["headline"], []
-    figures_of_rule = summary["rules"].get(headline["rule"], {})
-    clients, since = figures_of_rule.get("clients"), figures_of_rule.get("since")
-    if since:
-        sentences.append(
-            f"clients came and went: selected and best are chosen among the rounds since round {since}, whose clients "
-            "are those at the end"
-        )
-    is_complete = figures_of_rule.get("complete", clients is None or clients >= summary["clients"])
-    if not is_complete:
-        sentences.append(
-            f"no round evaluated all {summary['clients']} clients: selected and best are chosen among those that "
-            f"evaluated {clients}"
-        )
-    if "capped" in headline:
-        names = ", ".join(client_word(partition, client_names) for partition in headline["capped"])
-        sentences.append(
-            f"{names} says that it has many more test samples than the others: figures believe it up to "
-            "`max-weight-ratio` times their median"
-        )
-    return sentences
-
-
-def companions(named: Iterable[str]) -> str:
-    """What clients say of the second model that all have alike, in words; "" where there is none."""
-    names = sorted(set(named) - {""})
-    return f"the companion {', '.join(names)}" if names else ""
-
-
-def summarise(
-    settings: Settings,
-    rule: str,
-    written: Mapping[str, Any],
-    lines: Sequence[Mapping[str, Any]],
-    clients: int,
-    companion: str = "",
-    stopped: str = "",
-) -> Line:
-    """The run's outcome, from its lines alone, so that a resumed run has the same.
-
-    Args:
-        rule: the primary prediction rule. written: the settings as the run's folder holds them. companion: by
-            `companions`: no figure is one of the client's models alone. stopped: what ended it before its last round.
-    """
-    sizes: Line = {}
-    for line in lines:
-        for name, value in line["bytes"].items():
-            sizes[name] = sizes.get(name, 0) + value
-    return {
-        "format": FORMAT,
-        "status": "completed",
-        "strategy": settings.strategy,
-        "dataset": settings.dataset,
-        "seed": settings.seed,
-        "clients": clients,
-        **({"companion": companion} if companion else {}),
-        "rounds": sum(not line.get("final", False) for line in lines),
-        **({"stopped": stopped} if stopped else {}),
-        **outcome(rule, lines, settings.max_weight_ratio),
-        **per_class(lines),
-        **figures.ensemble_headline(lines),
-        "bytes": sizes,
-        "gradient_steps": figures.gradient_steps(lines),
-        "problems": sum(len(line["problems"]) for line in lines),
-        "failures": figures.failures(lines),
-        "seconds": sum(line["time"]["round"] for line in lines),
-        "settings": dict(written),
-        "versions": versions(),
-    }
-
-
-def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line:
-    """The accuracies of a summary: `headline`, `floor`, `rules`, and where clients name their domain `domains` and
-    `domains-unweighted`.
-
-    Args:
-        rule: the primary prediction rule. lines: of metrics.jsonl. ratio: the most that a client may weigh.
-    """
-    rules = figures.headlines(lines, ratio)
-    primary = rules.get(rule, {})
-    figure = figures.primary_figure(primary)
-    # the floor beside the headline is of the same evaluation, so of the same clients
-    every = [line["evaluation"] for line in lines if "evaluation" in line]
-    measured = [evaluation for evaluation in every if evaluation["rules"].get(rule, {}).get("test")]
-    of_round = measured[-1]["of_round"] if measured else None
-    if figure == "selected":
-        of_round = primary["selected_round"]
-    evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == of_round), {})
-    accuracies: Line = evaluation.get("rules", {})
-    covered = accuracies.get(rule, {}).get("test", {})
-    floor = accuracies.get(figures.MAJORITY, {}).get("test", {})
-    return {
-        "headline": {
-            "rule": rule,
-            "figure": figure,
-            "accuracy": primary.get(figure),
-            "unweighted": covered.get("plain_mean"),
-            "of_round": of_round,
-            "clients": covered.get("clients"),
-            "rows": covered.get("rows"),
-            **({"capped": evaluation["capped"]} if "capped" in evaluation else {}),
-        },
-        "floor": {figures.MAJORITY: floor.get("mean"), figures.MAJORITY_UNWEIGHTED: floor.get("plain_mean")},
-        "rules": {rule: values for rule, values in rules.items() if rule != figures.MAJORITY},
-        **figures.by_domain(evaluation),
-    }
-
-
-def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """A summary whose accuracies mean what they mean today: those of a version that chose among round 0 or rounds that
-    lack clients, too, weighed the clients of `client-best` alike, or left a figure out, are worked out anew."""
-    if is_up_to_date(summary):
-        return summary
-    # versions without the setting believed every claim
-    ratio = summary.get("settings", {}).get("max-weight-ratio", math.inf)
-    accuracies = outcome(summary["headline"]["rule"], lines, ratio)
-    return {**summary, **accuracies, **figures.ensemble_headline(lines)}
-
-
-def is_up_to_date(summary: Mapping[str, Any]) -> bool:
-    """Whether `up_to_date` leaves it as it is."""
-    if "domains" in summary and "domains-unweighted" not in summary:
-        return False
-    if "floor" in summary and figures.MAJORITY_UNWEIGHTED not in summary["floor"]:
-        return False
-    return all({*figures.FIGURES, "clients"} <= values.keys() for values in summary["rules"].values())

@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from protosphere.core.client_names import client_label, client_names
-from protosphere.record.figures import MAJORITY, MEANS, SPLITS
+from protosphere.record.metrics_lines import MAJORITY, MEANS, SPLITS
 
 Figures = dict[str, Any]
 UNKNOWN = float("nan")  # of what was not measured: no comparison with it is true

@@ -8,9 +8,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from protosphere.core.files import own_folder
-from protosphere.core.text import cut_apart
-from protosphere.record.figures import MAJORITY
-from protosphere.record.metrics_lines import readable_size
+from protosphere.core.text import cut_apart, readable_size
+from protosphere.record.metrics_lines import MAJORITY
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, INK, SOFT
 from protosphere.reports.charts import DASHED, DOTTED, Chart, Line, as_json

@@ -17,12 +17,11 @@ from protosphere.core.plugins import stem
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import shown
 from protosphere.core.terms import TERMS
-from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line
+from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line, readable_size
 from protosphere.data.domains import short_name
 from protosphere.record import snapshots
-from protosphere.record.figures import FIGURES
-from protosphere.record.metrics_lines import doubts, readable_size
 from protosphere.record.provenance import origins
+from protosphere.record.summary import FIGURES, doubts
 from protosphere.reports import page
 from protosphere.reports.canvas import MOST_NAMED
 from protosphere.reports.confusions import class_table, confusion_matrices

@@ -11,9 +11,9 @@ from protosphere.core.errors import SettingError
 from protosphere.core.objects import is_object
 from protosphere.core.settings import Settings, check, shown, without_gone
 from protosphere.record.client_tables import FromTable
-from protosphere.record.figures import MAJORITY
 from protosphere.record.folder import FORMAT, RunFolder
-from protosphere.record.metrics_lines import companions, summarise, up_to_date
+from protosphere.record.metrics_lines import MAJORITY
+from protosphere.record.summary import companions, summarise, up_to_date
 from protosphere.strategies import Run, load_method, read_settings, unpacked
 from protosphere.strategies.contract import Options
 from protosphere.strategies.trust import untrusted

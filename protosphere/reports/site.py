@@ -12,8 +12,7 @@ from typing import Any
 from protosphere.core.errors import SettingError
 from protosphere.core.files import DamagedError, read_sealed, read_sealed_lines
 from protosphere.core.settings import shown
-from protosphere.core.text import class_words, one_line
-from protosphere.record.metrics_lines import readable_size
+from protosphere.core.text import class_words, one_line, readable_size
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS
 from protosphere.reports.page import Html, code, paragraph, section

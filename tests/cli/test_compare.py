@@ -18,7 +18,7 @@ from protosphere.comparison.engine import Finished, Progress, Running
 from protosphere.comparison.plan import comparison_names
 from protosphere.comparison.trials import Cell
 from protosphere.launch.processes import Interrupted
-from protosphere.record.figures import FIGURES
+from protosphere.record.summary import FIGURES
 from tests.pictures import paint
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'

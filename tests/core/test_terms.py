@@ -5,7 +5,7 @@ from pathlib import Path
 
 from protosphere.core.settings import RULES
 from protosphere.core.terms import HEADINGS, TERMS, glossary_page
-from protosphere.record.figures import FIGURES
+from protosphere.record.summary import FIGURES
 from protosphere.strategies import METHODS, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 

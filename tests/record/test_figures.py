@@ -5,16 +5,8 @@ import statistics
 
 import pytest
 
-from protosphere.record.figures import (
-    FIGURES_OF_RULE,
-    by_domain,
-    ensemble_headline,
-    gradient_steps,
-    headlines,
-    of_client,
-    over_clients,
-    over_trainings,
-)
+from protosphere.record.metrics_lines import of_client, over_clients, over_trainings
+from protosphere.record.summary import FIGURES_OF_RULE, by_domain, ensemble_headline, gradient_steps, headlines
 from protosphere.wire.payloads import Evaluation, TrainingFigures
 
 RULES = ("classifier", "local-prototypes")

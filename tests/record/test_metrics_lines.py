@@ -5,19 +5,9 @@ import json
 
 import pytest
 
-from protosphere.record.figures import MAJORITY, MAJORITY_UNWEIGHTED
-from protosphere.record.metrics_lines import (
-    add_evaluation,
-    console_line,
-    doubts,
-    final_line,
-    outcome,
-    summarise,
-    times,
-    training_line,
-    up_to_date,
-)
+from protosphere.record.metrics_lines import MAJORITY, add_evaluation, console_line, final_line, times, training_line
 from protosphere.record.round import Bytes, Reply
+from protosphere.record.summary import MAJORITY_UNWEIGHTED, doubts, outcome, summarise, up_to_date
 from protosphere.server_app.exchange import LATE
 from protosphere.strategies import read_settings
 from protosphere.wire.payloads import Evaluation, Report, TrainingFigures

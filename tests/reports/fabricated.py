@@ -8,7 +8,7 @@ import torch
 
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
-from protosphere.record.metrics_lines import summarise
+from protosphere.record.summary import summarise
 from protosphere.strategies import known_settings, read_settings
 
 RULES = ("local-prototypes", "classifier", "majority-class")

@@ -14,8 +14,9 @@ from torch.nn.functional import cosine_similarity
 
 from protosphere.core.terms import TERMS
 from protosphere.record import snapshots
-from protosphere.record.figures import FIGURES, MEANS
 from protosphere.record.folder import RunFolder
+from protosphere.record.metrics_lines import MEANS
+from protosphere.record.summary import FIGURES
 from protosphere.reports import report as report_module
 from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import term

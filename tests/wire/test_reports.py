@@ -11,7 +11,7 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.record.figures import of_client, over_clients, over_trainings
+from protosphere.record.metrics_lines import of_client, over_clients, over_trainings
 from protosphere.wire import messages
 from protosphere.wire.codec import Codec
 from protosphere.wire.messages import MessageError, decode_identity, encode_identity
