@@ -58,11 +58,11 @@ def final_line(server_round: int, replies: Sequence[Reply], sent: Mapping[int, B
 def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
     """Payload and wire both ways, evaluate-only messages apart; and what went wrong, by client."""
     sums: Line = {}
-    sizes = {reply.partition: _split_size(reply.size, sent[reply.partition]) for reply in replies}
+    features_up, features_down = Bytes(), Bytes()
     for prefix, trains in (("", True), ("evaluate_only_", False)):
-        mine = [reply.partition for reply in replies if reply.trains == trains]
-        up = sum((sizes[partition] for partition in mine), Bytes())
-        down = sum((sent[partition] for partition in mine), Bytes())
+        asked = [reply for reply in replies if reply.trains == trains]
+        up = sum((_split_size(reply.size, sent[reply.partition]) for reply in asked), Bytes())
+        down = sum((sent[reply.partition] for reply in asked), Bytes())
         sums |= {
             f"{prefix}payload_up": up.payload,
             f"{prefix}payload_down": down.payload,
@@ -70,9 +70,9 @@ def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
             f"{prefix}wire_down": down.wire,
             f"{prefix}evaluation_wire_up": up.evaluation,
         }
-    for way, size_by_client in (("up", sizes), ("down", {partition: sent[partition] for partition in sizes})):
-        for name, size in sorted(sum(size_by_client.values(), Bytes()).features.items()):
-            sums[f"{name}_wire_{way}"] = size
+        features_up, features_down = features_up + up, features_down + down
+    for way, size in (("up", features_up), ("down", features_down)):
+        sums |= {f"{name}_wire_{way}": size.features[name] for name in sorted(size.features)}
     return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
 
 
@@ -109,15 +109,12 @@ def add_evaluation(
     line["evaluation"] = {"of_round": of_round, "rules": over_clients(by_partition, ratio)}
     if capped := sorted(over_claimed(samples_of(by_partition), ratio)):
         line["evaluation"]["capped"] = capped
-    domain_of = {partition: identities[partition].domain for partition in by_partition} if identities else {}
-    domains = sorted(set(domain_of.values()) - {""})
-    if domains:
-        line["evaluation"]["domains"] = {
-            domain: over_clients(
-                {p: evaluation for p, evaluation in by_partition.items() if domain_of[p] == domain}, ratio
-            )
-            for domain in domains
-        }
+    by_domain: dict[str, dict[int, Evaluation]] = {}
+    for partition, evaluation in by_partition.items():
+        if identities and identities[partition].domain:
+            by_domain.setdefault(identities[partition].domain, {})[partition] = evaluation
+    if by_domain:
+        line["evaluation"]["domains"] = {domain: over_clients(by_domain[domain], ratio) for domain in sorted(by_domain)}
     for partition, evaluation in sorted(by_partition.items()):
         line["clients"].setdefault(str(partition), {})["evaluation"] = of_client(evaluation)
 
@@ -140,20 +137,23 @@ def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math
     Args:
         ratio: the most that a client weighs, in medians of the clients' numbers of samples.
     """
-    ordered = [figures for _, figures in sorted(trainings.items())]
-    if not ordered:
+    if not trainings:
         return {}
-    shares = over_claimed({partition: figures.rows for partition, figures in trainings.items()}, ratio)
-    weights = {partition: figures.rows * shares.get(partition, 1.0) for partition, figures in sorted(trainings.items())}
-    names = list(dict.fromkeys(name for figures in ordered for name in figures.parts))
+    partitions = sorted(trainings)
+    shares = over_claimed({partition: trainings[partition].rows for partition in partitions}, ratio)
+    weights = {partition: trainings[partition].rows * shares.get(partition, 1.0) for partition in partitions}
     loss = {}
-    for name in names:
-        having = [partition for partition in weights if name in trainings[partition].parts]
+    for name in dict.fromkeys(name for partition in partitions for name in trainings[partition].parts):
+        having = [partition for partition in partitions if name in trainings[partition].parts]
         total = sum(weights[partition] for partition in having)
         loss[name] = math.fsum(trainings[p].parts[name] * weights[p] for p in having) / total
-    values_by_name = {name: [f for figures in ordered if (f := getattr(figures, name)) is not None] for name in MEANS}
-    means = {name: math.fsum(values) / len(values) for name, values in values_by_name.items() if values}
-    return {"loss": loss, "steps": sum(figures.steps for figures in ordered) / len(ordered), **means}
+    figures = {"loss": loss, "steps": sum(training.steps for training in trainings.values()) / len(trainings)}
+    for name in MEANS:
+        values = [getattr(trainings[partition], name) for partition in partitions]
+        measured = [value for value in values if value is not None]
+        if measured:
+            figures[name] = math.fsum(measured) / len(measured)
+    return figures
 
 
 def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[str, dict[str, Any]]:
@@ -173,14 +173,13 @@ def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[st
     for rule in rules:
         figures[rule] = {}
         for index, split in enumerate(SPLITS):
-            counts = {
-                partition: (evaluation.correct[rule][index], evaluation.rows[index])
-                for partition, evaluation in sorted(evaluations.items())
-                if rule in evaluation.correct and any(evaluation.rows[index : index + 1])
-            }
+            claims = samples_of(evaluations, index)
+            counts = {}
+            for partition, evaluation in sorted(evaluations.items()):
+                if rule in evaluation.correct and claims[partition]:
+                    counts[partition] = evaluation.correct[rule][index], claims[partition]
             if counts:
-                shares = over_claimed(samples_of(evaluations, index), ratio)
-                figures[rule][split] = _spread(counts, shares)
+                figures[rule][split] = _spread(counts, over_claimed(claims, ratio))
     return figures
 
 
@@ -190,25 +189,27 @@ def samples_of(evaluations: Mapping[int, Evaluation], index: int = 0) -> dict[in
 
 
 def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int, float]) -> dict[str, float | int]:
-    """Args:
-    counts_by_client: right answers and samples.
-    shares: of whose samples only a share is believed.
+    """The figures of one rule and split.
+
+    Args:
+        counts_by_client: right answers and samples.
+        shares: of whose samples only a share is believed.
     """
-    counts = list(counts_by_client.values())
-    accuracies = sorted(right / rows for right, rows in counts)
+    accuracies = sorted(right / samples for right, samples in counts_by_client.values())
     plain_mean = math.fsum(accuracies) / len(accuracies)
     tenth = accuracies[: max(1, len(accuracies) // 10)]
-    total = sum(rows for _, rows in counts)
-    weights = [shares.get(partition, 1) for partition in counts_by_client]
-    right = sum(weight * right for weight, (right, _) in zip(weights, counts, strict=True))
+    believed = []
+    for partition, (right, samples) in counts_by_client.items():
+        share = shares.get(partition, 1)
+        believed.append((share * right, share * samples))
     return {
-        "mean": right / sum(weight * rows for weight, (_, rows) in zip(weights, counts, strict=True)),
+        "mean": sum(right for right, _ in believed) / sum(samples for _, samples in believed),
         "plain_mean": plain_mean,
         "std": math.sqrt(math.fsum((a - plain_mean) ** 2 for a in accuracies) / len(accuracies)),
         "worst": accuracies[0],
         "worst_tenth": math.fsum(tenth) / len(tenth),
-        "clients": len(counts),
-        "rows": total,
+        "clients": len(accuracies),
+        "rows": sum(samples for _, samples in counts_by_client.values()),
     }
 
 

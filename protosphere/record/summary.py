@@ -69,31 +69,35 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
     rules = headlines(lines, ratio)
     primary = rules.get(rule, {})
     figure = primary_figure(primary)
-    # the floor beside the headline is of the same evaluation, so of the same clients
-    every = [line["evaluation"] for line in lines if "evaluation" in line]
-    measured = [evaluation for evaluation in every if evaluation["rules"].get(rule, {}).get("test")]
-    of_round = measured[-1]["of_round"] if measured else None
+    tested = [line["evaluation"] for line in lines if _is_tested(line.get("evaluation"), rule)]
     if figure == "selected":
-        of_round = primary["selected_round"]
-    evaluation: Line = next((evaluation for evaluation in measured if evaluation["of_round"] == of_round), {})
-    accuracies: Line = evaluation.get("rules", {})
-    covered = accuracies.get(rule, {}).get("test", {})
-    floor = accuracies.get(MAJORITY, {}).get("test", {})
+        tested = [evaluation for evaluation in tested if evaluation["of_round"] == primary["selected_round"]]
+    # the floor beside the headline is of the same evaluation, so of the same clients
+    evaluation: Line = tested[-1] if tested else {"rules": {}}
+    test_figures = evaluation["rules"].get(rule, {}).get("test", {})
+    floor = evaluation["rules"].get(MAJORITY, {}).get("test", {})
+    headline = {
+        "rule": rule,
+        "figure": figure,
+        "accuracy": primary.get(figure),
+        "unweighted": test_figures.get("plain_mean"),
+        "of_round": evaluation.get("of_round"),
+        "clients": test_figures.get("clients"),
+        "rows": test_figures.get("rows"),
+    }
+    if "capped" in evaluation:
+        headline["capped"] = evaluation["capped"]
     return {
-        "headline": {
-            "rule": rule,
-            "figure": figure,
-            "accuracy": primary.get(figure),
-            "unweighted": covered.get("plain_mean"),
-            "of_round": of_round,
-            "clients": covered.get("clients"),
-            "rows": covered.get("rows"),
-            **({"capped": evaluation["capped"]} if "capped" in evaluation else {}),
-        },
+        "headline": headline,
         "floor": {MAJORITY: floor.get("mean"), MAJORITY_UNWEIGHTED: floor.get("plain_mean")},
         "rules": {rule: values for rule, values in rules.items() if rule != MAJORITY},
         **by_domain(evaluation),
     }
+
+
+def _is_tested(evaluation: Mapping[str, Any] | None, rule: str) -> bool:
+    """Whether an evaluation has figures of test samples by this rule."""
+    return bool(evaluation and evaluation["rules"].get(rule, {}).get("test"))
 
 
 def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> dict[str, dict[str, float | int | None]]:
@@ -150,40 +154,37 @@ def _headline(
         best_by_client: every client's best accuracy and its number of test samples.
         ratio: the most that a client may weigh.
     """
-    rounds = [(e["of_round"], e["rules"][rule]) for e in evaluations if e["rules"].get(rule, {}).get("test")]
-    if not rounds:
+    tested = [(e["of_round"], e["rules"][rule]) for e in evaluations if _is_tested(e, rule)]
+    if not tested:
         return dict.fromkeys(FIGURES_OF_RULE)
-    chosen_from, is_complete = rounds_to_choose_from(evaluations, rule)
-    trained = [(of_round, splits) for of_round, splits in rounds if of_round in chosen_from]
-    validated = [(of_round, figures) for of_round, figures in trained if "validation" in figures]
-    # max() keeps the first of equals, and the latest is asked for
-    selected_round, selected = max(
-        reversed(validated), key=lambda entry: entry[1]["validation"]["mean"], default=(None, None)
-    )
+    rounds, is_complete = rounds_to_choose_from(evaluations, rule)
+    eligible = [(of_round, splits) for of_round, splits in tested if of_round in rounds]
+    selected_round, selected, best_validation = None, None, -math.inf
+    for of_round, splits in eligible:
+        # of equals the latest
+        if "validation" in splits and splits["validation"]["mean"] >= best_validation:
+            selected_round, selected, best_validation = of_round, splits, splits["validation"]["mean"]
     most = most_believed({int(partition): count for partition, (_, count) in best_by_client.items()}, ratio)
     bests = [(accuracy, min(count, most)) for accuracy, count in best_by_client.values()]
     samples = sum(count for _, count in bests)
+    last = tested[-1][1]
     figures = {
         "selected": selected["test"]["mean"] if selected else None,
         "selected_round": selected_round,
-        "best": max((figures["test"]["mean"] for _, figures in trained), default=None),
+        "best": max((splits["test"]["mean"] for _, splits in eligible), default=None),
         "client-best": math.fsum(a * count for a, count in bests) / samples if samples else None,
         "client-best-unweighted": math.fsum(a for a, _ in bests) / len(bests) if samples else None,
-        "last-5": _last_five([(of_round, figures["test"]["mean"]) for of_round, figures in rounds]),
-        "final": rounds[-1][1]["test"]["mean"],
-        "final-unweighted": rounds[-1][1]["test"].get("plain_mean"),
-        "clients": max((_count_clients(splits) for _, splits in trained), default=None),
-        **_since_change(evaluations, is_complete),
+        "last-5": _last_five([(of_round, splits["test"]["mean"]) for of_round, splits in tested]),
+        "final": last["test"]["mean"],
+        "final-unweighted": last["test"].get("plain_mean"),
+        "clients": max((_count_clients(splits) for _, splits in eligible), default=None),
     }
-    if "all-classes" in rounds[-1][1]:
-        figures["all-classes"] = rounds[-1][1]["all-classes"]["mean"]
+    if members := evaluations[-1].get("members"):
+        # clients come and go: since which round they are the same, and whether a round has all of them
+        figures |= {"since": members["since"], "complete": is_complete}
+    if "all-classes" in last:
+        figures["all-classes"] = last["all-classes"]["mean"]
     return figures
-
-
-def _since_change(evaluations: Sequence[Mapping[str, Any]], is_complete: bool) -> dict[str, float | int | None]:
-    """Of a run whose clients come and go: since which round they are the same, and whether a round has all of them."""
-    members = evaluations[-1].get("members")
-    return {"since": members["since"], "complete": is_complete} if members else {}
 
 
 def rounds_to_choose_from(evaluations: Sequence[Mapping[str, Any]], rule: str) -> tuple[list[int], bool]:
@@ -196,7 +197,7 @@ def rounds_to_choose_from(evaluations: Sequence[Mapping[str, Any]], rule: str) -
     Args:
         evaluations: of the lines of metrics.jsonl, with their `members`.
     """
-    trained = [e for e in evaluations if e["of_round"] > 0 and e["rules"].get(rule, {}).get("test")]
+    trained = [e for e in evaluations if e["of_round"] > 0 and _is_tested(e, rule)]
     if not trained:
         return [], True
     members = trained[-1].get("members")
