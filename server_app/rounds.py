@@ -23,6 +23,7 @@ from protosphere.core.flower import over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
 from protosphere.data.way_shot import WAY_SHOT
+from protosphere.record import provenance
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import (
     MAJORITY,
@@ -216,6 +217,7 @@ class PrototypeStrategy(Strategy):
             beginning = checked_outcome(self.half.begin(), self.half.begin, self.run.exchange.down)
             self.state.method, self.state.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(self.roster.as_json())
+        provenance.note(self.folder.path)
 
     def _after_round(self, line: Mapping[str, Any]) -> None:
         """Tell features and whoever waits for it the round's line; each of them may end the run."""

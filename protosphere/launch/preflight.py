@@ -23,7 +23,6 @@ from protosphere.data.sources import BUILT_IN
 from protosphere.data.texts import Texts
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
-from protosphere.record.folder import RunFolder
 from protosphere.record.live_metrics import refuse_missing
 from protosphere.server_app.features.ensemble import shared_test_set
 from protosphere.strategies import Run
@@ -131,12 +130,3 @@ def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
             (Path(trial_folder) / root.absolute().relative_to(ancestor)).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingError(f"the {what} {root} cannot be written ({error.strerror}); {remedy}.") from None
-
-
-def refuse_fewer_rounds(folder: RunFolder, settings: Settings) -> None:
-    """A resumed run cannot end before the round that it has finished.
-
-    Raises:
-        SettingError: it is asked to, or its checkpoint cannot be read.
-    """
-    folder.refuse_fewer_rounds(settings.rounds, folder.load_checkpoint()[1]["round"])

@@ -16,7 +16,7 @@ from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, re
 from protosphere.data.folders import FILE_SUFFIXES
 from protosphere.data.partition_table import TABLE
 from protosphere.launch.fitting_defaults import fitting_clients, fitting_models, fitting_partition
-from protosphere.launch.preflight import check, refuse_fewer_rounds, without_retries
+from protosphere.launch.preflight import check, without_retries
 from protosphere.models import model_names
 from protosphere.models.encoder import AT
 from protosphere.models.text import PREFIX
@@ -254,7 +254,7 @@ def _plan_resumed(overrides: RunConfig, name: str, remote: bool, here: bool, tru
     # their types, before any is used
     run_settings = read_settings(settings).settings
     RunFolder.resume(run_settings, settings, as_of_today)
-    refuse_fewer_rounds(folder, run_settings)
+    folder.refuse_fewer_rounds(run_settings.rounds, folder.load_checkpoint()[1]["round"])
     number = run_settings.clients or len(folder.roster())
     if not number:
         raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")

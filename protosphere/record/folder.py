@@ -2,9 +2,11 @@
 not at all (a temporary file, then a rename)."""
 
 import json
+import math
 import os
 import re
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
@@ -33,7 +35,7 @@ from protosphere.core.files import (
 from protosphere.core.home import MARK, mark, results_root, stores
 from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
 from protosphere.data.domains import short_name
-from protosphere.record import client_tables, provenance
+from protosphere.record import client_tables
 
 MEMBERSHIP = "membership.json"
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
@@ -96,29 +98,37 @@ class RunFolder:
             # must have names of one length in bytes to have the same bytes, and no `-2` at its end
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
             name = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
-            path = root / plain_name(name, LONGEST_NAME)
-            # clients keep their models under the name, whatever the results folder: it is claimed there as well
-            store_folder = stores(path.name)
-            with explain_unwritable(store_folder.parent, "stores' folder"):
-                try:
-                    store_folder.mkdir(parents=True)
-                except FileExistsError:
-                    continue
-            with explain_unwritable(root):
-                try:
-                    path.mkdir()
-                except OSError as error:
-                    store_folder.rmdir()
-                    if isinstance(error, FileExistsError):
-                        continue
-                    raise
-            folder = cls(path)
-            folder._write("token", f"{secrets.token_hex(16)}\n")
-            folder._write_json("settings.json", dict(run_config))
-            return folder
+            folder = cls(root / plain_name(name, LONGEST_NAME))
+            if folder._claim():
+                folder._write("token", f"{secrets.token_hex(16)}\n")
+                folder._write_json("settings.json", dict(run_config))
+                return folder
         raise SettingError(
             f"the results folder {root} holds a thousand runs of these minutes; set another `results-dir`."
         )
+
+    def _claim(self) -> bool:
+        """Make the folder, and that of its clients' stores, which lie under its name whatever the results folder.
+
+        Returns:
+            Whether the name was free in both places.
+        """
+        store_folder = stores(self.name)
+        with explain_unwritable(store_folder.parent, "stores' folder"):
+            try:
+                store_folder.mkdir(parents=True)
+            except FileExistsError:
+                return False
+        with explain_unwritable(self.path.parent):
+            try:
+                self.path.mkdir()
+            except FileExistsError:
+                store_folder.rmdir()
+                return False
+            except OSError:
+                store_folder.rmdir()
+                raise
+        return True
 
     @classmethod
     def resume(
@@ -201,14 +211,9 @@ class RunFolder:
             if not folder.is_dir():
                 continue
             size = max(2 * max(map(_size, folder.glob(files)), default=0), 2**20)
-            probe = folder / ".space.tmp"
-            with explain_unwritable(folder, what):
-                try:
-                    with probe.open("wb") as file:
-                        for _ in range(-(-size // 2**20)):
-                            file.write(bytes(2**20))
-                finally:
-                    probe.unlink(missing_ok=True)
+            with explain_unwritable(folder, what), tempfile.TemporaryFile(dir=folder) as probe:
+                for _ in range(math.ceil(size / 2**20)):
+                    probe.write(bytes(2**20))
 
     def refuse_fewer_rounds(self, rounds: int, finished: int) -> None:
         """A resumed run cannot end before the round that it has finished.
@@ -227,7 +232,7 @@ class RunFolder:
         self._write_json("settings.json", self.settings() | ends)
 
     def write_roster(self, roster: list[dict[str, Any]]) -> None:
-        """Who took part, and what each discloses; and what was started."""
+        """Who took part, and what each discloses."""
         # clients may be many, and few of them are new: the others' texts are those of the last time
         texts = {}
         for entry in roster:
@@ -238,7 +243,6 @@ class RunFolder:
         self._roster_texts = texts
         lines = ",\n  ".join(text for _, text in texts.values())
         self._write("roster.json", f"[\n  {lines}\n]\n" if texts else "[]\n")
-        provenance.note(self.path)
 
     def write_membership(self, changes: list[dict[str, Any]]) -> None:
         """Who joins and leaves when, as the file says that the run was started with."""
@@ -297,12 +301,11 @@ class RunFolder:
                 them are gone.
         """
         # before the lines: a run that ends meanwhile has more of them, and not fewer
-        ended = (self.path / "summary.json").exists()
-        try:
-            summary = self.summary() if ended else {}
-        except SettingError:
-            # its reader says so
-            summary = {}
+        ended, summary = (self.path / "summary.json").exists(), {}
+        if ended:
+            # of one that cannot be read its own reader says so
+            with suppress(SettingError):
+                summary = self.summary()
         lines = self._lines("whole" if ended else "cut")
         if problem := _describe_lost(lines, summary):
             raise SettingError(
@@ -318,18 +321,14 @@ class RunFolder:
 
     def _client_file(self, line: Mapping[str, Any]) -> Path:
         """The file that a line names, which lies in `clients/`: no path or link leads out of it."""
-        path = self.path / str(line[client_tables.NAMED])
-        try:
-            inside = path.resolve().parent == self.path.resolve() / client_tables.FOLDER
-        except (OSError, RuntimeError, ValueError):
-            # links in a circle, or what no path can hold
-            inside = False
-        if not inside:
+        client_folder, name = own_folder(self.path, client_tables.FOLDER), line[client_tables.NAMED]
+        is_name = isinstance(name, str) and re.fullmatch(rf"{client_tables.FOLDER}/[\w-]+\.parquet", name)
+        if not is_name or (self.path / name).is_symlink():
             raise SettingError(
-                f"a line of {self.path / 'metrics.jsonl'} names {shown(line[client_tables.NAMED])}, which is no file "
-                f"of {self.path / client_tables.FOLDER}; bring the run back from a copy."
+                f"a line of {self.path / 'metrics.jsonl'} names {shown(name)}, which is no file of {client_folder}; "
+                "bring the run back from a copy."
             )
-        return path
+        return self.path / name
 
     def _lines(self, last: Literal["whole", "cut", "any"] = "any") -> list[dict[str, Any]]:
         path = self.path / "metrics.jsonl"

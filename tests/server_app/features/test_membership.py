@@ -8,6 +8,7 @@ import pytest
 
 from protosphere.core.errors import SettingError
 from protosphere.record.folder import RunFolder
+from protosphere.record.provenance import origins
 from protosphere.reports.report import write_report
 from protosphere.server_app.features.membership import Change, read_changes
 from protosphere.server_app.roster import RosterError
@@ -351,6 +352,10 @@ def test_where_all_have_left_whoever_comes_has_to_fit_in_with_those_who_were_the
     assert "another client than the one" in roster.misfit(stranger)
     del roster.identities[1]
     assert "another class list" in roster.misfit(stranger)
+
+
+def test_who_comes_and_goes_is_no_start_of_the_run(whole):
+    assert len(origins(whole("fedproto")[0])) == 1
 
 
 def test_a_run_that_nobody_is_left_of_says_so(run, changes):
