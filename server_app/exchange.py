@@ -16,7 +16,7 @@ from protosphere.core.errors import RunError
 from protosphere.core.flower import WORKER_DIED, in_turn, is_simulated, pulled
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
-from protosphere.record.round import Bytes, Reply, Scratch
+from protosphere.record.replies import Bytes, Reply, UploadFiles
 from protosphere.server_app.feature import Feature
 from protosphere.strategies.contract import Outcome, ServerHalf, State
 from protosphere.strategies.user_method import FAILED, checked_outcome
@@ -48,7 +48,7 @@ class ReplyContext:
         rules: the inference rules that clients report; None where every name is legal.
         contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
         features: what may be answered beside.
-        scratch: where uploads wait until the round has closed; None where they are held in memory.
+        upload_files: where uploads wait until the round has closed; None where they are held in memory.
         specs_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
     """
 
@@ -59,7 +59,7 @@ class ReplyContext:
     rules: Collection[str] | None = None
     contradiction: Callable[[int, Payload], str] = lambda partition, payload: ""
     features: Sequence[Feature] = ()
-    scratch: Scratch | None = None
+    upload_files: UploadFiles | None = None
     specs_of_newcomers: Mapping[int, tuple[Spec, ...]] = field(default_factory=dict)
 
 
@@ -367,10 +367,10 @@ CHECKS: tuple[Callable[[Reply, Message, ReplyContext], Reply], ...] = (
 
 def _set_aside(reply: Reply, context: ReplyContext) -> Reply:
     """An upload that waits for the end of the round goes to its file."""
-    if context.scratch is None or reply.report is None or reply.report.payload is None:
+    if context.upload_files is None or reply.report is None or reply.report.payload is None:
         return reply
     payload = reply.report.payload
-    context.scratch.put(reply.partition, payload)
+    context.upload_files.put(reply.partition, payload)
     for feature in context.features:
         feature.set_aside(reply.partition, payload)
     return replace(reply, report=replace(reply.report, payload=None), waits=True)

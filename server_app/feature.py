@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protosphere.core.settings import Settings
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply, Scratch
+from protosphere.record.replies import Reply, UploadFiles
 from protosphere.server_app.roster import Roster
 from protosphere.strategies import Run
 from protosphere.strategies.contract import Outcome, ServerHalf
@@ -32,7 +32,7 @@ class Federation:
         identities: partition -> who the client said it is. partitions: how many there are, of those left out, too.
         units: partition -> what the norms of its upload are measured in.
         believed: the clients with as many samples as they are believed to have.
-        half: the method's server half. scratch: where uploads of weights wait until the round has closed.
+        half: the method's server half. upload_files: where uploads of weights wait until the round has closed.
     """
 
     identities: Mapping[int, Identity]
@@ -41,7 +41,7 @@ class Federation:
     units: dict[int, float]
     believed: Believed
     half: ServerHalf
-    scratch: Scratch
+    upload_files: UploadFiles
 
 
 @dataclass(frozen=True)

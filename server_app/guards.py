@@ -7,7 +7,7 @@ from protosphere.core.client_names import client_word
 from protosphere.core.errors import RunError, SettingError
 from protosphere.prototypes.prototype_set import ClassVectors
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.strategies import Run
 from protosphere.wire.payloads import Payload
 

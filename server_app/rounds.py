@@ -35,7 +35,7 @@ from protosphere.record.metrics_lines import (
     times,
     training_line,
 )
-from protosphere.record.round import Bytes, Reply, Scratch, Waiting
+from protosphere.record.replies import Bytes, Reply, StoredUploads, UploadFiles
 from protosphere.record.snapshots import separation_of
 from protosphere.record.summary import companions, summarise
 from protosphere.server_app.agreement import Terms
@@ -102,7 +102,7 @@ class PrototypeStrategy(Strategy):
         self.timeout = run.settings.round_timeout
         self._on_round = on_round
         self._last_number = run.settings.rounds + 1  # of the evaluation that ends the run
-        self._scratch = Scratch(folder.path)
+        self._upload_files = UploadFiles(folder.path)
         self._units: dict[int, float] = {}  # of the norms of uploads
         self._silent_partitions: set[int] = set()  # at the last evaluation
         self._sent_bytes: dict[int, Bytes] = {}
@@ -198,7 +198,7 @@ class PrototypeStrategy(Strategy):
             units=self._units,
             believed=self.believed,
             half=self.half,
-            scratch=self._scratch,
+            upload_files=self._upload_files,
         )
         for feature in self.features:
             feature.start(federation)
@@ -278,7 +278,7 @@ class PrototypeStrategy(Strategy):
             RunError: the method fails everywhere, or too many rounds in a row have failed.
         """
         began = time.monotonic()
-        self._scratch.clear()
+        self._upload_files.clear()
         self.roster.refresh(grid, server_round)
         for feature in self.features:
             feature.before_round(server_round)
@@ -306,7 +306,7 @@ class PrototypeStrategy(Strategy):
                 self.state.trained[reply.partition] = server_round
         valid = sum(reply.valid for reply in replies if reply.trains)
         self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
-        self._scratch.clear()
+        self._upload_files.clear()
         line = training_line(server_round, replies, self._sent_bytes, self._figures, self.settings.max_weight_ratio)
         line["time"] = {"server": time.monotonic() - server_began}
         self._close(line, replies, server_round - 1, rounds, began, result)
@@ -351,7 +351,7 @@ class PrototypeStrategy(Strategy):
             believed: Mapping[int, Payload]
             believed, warnings = self.believed.uploads(uploads)
             if waiting:
-                believed = Waiting(self._scratch, waiting, self.believed.upload)
+                believed = StoredUploads(self._upload_files, waiting, self.believed.upload)
             outcome = aggregated(self.half, believed, self.state.method, server_round, self.run.exchange.down)
             norm = self.half.feature_norm(uploads)
         earlier = self.state.downloads if outcome.keeps else {}
@@ -460,7 +460,7 @@ class PrototypeStrategy(Strategy):
             rules={*self.run.rules, MAJORITY},
             contradiction=self.half.impossible,
             features=self.features,
-            scratch=self._scratch if self.run.exchange.waits else None,
+            upload_files=self._upload_files if self.run.exchange.waits else None,
             specs_of_newcomers=specs_of_newcomers,
         )
 

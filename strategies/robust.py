@@ -12,7 +12,7 @@ from torch import Tensor
 
 from protosphere.prototypes.aggregation import geometric_median, trimmed_mean, values_cut
 from protosphere.prototypes.weights import STATISTICS
-from protosphere.record.round import Waiting
+from protosphere.record.replies import StoredUploads
 from protosphere.wire.payloads import Payload, weights_of
 
 
@@ -32,7 +32,7 @@ def robust_mean(uploads: Mapping[int, Payload], members: Sequence[int], part: st
 
 def rows_of(uploads: Mapping[int, Payload], members: Sequence[int], part: str) -> Iterator[tuple[str, Tensor]]:
     """A part of weights, a row a member: names of its tensors, and pieces (n, m) of these."""
-    if isinstance(uploads, Waiting):
+    if isinstance(uploads, StoredUploads):
         yield from uploads.rows(members, part)
         return
     tensors_by_member = [weights_of(uploads[member], part).tensors for member in members]

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from protosphere.record.round import Bytes, Reply
+from protosphere.record.replies import Bytes, Reply
 from protosphere.wire.claims import over_claimed
 from protosphere.wire.payloads import Evaluation, Identity, TrainingFigures
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.server_app.feature import Aggregation, Feature
 from protosphere.strategies import Run
 from protosphere.wire.payloads import Instruction

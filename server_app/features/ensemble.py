@@ -17,7 +17,7 @@ from protosphere.core.settings import Settings
 from protosphere.data.from_settings import shared_test_spec
 from protosphere.data.shared_test_set import SharedLabels, shared_labels
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.server_app.feature import Feature, Federation
 from protosphere.strategies import Run
 from protosphere.wire.checks import MessageError

@@ -18,7 +18,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, shown
 from protosphere.core.text import LONGEST_NAME, one_line
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.server_app.feature import Feature, Federation
 from protosphere.server_app.roster import Roster, RosterError
 from protosphere.strategies import Run

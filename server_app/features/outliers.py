@@ -13,7 +13,7 @@ from protosphere.core.client_names import client_word
 from protosphere.core.seeds import limited_threads
 from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.server_app.feature import Aggregation, Feature, Federation
 from protosphere.server_app.features.weight_changes import AWAY_COSINE, FEW, Changes
 from protosphere.strategies import Run
@@ -44,7 +44,7 @@ class OutlierCheck(Feature):
 
     def start(self, federation: Federation) -> None:
         super().start(federation)
-        self._changes = Changes(self.run.exchange, federation.scratch)
+        self._changes = Changes(self.run.exchange, federation.upload_files)
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
         self._changes.sent[partition] = instruction.payload

@@ -8,7 +8,7 @@ from typing import Any
 from flwr.app import MetricRecord, RecordDict
 
 from protosphere.record.confusion import MANY
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.server_app.feature import Feature
 from protosphere.strategies import Run
 from protosphere.wire.checks import MessageError

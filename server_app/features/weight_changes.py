@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from protosphere.prototypes.weights import STATISTICS, Length, Weights
-from protosphere.record.round import Reply, Scratch, Waiting
+from protosphere.record.replies import Reply, StoredUploads, UploadFiles
 from protosphere.wire.payloads import Payload, weights_of
 from protosphere.wire.specs import Exchange
 
@@ -43,12 +43,12 @@ class Changes:
             has gone that has gone farthest.
     """
 
-    def __init__(self, exchange: Exchange, scratch: Scratch):
+    def __init__(self, exchange: Exchange, upload_files: UploadFiles):
         down = {spec.name for spec in exchange.down}
         waiting = [spec for spec in exchange.up if spec.kind == "weights" and spec.waits and spec.name in down]
         self._parts = [spec.name for spec in waiting]
         self._are_changes = {spec.name for spec in waiting if spec.change or spec.name in WHOLE}
-        self._scratch = scratch
+        self._upload_files = upload_files
         self.sent: dict[int, Payload | None] = {}
         self.lengths: dict[int, Measured] = {}
         self.times: dict[int, float] = {}
@@ -137,7 +137,7 @@ class Changes:
         for part in self._parts:
             if part in self._are_changes:
                 continue
-            for name, rows in Waiting(self._scratch, partitions).rows(partitions, part):
+            for name, rows in StoredUploads(self._upload_files, partitions).rows(partitions, part):
                 # a quarter of torch's time
                 values = torch.from_numpy(np.partition(rows.numpy(), middle, axis=0)[middle])
                 pieces.setdefault((part, name), []).append(values)
@@ -145,7 +145,7 @@ class Changes:
 
     def _read_tensors(self, partition: int, from_start: bool = False) -> Iterator[tuple[Tensors, Tensor]]:
         """The tensors of an upload but the running statistics, each (m,); less what the client was sent, if asked."""
-        upload = self._scratch.read(partition)
+        upload = self._upload_files.read(partition)
         for part in self._parts:
             if part not in upload:
                 continue

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from protosphere.record.metrics_lines import MAJORITY, add_evaluation, console_line, final_line, times, training_line
-from protosphere.record.round import Bytes, Reply
+from protosphere.record.replies import Bytes, Reply
 from protosphere.record.summary import MAJORITY_UNWEIGHTED, doubts, outcome, summarise, up_to_date
 from protosphere.server_app.exchange import LATE
 from protosphere.strategies import read_settings

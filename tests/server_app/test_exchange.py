@@ -5,7 +5,7 @@ from flwr.app import Error, Message, RecordDict
 
 from protosphere.core.errors import RunError
 from protosphere.core.home import OTHER_HOME
-from protosphere.record.round import Bytes
+from protosphere.record.replies import Bytes
 from protosphere.server_app.exchange import LATE, POLL, UNSENT, ReplyContext, exchange
 from protosphere.wire.sizes import wire_bytes
 from tests.server_app.replies import (

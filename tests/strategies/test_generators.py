@@ -17,7 +17,7 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import diversity
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.record.round import Scratch, Waiting
+from protosphere.record.replies import StoredUploads, UploadFiles
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
 from protosphere.strategies.weights import shared_seed
@@ -71,10 +71,10 @@ def numbers(name="fedgen", models=("net", "net", "net"), **settings):
 
 
 def finished(server, uploads, folder, state=None, number=1):
-    scratch = Scratch(folder)
+    upload_files = UploadFiles(folder)
     for partition, upload in uploads.items():
-        scratch.put(partition, upload)
-    return server.aggregate(Waiting(scratch, uploads), state or {}, number)
+        upload_files.put(partition, upload)
+    return server.aggregate(StoredUploads(upload_files, uploads), state or {}, number)
 
 
 def softmax_loss(z, weight, bias, label):

@@ -17,7 +17,7 @@ from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState

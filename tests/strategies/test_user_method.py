@@ -9,7 +9,7 @@ from flwr.app import Message, MessageType
 from protosphere.core.errors import RunError
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.grid import LocalGrid, run_in_process
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.server_app.exchange import refuse_failing_method
 from protosphere.strategies import known_settings, read_settings
 from protosphere.strategies.user_method import FAILED

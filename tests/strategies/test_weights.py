@@ -15,7 +15,7 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import STATISTICS, flat, unflat
 from protosphere.record import round as waiting
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Scratch, Waiting
+from protosphere.record.replies import StoredUploads, UploadFiles
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.contract import ClientState
 from protosphere.wire.checks import MessageError
@@ -60,10 +60,10 @@ def met(name, widths=(5, 5, 5), rows=(10, 20, 70), **settings):
 
 
 def finished(server, uploads, folder):
-    scratch = Scratch(folder)
+    upload_files = UploadFiles(folder)
     for partition in sorted(uploads, reverse=True):
-        scratch.put(partition, uploads[partition])
-    return server.aggregate(Waiting(scratch, uploads), {}, 1)
+        upload_files.put(partition, uploads[partition])
+    return server.aggregate(StoredUploads(upload_files, uploads), {}, 1)
 
 
 @pytest.mark.parametrize("weighting", ["samples", "uniform"])
@@ -178,11 +178,11 @@ def test_who_came_first_changes_no_bit(tmp_path):
     server, uploads = met("fedavg")
     means = []
     for order in ((0, 1, 2), (2, 0, 1)):
-        scratch = Scratch(tmp_path)
+        upload_files = UploadFiles(tmp_path)
         for partition in order:
-            scratch.put(partition, uploads[partition])
-        means.append(to_tensors(server.aggregate(Waiting(scratch, order), {}, 1).downloads[0]))
-        scratch.clear()
+            upload_files.put(partition, uploads[partition])
+        means.append(to_tensors(server.aggregate(StoredUploads(upload_files, order), {}, 1).downloads[0]))
+        upload_files.clear()
         assert not (tmp_path / "uploads").exists()
     assert all(torch.equal(means[0][name], means[1][name]) for name in means[0])
 

@@ -14,7 +14,7 @@ from protosphere.core.errors import RunError
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
-from protosphere.record.round import Reply
+from protosphere.record.replies import Reply
 from protosphere.server_app.features.outliers import Outliers
 from protosphere.strategies import METHODS, read_settings
 from protosphere.wire.payloads import Report

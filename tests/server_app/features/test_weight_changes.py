@@ -8,7 +8,7 @@ from flwr.app import Array
 from protosphere.core.errors import SettingError
 from protosphere.prototypes.weights import Weights
 from protosphere.record import round as waiting
-from protosphere.record.round import Reply, Scratch
+from protosphere.record.replies import Reply, UploadFiles
 from protosphere.server_app.features import weight_changes as changes_module
 from protosphere.server_app.features.weight_changes import Changes
 from protosphere.strategies.contract import Exchange, Spec
@@ -42,11 +42,11 @@ def uploads(spoil=None, size=0.1):
 
 
 def judged(tmp_path, sent, ratio=20.0, exchange=None, start=START, group=lambda partition: 0):
-    changes = Changes(exchange or both_ways("head"), Scratch(tmp_path))
+    changes = Changes(exchange or both_ways("head"), UploadFiles(tmp_path))
     changes.sent = {partition: {"head": Weights(start)} if start else None for partition in sent}
     for partition, tensors in sent.items():
         upload = {"head": Weights(tensors)}
-        changes._scratch.put(partition, upload)
+        changes._upload_files.put(partition, upload)
         changes.measure(partition, upload)
     waiting_replies = [Reply(partition, True, waits=True) for partition in sent]
     return changes, changes.without_far(waiting_replies, group, ratio)
@@ -193,11 +193,11 @@ def test_a_client_that_changes_nothing_stands_against_nobody(tmp_path):
 
 
 def test_uploads_wait_in_no_folder_that_a_link_leads_to(tmp_path):
-    scratch, mine = Scratch(tmp_path), tmp_path / "mine"
+    upload_files, mine = UploadFiles(tmp_path), tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("x")
     (tmp_path / "uploads").symlink_to(mine)
-    for do in (scratch.clear, lambda: scratch.put(0, {"head": Weights(START)})):
+    for do in (upload_files.clear, lambda: upload_files.put(0, {"head": Weights(START)})):
         with pytest.raises(SettingError, match="uploads is a link to elsewhere; take it away"):
             do()
     assert [path.name for path in mine.iterdir()] == ["thesis.txt"]

@@ -1,4 +1,4 @@
-"""What a round leaves of each client: its reply, how many bytes crossed, and uploads of weights.
+"""What clients answer in a round: their replies, how many bytes crossed, and the files of uploads of weights.
 
 Each upload of weights waits in a file until the round has closed; then they are read one at a time.
 """
@@ -91,7 +91,7 @@ NAME = "uploads"  # of the folder in the run's
 MOST_VALUES = 2**24  # of all uploads that are held beside each other at once
 
 
-class Scratch:
+class UploadFiles:
     """Where uploads wait, in the run's folder: memory holds one of them at a time, however many clients there are."""
 
     def __init__(self, folder: Path):
@@ -143,7 +143,7 @@ class Scratch:
         return self._folder / f"{partition:06d}.safetensors"
 
 
-class Waiting(Mapping[int, Payload]):
+class StoredUploads(Mapping[int, Payload]):
     """The uploads of these partitions, in ascending order: who came first changes no bit. Each is read when it is
     asked for, and not kept.
 
@@ -153,26 +153,26 @@ class Waiting(Mapping[int, Payload]):
 
     def __init__(
         self,
-        scratch: Scratch,
+        upload_files: UploadFiles,
         partitions: Iterable[int],
         believed: Callable[[int, Payload], Payload] = lambda _, upload: upload,
     ):
-        self._scratch = scratch
+        self._upload_files = upload_files
         self._believed = believed
         self._partitions = sorted(partitions)
 
     def __getitem__(self, partition: int) -> Payload:
         if partition not in self._partitions:
             raise KeyError(partition)
-        return self._believed(partition, self._scratch.read(partition))
+        return self._believed(partition, self._upload_files.read(partition))
 
     def rows(self, partitions: Sequence[int], part: str) -> Iterator[tuple[str, Tensor]]:
         """A part of weights of these uploads, a row an upload: names of tensors, and pieces (n, m) of these, in
         the order of `protosphere.prototypes.weights.flat`."""
         head = f"part/{part}/weights/"
-        for name in self._scratch.names(partitions[0]):
+        for name in self._upload_files.names(partitions[0]):
             if name.startswith(head):
-                for piece in self._scratch.rows(partitions, name):
+                for piece in self._upload_files.rows(partitions, name):
                     yield name.removeprefix(head), piece
 
     def __iter__(self) -> Iterator[int]:
