@@ -5,6 +5,7 @@ clients told of each class alone how many are right, what is wrong was predicted
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -44,35 +45,47 @@ class Confusions:
         if not self._sums:
             return {}
         models = {model: _triples(counts) for model, counts in sorted(self._sums.items())}
-        clients = {str(partition): _triples(counts) for partition, counts in sorted(self._clients.items())}
-        return {"confusion": {"rule": self.rule, "models": models, **({"clients": clients} if clients else {})}}
+        confusion: dict[str, Any] = {"rule": self.rule, "models": models}
+        if self._clients:
+            clients = sorted(self._clients.items())
+            confusion["clients"] = {str(partition): _triples(counts) for partition, counts in clients}
+        return {"confusion": confusion}
 
 
 def _triples(counts: Counts) -> Triples:
-    square = counts.shape[0] == counts.shape[1]
-    entries = (
-        (true, column, int(counts[true, column]))
-        for true, column in zip(*map(np.ndarray.tolist, np.nonzero(counts)), strict=True)
-    )
-    return [[true, column if square else (OTHER if column else true), rows] for true, column, rows in entries]
+    is_square = counts.shape[0] == counts.shape[1]
+    triples = []
+    for true, column in np.argwhere(counts).tolist():
+        predicted = column
+        if not is_square:
+            predicted = OTHER if column else true
+        triples.append([true, predicted, int(counts[true, column])])
+    return triples
 
 
 def together(models: Iterable[Sequence[Sequence[int]]]) -> Triples:
     """Over all architectures."""
-    sums: dict[tuple[int, int], int] = {}
+    sums: Counter[tuple[int, int]] = Counter()
     for triples in models:
         for true, predicted, rows in triples:
-            sums[true, predicted] = sums.get((true, predicted), 0) + rows
+            sums[true, predicted] += rows
     return [[*pair, rows] for pair, rows in sorted(sums.items())]
+
+
+def _count(triples: Iterable[Sequence[int]]) -> tuple[Counter[int], Counter[int], Counter[int]]:
+    """Rows by their true class, by their predicted class, and those predicted right by class."""
+    rows, predictions, right = Counter[int](), Counter[int](), Counter[int]()
+    for true, predicted, number in triples:
+        if number:
+            rows[true] += number
+            predictions[predicted] += number
+            right[true] += number * (true == predicted)
+    return rows, predictions, right
 
 
 def by_class(triples: Iterable[Sequence[int]]) -> dict[str, dict[str, float | int]]:
     """Class -> accuracy and rows, of the classes that have test rows."""
-    rows: dict[int, int] = {}
-    right: dict[int, int] = {}
-    for true, predicted, number in triples:
-        rows[true] = rows.get(true, 0) + number
-        right[true] = right.get(true, 0) + number * (true == predicted)
+    rows, _, right = _count(triples)
     return {str(label): {"accuracy": right[label] / rows[label], "rows": rows[label]} for label in sorted(rows)}
 
 
@@ -83,42 +96,38 @@ def macro(triples: Iterable[Sequence[int]]) -> dict[str, float | None]:
 
     None where there are no rows; `f1` also where clients told of each class alone how many are right.
     """
-    rows: dict[int, int] = {}
-    predicted_rows: dict[int, int] = {}
-    right: dict[int, int] = {}
-    for true, predicted, number in triples:
-        if number:
-            rows[true] = rows.get(true, 0) + number
-            predicted_rows[predicted] = predicted_rows.get(predicted, 0) + number
-            if true == predicted:
-                right[true] = right.get(true, 0) + number
+    rows, predictions, right = _count(triples)
     if not rows:
         return {"accuracy": None, "f1": None}
-    accuracy = math.fsum(right.get(label, 0) / count for label, count in rows.items()) / len(rows)
-    if OTHER in predicted_rows:
+    accuracy = math.fsum(right[label] / rows[label] for label in rows) / len(rows)
+    if OTHER in predictions:
         return {"accuracy": accuracy, "f1": None}
-    labels = rows.keys() | predicted_rows.keys()
-    scores = [2 * right.get(k, 0) / (rows.get(k, 0) + predicted_rows.get(k, 0)) for k in sorted(labels)]
+    scores = [2 * right[label] / (rows[label] + predictions[label]) for label in rows.keys() | predictions.keys()]
     return {"accuracy": accuracy, "f1": math.fsum(scores) / len(scores)}
 
 
 def macro_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """`macro` over all clients, of a run's lines; nothing where no client told."""
-    confusion = next((line["confusion"] for line in reversed(lines) if "confusion" in line), None)
-    return {} if confusion is None else macro(together(confusion["models"].values()))
+    confusion = _last(lines)
+    return macro(together(confusion["models"].values())) if confusion else {}
 
 
 def per_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`classes` of a run's summary: by which rule, per class over all clients, and by architecture; and `macro`."""
-    confusion = next((line["confusion"] for line in reversed(lines) if "confusion" in line), None)
-    if confusion is None:
+    confusion = _last(lines)
+    if not confusion:
         return {}
-    models = {model: by_class(triples) for model, triples in confusion["models"].items()}
+    whole = together(confusion["models"].values())
     return {
         "classes": {
             "rule": confusion["rule"],
-            "all": by_class(together(confusion["models"].values())),
-            "models": models,
-            "macro": macro(together(confusion["models"].values())),
+            "all": by_class(whole),
+            "models": {model: by_class(triples) for model, triples in confusion["models"].items()},
+            "macro": macro(whole),
         }
     }
+
+
+def _last(lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The counts of the last evaluation that has any."""
+    return next((line["confusion"] for line in reversed(lines) if "confusion" in line), {})
