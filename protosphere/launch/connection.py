@@ -72,8 +72,8 @@ class Connection:
             return
         reason = obstacle(entries[self._name]) or refusal(answer) or "no answer"
         raise FlowerError(
-            f"the SuperLink of the connection `{self._name}` cannot be used: {reason} (the connection stands in "
-            f"{place})."
+            f"the SuperLink of the connection `{self._name}` cannot be used: {reason}; docs/deployment.md has what to "
+            f"do, and {place} the connection."
         )
 
     def run(

@@ -1,5 +1,5 @@
 """Why a SuperLink cannot be reached, and until when its certificate holds: by a handshake of our own, since Flower has
-the same words for all reasons."""
+the same words for all reasons. docs/deployment.md says what to do about each."""
 
 import os
 import socket
@@ -11,14 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-
 PATIENCE = 5.0  # seconds
 SECONDS_A_DAY = 86400
 RENEWAL_DAYS = 30  # before its end a certificate is spoken of
-RENEWAL = "renew it as docs/deployment.md says"
-# OpenSSL's numbers of what is wrong with a certificate
-NOT_YET_VALID, EXPIRED, OTHER_NAME = (9,), (10,), (62, 64)
 
 
 def flower_home() -> Path:
@@ -44,30 +39,24 @@ def obstacle(entry: Mapping[str, Any]) -> str:
     place = _place(entry)
     if place is None:
         return ""
-    roots, address = entry.get("root-certificates"), str(entry["address"])
-    insecure = bool(entry.get("insecure", False))
+    address, insecure = entry["address"], bool(entry.get("insecure"))
     try:
-        # one that speaks TLS where it should not is told by any handshake, whatever its certificate
-        context = _trusting_all() if insecure else _context(entry)
+        context = _context(entry)
     except OSError as error:
         reason = getattr(error, "reason", None) or error.strerror
-        return f"its root-certificates {roots} cannot be used ({reason}); give the federation's ca.crt"
+        return f"its root-certificates {entry['root-certificates']} cannot be used ({reason})"
     try:
         with _handshake(place, context):
-            return f"{address} speaks TLS: give root-certificates in place of insecure = true" if insecure else ""
+            return f"{address} speaks TLS, and the connection is insecure" if insecure else ""
     except ssl.SSLCertVerificationError as error:
-        return _of_certificate(error, place, address)
+        return f"the certificate of {address} is refused ({error.verify_message.rstrip('.')})"
     except ssl.SSLError as error:
-        return (
-            ""
-            if insecure
-            else f"{address} does not speak TLS ({error.reason}), like a SuperLink that was started with --insecure"
-        )
-    except UnicodeError:
-        return f"{address} is no address: its host has an empty part, or one of more than 63 letters"
-    except OSError as error:
+        return "" if insecure else f"{address} does not speak TLS ({error.reason})"
+    except (OSError, UnicodeError) as error:
         # a proxy may come where we do not
-        return "" if _uses_proxy(place[0]) else _of_network(error, place[0], address)
+        if urllib.request.getproxies() and not urllib.request.proxy_bypass(place[0]):
+            return ""
+        return f"{address} cannot be reached ({getattr(error, 'strerror', None) or error})"
 
 
 def renewal(entry: Mapping[str, Any]) -> str:
@@ -83,7 +72,9 @@ def renewal(entry: Mapping[str, Any]) -> str:
     if end - time.time() > RENEWAL_DAYS * SECONDS_A_DAY:
         return ""
     day = time.strftime("%Y-%m-%d", time.gmtime(end))
-    return f"the SuperLink's certificate ends on {day}, and then nobody reaches it; {RENEWAL}."
+    return (
+        f"the SuperLink's certificate ends on {day}, and nobody reaches it then; renew it as docs/deployment.md says."
+    )
 
 
 def _place(entry: Mapping[str, Any]) -> tuple[str, int] | None:
@@ -94,15 +85,14 @@ def _place(entry: Mapping[str, Any]) -> tuple[str, int] | None:
 
 
 def _context(entry: Mapping[str, Any]) -> ssl.SSLContext:
+    if entry.get("insecure"):
+        # one that speaks TLS where it should not is told by any handshake, whatever its certificate
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
     roots = entry.get("root-certificates")
     return ssl.create_default_context(cafile=str(Path(str(roots)).expanduser()) if roots else None)
-
-
-def _trusting_all() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _handshake(place: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
@@ -112,47 +102,3 @@ def _handshake(place: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket
     except BaseException:
         connection.close()
         raise
-
-
-def _of_certificate(error: ssl.SSLCertVerificationError, place: tuple[str, int], address: str) -> str:
-    with _handshake(place, _trusting_all()) as connection:
-        cert = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b"")
-    begin, end = cert.not_valid_before_utc, cert.not_valid_after_utc
-    if error.verify_code in EXPIRED:
-        if end.timestamp() > time.time():
-            return f"the authority's certificate has expired, with which that of {address} was signed; make all anew"
-        return f"the certificate of {address} expired on {end:%Y-%m-%d}; {RENEWAL}"
-    if error.verify_code in NOT_YET_VALID:
-        day = f"{begin:%Y-%m-%d %H:%M} UTC"
-        return f"the certificate of {address} is not valid before {day}; look at the clocks of both machines"
-    if error.verify_code in OTHER_NAME:
-        return (
-            f"the certificate of {address} is not for the name {place[0]!r} but for {', '.join(_names(cert))}; call it "
-            "by one of these, or make it anew with this name"
-        )
-    return (
-        f"the certificate of {address} was not signed by the authority in root-certificates ({error.verify_message}); "
-        "give the ca.crt of that federation"
-    )
-
-
-def _names(certificate: x509.Certificate) -> list[str]:
-    try:
-        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
-        return ["no name"]
-    return [str(name.value) for name in extension.value]
-
-
-def _of_network(error: OSError, host: str, address: str) -> str:
-    if isinstance(error, socket.gaierror):
-        return f"the name {host!r} is not known here ({error.strerror}); look at its spelling"
-    if isinstance(error, ConnectionRefusedError):
-        return f"nobody listens at {address}; start the SuperLink, or open the tunnel to it"
-    if isinstance(error, TimeoutError):
-        return f"{address} does not answer within {PATIENCE:g} s; its machine may be off, or a firewall between"
-    return f"{address} cannot be reached ({error.strerror or error})"
-
-
-def _uses_proxy(host: str) -> bool:
-    return bool(urllib.request.getproxies()) and not urllib.request.proxy_bypass(host)

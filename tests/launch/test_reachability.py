@@ -49,9 +49,9 @@ def serving(folder=None):
     ("validity", "words"),
     [
         ((-10, 100), ""),
-        ((-10, -1), r"the certificate of 127\.0\.0\.1:\d+ expired on 20..-..-..; renew it as docs/deployment.md says"),
-        ((1, 10), r"the certificate of \S+ is not valid before 20..-..-.. ..:.. UTC; look at the clocks"),
-        ((-10, 100, "other.example"), r"is not for the name '127.0.0.1' but for other\.example; call it by one"),
+        ((-10, -1), r"^the certificate of 127\.0\.0\.1:\d+ is refused \(certificate has expired\)$"),
+        ((1, 10), "certificate is not yet valid"),
+        ((-10, 100, "other.example"), "certificate is not valid for '127.0.0.1'"),
     ],
 )
 def test_what_is_wrong_with_a_certificate(certified, validity, words):
@@ -60,8 +60,8 @@ def test_what_is_wrong_with_a_certificate(certified, validity, words):
         entry = {"address": f"127.0.0.1:{port}", "root-certificates": str(folder / "ca.crt")}
         assert re.search(words or "^$", obstacle(entry))
         others = entry | {"root-certificates": str(certified(-1, 9) / "ca.crt")}
-        assert "was not signed by the authority in root-certificates" in obstacle(others)
-        assert "speaks TLS: give root-certificates" in obstacle({"address": entry["address"], "insecure": True})
+        assert re.search("self-signed certificate|unable to get local issuer certificate", obstacle(others))
+        assert "speaks TLS, and the connection is insecure" in obstacle({"address": entry["address"], "insecure": True})
 
 
 def test_what_is_wrong_before_there_is_a_certificate(certified, tmp_path, monkeypatch):
@@ -77,10 +77,8 @@ def test_what_is_wrong_before_there_is_a_certificate(certified, tmp_path, monkey
             assert f"{tmp_path / file} cannot be used ({reason}" in obstacle(
                 here | {"root-certificates": str(tmp_path / file)}
             )
-    assert (
-        obstacle(here | roots) == f"nobody listens at 127.0.0.1:{port}; start the SuperLink, or open the tunnel to it"
-    )
-    assert "the name 'nowhere.invalid' is not known here" in obstacle({"address": "nowhere.invalid:1"} | roots)
+    assert obstacle(here | roots) == f"127.0.0.1:{port} cannot be reached (Connection refused)"
+    assert "nowhere.invalid:1 cannot be reached (" in obstacle({"address": "nowhere.invalid:1"} | roots)
     # Flower's own SuperLink, and what is no address, are left to Flower's words
     assert obstacle({"address": ":local:"}) == obstacle({"address": "nonsense"}) == ""
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
@@ -105,8 +103,11 @@ def test_a_superlink_that_cannot_be_used_is_one_sentence_and_nothing_is_left(cer
             '[superlink.dead]\naddress = "127.0.0.1:9"\ninsecure = true\n'
         )
         for name, words in (
-            ("clinics", f"the certificate of 127.0.0.1:{port} expired on 20"),
-            ("dead", "nobody listens at 127.0.0.1:9"),
+            (
+                "clinics",
+                f"the certificate of 127.0.0.1:{port} is refused (certificate has expired); docs/",
+            ),
+            ("dead", "127.0.0.1:9 cannot be reached (Connection refused)"),
             (
                 "clinic",
                 f"no connection `clinic` in {tmp_path}/config.toml (did you mean `clinics`?); it names clinics, ",

@@ -70,7 +70,7 @@ def recorded(monkeypatch):
         opened, written, closed = [], [], []
 
         def __init__(self, folder, last_round, place):
-            self.opened.append((folder, last_round, place))
+            self.opened.append((folder.path, last_round, place))
 
         def write(self, of_round, after, values):
             self.written.append((of_round, after, dict(values)))
@@ -156,7 +156,7 @@ def test_turned_on_for_a_resumed_run_it_has_the_rounds_before(told, recorded):
     folder = told({}, 1)
     told({"tensorboard": True}, 2, folder)
     assert [of_round for of_round, after, _ in recorded.written if not after] == [1, 2]
-    assert recorded.opened == [(folder, 1, True)]
+    assert recorded.opened == [(folder.path, 1, True)]
     assert recorded.closed == [True]
 
 
