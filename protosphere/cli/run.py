@@ -245,8 +245,7 @@ def _run_flower(
 def _run_here(
     run_plan: "Plan", workers: int, engine: Engine | None, cohort_size: int | None, verbose: bool, display: Display
 ) -> _Ending:
-    from protosphere.launch.flower_run import KeptLines
-    from protosphere.launch.grid import LocalGrid, run_in_process
+    from protosphere.launch.grid import KeptLines, LocalGrid, run_in_process
     from protosphere.launch.processes import Interrupted, interruptible
     from protosphere.launch.unfinished_run import stopped
     from protosphere.server_app.app import USER_ERRORS

@@ -19,8 +19,7 @@ from protosphere.comparison.jobs import OUTPUT, PATIENCE
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell
 from protosphere.core.home import discard_stores
-from protosphere.launch.flower_run import KeptLines
-from protosphere.launch.grid import run_in_process
+from protosphere.launch.grid import KeptLines, run_in_process
 from protosphere.launch.processes import import_path
 from protosphere.launch.ray_cluster import join
 from protosphere.record.folder import RunFolder

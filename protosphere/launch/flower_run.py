@@ -24,7 +24,7 @@ from protosphere.launch.guardian import guarded
 from protosphere.launch.processes import Interrupted, interruptible
 from protosphere.launch.superlink import SuperLink
 from protosphere.launch.unfinished_run import stopped
-from protosphere.record.folder import find_flower_run
+from protosphere.record.folder import append_log, find_flower_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
 from protosphere.strategies import packed
 
@@ -107,52 +107,55 @@ def launch(
     federation = "" if connection else f"num-supernodes={clients} {resources}"
     scratch = _scratch()
     interruption: Interrupted | None = None
-    outcome = Outcome(False)
     # a folder of the SuperLink's machine: over a connection that may be another
     place = Path(str(run_config.get("resume", "")))
     results = results_root(str(run_config.get("results-dir", "")))
-    with _Listener(scratch / "run.log", show, verbose) as listener:
-        try:
-            with interruptible() as deafen, guarded(scratch) as tell:
-                superlink = Connection(scratch, tell, connection) if connection else SuperLink(scratch, tell, ray)
-                search = _RunFolderSearch(place, results, opened)
+    search = _RunFolderSearch(place, results, opened)
+    try:
+        with (
+            _Listener(scratch / "run.log", show, verbose) as listener,
+            interruptible() as deafen,
+            guarded(scratch) as tell,
+        ):
+            superlink = Connection(scratch, tell, connection) if connection else SuperLink(scratch, tell, ray)
 
-                def hear(line: str) -> None:
-                    if listener.hear(line):
-                        search.look(superlink.flower_run)
+            def hear(line: str) -> None:
+                if listener.hear(line):
+                    search.look(superlink.flower_run)
 
-                try:
-                    _refuse_no_app(app)
-                    superlink.start()
-                    if superlink.notice:
-                        show(f"warning: {superlink.notice}")
-                    superlink.run(bare(app, scratch / "app"), packed(run_config), hear, federation)
-                    search.look(superlink.flower_run)
-                    outcome = _outcome(superlink, listener, search.folder)
-                except Interrupted as signal:
-                    interruption = signal
-                    search.look(superlink.flower_run)
-                    # the terminal itself may be what has gone
-                    with suppress(OSError):
-                        show(f"{signal.name}: stopping Flower and all that it started")
-                    message = f"stopped by {signal.name}."
-                    if search.folder or not connection:
-                        message = stopped(signal.name, search.folder)
-                    outcome = Outcome(False, search.folder, message)
-                except FlowerError as error:
-                    search.look(superlink.flower_run)
-                    outcome = Outcome(False, search.folder, str(error))
-                finally:
-                    deafen()
-                    stop_command = superlink.stop()
-                    resumable = _resumable(outcome.folder, listener)
-                    outcome = replace(outcome, flower_run=superlink.flower_run, resumable=resumable)
-                if stop_command:
-                    message = f"the run could not be stopped and may still be on: try `{stop_command}`."
-                    outcome = replace(outcome, message=message)
-                outcome = replace(outcome, log=_keep_log(scratch, outcome, results_root("") if connection else results))
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
+            try:
+                _refuse_no_app(app)
+                superlink.start()
+                if superlink.notice:
+                    show(f"warning: {superlink.notice}")
+                superlink.run(bare(app, scratch / "app"), packed(run_config), hear, federation)
+                outcome = _outcome(superlink, listener, search.look(superlink.flower_run))
+            except Interrupted as signal:
+                interruption = signal
+                # the terminal itself may be what has gone
+                with suppress(OSError):
+                    show(f"{signal.name}: stopping Flower and all that it started")
+                folder = search.look(superlink.flower_run)
+                is_elsewhere = bool(connection) and folder is None
+                message = f"stopped by {signal.name}." if is_elsewhere else stopped(signal.name, folder)
+                outcome = Outcome(False, folder, message)
+            except FlowerError as error:
+                outcome = Outcome(False, search.look(superlink.flower_run), str(error))
+            finally:
+                deafen()
+                stop_command = superlink.stop()
+            message = outcome.message
+            if stop_command:
+                message = f"the run could not be stopped and may still be on: try `{stop_command}`."
+            outcome = replace(
+                outcome,
+                message=message,
+                log=_keep_log(scratch, outcome, results_root("") if connection else results),
+                flower_run=superlink.flower_run,
+                resumable=_resumable(outcome.folder, listener),
+            )
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     if interruption:
         raise RunInterrupted(interruption.number, outcome)
     return outcome
@@ -225,14 +228,15 @@ class _RunFolderSearch:
         self._resumed = resumed if resumed.is_absolute() and resumed.is_dir() else None
         self._results = results
         self._opened = opened
-        self.folder: Path | None = None
+        self._folder: Path | None = None
 
-    def look(self, flower_run: str) -> None:
-        """See whether there is one by now."""
-        if self.folder is None:
-            self.folder = self._resumed or find_flower_run(flower_run, self._results, NEWEST)
-            if self.folder is not None:
-                self._opened(self.folder)
+    def look(self, flower_run: str) -> Path | None:
+        """The folder, if there is one by now."""
+        if self._folder is None:
+            self._folder = self._resumed or find_flower_run(flower_run, self._results, NEWEST)
+            if self._folder is not None:
+                self._opened(self._folder)
+        return self._folder
 
 
 def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) -> Outcome:
@@ -275,39 +279,6 @@ def _scratch() -> Path:
     return Path(tempfile.mkdtemp(prefix="protosphere-", dir=None if room else "/tmp"))
 
 
-class KeptLines:
-    """The lines of a run in this process: each is passed on to `show`, and all of them are left in its run.log.
-
-    Attributes:
-        opened: the run's folder, once it is told.
-    """
-
-    def __init__(self, show: Callable[[str], None]):
-        self._show = show
-        self._lines: list[str] = []
-        self.opened: Path | None = None
-
-    def hear(self, line: str) -> None:
-        """Take one line."""
-        self.keep(line)
-        self._show(line)
-
-    def keep(self, line: str) -> None:
-        """Take a line for the log alone."""
-        self._lines.append(line)
-
-    @property
-    def folder(self) -> Path | None:
-        """The run's folder; None when it came to none or took it away again."""
-        return self.opened if self.opened and self.opened.is_dir() else None
-
-    def save(self) -> Path | None:
-        """The log; None when it cannot be written, or there is no folder."""
-        if self.folder is None:
-            return None
-        return _append(self.folder / "run.log", "".join(f"{line}\n" for line in self._lines))
-
-
 def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
     """Add the stream to run.log in the run's folder, or leave it in the results folder when a run came to none."""
     text = (scratch / "run.log").read_text("utf-8")
@@ -319,15 +290,4 @@ def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
         return None
     else:
         log = results / f"failed-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log"
-    return _append(log, text)
-
-
-def _append(log: Path, text: str) -> Path | None:
-    """Add to a log, since a resumed run goes on with its own; None when it cannot be written."""
-    try:
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError:
-        return None
-    return log
+    return append_log(log, text)

@@ -32,6 +32,7 @@ from protosphere.core.flower import (
     take_identity,
     with_metadata,
 )
+from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
 from protosphere.server_app.rounds import OnRound
 from protosphere.strategies import known_settings
@@ -190,6 +191,39 @@ def run_in_process(
             return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), opened, on_round)
     finally:
         grid.close()
+
+
+class KeptLines:
+    """The lines of a run in this process: each is passed on to `show`, and all of them are left in its run.log.
+
+    Attributes:
+        opened: the run's folder, once it is told.
+    """
+
+    def __init__(self, show: Callable[[str], None]):
+        self._show = show
+        self._lines: list[str] = []
+        self.opened: Path | None = None
+
+    def hear(self, line: str) -> None:
+        """Take one line."""
+        self.keep(line)
+        self._show(line)
+
+    def keep(self, line: str) -> None:
+        """Take a line for the log alone."""
+        self._lines.append(line)
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder; None when it came to none or took it away again."""
+        return self.opened if self.opened and self.opened.is_dir() else None
+
+    def save(self) -> Path | None:
+        """The log; None when it cannot be written, or there is no folder."""
+        if self.folder is None:
+            return None
+        return append_log(self.folder / "run.log", "".join(f"{line}\n" for line in self._lines))
 
 
 def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:

@@ -464,6 +464,17 @@ def find_flower_run(flower_run: str, results: Path, most: int | None = None) -> 
     return None
 
 
+def append_log(log: Path, text: str) -> Path | None:
+    """Add to a log, since a resumed run goes on with its own; None when it cannot be written."""
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError:
+        return None
+    return log
+
+
 def difference(
     old: Mapping[str, Any],
     new: Mapping[str, Any],

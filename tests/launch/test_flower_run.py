@@ -244,18 +244,14 @@ def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(tm
         (folder / "status.json").write_text(json.dumps({"flower_run": number}))
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "status.json").write_text("{")
-    own.look("9")
-    assert (own.folder, opened) == (None, [])
-    own.look("8")
-    own.look("8")
-    assert (own.folder, opened) == (new, [new])
+    assert (own.look("9"), opened) == (None, [])
+    assert [own.look("8"), own.look("8")] == [new, new]
+    assert opened == [new]
     resumed = module._RunFolderSearch(old, tmp_path, opened.append)
-    resumed.look("9")
-    assert resumed.folder == old
+    assert resumed.look("9") == old
     # of a run that Flower has not taken there is none
     none = module._RunFolderSearch(Path(""), tmp_path, opened.append)
-    none.look("")
-    assert none.folder is None
+    assert none.look("") is None
 
 
 def test_a_run_elsewhere_that_could_not_be_stopped_is_told(toy, home, monkeypatch):
