@@ -2,7 +2,6 @@
 authentication, over gRPC or HTTPS as the Flower that is installed has it. For the deployment demo and tests."""
 
 import json
-import os
 import signal
 import ssl
 import subprocess
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from protosphere.core.flower import online_nodes, refusal, registered_node
-from protosphere.launch.connection import FlowerError, find_executable, quiet
+from protosphere.launch.connection import FlowerError, find_executable, flower_environment
 from protosphere.launch.processes import Family
 from protosphere.launch.superlink import free_port
 
@@ -63,13 +62,10 @@ class Deployment:
         self._ports = [free_port() for _ in sites]
         self._family = Family(tell)
         self._tell = tell
-        direct = ",".join(filter(None, (os.environ.get("no_proxy"), "127.0.0.1,localhost")))
-        programs = str(Path(sys.executable).parent)
-        path = os.pathsep.join(filter(None, (programs, os.environ.get("PATH"))))
         # the scripts take this environment's Flower, whatever lies in .venv
-        overrides = {"PATH": path, "PROTOSPHERE_BIN": programs}
-        overrides |= {"FLWR_HOME": str(self.config), "no_proxy": direct, "NO_PROXY": direct}
-        self.environment = quiet() | overrides | dict(environment or {})
+        programs = str(Path(sys.executable).parent)
+        overrides = {"PROTOSPHERE_BIN": programs, "FLWR_HOME": str(self.config), **(environment or {})}
+        self.environment = flower_environment() | overrides
         self._superlink: Family | None = None
         self._nodes: dict[int, Family] = {}
         self._ids: dict[int, int] = {}

@@ -45,7 +45,7 @@ class Connection:
         self._run_id = ""
         # the run is ours to stop: it is on, as far as we know, and the SuperLink is there to be told
         self._on = False
-        self._environment = quiet()
+        self._environment = flower_environment()
         self.notice = ""  # what whoever runs it should know of the SuperLink, in a sentence
 
     @property
@@ -181,10 +181,8 @@ class Connection:
         if status != "unknown":
             sign = f"the log of the run ended, but Flower still calls it {status}"
         return (
-            f"{sign}. If the SuperLink was started anew, or the run's server process was killed, the run is lost but "
-            "for its last checkpoint: resume it, if the log has a finished round. If only this connection broke, the "
-            "run goes on without us: "
-            f"`flwr log {self._run_id} {self._name}` follows it, `flwr stop {self._run_id} {self._name}` ends it."
+            f"{sign}. Where only this connection broke the run goes on: `flwr log {self._run_id} {self._name}` follows "
+            f"it, `flwr stop {self._run_id} {self._name}` ends it. Else resume it."
         )
 
     def _refuse_ended(self) -> None:
@@ -224,13 +222,21 @@ def as_toml(run_config: Mapping[str, Scalar]) -> str:
     return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in run_config.items())
 
 
-def quiet() -> dict[str, str]:
-    """The environment for Flower's commands: no telemetry, no question of updates, lines that are not broken."""
-    return dict(os.environ) | {
+def flower_environment() -> dict[str, str]:
+    """The environment for Flower's commands, which find each other by name: no telemetry, no question of updates, lines
+    that are not broken, no proxy to this machine."""
+    environment = dict(os.environ)
+    direct = environment.get("no_proxy") or environment.get("NO_PROXY")
+    direct = ",".join(filter(None, (direct, "127.0.0.1,localhost")))
+    path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), environment.get("PATH"))))
+    return environment | {
         **QUIET,
         "PYTHONUNBUFFERED": "1",
         "PYTHONIOENCODING": "utf-8",
         "PYTHONPATH": import_path(),
+        "PATH": path,
+        "no_proxy": direct,
+        "NO_PROXY": direct,
     }
 
 

@@ -1,17 +1,15 @@
 """A SuperLink of our own in simulation mode."""
 
 import http.client
-import os
 import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from protosphere.core.flower import NO_INSTALLATION
 from protosphere.core.home import home
-from protosphere.launch.connection import STOP_PATIENCE, Connection, FlowerError, find_executable, quiet
+from protosphere.launch.connection import STOP_PATIENCE, Connection, FlowerError, find_executable, flower_environment
 
 CONNECTION = "sim"
 LOG = "superlink.log"
@@ -97,23 +95,16 @@ class SuperLink(Connection):
 
 
 def _environment(scratch: Path, ray: str = "") -> dict[str, str]:
-    """What Flower and Ray get: no installation, no telemetry, no proxy to ourselves, no Ray cluster but `ray`'s."""
-    environment = {name: value for name, value in quiet().items() if name != "RAY_ADDRESS"}
-    # the second is also where Ray would look for a running cluster to join
-    joined = {"RAY_ADDRESS": ray} if ray else {"RAY_TMPDIR": str(scratch)}
-    direct = ",".join(filter(None, (os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1")))
-    programs = str(Path(sys.executable).parent)
-    return environment | {
+    """What Flower and Ray get: no installation, no telemetry, no Ray cluster but `ray`'s."""
+    environment = flower_environment() | {
         "FLWR_HOME": str(scratch / "home"),
         **NO_INSTALLATION,
         "RAY_USAGE_STATS_ENABLED": "0",
-        **joined,
         "PROTOSPHERE_HOME": str(home().absolute()),
-        # the SuperLink finds `flower-superexec` by its name
-        "PATH": os.pathsep.join(filter(None, (programs, os.environ.get("PATH")))),
-        "no_proxy": direct,
-        "NO_PROXY": direct,
     }
+    environment.pop("RAY_ADDRESS", None)
+    # the second is also where Ray would look for a running cluster to join
+    return environment | ({"RAY_ADDRESS": ray} if ray else {"RAY_TMPDIR": str(scratch)})
 
 
 def free_port() -> int:

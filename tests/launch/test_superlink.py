@@ -91,7 +91,7 @@ def test_flower_gets_no_proxy_to_this_machine_and_no_cluster_but_the_one_that_it
     monkeypatch.chdir(tmp_path)
     environment = superlink._environment(tmp_path / "scratch")
     assert "RAY_ADDRESS" not in environment
-    assert environment["no_proxy"] == environment["NO_PROXY"] == "internal.example,127.0.0.1"
+    assert environment["no_proxy"] == environment["NO_PROXY"] == "internal.example,127.0.0.1,localhost"
     # the SuperLink works in another folder
     assert environment["PROTOSPHERE_HOME"] == str(tmp_path / "relative")
     assert environment["FLWR_HOME"] == str(tmp_path / "scratch" / "home")
