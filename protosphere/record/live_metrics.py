@@ -11,6 +11,7 @@ import queue
 import re
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
@@ -87,14 +88,13 @@ def _flatten(table: Mapping[str, Any], prefix: str) -> dict[str, float]:
 
 def _tags(names: Sequence[str]) -> list[str]:
     """A domain's name is a folder's, and not every sink takes every letter; two names stay two."""
-    plain = [re.sub(r"[^\w.-]", "_", name) for name in names]
-    # a digest and no number: rounds may have other names beside one
-    return [
-        f"{tag}-{hashlib.blake2b(name.encode(errors='replace'), digest_size=3).hexdigest()}"
-        if tag != name and plain.count(tag) > 1
-        else tag
-        for name, tag in zip(names, plain, strict=True)
-    ]
+    tags = [re.sub(r"[^\w.-]", "_", name) for name in names]
+    counts = Counter(tags)
+    for place, name in enumerate(names):
+        if tags[place] != name and counts[tags[place]] > 1:
+            # a digest and no number: rounds may have other names beside one
+            tags[place] += "-" + hashlib.blake2b(name.encode(errors="replace"), digest_size=3).hexdigest()
+    return tags
 
 
 def wanted(settings: Settings) -> list[str]:

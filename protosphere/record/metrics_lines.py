@@ -9,7 +9,7 @@ from typing import Any
 
 from protosphere.record.replies import Bytes, Reply
 from protosphere.wire.claims import over_claimed
-from protosphere.wire.payloads import Evaluation, Identity, TrainingFigures
+from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
 SPLITS = ("test", "validation", "all-classes")
@@ -31,7 +31,8 @@ def training_line(
         ratio: the most that a client weighs in the loss, in medians of the clients' numbers of samples.
     """
     training_replies = [reply for reply in replies if reply.trains]
-    trainings = {r.partition: r.report.training for r in training_replies if r.report and r.report.training}
+    reports = _reports(training_replies)
+    trainings = {partition: report.training for partition, report in reports.items() if report.training}
     clients: Line = {}
     for partition, training in sorted(trainings.items()):
         values = {name: getattr(training, name) for name in ("rows", "steps", *MEANS)}
@@ -86,7 +87,11 @@ def _split_size(size: Bytes, sent: Bytes) -> Bytes:
 
 def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
     """The evaluations that arrived, by partition."""
-    return {r.partition: r.report.evaluation for r in replies if r.report and r.report.evaluation}
+    return {partition: report.evaluation for partition, report in _reports(replies).items() if report.evaluation}
+
+
+def _reports(replies: Iterable[Reply]) -> dict[int, Report]:
+    return {reply.partition: reply.report for reply in replies if reply.report is not None}
 
 
 def add_evaluation(
@@ -121,13 +126,15 @@ def add_evaluation(
 
 def times(replies: Sequence[Reply], seconds: float) -> Line:
     """Seconds of the round, and by client of training, evaluation and everything between message and reply."""
-    reports = {str(r.partition): r.report for r in replies if r.report is not None}
-    return {
-        "round": seconds,
-        "train": {p: report.training.seconds for p, report in reports.items() if report.training},
-        "evaluate": {p: report.evaluation.seconds for p, report in reports.items() if report.evaluation},
-        "client": {p: report.seconds for p, report in reports.items()},
-    }
+    train, evaluate, client = {}, {}, {}
+    for partition, report in _reports(replies).items():
+        name = str(partition)
+        client[name] = report.seconds
+        if report.training:
+            train[name] = report.training.seconds
+        if report.evaluation:
+            evaluate[name] = report.evaluation.seconds
+    return {"round": seconds, "train": train, "evaluate": evaluate, "client": client}
 
 
 def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math.inf) -> dict[str, Any]:
@@ -215,10 +222,11 @@ def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int
 
 def of_client(evaluation: Evaluation) -> dict[str, Any]:
     """One client's accuracies: rule -> one for each of `SPLITS` that it reports, None where it has no such rows."""
-    return {
-        rule: [right / rows if rows else None for right, rows in zip(counts, evaluation.rows, strict=True)]
-        for rule, counts in evaluation.correct.items()
-    } | {"rows": list(evaluation.rows)}
+    accuracies: dict[str, Any] = {}
+    for rule, counts in evaluation.correct.items():
+        pairs = zip(counts, evaluation.rows, strict=True)
+        accuracies[rule] = [right / samples if samples else None for right, samples in pairs]
+    return {**accuracies, "rows": list(evaluation.rows)}
 
 
 def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -> str:
@@ -248,15 +256,19 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
 
 def _sizes(*counts: int) -> str:
     """Bytes in one unit for all, of two digits or three."""
-    scale, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB")) if max(counts) >= 0.9995 * s), (1e3, "kB"))
+    scale, unit = 1e3, "kB"
+    for larger_scale, larger_unit in ((1e6, "MB"), (1e9, "GB")):
+        if max(counts) >= 0.9995 * larger_scale:
+            scale, unit = larger_scale, larger_unit
     return f"{'/'.join(_digits(count / scale) for count in counts)} {unit}"
 
 
 def _format_brief(seconds: float) -> str:
     """A duration in one unit."""
-    units = ((1.0, "s", 999.5), (60.0, "min", 99.5), (3600.0, "h", 99.5))
-    size, unit = next(((s, u) for s, u, most in units if seconds / s < most), (86400.0, "d"))
-    return f"{_digits(seconds / size)} {unit}"
+    for size, unit, most in ((1.0, "s", 999.5), (60.0, "min", 99.5), (3600.0, "h", 99.5)):
+        if seconds / size < most:
+            return f"{_digits(seconds / size)} {unit}"
+    return f"{_digits(seconds / 86400)} d"
 
 
 def _digits(value: float) -> str:

@@ -42,13 +42,9 @@ def versions() -> dict[str, str]:
 def note(folder: Path) -> None:
     """Add this start to `origin.json` of a run's folder. It says where figures come from and changes none: what cannot
     be found out is left out, and a folder that cannot be written is the run's to notice."""
-    try:
-        with replacing(folder / FILE) as temporary:
-            temporary.write_text(
-                json.dumps([sealed(start) for start in (*origins(folder), _now())], indent=2) + "\n", "utf-8"
-            )
-    except OSError:
-        pass
+    starts = [sealed(start) for start in (*origins(folder), _now())]
+    with suppress(OSError), replacing(folder / FILE) as temporary:
+        temporary.write_text(json.dumps(starts, indent=2) + "\n", "utf-8")
 
 
 def origins(folder: Path) -> list[dict[str, Any]]:
@@ -58,26 +54,26 @@ def origins(folder: Path) -> list[dict[str, Any]]:
         starts = read_sealed(folder / FILE)
     except (OSError, ValueError):
         return []
-    return [start for start in starts if isinstance(start, dict)] if isinstance(starts, list) else []
+    if not isinstance(starts, list):
+        return []
+    return [start for start in starts if isinstance(start, dict)]
 
 
 def _now() -> dict[str, Any]:
-    commits = {"commit": commit_of(str(Path(__file__).parent)), "commit_of_folder": commit_of(os.getcwd())}
-    if commits["commit_of_folder"] == commits["commit"]:
-        del commits["commit_of_folder"]
-    return {
-        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "command": command_of(sys.argv),
-        **{name: commit for name, commit in commits.items() if commit},
-        "versions": versions(),
-        "machine": machine(),
-    }
+    start = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "command": command_of(sys.argv)}
+    commit, commit_of_folder = commit_of(str(Path(__file__).parent)), commit_of(os.getcwd())
+    if commit:
+        start["commit"] = commit
+    if commit_of_folder not in ("", commit):
+        start["commit_of_folder"] = commit_of_folder
+    return {**start, "versions": versions(), "machine": machine()}
 
 
 def command_of(arguments: Sequence[str]) -> str:
     """The command line, as a shell takes it; "" where it is one of Flower's own or of a notebook."""
-    program = Path(arguments[0]).name if arguments else ""
-    if not program or program.startswith(NOT_A_COMMAND) or any(name in arguments[0] for name in ("ipykernel", "/ray/")):
+    place = arguments[0] if arguments else ""
+    program = Path(place).name
+    if not program or program.startswith(NOT_A_COMMAND) or "ipykernel" in place or "/ray/" in place:
         return ""
     # the folder that a program lies in is this machine's own
     return shlex.join([program, *arguments[1:]])
@@ -88,7 +84,9 @@ def commit_of(folder: str) -> str:
     """The commit of the git repository that a folder is in, and "-dirty" where files that git knows differ from it; ""
     where there is none."""
     commit = _git(folder, "rev-parse", "HEAD")
-    return "" if not commit else commit + ("-dirty" if _git(folder, "status", "--porcelain", "-uno") else "")
+    if commit and _git(folder, "status", "--porcelain", "-uno"):
+        commit += "-dirty"
+    return commit
 
 
 def _git(folder: str, *arguments: str) -> str:
@@ -113,10 +111,8 @@ def machine() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    try:
+    with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
-    except OSError:
-        pass
     return platform.processor() or platform.machine()

@@ -48,28 +48,30 @@ def snapshot(
         are, how many were left out since all would take too much room (those of the highest numbers), and `scaled`
         where uploads were multiplied.
     """
-    parts: list[tuple[int, Tensor, Tensor]] = []
-    room = MOST_VALUES
-    sets_by_client = {p: part for p, upload in sorted(uploads.items()) if (part := class_vectors(upload)) is not None}
-    for partition, upload in sets_by_client.items():
-        vectors = upload_scale * upload.points
-        room -= vectors.numel()
-        if room < 0:
-            break
-        parts.append((partition, upload.labels, vectors))
     tensors: dict[str, Tensor] = {}
     common = _common(downloads)
     if common is not None:
         tensors |= {"global/labels": common.labels, "global/vectors": scale * common.points}
-    if parts:
-        sizes = torch.tensor([len(labels) for _, labels, _ in parts])
+    vectors_by_client = {partition: class_vectors(upload) for partition, upload in sorted(uploads.items())}
+    sets_by_client = {partition: vectors for partition, vectors in vectors_by_client.items() if vectors is not None}
+    clients, labels, points, room = [], [], [], MOST_VALUES
+    for partition, vectors in sets_by_client.items():
+        room -= vectors.points.numel()
+        if room < 0:
+            break
+        clients.append(torch.full_like(vectors.labels, partition))
+        labels.append(vectors.labels)
+        points.append(upload_scale * vectors.points)
+    if clients:
         tensors |= {
-            "local/clients": torch.tensor([partition for partition, _, _ in parts]).repeat_interleave(sizes),
-            "local/labels": torch.cat([labels for _, labels, _ in parts]),
-            "local/vectors": torch.cat([vectors for _, _, vectors in parts]),
+            "local/clients": torch.cat(clients),
+            "local/labels": torch.cat(labels),
+            "local/vectors": torch.cat(points),
         }
-    about = {"clients": len(sets_by_client), "left_out": len(sets_by_client) - len(parts)}
-    return tensors, about | ({"scaled": 1} if upload_scale != 1 else {})
+    about = {"clients": len(sets_by_client), "left_out": len(sets_by_client) - len(clients)}
+    if upload_scale != 1:
+        about["scaled"] = 1
+    return tensors, about
 
 
 def _common(downloads: Mapping[int, Payload]) -> ClassVectors | None:
@@ -139,7 +141,8 @@ def of_round(folder: Path, number: int) -> dict[str, Tensor]:
         tensors, _ = read_tensors(_file(folder, number))
     except (OSError, SafetensorError):
         return {}
-    return {name if name.startswith("local/") else f"global/{name}": tensor for name, tensor in tensors.items()}
+    globals_named = {f"global/{name}": tensor for name, tensor in tensors.items() if not name.startswith("local/")}
+    return globals_named | {name: tensor for name, tensor in tensors.items() if name.startswith("local/")}
 
 
 def kept_rounds(folder: Path) -> list[int]:
