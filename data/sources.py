@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow
 
+# the hub's library would say each attempt that failed; the error has the last one's reason
+os.environ.setdefault("HF_HUB_VERBOSITY", "error")
+
 BUILT_IN = ("digits", "spiral")
 _BATCH = 1000
 # Short names for the papers' data sets: hub id and, where the hub has several, the configuration.

@@ -58,7 +58,6 @@ def data(
     """
     from protosphere.data.partition_table import write_table
     from protosphere.data.tabular import write_schema
-    from protosphere.launch.preflight import without_retries
     from protosphere.launch.run_config import plan
     from protosphere.reports.partition_preview import refuse_ending, view, write_picture
     from protosphere.strategies import read_settings
@@ -68,8 +67,7 @@ def data(
             refuse_ending(picture)
         run_plan = plan(settings or [], preset=preset, clients=clients, trains=False)
         data_settings = read_settings(run_plan.run_config).settings
-        with without_retries(data_settings):
-            data_view = view(data_settings, run_plan.clients)
+        data_view = view(data_settings, run_plan.clients)
         if picture is not None:
             write_picture(data_view, picture)
         if export_table is not None:

@@ -18,7 +18,6 @@ from protosphere.data.assignment import open_data
 from protosphere.data.domains import short_name
 from protosphere.data.from_settings import data_spec
 from protosphere.data.sources import HUB
-from protosphere.launch.preflight import without_retries
 from protosphere.launch.run_config import (
     DEFAULT_CLIENTS,
     RunConfig,
@@ -254,8 +253,7 @@ def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
             continue
         opened.add(key)
         try:
-            with without_retries(checked):
-                open_data(spec, home() / "cache")
+            open_data(spec, home() / "cache")
         except DataError as error:
             lacking.append(_describe_missing(row.dataset, checked.dataset, str(error)))
     if lacking:

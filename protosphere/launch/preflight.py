@@ -2,8 +2,6 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -11,7 +9,6 @@ from protosphere.core import plugins
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home, results_root
-from protosphere.core.paths import is_path, listed
 from protosphere.core.settings import Settings
 from protosphere.data.assignment import assignment, open_data
 from protosphere.data.augment import refuse_unfit
@@ -19,7 +16,6 @@ from protosphere.data.client_data import refuse_other_inputs
 from protosphere.data.decoded_cache import Decoded
 from protosphere.data.domains import locate_all
 from protosphere.data.from_settings import data_spec
-from protosphere.data.sources import BUILT_IN
 from protosphere.data.texts import Texts
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
@@ -53,20 +49,18 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
     refuse_unwritable(folder, "results folder", "give --results a folder of yours")
     refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
     cache, spec = home() / "cache", data_spec(settings, clients)
-    with without_retries(settings):
-        data = open_data(spec, cache)
-        refuse_unfit(
-            settings.augment, settings.normalise, 0 if isinstance(data.inputs, Texts) else data.inputs.ndim - 1
-        )
-        assignment(spec, data, cache)
-        shared_test_set(settings, clients, len(data.class_names))
-        with failing_as(SettingError, settings.strategy, run.method, (SettingError,)):
-            run.method.server(run.settings, run.options).check(len(data.class_names), settings.feature_dim)
-        for name in names:
-            refuse_other_inputs(data, reads_text(name))
-            _refuse_unfit(name, data, settings)
-        if here and run.encodes:
-            _refuse_encoder(data, settings)
+    data = open_data(spec, cache)
+    axes = 0 if isinstance(data.inputs, Texts) else data.inputs.ndim - 1
+    refuse_unfit(settings.augment, settings.normalise, axes)
+    assignment(spec, data, cache)
+    shared_test_set(settings, clients, len(data.class_names))
+    with failing_as(SettingError, settings.strategy, run.method, (SettingError,)):
+        run.method.server(run.settings, run.options).check(len(data.class_names), settings.feature_dim)
+    for name in names:
+        refuse_other_inputs(data, reads_text(name))
+        _refuse_unfit(name, data, settings)
+    if here and run.encodes:
+        _refuse_encoder(data, settings)
 
 
 def _refuse_unfit(name: str, data: Decoded, settings: Settings) -> None:
@@ -96,23 +90,6 @@ def _refuse_encoder(data: Decoded, settings: Settings) -> None:
 def _built(name: str, shape: tuple[int, ...], dim: int, num_classes: int, activation: str) -> None:
     """Build a model once, however many cells of a comparison have it."""
     build(name, shape, dim, num_classes, 0, activation)
-
-
-@contextmanager
-def without_retries(settings: Settings) -> Iterator[None]:
-    """The hub's library says each attempt that failed; the last one's reason is in the error."""
-    fetched = any(item not in BUILT_IN and not is_path(item) for item in listed(settings.dataset))
-    if not fetched and not any(map(reads_text, [*model_names(settings.models), settings.encoder])):
-        yield
-        return
-    from huggingface_hub.utils import logging as hub
-
-    before = hub.get_verbosity()
-    hub.set_verbosity_error()
-    try:
-        yield
-    finally:
-        hub.set_verbosity(before)
 
 
 def refuse_unwritable(root: Path, what: str, remedy: str) -> None:

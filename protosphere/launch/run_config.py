@@ -16,7 +16,7 @@ from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, re
 from protosphere.data.folders import FILE_SUFFIXES
 from protosphere.data.partition_table import TABLE
 from protosphere.launch.fitting_defaults import fitting_clients, fitting_models, fitting_partition
-from protosphere.launch.preflight import check, without_retries
+from protosphere.launch.preflight import check
 from protosphere.models import model_names
 from protosphere.models.encoder import AT
 from protosphere.models.text import PREFIX
@@ -127,11 +127,11 @@ def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -
     """
     fitted, said = fitting_partition(run_config, given)
     settings = read_settings(fitted).settings
-    with without_retries(settings):
-        fitted = fitting_clients(fitted, settings)
-        models, sentence = fitting_models(settings) if trains and "models" not in given else ("", "")
-    if models:
-        fitted["models"], said["models"] = models, sentence
+    fitted = fitting_clients(fitted, settings)
+    if trains and "models" not in given:
+        models, sentence = fitting_models(settings)
+        if models:
+            fitted["models"], said["models"] = models, sentence
     return fitted, tuple(said.values())
 
 
