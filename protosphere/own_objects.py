@@ -50,14 +50,15 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _name_models(value: Any) -> Any:
+def _name_models(value: Any) -> str:
     """The setting `models` of a model, or of a list of models and names."""
-    if not isinstance(value, list | tuple):
-        return _name_model(value)
-    return ",".join(model if isinstance(model, str) else _name_model(model) for model in value) if value else ""
+    models = value if isinstance(value, list | tuple) else [value]
+    return ",".join(map(_name_model, models))
 
 
 def _name_model(model: Any) -> str:
+    if isinstance(model, str):
+        return model
     if isinstance(model, nn.Module):
         return objects.keep(_Copies(model), type(model).__name__, _digest(model))
     if callable(model):
@@ -89,13 +90,22 @@ def _name_method(value: Any) -> str:
             "or a subclass of ServerHalf or Objective; docs/adding-a-method.md shows each."
         )
     halves = (method.server, method.objective)
-    for half in halves:
-        module = sys.modules.get(half.__module__)
-        for name, other in vars(module).items() if module is not None and method is value else ():
-            if other is method and (place := _importable(method, name, half.__module__)):
+    if method is value:
+        for half in halves:
+            if place := _place_of(method, half.__module__):
                 return place
     own = next((half for half in halves if not half.__module__.startswith("protosphere.")), method.objective)
     return objects.keep(method, own.__name__, _digest(method))
+
+
+def _place_of(method: Method, module_name: str) -> str:
+    """`package.module:NAME` of a method that stands in this module; else ""."""
+    module = sys.modules.get(module_name)
+    if module is not None:
+        for name, other in vars(module).items():
+            if other is method and (place := _importable(method, name, module_name)):
+                return place
+    return ""
 
 
 def _type_words(value: Any) -> str:

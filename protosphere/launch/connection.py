@@ -89,7 +89,9 @@ class Connection:
         """
         settings = self._scratch / "settings.toml"
         settings.write_text(as_toml(run_config), encoding="utf-8")
-        options = ["--stream", "-c", str(settings), *(["--federation-config", federation] if federation else [])]
+        options = ["--stream", "-c", str(settings)]
+        if federation:
+            options += ["--federation-config", federation]
         client = self._family.start(
             [find_executable("flwr"), "run", str(app), self._name, *options],
             cwd=self._scratch / "cwd",

@@ -42,9 +42,10 @@ class Cluster:
     nodes: Sequence[Node]
 
     def __str__(self) -> str:
-        cpus, gpus = sum(node.cpus for node in self.nodes), sum(node.gpus for node in self.nodes)
-        amounts = [(len(self.nodes), "node"), (cpus, "CPU"), *([(gpus, "GPU")] if gpus else [])]
-        text = ", ".join(f"{number:g} {what}{'s' * (number != 1)}" for number, what in amounts)
+        amounts = {"node": len(self.nodes), "CPU": sum(node.cpus for node in self.nodes)}
+        if gpus := sum(node.gpus for node in self.nodes):
+            amounts["GPU"] = gpus
+        text = ", ".join(f"{number:g} {what}{'s' * (number != 1)}" for what, number in amounts.items())
         return f"Ray at {self.address} ({text})"
 
     def holds(self, cpus: float, gpus: float) -> int:

@@ -204,8 +204,12 @@ def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunCo
             "none; set "
             '`partition` to "dirichlet" with it.'
         )
-    reset = {"partition-table": ""} | ({"partition-column": ""} if below.get("partition-column") else {})
-    return {**below, **(reset if "partition" in above else {}), **above}
+    merged = dict(below)
+    if "partition" in above:
+        merged["partition-table"] = ""
+        if below.get("partition-column"):
+            merged["partition-column"] = ""
+    return merged | above
 
 
 def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
@@ -218,10 +222,9 @@ def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
         )
     settings = read_preset(name)
     strategy = str(overrides.get("strategy", settings["strategy"]))
-    method_settings = load_method(strategy).settings
-    return {
-        key: value for key, value in settings.items() if "." not in key or key.rpartition(".")[0] in method_settings
-    } | {"strategy": strategy}
+    sections = {*load_method(strategy).settings, ""}
+    kept = {key: value for key, value in settings.items() if key.rpartition(".")[0] in sections}
+    return kept | {"strategy": strategy}
 
 
 def _for_others(run_config: RunConfig) -> Plan:

@@ -18,8 +18,9 @@ def stopped(name: str, folder: Path | None) -> str:
     """
     if folder is not None and not folder.is_dir():
         return f"stopped by {name}."
-    done = _find_last_round(folder) if folder else 0
-    return f"stopped by {name} {f'after round {done}' if done else 'before a round was finished'}."
+    last_round = _find_last_round(folder) if folder else 0
+    when = f"after round {last_round}" if last_round else "before a round was finished"
+    return f"stopped by {name} {when}."
 
 
 def left_of(folder: Path | None, options: Sequence[str] = (), *, elsewhere: str = "", cut: bool = False) -> list[str]:
@@ -34,16 +35,22 @@ def left_of(folder: Path | None, options: Sequence[str] = (), *, elsewhere: str 
     def again(run: str) -> str:
         return f"resume: {shlex.join(['protosphere', 'run', *options, '--resume', run])}"
 
+    if folder is None and elsewhere:
+        return [again(elsewhere)]
     if folder is None:
-        return [again(elsewhere)] if elsewhere else []
+        return []
     if folder.is_dir() and cut:
         record = RunFolder(folder)
         with suppress(SettingError):
             record.write_status(record.status() | {"state": "stopped"})
         if _find_last_round(folder):
             leave_report(folder)
-    lines = [f"report: {folder / 'report.html'}"] if (folder / "report.html").exists() else []
-    return [*lines, *([again(str(folder))] if (folder / "checkpoint.safetensors").exists() else [])]
+    lines = []
+    if (folder / "report.html").exists():
+        lines.append(f"report: {folder / 'report.html'}")
+    if (folder / "checkpoint.safetensors").exists():
+        lines.append(again(str(folder)))
+    return lines
 
 
 def _find_last_round(folder: Path) -> int:
