@@ -122,13 +122,15 @@ class Family:
                 self._sessions[session] = leader.began if leader else ""
             elif leader and leader.began != began:
                 del self._sessions[session]
-        members = {pid for pid, entry in table.items() if entry.session in self._sessions}
-        while children := {pid for pid, entry in table.items() if entry.parent in members and pid not in members}:
-            for session in {table[pid].session for pid in children}:
+        members: set[int] = set()
+        while True:
+            kin = {pid for pid, entry in table.items() if entry.session in self._sessions or entry.parent in members}
+            if kin == members:
+                return members
+            members = kin
+            for session in {table[pid].session for pid in members}:
                 leader = table.get(session)
                 self._sessions.setdefault(session, leader.began if leader else "")
-            members |= {pid for pid, entry in table.items() if entry.session in self._sessions}
-        return members
 
     def stop(self, patience: float) -> None:
         """End all of it: SIGTERM, then SIGKILL to what is left after `patience` seconds."""
