@@ -45,14 +45,14 @@ class CohortGrid(LocalGrid):
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies to the first message that waits, and to those that go with it."""
-        waiting_ids = list(message_ids)
-        first_id = next((message_id for message_id in waiting_ids if message_id in self._pending), None)
-        if first_id is None:
+        pending = {message_id: self._pending[message_id] for message_id in message_ids if message_id in self._pending}
+        if not pending:
             return []
-        model = self._model_of(self._pending[first_id])
+        first_id = next(iter(pending))
+        model = self._model_of(pending[first_id])
         if model is None:
             return super().pull_messages([first_id])
-        cohort_ids = [i for i in waiting_ids if i in self._pending and self._model_of(self._pending[i]) == model]
+        cohort_ids = [message_id for message_id, message in pending.items() if self._model_of(message) == model]
         messages = [self._pending.pop(message_id) for message_id in cohort_ids[: self.size]]
         return train_together([(message, self._context(message)) for message in messages], self.cohorts)
 

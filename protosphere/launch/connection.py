@@ -44,7 +44,7 @@ class Connection:
         self._name = name
         self._run_id = ""
         # the run is ours to stop: it is on, as far as we know, and the SuperLink is there to be told
-        self._on = False
+        self._is_on = False
         self._environment = flower_environment()
         self.notice = ""  # what whoever runs it should know of the SuperLink, in a sentence
 
@@ -107,7 +107,7 @@ class Connection:
             heard.set()
             hear(line)
             if not self._run_id and (number := started_run(line)):
-                self._run_id, self._on = number, True
+                self._run_id, self._is_on = number, True
             if not self._run_id:
                 lines.append(line)
         client.wait()
@@ -144,12 +144,12 @@ class Connection:
             status, details = self._look()
             looks += 1
             if has_finished(status):
-                self._on = False
+                self._is_on = False
                 return status, details
             self._refuse_ended()
             time.sleep(0.5)
         # what only we lost sight of is not ours to stop
-        self._on = False
+        self._is_on = False
         raise FlowerError(self._describe_lost(status))
 
     def stop(self) -> str:
@@ -164,13 +164,11 @@ class Connection:
 
     def _stop_run(self, patience: float) -> bool:
         """Whether the run is no longer on, or not ours to stop."""
-        if not self._on:
-            return True
-        answer = self._flwr(["stop", self._run_id, self._name, "--format", "json"], patience)
-        self._on = not has_succeeded(answer)
-        # it may have ended by itself just now
-        self._on = self._on and not has_finished(self._look(patience)[0])
-        return not self._on
+        if self._is_on:
+            answer = self._flwr(["stop", self._run_id, self._name, "--format", "json"], patience)
+            # it may have ended by itself just now
+            self._is_on = not has_succeeded(answer) and not has_finished(self._look(patience)[0])
+        return not self._is_on
 
     def _look(self, patience: float = LOOK_PATIENCE) -> tuple[str, str]:
         """The run's status and what Flower says about it; `unknown` when nobody answers."""
