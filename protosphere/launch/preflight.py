@@ -19,8 +19,8 @@ from protosphere.data.from_settings import data_spec
 from protosphere.data.texts import Texts
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
-from protosphere.record.live_metrics import refuse_missing
 from protosphere.server_app.features.ensemble import shared_test_set
+from protosphere.server_app.features.live_figures import refuse_missing
 from protosphere.strategies import Run
 from protosphere.strategies.user_method import failing_as
 

@@ -14,9 +14,9 @@ import pytest
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, check, shown
 from protosphere.launch.run_config import plan
-from protosphere.record import live_metrics as module
 from protosphere.record.folder import RunFolder
-from protosphere.record.live_metrics import SINKS, Figures, figures_of, live, refuse_missing
+from protosphere.server_app.features import live_figures as module
+from protosphere.server_app.features.live_figures import SINKS, Figures, figures_of, live, refuse_missing
 from protosphere.strategies import known_settings
 
 LINE = {
