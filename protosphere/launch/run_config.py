@@ -80,12 +80,6 @@ def plan(
     for text in assignments:
         overrides |= read_assignments(text)
     overrides |= {name: _scalar(name, value) for name, value in (more or {}).items()}
-    if not remote:
-        overrides |= {name: _absolute(name, overrides[name]) for name in ("strategy",) if name in overrides}
-    overrides = without_gone(overrides)
-    defaults = known_settings(overrides.get("strategy", ""))
-    if not resume:
-        refuse_unknown(overrides, defaults)
     if results:
         overrides["results-dir"] = results
     if clients is not None:
@@ -94,6 +88,10 @@ def plan(
             raise SettingError(f"--clients is {clients}, but a run needs at least 1.")
     if not remote:
         overrides = {name: _absolute(name, value) for name, value in overrides.items()}
+    overrides = without_gone(overrides)
+    defaults = known_settings(overrides.get("strategy", ""))
+    if not resume:
+        refuse_unknown(overrides, defaults)
     name = resume or overrides.get("resume")
     if name and isinstance(name, str):
         if preset:
@@ -104,15 +102,13 @@ def plan(
     if remote:
         return _for_others(merged)
     merged, notes = fitted(merged, {*preset_settings, *overrides}, trains)
-    number = merged["clients"] or DEFAULT_CLIENTS
     # Flower's server waits for the exact number
-    merged["clients"] = number
+    merged["clients"] = number = int(merged["clients"] or DEFAULT_CLIENTS)
+    run = read_settings(merged)
+    refuse_foreign(merged)
     if trains:
-        _check(merged, int(number), here=here)
-    else:
-        read_settings(merged)
-        refuse_foreign(merged)
-    return Plan(merged, int(number), notes)
+        check(run, number, None, here)
+    return Plan(merged, number, notes)
 
 
 def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -> tuple[RunConfig, tuple[str, ...]]:
@@ -255,13 +251,14 @@ def _plan_resumed(overrides: RunConfig, name: str, remote: bool, here: bool, tru
     refuse_untrusted(folder.path, named(saved), trust)
     settings = as_of_today(saved) | overrides | {"resume": str(folder.path)}
     # their types, before any is used
-    run_settings = read_settings(settings).settings
-    RunFolder.resume(run_settings, settings, as_of_today)
-    folder.refuse_fewer_rounds(run_settings.rounds, folder.load_checkpoint()[1]["round"])
-    number = run_settings.clients or len(folder.roster())
+    run = read_settings(settings)
+    RunFolder.resume(run.settings, settings, as_of_today)
+    folder.refuse_fewer_rounds(run.settings.rounds, folder.load_checkpoint()[1]["round"])
+    number = run.settings.clients or len(folder.roster())
     if not number:
         raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")
-    _check(settings, number, folder.path, here)
+    refuse_foreign(settings)
+    check(run, number, folder.path, here)
     return Plan(settings, number)
 
 
@@ -332,13 +329,6 @@ def _absolute_encoder(model: str) -> str:
     """A text model's name with its local path, if it has one, made absolute."""
     place = model.removeprefix(PREFIX)
     return PREFIX + os.path.abspath(Path(place).expanduser()) if model != place and is_path(place) else model
-
-
-def _check(run_config: RunConfig, clients: int, folder: Path | None = None, here: bool = True) -> None:
-    """Refuse what the server or a client would refuse later."""
-    run = read_settings(run_config)
-    refuse_foreign(run_config)
-    check(run, clients, folder, here)
 
 
 def flatten(table: Mapping[str, Any]) -> RunConfig:
