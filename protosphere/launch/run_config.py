@@ -205,7 +205,7 @@ def laid_over(below: Mapping[str, Scalar], above: Mapping[str, Scalar]) -> RunCo
         merged["partition-table"] = ""
         if below.get("partition-column"):
             merged["partition-column"] = ""
-    return merged | above
+    return {**merged, **above}
 
 
 def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
