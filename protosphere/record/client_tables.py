@@ -7,7 +7,8 @@ folder gives all rounds.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -23,7 +24,7 @@ TIMES = ("train", "evaluate", "client")  # what of a line's `time` is by client
 LENGTH, NONE = "#", "{}"
 
 
-def split(line: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def split_line(line: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """A line of metrics.jsonl without its figures by client, and these: partition -> path -> value."""
     short = dict(line) | {"clients": {}}
     values_by_path = {"clients": line.get("clients", {})}
@@ -37,44 +38,42 @@ def split(line: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, dict[str, 
     return (short, rows) if rows else (dict(line), {})
 
 
-class FromTable(Mapping[str, Any]):
-    """A part of a line whose figures by client lie in a file, which is read whenever one of them is asked for and never
-    kept: a run of 10,000 clients takes 31 MB a round.
+class LazyMapping(Mapping[str, Any]):
+    """A mapping of which some values are read whenever they are asked for, and never kept: the figures by client of
+    10,000 clients take 31 MB a round.
 
     Args:
-        line: what is at hand. column_of: name -> path of columns in the file; a name without columns is an empty table.
-
-    Raises:
-        SettingError: when the file is read, and cannot be.
+        values: the others. readers: name -> what reads its value, a mapping; may raise SettingError.
     """
 
-    def __init__(self, line: Mapping[str, Any], column_of: Mapping[str, str], path: Path, digest: str | None):
-        self._at_hand: dict[str, Any] = {**{name: {} for name in column_of}, **line}
-        self._column_of, self._path, self._digest = column_of, path, digest
+    def __init__(self, values: Mapping[str, Any], readers: Mapping[str, Callable[[], Any]]):
+        self._values: dict[str, Any] = {**{name: {} for name in readers}, **values}
+        self._readers = readers
 
     def __getitem__(self, name: str) -> Any:
-        if name in self._column_of:
-            return read(self._path, self._column_of[name], self._digest)
-        return self._at_hand[name]
+        return self._readers[name]() if name in self._readers else self._values[name]
 
-    def at_hand(self) -> dict[str, Any]:
-        """All names, without a look into the file: what lies there is empty."""
-        return self._at_hand
+    def without_reading(self) -> dict[str, Any]:
+        """All names; what would have to be read is empty."""
+        return self._values
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._at_hand)
+        return iter(self._values)
 
     def __len__(self) -> int:
-        return len(self._at_hand)
+        return len(self._values)
 
 
-def joined(line: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
-    """Inverse of `split`, of a line and the file that it names, which is not read before a figure is asked for."""
-    digest = line.get(DIGEST)
+def join_line(line: Mapping[str, Any], path: Path) -> Mapping[str, Any]:
+    """Inverse of `split_line`, of a line and the file that it names, which is not read before a figure is asked for."""
+
+    def reader(column: str) -> Callable[[], Any]:
+        return partial(read, path, column, line.get(DIGEST))
+
     short = {name: part for name, part in line.items() if name not in (NAMED, DIGEST)}
     if "time" in short:
-        short["time"] = FromTable(short["time"], {name: f"time/{name}" for name in TIMES}, path, digest)
-    return FromTable(short, {"clients": "clients"}, path, digest)
+        short["time"] = LazyMapping(short["time"], {name: reader(f"time/{name}") for name in TIMES})
+    return LazyMapping(short, {"clients": reader("clients")})
 
 
 def write(path: Path, round_number: int, rows: Mapping[str, Mapping[str, Any]]) -> str:

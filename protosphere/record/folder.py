@@ -275,7 +275,7 @@ class RunFolder:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
-        short, rows = client_tables.split(line)
+        short, rows = client_tables.split_line(line)
         if rows:
             name = f"{client_tables.FOLDER}/round-{line['round']:06d}.parquet"
             short[client_tables.NAMED] = name
@@ -317,7 +317,7 @@ class RunFolder:
     def _join_clients(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         # what is no line at all is its reader's to refuse
         named = isinstance(line, dict) and client_tables.NAMED in line
-        return client_tables.joined(line, self._client_file(line)) if named else line
+        return client_tables.join_line(line, self._client_file(line)) if named else line
 
     def _client_file(self, line: Mapping[str, Any]) -> Path:
         """The file that a line names, which lies in `clients/`: no path or link leads out of it."""

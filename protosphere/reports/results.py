@@ -10,7 +10,7 @@ from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import is_object
 from protosphere.core.settings import Settings, check, shown, without_gone
-from protosphere.record.client_tables import FromTable
+from protosphere.record.client_tables import LazyMapping
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import companions, summarise, up_to_date
@@ -160,7 +160,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
     for number, line in enumerate(lines, start=1):
         # figures by client in a file are not read for this
-        record_line = line.at_hand() if isinstance(line, FromTable) else line
+        record_line = line.without_reading() if isinstance(line, LazyMapping) else line
         _hold(folder, f"line {number} of metrics.jsonl", record_line, OF_A_LINE, version)
     for entry in roster:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)

@@ -42,13 +42,13 @@ LINE = {
 
 
 def test_a_line_comes_back_from_its_columns(tmp_path):
-    short, rows = client_tables.split(LINE)
+    short, rows = client_tables.split_line(LINE)
     assert short == LINE | {"clients": {}, "time": {"round": 0.1, "server": THIRD}}
     assert list(rows) == ["0", "10", "2", "3"]
     folder = tmp_path / client_tables.FOLDER
     folder.mkdir()
     client_tables.write(folder / "a.parquet", 7, rows)
-    found = client_tables.joined(short | {client_tables.NAMED: "a.parquet"}, folder / "a.parquet")
+    found = client_tables.join_line(short | {client_tables.NAMED: "a.parquet"}, folder / "a.parquet")
     expected = json.loads(json.dumps(LINE))
     # None and missing are one
     del expected["clients"]["0"]["training"]["prototype_norm"]

@@ -386,7 +386,7 @@ def test_a_link_in_the_place_of_clients_leads_to_no_files_of_its_readers(results
 
 def test_a_line_names_no_file_outside_the_folder_of_figures_by_client(results, tmp_path):
     folder = finished(1)
-    table = client_tables.split({"round": 1, "clients": {"0": {"x": 1.0}}})[1]
+    table = client_tables.split_line({"round": 1, "clients": {"0": {"x": 1.0}}})[1]
     client_tables.write(tmp_path / "other.parquet", 1, table)
     (folder.path / client_tables.FOLDER).mkdir()
     client_tables.write(folder.path / client_tables.FOLDER / "own.parquet", 1, table)
