@@ -13,7 +13,7 @@ from torch import nn
 from protosphere.core.errors import SettingError
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import STATISTICS, flat, unflat
-from protosphere.record import round as waiting
+from protosphere.record import replies as replies_module
 from protosphere.record.folder import RunFolder
 from protosphere.record.replies import StoredUploads, UploadFiles
 from protosphere.strategies import read_settings, refuse_foreign
@@ -87,7 +87,7 @@ def rows_of_part(uploads, part):
 @pytest.mark.parametrize("values", [1, 13, 2**22])
 @pytest.mark.parametrize("how", ["median", "trimmed-mean", "geometric-median"])
 def test_robust_means_are_those_of_all_values_at_once(tmp_path, monkeypatch, how, values):
-    monkeypatch.setattr(waiting, "MOST_VALUES", values)
+    monkeypatch.setattr(replies_module, "MOST_VALUES", values)
     server, uploads = met("fedavg", (5,) * 5, rows=(10, 20, 30, 40, 50), **{"weights.aggregation": how})
     outcome = finished(server, uploads, tmp_path)
     for part, weights in outcome.downloads[0].items():

@@ -7,7 +7,7 @@ from flwr.app import Array
 
 from protosphere.core.errors import SettingError
 from protosphere.prototypes.weights import Weights
-from protosphere.record import round as waiting
+from protosphere.record import replies as replies_module
 from protosphere.record.replies import Reply, UploadFiles
 from protosphere.server_app.features import weight_changes as changes_module
 from protosphere.server_app.features.weight_changes import Changes
@@ -149,7 +149,7 @@ def test_weights_that_do_not_come_down_again_and_what_is_a_change_itself(tmp_pat
 
 @pytest.mark.parametrize("values", [1, 7, 2**22])
 def test_who_goes_against_the_others_is_found_in_pieces_of_any_size(tmp_path, monkeypatch, values):
-    monkeypatch.setattr(waiting, "MOST_VALUES", values)
+    monkeypatch.setattr(replies_module, "MOST_VALUES", values)
     common, sent = weights(1.0, seed=7), {}
     for partition in range(CLIENTS):
         own, sign = weights(0.1, seed=partition), -1.0 if partition == LIAR else 1.0
