@@ -99,14 +99,14 @@ def evaluate(
     passes = [splits] if in_one_pass else [[rows] for rows in splits]
     answers = [labels_by_rule for group in passes for labels_by_rule in _predict_labels(*arguments, group)]
     rules = next((list(labels_by_rule) for labels_by_rule in answers if labels_by_rule), [])
-    right = []
-    for rows, labels_by_rule in zip(splits, answers, strict=True):
+    correct_counts = torch.zeros(len(splits), len(rules), dtype=torch.int64)
+    for index, labels_by_rule in enumerate(answers):
         if labels_by_rule:
             predictions = torch.stack(list(labels_by_rule.values()))
-            right.append((predictions == rows.labels.to(predictions.device)).sum(dim=1))
+            correct_counts = correct_counts.to(predictions.device)
+            correct_counts[index] = (predictions == splits[index].labels.to(predictions.device)).sum(dim=1)
     # one transfer for all rules: a wait per rule would stall the device
-    right_counts = iter(torch.stack(right).tolist() if right else [])
-    counts_by_split = [next(right_counts) if labels_by_rule else [0] * len(rules) for labels_by_rule in answers]
+    counts_by_split = correct_counts.tolist()
     numbers = [len(split.labels) for split in splits]
     correct = {rule: _add_unheld([counts[index] for counts in counts_by_split]) for index, rule in enumerate(rules)}
     if observe is not None:
@@ -175,10 +175,11 @@ def _predict_labels(
         features = features_of(objective, arrived, all_rows, transform)
         arrived_scores = received_scores(objective, arrived, features)
         labels_by_rule |= {rule: scores.argmax(dim=1).to(device) for rule, scores in arrived_scores.items()}
-    parts = {rule: answers.split(sizes) for rule, answers in labels_by_rule.items()}
-    answers_by_split = [
-        {rule: part[index] for rule, part in parts.items()} if size else {} for index, size in enumerate(sizes)
-    ]
+    answers_by_split: list[dict[str, Tensor]] = [{} for _ in splits]
+    for rule, labels in labels_by_rule.items():
+        for answers, part in zip(answers_by_split, labels.split(sizes), strict=True):
+            if len(part):
+                answers[rule] = part
     for scores_of in further_scores:
         for rows, split_features, answers in zip(splits, z.split(sizes), answers_by_split, strict=True):
             scores_by_rule = scores_of(rows, split_features) if len(rows) else {}
