@@ -15,7 +15,7 @@ from protosphere.client_app.site import over_ray, run_of, simulated, site_name
 from protosphere.client_app.train import Job, Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import APP_RAISED
-from protosphere.core.home import OTHER_HOME, OtherHomeError, home, refuse_other, stores
+from protosphere.core.home import OTHER_HOME, OtherHomeError, home, refuse_other
 from protosphere.core.seeds import limited_threads
 from protosphere.core.startup import end_at_once
 from protosphere.data.client_data import size_in_bytes
@@ -160,14 +160,13 @@ def _client_of(context: Context) -> Client:
     """The client that a context stands for: built once a process and run, with an objective of this message's own."""
     configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
     key = (context.run_id, home(), simulated(), *configs)
-    client = _clients.get(key)
+    client = _clients.use(key)
     if client is None:
         # an earlier run is over, and may have had other code under the same name; all that are kept are of one run
         if next(iter(_clients), key)[0] != context.run_id:
             _clients.clear()
-        client = Client(context)
-    _clients[key] = client
-    _clients.shrink(MOST_BYTES, least=1)
+        client = _clients[key] = Client(context)
+        _clients.shrink(MOST_BYTES, least=1)
     return client.for_message()
 
 
@@ -187,8 +186,10 @@ def _encode_reply(message: Message, context: Context, client: Client, report: Re
         report = replace(report, payload=None, problem=_describe_problem(error, context))
         records = encode_report(report, client.codec, client.run.exchange.up)
     trains = message.metadata.message_type == MessageType.TRAIN
-    run = str(message.content.config_records["instruction"]["run"])
-    note(stores(run) / str(client.partition), message.content, records, report, trains)
+    # of a simulation the run's folder has it all
+    if not simulated():
+        run = str(message.content.config_records["instruction"]["run"])
+        note(client.store(run).folder, message.content, records, report, trains)
     return Message(records, reply_to=message)
 
 

@@ -27,7 +27,7 @@ from protosphere.client_app.site import (
     whole_number,
 )
 from protosphere.client_app.store import Stamp, Store, describe, lay_out, new_state, size_of
-from protosphere.client_app.train import Job, Outcome, mean_norm
+from protosphere.client_app.train import Job, Outcome
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError, public
 from protosphere.core.home import home, refuse_other, stores, token_digest
@@ -282,7 +282,7 @@ class Client:
             sent_vectors = class_vectors(as_sent(upload, self.run.exchange.up))
             if isinstance(sent_vectors, PrototypeSet):
                 # of scaled prototypes the norm without the scale would give the scale away
-                figures = replace(figures, prototype_norm=mean_norm(sent_vectors))
+                figures = replace(figures, prototype_norm=sent_vectors.mean_norm)
         seconds = time.perf_counter() - preparation.began - waited
         return replace(report, payload=upload, training=replace(figures, seconds=seconds))
 

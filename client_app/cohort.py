@@ -108,10 +108,12 @@ def work_of(member: Member) -> int:
     products: list[int] = []
 
     def count(layer: nn.Linear | _ConvNd, inputs: tuple[object, ...], result: object) -> None:
-        is_transposed = isinstance(layer, _ConvNd) and layer.transposed
+        value = result
+        if isinstance(layer, _ConvNd) and layer.transposed and inputs:
+            value = inputs[0]
         # what a layer of somebody's own takes and gives may be anything
-        tensors = [value for value in (inputs[:1] if is_transposed else (result,)) if isinstance(value, Tensor)]
-        products.extend(2 * tensor.numel() * layer.weight[0].numel() for tensor in tensors)
+        if isinstance(value, Tensor):
+            products.append(2 * value.numel() * layer.weight[0].numel())
 
     counted_parameters: set[nn.Parameter] = set()
     for layer in state.module.modules():
@@ -143,13 +145,13 @@ def _key(member: Member) -> object:
     job = member.job
     objective, module, state = job.objective, job.state.module, job.state
     layout = tuple((name, tuple(t.shape), t.dtype, t.requires_grad) for name, t in named(module).items())
-    phases = tuple(
-        (p.name, p.epochs, p.fresh, None if p.rows is None else tuple((t.shape, t.dtype) for t in p.rows))
-        for p in member.phases
-    )
+    phases = []
+    for phase in member.phases:
+        forms = [(tensor.shape, tensor.dtype) for tensor in phase.rows or ()]
+        phases.append((phase.name, phase.epochs, phase.fresh, tuple(forms)))
     types_read = tuple(type(getattr(state, name)) for name in READ)
     rows = job.data.train.inputs
     # who has no rows is left to the loop, whose words for it are known
     data = (job.data.transform.form, len(rows) > 0, tuple(rows.shape[1:]), rows.dtype, rows.device)
     constants = tuple(state.constants.items())
-    return job.model, type(objective), type(module), layout, phases, types_read, data, constants
+    return job.model, type(objective), type(module), layout, tuple(phases), types_read, data, constants

@@ -201,8 +201,9 @@ class Stack:
 
     def _batches(self, member: Member, phase: Phase, epoch: int) -> list[Tensor]:
         """A client's batches of an epoch, in the order of `train`."""
-        rows = len(member.job.data.train if phase.rows is None else phase.rows[1])
-        return list(batches(rows, member.size, generator(*member.job.stream, phase.name, epoch), torch.device("cpu")))
+        labels = member.job.data.train.labels if phase.rows is None else phase.rows[1]
+        order = generator(*member.job.stream, phase.name, epoch)
+        return list(batches(len(labels), member.size, order, torch.device("cpu")))
 
     def _stop_what_diverged(self, number: int, epoch: int) -> None:
         """One look an epoch, as in `train`; who is out of the round stays in the stack, where it harms nobody."""
@@ -221,10 +222,7 @@ class Stack:
 
     def ratios(self, span: Span, total: Tensor, plain: Tensor, z: Tensor) -> None:
         """`gradient_ratio` of the clients' first batch; of the first phase that adds to the cross-entropy."""
-        norm, added_norm = (
-            exact(torch.autograd.grad(part.sum(), z, retain_graph=True)[0]).double().flatten(1).norm(dim=1)
-            for part in (plain, total - plain)
-        )
+        norm, added_norm = _gradient_norms(plain, z), _gradient_norms(total - plain, z)
         ratios = added_norm / norm.clamp_min(torch.finfo(torch.float32).tiny)
         for member, ratio in zip(self.members[slice(*span)], ratios, strict=True):
             member.ratio = ratio if member.ratio is None else member.ratio
@@ -297,7 +295,9 @@ class _Step:
         if not has_one_transform:
             # clients with figures of their own: their rows as the model sees them
             inputs = [transform(x) for transform, x in zip(transforms, inputs, strict=True)]
-        samples = [(x, t.labels) if p.rows is None else p.rows for x, t, p in zip(inputs, train, phases, strict=True)]
+        samples = []
+        for values, rows, phase in zip(inputs, train, phases, strict=True):
+            samples.append((values, rows.labels) if phase.rows is None else phase.rows)
         self.is_transformed = not has_one_transform and self.phase.rows is None
         self.transform = transforms[0] if has_one_transform and self.phase.rows is None else None
         self.inputs, self.labels = (torch.cat(tensors) for tensors in zip(*samples, strict=True))
@@ -335,11 +335,18 @@ class _Step:
         return functional_call(self.stack.within, module_tensors, (values, self.phase, Batch(inputs, labels)))
 
 
+def _gradient_norms(loss: Tensor, z: Tensor) -> Tensor:
+    """Of each client's part of a loss the norm of the gradient on its features z (clients, b, d)."""
+    (gradient,) = torch.autograd.grad(loss.sum(), z, retain_graph=True)
+    return exact(gradient).double().flatten(1).norm(dim=1)
+
+
 def slices(sizes: Sequence[Sequence[int]]) -> Iterator[tuple[int, Span]]:
     """Of each client's batch sizes: (number of the batch, clients from and to), batch by batch."""
     for at in range(max(map(len, sizes))):
         start = 0
-        for size, neighbours in groupby(batch_sizes[at] if at < len(batch_sizes) else 0 for batch_sizes in sizes):
+        sizes_of_clients = [0 if at >= len(batch_sizes) else batch_sizes[at] for batch_sizes in sizes]
+        for size, neighbours in groupby(sizes_of_clients):
             end = start + len(list(neighbours))
             if size:
                 yield at, (start, end)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from protosphere.core.devices import exact
+from protosphere.core.devices import exact_on
 from protosphere.core.errors import ToldError
 from protosphere.core.settings import RECEIVED
 from protosphere.data.client_data import ClientData, Rows, Transform
@@ -41,8 +41,9 @@ def measure(objective: Objective, state: ClientState, data: ClientData) -> None:
     """
     if not len(data.train):
         return
-    features = exact(features_of(objective, state, data.train, data.transform))
-    labels = exact(data.train.labels)
+    device = exact_on(data.train.labels.device)
+    features = features_of(objective, state, data.train, data.transform).to(device)
+    labels = data.train.labels.to(device)
     _refuse_not_finite(features)
     state.prototypes = class_means(features, labels, objective.num_classes)
     if objective.settings.prototypes_from == "model":
@@ -98,14 +99,14 @@ def evaluate(
     passes = [splits] if in_one_pass else [[rows] for rows in splits]
     answers = [labels_by_rule for group in passes for labels_by_rule in _predict_labels(*arguments, group)]
     rules = next((list(labels_by_rule) for labels_by_rule in answers if labels_by_rule), [])
-    right = [
-        (torch.stack(list(labels_by_rule.values())) == exact(rows.labels)).sum(dim=1)
-        for rows, labels_by_rule in zip(splits, answers, strict=True)
-        if labels_by_rule
-    ]
+    correct_counts = torch.zeros(len(splits), len(rules), dtype=torch.int64)
+    for index, labels_by_rule in enumerate(answers):
+        if labels_by_rule:
+            predictions = torch.stack(list(labels_by_rule.values()))
+            correct_counts = correct_counts.to(predictions.device)
+            correct_counts[index] = (predictions == splits[index].labels.to(predictions.device)).sum(dim=1)
     # one transfer for all rules: a wait per rule would stall the device
-    right_counts = iter(torch.stack(right).tolist() if right else [])
-    counts_by_split = [next(right_counts) if labels_by_rule else [0] * len(rules) for labels_by_rule in answers]
+    counts_by_split = correct_counts.tolist()
     numbers = [len(split.labels) for split in splits]
     correct = {rule: _add_unheld([counts[index] for counts in counts_by_split]) for index, rule in enumerate(rules)}
     if observe is not None:
@@ -166,21 +167,23 @@ def _predict_labels(
     if len(splits) > 1:
         all_rows = Rows(torch.cat([rows.inputs for rows in splits]), torch.cat([rows.labels for rows in splits]))
     z = features_of(objective, state, all_rows, transform)
+    device = exact_on(z.device)
     labels_by_rule = {rule: scores.argmax(dim=1) for rule, scores in rule_scores(objective, state, z).items()}
     if state.prototypes is not None and state.prototypes.counts is not None:
         labels_by_rule[MAJORITY] = state.prototypes.labels[state.prototypes.counts.argmax()].expand(len(z))
     if arrived is not None:
         features = features_of(objective, arrived, all_rows, transform)
         arrived_scores = received_scores(objective, arrived, features)
-        labels_by_rule |= {rule: exact(scores.argmax(dim=1)) for rule, scores in arrived_scores.items()}
-    parts = {rule: answers.split(sizes) for rule, answers in labels_by_rule.items()}
-    answers_by_split = [
-        {rule: part[index] for rule, part in parts.items()} if size else {} for index, size in enumerate(sizes)
-    ]
+        labels_by_rule |= {rule: scores.argmax(dim=1).to(device) for rule, scores in arrived_scores.items()}
+    answers_by_split: list[dict[str, Tensor]] = [{} for _ in splits]
+    for rule, labels in labels_by_rule.items():
+        for answers, part in zip(answers_by_split, labels.split(sizes), strict=True):
+            if len(part):
+                answers[rule] = part
     for scores_of in further_scores:
         for rows, split_features, answers in zip(splits, z.split(sizes), answers_by_split, strict=True):
             scores_by_rule = scores_of(rows, split_features) if len(rows) else {}
-            answers |= {rule: exact(scores).argmax(dim=1) for rule, scores in scores_by_rule.items()}
+            answers |= {rule: scores.to(device).argmax(dim=1) for rule, scores in scores_by_rule.items()}
     return answers_by_split
 
 
@@ -193,13 +196,15 @@ def received_scores(objective: Objective, arrived: ClientState, z: Tensor) -> di
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:
     """Rule -> (n, K), where there is float64. A rule whose ingredients a client lacks is missing."""
-    num_classes, points = objective.num_classes, exact(z)
+    num_classes, device = objective.num_classes, exact_on(z.device)
+    points = z.to(device)
     scores = {"classifier": objective.logits(state, z)}
     if state.prototypes is not None:
         scores["local-prototypes"] = nearest_scores(points, *state.prototypes.table(num_classes))
     if state.prototypes is not None and state.covariance is not None:
         scores["discriminant"] = discriminant_scores(points, state.prototypes, state.covariance, num_classes)
     if state.table is not None:
-        scores["global-prototypes"] = nearest_scores(points, *map(exact, state.table))
+        vectors, present = state.table
+        scores["global-prototypes"] = nearest_scores(points, vectors.to(device), present.to(device))
     scores |= objective.scores(state, z)
-    return {rule: exact(values) for rule, values in scores.items()}
+    return {rule: values.to(device) for rule, values in scores.items()}

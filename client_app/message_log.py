@@ -5,7 +5,7 @@
     rows, correct     what the reply said of the evaluation, by rule
     loss              what it said of the training, by part
 
-Sizes and figures that have left the machine in any case. A simulation keeps none: its run's folder has them all.
+Sizes and figures that have left the machine in any case. A simulation keeps none.
 """
 
 import json
@@ -16,7 +16,6 @@ from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
 
-from protosphere.client_app.site import simulated
 from protosphere.core.files import sealed
 from protosphere.wire.payloads import Report
 from protosphere.wire.sizes import record_bytes
@@ -28,8 +27,6 @@ FILE = "messages.jsonl"
 
 def note(folder: Path, received: RecordDict, sent: RecordDict, report: Report, trains: bool) -> None:
     """Add a reply to a client's store. A disk that is full costs the line and no round."""
-    if simulated():
-        return
     line: dict[str, Any] = {
         "round": report.round,
         "trains": trains,

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from protosphere.client_app.evaluate import DivergenceError, autocast, measure, refuse_spoilt
-from protosphere.core.devices import exact, exact_on
+from protosphere.core.devices import exact_on
 from protosphere.core.errors import public
 from protosphere.core.plugins import is_plugin
 from protosphere.core.seeds import generator
@@ -144,8 +144,8 @@ def measured(
         steps=steps,
         parts=dict(parts),
         gradient_ratio=ratio,
-        target_norm=mean_norm(state.targets),
-        prototype_norm=None if state.prototypes is None and len(data.train) else mean_norm(state.prototypes),
+        target_norm=_mean_norm(state.targets),
+        prototype_norm=None if state.prototypes is None and len(data.train) else _mean_norm(state.prototypes),
     )
 
 
@@ -178,10 +178,8 @@ class _Met:
         state.covariance = state.features = None
 
 
-def mean_norm(prototypes: PrototypeSet | None) -> float:
-    """Mean Euclidean norm; 0 where there are none."""
-    # squares of what float32 can hold overflow it
-    return float(exact(prototypes.vectors).double().norm(dim=1).mean()) if prototypes else 0.0
+def _mean_norm(prototypes: PrototypeSet | None) -> float:
+    return 0.0 if prototypes is None else prototypes.mean_norm
 
 
 def batches(rows: int, size: int, order: torch.Generator, device: torch.device) -> Iterator[Tensor]:
@@ -240,8 +238,9 @@ def _gradient_ratio(loss: Loss) -> Tensor | None:
     (plain_gradient,) = torch.autograd.grad(plain, loss.features, retain_graph=True)
     (added_gradient,) = torch.autograd.grad(loss.total - plain, loss.features, retain_graph=True)
     # float64, since a cross-entropy may be left without a gradient that float32 can hold
-    ours, theirs = (exact(gradient).double().norm() for gradient in (added_gradient, plain_gradient))
-    return ours / theirs.clamp_min(torch.finfo(torch.float32).tiny)
+    device = exact_on(loss.features.device)
+    added_norm, plain_norm = (gradient.to(device).double().norm() for gradient in (added_gradient, plain_gradient))
+    return added_norm / plain_norm.clamp_min(torch.finfo(torch.float32).tiny)
 
 
 def stop_if_not_finite(sums: Mapping[str, Tensor], phases: list[Phase], epoch: int, state: ClientState) -> None:
@@ -250,7 +249,7 @@ def stop_if_not_finite(sums: Mapping[str, Tensor], phases: list[Phase], epoch: i
         if not math.isfinite(float(total)):
             # targets that somebody else has spoilt look like a learning rate that is too high
             lengths = (
-                f"of length {mean_norm(state.targets):.3g}, its own prototypes of {mean_norm(state.prototypes):.3g}"
+                f"of length {_mean_norm(state.targets):.3g}, its own prototypes of {_mean_norm(state.prototypes):.3g}"
             )
             pull = f", `prototype-weight` or the scale of the targets (they are {lengths})"
             pull = pull if "prototype-pull" in sums else ""

@@ -222,12 +222,12 @@ def client_data(
             round, or the partition is out of range.
     """
     key = (spec, partition, str(cache_dir), str(torch.device(device)), data_path, encode)
-    data = _recent.get(key)
+    data = _recent.use(key)
     if data is None:
         data = _load(spec, partition, Path(cache_dir), torch.device(device), data_path, encode)
-    _recent[key] = data
-    # what is larger than the bound on its own is not kept either
-    _recent.shrink(_CACHE_BYTES)
+        _recent[key] = data
+        # what is larger than the bound on its own is not kept either
+        _recent.shrink(_CACHE_BYTES)
     return data
 
 

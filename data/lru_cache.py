@@ -8,7 +8,7 @@ V = TypeVar("V")
 
 
 class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
-    """From the one used longest ago to the newest; whoever sets a value again has used it.
+    """From the one used longest ago to the newest.
 
     Attributes:
         total: the sum of the sizes, which is not counted again with each value.
@@ -32,6 +32,13 @@ class Recent(MutableMapping[tuple[Any, ...], V], Generic[V]):
 
     def __delitem__(self, key: tuple[Any, ...]) -> None:
         self.total -= self._entries.pop(key)[1]
+
+    def use(self, key: tuple[Any, ...]) -> V | None:
+        """The value, which is the newest from now on; None where it is not kept."""
+        if key not in self._entries:
+            return None
+        self._entries.move_to_end(key)
+        return self._entries[key][0]
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self._entries)

@@ -187,10 +187,10 @@ class Gathering:
             for node, identity in self._identities.items()
             if identity.problem
         ]
+        names = f" (missing partitions: {', '.join(map(str, missing))})" if missing else ""
         raise RosterError(
-            f"{number} of {expected or 'an unknown number of'} clients answered within "
-            f"`start-timeout` {self.settings.start_timeout:g} s (missing partitions: "
-            f"{', '.join(map(str, missing)) or 'unknown'}); start the missing SuperNodes or raise the timeout."
+            f"{number} of {expected or 'an unknown number of'} clients answered within `start-timeout` "
+            f"{self.settings.start_timeout:g} s{names}; start the missing SuperNodes or raise the timeout."
             + "".join(problems[:MOST_NAMED])
         )
 

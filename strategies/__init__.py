@@ -261,12 +261,8 @@ def as_of_today(run_config: Mapping[str, Any]) -> dict[str, Any]:
     """
     run_config = unpacked(run_config)
     strategy = str(run_config.get("strategy", Settings().strategy))
-    settings_by_prefix = load_method(strategy).settings
-    values = {
-        name: value
-        for name, value in run_config.items()
-        if "." not in name or name.rpartition(".")[0] in settings_by_prefix
-    }
+    method = load_method(strategy)
+    values = {name: value for name, value in run_config.items() if _belongs_to(method, name)}
     return known_settings(strategy) | values
 
 
@@ -336,7 +332,7 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
     """
     strategy = str(run_config["strategy"])
     method = load_method(strategy)
-    names = {name for name in known_settings(strategy) if "." not in name or name.rpartition(".")[0] in method.settings}
+    names = {name for name in known_settings(strategy) if _belongs_to(method, name)}
     if plugins.is_plugin(strategy):
         return names
     settings_by_type: dict[type, Any] = {}
@@ -353,6 +349,12 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
     if not exchange.weights:
         names -= {"share-buffers"}
     return names
+
+
+def _belongs_to(method: Method, name: str) -> bool:
+    """Whether a setting is one that all methods share, or one of this method's own."""
+    prefix, dot, _ = name.rpartition(".")
+    return not dot or prefix in method.settings
 
 
 def _list_names(kind: Any) -> list[str]:

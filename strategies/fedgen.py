@@ -91,10 +91,7 @@ class FedGenObjective(GeneratorObjective):
         options = self.options[FedGenSettings]
         generated = self.generated(state)
         kl = self._compute_divergence(state, batch.labels, plain.features)
-        alpha, beta = (
-            max(FLOOR, weight * DECAY ** (round_number - 1)) if weight else 0.0
-            for weight in (options.alpha, options.beta)
-        )
+        alpha, beta = _decayed(options.alpha, round_number), _decayed(options.beta, round_number)
         total = plain.total + alpha * generated + beta * kl
         return Loss(total, plain.parts | {"generated-cross-entropy": generated, "divergence": kl}, plain.features)
 
@@ -125,6 +122,11 @@ class FedGen(GeneratorServer):
         """What the teachers say, and the diversity."""
         weight = self.options[FedGenSettings].diversity
         return batch.taught + weight * diversity(batch.noise, batch.features)
+
+
+def _decayed(weight: float, round_number: int) -> float:
+    """alpha_r or beta_r; 0 where the term is left out."""
+    return max(FLOOR, weight * DECAY ** (round_number - 1)) if weight else 0.0
 
 
 def shared_parts(options: Options) -> Sequence[str]:

@@ -182,7 +182,8 @@ class FedKD(TrainersAlone, MeanOfCompanions):
                 base_download: dict[int, Payload] = {EVERYONE: {COMPANION: base}}
                 return Outcome({**state, COUNTED: no_partitions}, base_download, warnings=[warning])
             downloads[CHANGED] = {UPDATE: change}
-        share = flat(mean if base is None else change).numel() / flat(mean).numel()
+        sent = mean if base is None else change
+        share = flat(sent).numel() / flat(mean).numel()
         tensors = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
         tensors |= {BASE + name: tensor for name, tensor in mean.tensors.items()}
         return Outcome(tensors, {**downloads, EVERYONE: {COMPANION: mean}}, {"values_share": share})

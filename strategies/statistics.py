@@ -25,6 +25,7 @@ from protosphere.core.errors import RunError
 from protosphere.prototypes.agreement import FEW, Disagreement, disagreement
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import State
+from protosphere.wire.claims import claimed_samples
 from protosphere.wire.payloads import EVERYONE, Identity, Payload
 
 Outliers = Literal["leave-out", "keep"]
@@ -288,8 +289,8 @@ def bounded_by(scatter: Tensor, other_scatter: Tensor, most: float) -> Tensor:
 
 def usual_samples(identities: Mapping[int, Identity]) -> float:
     """The median of clients' training samples, of those that have any; 0 where nobody has."""
-    claims = [identity.rows[0] for identity in identities.values() if identity.rows and identity.rows[0] > 0]
-    return float(median(claims)) if claims else 0.0
+    claims = claimed_samples(identities)
+    return float(median(claims.values())) if claims else 0.0
 
 
 def impossible_means(means: PrototypeSet, wire_dtype: str) -> str:

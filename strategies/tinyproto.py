@@ -253,7 +253,9 @@ def mean_class_count(identities: Mapping[int, Identity], of_all: bool) -> float:
     sum n_i / sum K_i; `of_all`: over the classes that anybody holds."""
     images = sum(identity.rows[0] for identity in identities.values())
     labels = [label for identity in identities.values() for label in identity.classes]
-    return images / len(set(labels) if of_all else labels)
+    if of_all:
+        return images / len(set(labels))
+    return images / len(labels)
 
 
 def holders(uploads: Iterable[PrototypeSet], num_classes: int) -> Tensor:

@@ -35,11 +35,12 @@ def named(settings: Mapping[str, Any]) -> list[Named]:
 
 def untrusted(names: Iterable[Named]) -> list[Named]:
     """Those that are code that this home has not run itself."""
-    return [
-        (name, code)
-        for name, code in names
-        if plugins.is_plugin(code) and not (name in ENCODES and reads_text(code)) and not plugins.ran_here(code)
-    ]
+    code_of_strangers = []
+    for name, code in names:
+        is_text_model = name in ENCODES and reads_text(code)
+        if plugins.is_plugin(code) and not is_text_model and not plugins.ran_here(code):
+            code_of_strangers.append((name, code))
+    return code_of_strangers
 
 
 def refuse_untrusted(folder: Path, names: Iterable[Named], trust: bool) -> None:
@@ -51,8 +52,10 @@ def refuse_untrusted(folder: Path, names: Iterable[Named], trust: bool) -> None:
     Raises:
         SettingError: names the code, and how to let it run.
     """
-    # what is not there runs nothing, and its loader says so
-    for name, code in [] if trust else filter(lambda pair: plugins.is_here(pair[1]), untrusted(names)):
+    for name, code in untrusted(names):
+        # what is not there runs nothing, and its loader says so
+        if trust or not plugins.is_here(code):
+            continue
         raise SettingError(
             f"{folder} names code, `{name}` = {shown(code)}, that this PROTOSPHERE_HOME has not run itself; where you "
             "know what it does, say --trust (in Python trust=True), and it is run."

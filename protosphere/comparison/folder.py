@@ -74,7 +74,9 @@ class ComparisonFolder:
                     json.dumps(sealed(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
                 )
         except OSError as error:
-            raise SettingError(f"the results folder {root} cannot be written ({error.strerror}).") from None
+            raise SettingError(
+                f"the results folder {root} cannot be written ({error.strerror}); name another with --results."
+            ) from None
         return cls(path)
 
     @classmethod

@@ -118,7 +118,10 @@ def varied(
 
 def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]) -> None:
     """Refuse a figure of a paper that no table would show, because its method stands there as its variants alone."""
+    labels_of_methods = {entry.label for entry in methods}
     for printed in comparison.paper:
+        if printed.method in labels_of_methods:
+            continue
         variants = [entry for entry in methods if entry.varied_of == printed.method]
         if variants:
             labels = ", ".join(shown(entry.label) for entry in variants)
@@ -128,6 +131,10 @@ def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]
                 f"table would show {printed.accuracy}: name one of these, or add a method with {', '.join(settings)} "
                 "of its own, which is not varied."
             )
+        raise SettingError(
+            f"`accuracy` in `paper` has {shown(printed.method)}, which [vary] does not make: the method does not read "
+            f"the setting, or has a value of its own; no table would show {printed.accuracy}, so take it out."
+        )
 
 
 def settings_varied(comparison: Comparison) -> list[str]:

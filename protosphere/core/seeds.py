@@ -30,8 +30,11 @@ def seed_process(*parts: int | str) -> None:
     seed = derive(*parts)
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    # torch.manual_seed formats a stack trace for each kind of accelerator that is not there
-    (torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed)(seed)
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        # torch.manual_seed formats a stack trace for each kind of accelerator that is not there
+        torch.default_generator.manual_seed(seed)
 
 
 @contextmanager

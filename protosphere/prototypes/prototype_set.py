@@ -168,6 +168,12 @@ class PrototypeSet(ClassVectors):
     def lengths(self) -> Tensor:
         return self.vectors.double().norm(dim=1)
 
+    @property
+    def mean_norm(self) -> float:
+        """The mean Euclidean norm of the vectors; 0 of no class."""
+        # not every accelerator has float64, without which squares of large values overflow
+        return float(self.vectors.cpu().double().norm(dim=1).mean()) if len(self.labels) else 0.0
+
     def class_means(self) -> PrototypeSet:
         return self
 

@@ -13,6 +13,12 @@ from protosphere.wire.payloads import Identity, Payload, class_vectors
 ClientWeights = Literal["samples", "equal"]
 
 
+def claimed_samples(identities: Mapping[int, Identity]) -> dict[int, int]:
+    """Partition -> the number of training samples that the client says it has, of those that tell one above 0."""
+    told = {partition: identity.rows[0] for partition, identity in identities.items() if identity.rows}
+    return {partition: samples for partition, samples in told.items() if samples > 0}
+
+
 def most_believed(claims: Mapping[int, int], ratio: float) -> float:
     """`ratio` times the median of the claims above 0; of none infinity."""
     above_zero = [claim for claim in claims.values() if claim > 0]
@@ -43,8 +49,7 @@ class Believed:
 
     def update(self, identities: Mapping[int, Identity]) -> None:
         """The clients are these now."""
-        claims = {p: identity.rows[0] for p, identity in identities.items() if identity.rows and identity.rows[0] > 0}
-        self._claims = claims
+        claims = self._claims = claimed_samples(identities)
         self._shares = over_claimed(claims, self._ratio)
         if self._equal:
             self._shares = {partition: median(claims.values()) / claim for partition, claim in claims.items()}
@@ -60,13 +65,11 @@ class Believed:
         """What clients sent, with the class counts in it as far as they are believed: of a client that withholds its
         number of samples beside what the others' counts add up to. And a sentence for each whose counts are too many.
         """
-        counted = {
-            partition: int(vectors.counts.sum())
-            for partition, upload in uploads.items()
-            if partition not in self._claims
-            and isinstance(vectors := class_vectors(upload), PrototypeSet)
-            and vectors.counts is not None
-        }
+        counted = {}
+        for partition, upload in uploads.items():
+            vectors = class_vectors(upload)
+            if partition not in self._claims and isinstance(vectors, PrototypeSet) and vectors.counts is not None:
+                counted[partition] = int(vectors.counts.sum())
         shares = over_claimed(counted, self._ratio)
         warnings = []
         if self._equal:

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from io import BytesIO
 
 import numpy as np
@@ -110,7 +110,7 @@ class Codec:
         """How a part of weights is written: in the run's number format, unless it has its own."""
         return WeightFormat(spec.dtype or self.wire_dtype, layout)
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """All that both ends must agree on, in a few words: so a mismatch can be refused by name."""
         entries = [f"K={self.num_classes} d={self.dim} s={self.width}", NumberFormat(self.wire_dtype).words]
@@ -136,7 +136,8 @@ class Codec:
         Raises:
             MessageError: names every part that differs, and the remedy.
         """
-        if difference := self.difference(fingerprint):
+        if fingerprint != self.fingerprint:
+            difference = self.difference(fingerprint)
             raise MessageError(f"the message was written with another codec ({difference}); {REMEDY}")
 
 
@@ -244,6 +245,8 @@ def _encode_part(part: Part, codec: Codec, spec: Spec) -> dict[str, np.ndarray]:
 
 def as_sent(payload: Payload, specs: Sequence[Spec]) -> Payload:
     """As the other side has it but for masks and number format: what a figure of an upload may be made of."""
+    if not any(spec.transforms for spec in specs):
+        return payload
     parts = {}
     for name, part in payload.items():
         transforms = _find_spec(name, part, specs).transforms

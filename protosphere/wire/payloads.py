@@ -64,7 +64,7 @@ def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
     sets = [part.class_means() for part in vectors if part is not None]
     if not any(len(prototypes) for prototypes in sets):
         return None
-    return float(aggregate(sets, "mean").vectors.double().norm(dim=1).mean())
+    return aggregate(sets, "mean").mean_norm
 
 
 def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:

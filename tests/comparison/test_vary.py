@@ -74,6 +74,10 @@ def test_a_figure_of_a_paper_is_of_a_variant_and_not_of_the_method_that_it_repla
         varied(read_plan(file))
     # who varies it on the command line has no file to mend
     assert labels(varied(read_plan(file), ["protonorm.gamma=7,8"]))[1:] == ["Norm, gamma = 7", "Norm, gamma = 8"]
+    # `local` does not read it
+    file.write_text(text.replace("PRINTED", '"local, gamma = 2"'))
+    with pytest.raises(SettingError, match=r'has "local, gamma = 2", which .* does not read the setting'):
+        varied(read_plan(file))
     # the remedy
     own = '{ label = "ours", strategy = "protonorm" }, { label = "Norm", strategy = "protonorm", protonorm.gamma = 5 }'
     file.write_text(text.replace("PRINTED", "Norm").replace('{ label = "Norm", strategy = "protonorm" }', own))

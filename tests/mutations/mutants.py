@@ -210,7 +210,7 @@ MUTANTS = {
     ),
     "a codec of others is read": Mutant(
         W + "codec.py",
-        "if difference := self.difference(fingerprint):",
+        "if fingerprint != self.fingerprint:",
         "if False:",
         "tests/wire/test_messages.py",
     ),
@@ -379,7 +379,7 @@ MUTANTS = {
         ON + "cuda-fedgen",
     ),
     "float64 where there is none": Mutant(
-        C + "evaluate.py", "    features = exact(features_of(", "    features = (features_of(", ON + "mps-fedproto"
+        C + "evaluate.py", "data.train, data.transform).to(device)", "data.train, data.transform)", ON + "mps-fedproto"
     ),
     # --- statistics in a public encoder's space
     "classes' distances in a covariance within them": Mutant(
