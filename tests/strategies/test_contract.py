@@ -286,6 +286,19 @@ def test_cut_in_a_round_and_resumed_by_other_workers_is_as_never_cut_to_the_bit(
     assert left_by(resumed) == left_by(ended)
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="what convolutions add up elsewhere has no order")
+def test_images_that_are_normalised_and_augmented_are_so_alike_in_other_processes(tmp_path):
+    labels = np.arange(90) % 3
+    images = np.random.default_rng(1).integers(0, 256, (90, 8, 8, 3)).astype(np.uint8)
+    images[labels == 1, :4] //= 4
+    np.savez(tmp_path / "images.npz", x=images, y=labels)
+    settings = {"dataset": str(tmp_path / "images.npz"), "strategy": "fedproto", "models": "tiny_cnn", "rounds": 2}
+    settings |= {"partition": "iid", "normalise": True, "augment": "flip-crop"}
+    one, others = start(settings), start(settings, workers=2, grid=Warm)
+    assert without_time(others) == without_time(one)
+    assert left_by(others) == left_by(one)
+
+
 DEAF = [name for name in METHODS if "client-weights" not in settings_read(ROWS[name])]
 RARE = [row for row in ROWS if not METHOD_OF[row].objective.of_prototypes]
 
