@@ -1,6 +1,8 @@
 """Public encoders: frozen, one row at a time, the same wherever they lie; what is none, or not the same twice."""
 
 import copy
+import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -70,14 +72,21 @@ def own(tmp_path):
     return str(path)
 
 
-@pytest.fixture
-def weights(tmp_path):
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
     """A torchvision network's file, as torchvision saves it: with the classifier."""
+    place = tmp_path_factory.mktemp("weights")
     torch.manual_seed(0)
     network = torchvision.models.resnet18()
-    torch.save(network.state_dict(), tmp_path / "one.pth")
-    save_file(network.state_dict(), tmp_path / "other.safetensors")
-    return tmp_path
+    torch.save(network.state_dict(), place / "one.pth")
+    save_file(network.state_dict(), place / "other.safetensors")
+    return place
+
+
+@pytest.fixture
+def weights(saved, tmp_path):
+    """The same in the test's own folder."""
+    return shutil.copytree(saved, tmp_path, dirs_exist_ok=True, copy_function=os.link)
 
 
 @pytest.mark.parametrize("shape", [IMAGE, (1, 8, 8), FLAT])
