@@ -83,7 +83,7 @@ def test_every_method_trains_together_as_it_trains_alone(run, method, optimiser_
     seen = []
     settings = {name: value for name, value in settings_of(method).items() if name not in ("device", "precision")}
     more = {"momentum": 0.9, "batch-size": 8, "rounds": 2, "fraction-train": 1.0, "optimizer-state": optimiser_state}
-    more |= {"evaluate-every": 2, "spiral-points": 20} | FEW.get(method, {})
+    more |= {"evaluate-every": 2, "spiral-points": 12} | FEW.get(method, {})
     run(settings | more, clients=CLIENTS, grid=partial(Compared, seen, method in DRAWS))
     for number, (reasons, _, _, apart) in enumerate(seen, 1):
         draws = number >= DRAWS.get(method, 3)
@@ -95,8 +95,12 @@ def test_every_method_trains_together_as_it_trains_alone(run, method, optimiser_
 # --- architectures, batches, optimisers ------------------------------------------------------------------------
 
 
+# layers of theirs are in tiny_resnet and in efficientnet_b0
+ALIKE = {"resnet18", "mobilenet_v2"}
+
+
 @pytest.mark.parametrize(
-    "model", sorted({*FAMILIES["tiny"], *FAMILIES["papers-protonorm"], *FAMILIES["papers-fedpagr"]})
+    "model", sorted({*FAMILIES["tiny"], *FAMILIES["papers-protonorm"], *FAMILIES["papers-fedpagr"]} - ALIKE)
 )
 def test_every_architecture_trains_together_as_it_trains_alone(model):
     # one step: the deep ones are ill-conditioned in so few rows
@@ -237,9 +241,9 @@ def lines_of(folder):
 
 def test_a_run_by_cohorts_is_the_loops_but_for_rounding_and_says_who_trains_alone(run):
     grid = partial(CohortGrid, size=2)
-    loop, cohort = lines_of(run(MIXED, clients=6)), lines_of(run(MIXED, clients=6, grid=grid))
+    loop, cohort = lines_of(run(MIXED, clients=5)), lines_of(run(MIXED, clients=5, grid=grid))
     said = [line for line in run.said if "one after the other" in line]
-    assert said == [f"clients 2, 5 (efficientnet_b0) train one after the other: {HEAVY}"]
+    assert said == [f"clients 2 (efficientnet_b0) train one after the other: {HEAVY}"]
     assert len(loop) == len(cohort) == 3
     for one, other in zip(loop, cohort, strict=True):
         assert one["clients"].keys() == other["clients"].keys()

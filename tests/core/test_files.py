@@ -1,9 +1,9 @@
 """What is no file that could be read: a link to a device has no end, and a pipe waits for a writer."""
 
+import multiprocessing
 import os
+import resource
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,6 @@ from protosphere.data.folders import read_folder
 from protosphere.data.partition_table import table_rows
 from protosphere.serving.labelled_data import _in_table
 from tests.data.draws import decoded
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def device(place):
@@ -84,22 +82,22 @@ def test_nor_by_a_path_in_a_table_or_as_a_partition_table(tmp_path):
     place = tmp_path / "data"
     place.mkdir()
     pq.write_table(pa.table({"image": image, "label": [0, 1]}), place / "train.parquet")
-    # in a process of its own, which else would take all memory
-    words = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2**33, 2**33))\n"
-        "from pathlib import Path; from protosphere.data.decoded_cache import Recipe, decode; "
-        "from protosphere.core.errors import DataError\n"
-        "try: decode(Recipe(sys.argv[1]), Path(sys.argv[2]))\n"
-        "except DataError as error: print(error)\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", words, str(place), str(tmp_path / "cache")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert "leads to, a device" in done.stdout, done.stdout + done.stderr[-2000:]
+    said = multiprocessing.SimpleQueue()
+
+    def decode():
+        """In a process of its own, which else would take all memory."""
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        resource.setrlimit(resource.RLIMIT_AS, [pages * resource.getpagesize() + 2**33] * 2)
+        try:
+            decoded(str(place), tmp_path / "cache")
+        except DataError as error:
+            said.put(str(error))
+
+    process = multiprocessing.get_context("fork").Process(target=decode)
+    process.start()
+    process.join(120)
+    assert process.exitcode == 0
+    assert "leads to, a device" in said.get()
     pipe(tmp_path / "who.csv")
     with pytest.raises(DataError, match=r"who\.csv' is, or leads to, a device, a pipe"):
         table_rows(np.zeros(4, np.int64), str(tmp_path / "who.csv"), 2, ("a",), 0)

@@ -4,9 +4,8 @@ import io
 import json
 import logging
 import os
-import subprocess
 import sys
-from pathlib import Path
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -16,31 +15,14 @@ from protosphere.core.errors import DataError
 from protosphere.data import decoded_cache as decoded_module
 from tests.data.draws import decoded
 
-ROOT = Path(__file__).resolve().parents[2]
-# what takes long is to load torch, so the six are forks of one process that has; each writes to a file of its own, and
-# all begin when the last is there
-SIX = """
-import logging, os, sys
-from multiprocessing import get_context
-from pathlib import Path
-from protosphere.data.decoded_cache import Recipe, decode
 
-def ask(number, all_there):
-    sys.stdout = sys.stderr = open(Path(sys.argv[3], str(number)), "w", buffering=1)
-    logging.basicConfig(level=logging.INFO, stream=sys.stdout)
-    all_there.wait()
-    data = decode(Recipe(sys.argv[1]), Path(sys.argv[2]))
+def ask(number, all_there, files, cache, said):
+    """One of several processes, which begin when all are there; it writes to a file of its own."""
+    sys.stdout = sys.stderr = (said / str(number)).open("w", buffering=1)
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, force=True)
+    all_there.wait(60)
+    data = decoded(files, cache)
     print("rows", len(data.labels), int(data.inputs.sum()))
-
-fork = get_context("fork")
-all_there = fork.Barrier(6)
-processes = [fork.Process(target=ask, args=(number, all_there)) for number in range(6)]
-for process in processes:
-    process.start()
-for process in processes:
-    process.join()
-print([process.exitcode for process in processes])
-"""
 
 
 @pytest.fixture
@@ -99,13 +81,20 @@ def test_images_that_cannot_be_used(tmp_path, write, png, bad, words):
         decoded(str(tmp_path / "none"), tmp_path / "cache")
 
 
-def test_six_processes_decode_once(parquet_folder, tmp_path):
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HOME": str(tmp_path / "user")}
-    (tmp_path / "said").mkdir()
-    command = [sys.executable, "-c", SIX, str(parquet_folder), str(tmp_path / "cache"), str(tmp_path / "said")]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
-    outputs = [path.read_text() for path in (tmp_path / "said").iterdir()]
-    assert done.stdout.strip() == str([0] * 6), (done.stderr, outputs)
+def test_six_processes_decode_once(parquet_folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "user"))
+    said = tmp_path / "said"
+    said.mkdir()
+    # forks, for what takes long is to load torch
+    fork = get_context("fork")
+    asked = fork.Barrier(6), str(parquet_folder), tmp_path / "cache", said
+    processes = [fork.Process(target=ask, args=(number, *asked)) for number in range(6)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    outputs = [path.read_text() for path in said.iterdir()]
+    assert [process.exitcode for process in processes] == [0] * 6, outputs
     assert len(outputs) == 6
     lines = [line for said in outputs for line in said.splitlines()]
     assert sum("decoded" in line and "52 samples in" in line for line in lines) == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.model import check
-from protosphere.core.errors import DataError, SettingError
+from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.data.folders import read_folder
 from tests.waiting import comes
 
@@ -238,6 +238,8 @@ def test_flower_reads_the_node_config_as_it_was_meant(script, credentials, tmp_p
     from flwr.common.config import parse_config_args
 
     (tmp_path / "a b").mkdir()
+    # what looks at the model takes seconds to load torch
+    (tmp_path / "checkout" / "deploy" / "model.py").write_text("")
     code, said, told = script("supernode.sh", *NODE, *secure(credentials), *own)
     assert code == 0, said
     wanted = {name: value.format(here=tmp_path) if isinstance(value, str) else value for name, value in read.items()}
@@ -399,8 +401,6 @@ def test_without_tls_one_has_to_say_so(script, credentials):
         (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
         (("--of", ""), "--of wants a whole number, not ''"),
         (("--model", 'a" partition-id="0'), "the value of --model may hold no quote"),
-        # by deploy/model.py, which looks at --device, too: the two tests below
-        (("--model", "resnet19"), "--model: model 'resnet19' is unknown"),
         (("--encoder", "/no/such.pth"), "/no/such.pth does not exist; weights of a network are named as resnet18@"),
         (("--encoder", "resnet18@/no/such.pth"), ": /no/such.pth does not exist"),
         (("--encoder", "hf:/no/such?trainable=1"), ": /no/such does not exist"),
@@ -429,11 +429,16 @@ def test_a_node_refuses_what_cannot_work(arguments, words, script, credentials):
 
 
 @pytest.mark.parametrize(
-    ("device", "words"), [("mps:0", '--device is "mps:0", but this machine has no'), ("gpu", "--device 'gpu' ")]
+    ("model", "device", "kind", "words"),
+    [
+        ("resnet19", "", ModelError, "--model: model 'resnet19' is unknown"),
+        ("", "mps:0", SettingError, '--device is "mps:0", but this machine has no'),
+        ("", "gpu", SettingError, "--device 'gpu' "),
+    ],
 )
-def test_a_device_that_a_node_lacks_is_refused(device, words):
-    with pytest.raises(SettingError, match=words):
-        check("", device)
+def test_a_model_or_device_that_a_node_lacks_is_refused(model, device, kind, words):
+    with pytest.raises(kind, match=words):
+        check(model, device)
 
 
 @pytest.mark.parametrize(

@@ -99,24 +99,6 @@ def test_a_line_that_the_checkpoint_does_not_know_is_written_again(run, metrics,
     assert metrics(folder) == metrics(whole)
 
 
-# --- who trains, who evaluates ----------------------------------------------------------------------------------
-
-
-def test_only_the_sampled_evaluate_where_asked(run, metrics):
-    lines = metrics(run({"rounds": 3, "fraction-train": 0.5, "evaluate-clients": "sampled"}))
-    for line in lines[:-1]:
-        assert len(line["clients"]) == 2
-        assert all("training" in client and "evaluation" in client for client in line["clients"].values())
-        assert line["bytes"]["evaluate_only_wire_down"] == 0
-    assert set(lines[-1]["clients"]) == set(lines[-2]["clients"])
-
-
-def test_evaluation_every_second_round(run, metrics):
-    lines = metrics(run({"rounds": 4, "evaluate-every": 2, "fraction-train": 0.5}))
-    assert [line.get("evaluation", {}).get("of_round") for line in lines] == [0, None, 2, None, 4]
-    assert [len(line["clients"]) for line in lines] == [4, 2, 4, 2, 4]
-
-
 # --- clients in trouble -----------------------------------------------------------------------------------------
 
 

@@ -1,10 +1,9 @@
 """What is refused before a run starts, and what is left for the clients to say."""
 
-import ast
 import os
 import re
-import subprocess
-import sys
+import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,10 @@ import protosphere
 from protosphere.cli.main import app
 from protosphere.client_app.client import Client
 from protosphere.core.errors import DataError, ModelError, SettingError
-from protosphere.launch import preflight
+from protosphere.launch import preflight, run_config
 from protosphere.launch.preflight import check, refuse_unwritable
 from protosphere.strategies import read_settings
 from tests.pictures import paint
-
-ROOT = Path(preflight.__file__).resolve().parents[2]
 
 
 def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
@@ -51,30 +48,26 @@ def test_bf16_without_cuda_is_refused_before_there_is_a_folder(home, monkeypatch
     check(read_settings(settings), 2, here=False)
 
 
-# no attempt waits for the next, and the hub is a port of this machine on which nobody listens
-UNREACHABLE = """
-import sys, time
-from typer.testing import CliRunner
-time.sleep = lambda seconds: None
-from protosphere.cli.main import app
-for command in (["run"], ["run", "--flower"], ["compare"], ["data"]):
-    done = CliRunner().invoke(app, [*command, "-c", 'dataset="nobody/nothing-here"'])
-    print([done.exit_code, done.stdout, done.stderr])
-"""
+def test_a_data_set_that_the_hub_does_not_give_is_one_sentence_and_nothing_is_started(home, monkeypatch, capfd, caplog):
+    def nobody(host, *arguments, **named):
+        asked.append(host)
+        raise socket.gaierror(f"nobody knows {host}")
 
-
-def test_a_data_set_that_the_hub_does_not_give_is_one_sentence_and_nothing_is_started(tmp_path):
-    environment = os.environ | {"HF_ENDPOINT": "http://127.0.0.1:9", "PROTOSPHERE_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", UNREACHABLE], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
-    ended = [ast.literal_eval(line) for line in done.stdout.splitlines()]
-    assert len(ended) == 4, done.stderr
-    for code, said, why in ended:
-        assert (code, said, why.count("\n")) == (2, "", 1)
-        assert "'nobody/nothing-here' could not be fetched from the Hugging Face hub" in why
-    assert not re.search(r"client \d|[Rr]etry", done.stdout + done.stderr)
-    assert not list(tmp_path.glob("results/*"))
+    asked = []
+    # as it is, and not as in the other tests of this folder
+    monkeypatch.setattr(run_config, "check", check)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(socket, "getaddrinfo", nobody)
+    # no attempt waits for the next
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+    for command in (["run"], ["run", "--flower"], ["compare"], ["data"]):
+        asked.clear()
+        done = CliRunner().invoke(app, [*command, "-c", 'dataset="nobody/nothing-here"'])
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+        assert "'nobody/nothing-here' could not be fetched from the Hugging Face hub" in done.stderr
+        assert asked
+        assert not re.search(r"client \d|[Rr]etry", "".join([*capfd.readouterr(), caplog.text, done.output]))
+    assert not list(home.glob("results/*"))
 
 
 def test_one_domain_that_is_not_here_is_named_before_the_hub_is_asked(monkeypatch):

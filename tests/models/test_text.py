@@ -1,9 +1,6 @@
 """Text encoders on small random networks: names, tokens, what learns, and the pooling written out."""
 
-import os
-import shutil
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,8 +25,6 @@ from tests.models.encoders import (
     tokenizers,
     transformers,
 )
-
-ROOT = Path(__file__).resolve().parents[2]
 
 # --- names --------------------------------------------------------------------------------------------------
 
@@ -213,22 +208,17 @@ def test_a_home_folder_and_a_relative_one_are_found(folder: Path, monkeypatch: p
         assert Tokens(f"hf:{place}", L)(["pain"]).shape == (1, L)
 
 
-def test_what_the_cache_holds_is_had_without_a_word_to_the_hub(folder: Path, tmp_path: Path) -> None:
-    home = tmp_path / "home" / "hub" / "models--owner--encoder"
-    (home / "refs").mkdir(parents=True)
-    (home / "refs" / "main").write_text("0" * 40)
-    shutil.copytree(folder, home / "snapshots" / ("0" * 40))
-    script = (
-        "import socket, sys, protosphere.models.text; from protosphere import models\n"
-        "socket.getaddrinfo = lambda *args, **_: sys.exit(f'it asks for {args}')\n"
-        "model = models.build('hf:owner/encoder?trainable=2', (8,), 4, 3, 0)\n"
-        "ids = protosphere.models.text.Tokens('hf:owner/encoder', 8)(['knees'])\n"
-        "assert ids.tolist() == [[2, 13, 14, 3, -1, -1, -1, -1]]\n"
-        "assert model.eval()(ids).shape == (1, 3)\n"
-    )
+def test_what_the_cache_holds_is_had_without_a_word_to_the_hub(
+    folder: Path, cached: Callable[[str, Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cached("owner/kept", folder)
     # online; and without the library's own count of its users
-    hub = {"HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_TELEMETRY": "1"}
-    subprocess.run([sys.executable, "-c", script], cwd=ROOT, env=os.environ | hub, check=True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_TELEMETRY", True)
+    model = models.build("hf:owner/kept?trainable=2", (8,), 4, 3, 0)
+    ids = Tokens("hf:owner/kept", 8)(["knees"])
+    assert ids.tolist() == [[2, 13, 14, 3, -1, -1, -1, -1]]
+    assert model.eval()(ids).shape == (1, 3)
 
 
 @pytest.mark.parametrize("kind", ["AutoModel", "AutoTokenizer"])

@@ -36,9 +36,9 @@ CASES = {
     "fedproto": ({"strategy": "fedproto", "models": "tiny_cnn"}, ["global-prototypes"]),
     "cosine": ({"strategy": "fedpagr", "models": "tiny_resnet", "image-size": 9}, ["", "classifier"]),
     "frame": ({"strategy": "gfpl", "models": "tiny_cnn4"}, ["etf"]),
-    "encoder": (ASKED["fedcgs"], ["", "classifier"]),
+    "encoder": (ASKED["fedcgs"], [""]),
     "radius": (ASKED["fed3r"] | {"encoder-radius": 5.0}, [""]),
-    "pool": (ASKED["protosphere"], ["", "encoder", "classifier"]),
+    "pool": (ASKED["protosphere"], ["", "encoder"]),
     "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, [""]),
 }
 
@@ -47,8 +47,8 @@ CASES = {
 def client_of(trained_run):
     """client_of(settings) -> the first client of a short run, trained."""
 
-    def start(settings=None):
-        _, stores = trained_run({"rounds": 1, "min-samples": 2} | (settings or {}))
+    def start(settings=CASES["nearest"][0]):
+        _, stores = trained_run({"rounds": 1, "min-samples": 2} | settings)
         return open_trained(stores / "0", "cpu")
 
     return start

@@ -26,9 +26,7 @@ RELEASED = {"strategy": "fedproto", "privacy": "release", "privacy-measure": Tru
 RELEASED |= {"encoder": "random", "inference": "encoder", "rounds": 2}
 # what the contract suite's runs of every method, which are of rows of numbers, do not have
 VARIANTS = [
-    {"strategy": "fedproto"},
     {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
-    {"strategy": "gfpl", "gfpl.dual-classifier": False},
     {"strategy": "tinyproto-fp", "sparsity-dim": 6, "inference": "global-prototypes", "feature-activation": "relu"},
     {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
     ASKED["fedncm"] | {"inference": "classifier"},

@@ -78,7 +78,8 @@ def last_download(folder: Path) -> list[Tensor]:
 
 
 def test_from_a_project_with_folders_of_our_names_the_command_is_ours(project: Path) -> None:
-    words = 'strategy="./shrunk.py" shrunk.beta=0.5 models="./mynet.py:wide" rounds=1 max-samples=400 device="cpu"'
+    words = 'strategy="./shrunk.py" shrunk.beta=0.5 models="./mynet.py:wide" rounds=1 max-samples=200 device="cpu" '
+    words += "report=false"
     done = subprocess.run(
         [str(Path(sys.executable).parent / "protosphere"), "run", "--clients", "2", "-c", words],
         env=os.environ | {"PYTHONPATH": str(project)},

@@ -1,8 +1,8 @@
-"""The bytes of a round's payload are the formulas' of each method, up and down, as int8 and, of some, as float32.
+"""The bytes of a round's payload are the formulas' of each method, up and down, as int8; test_contract.py has float32.
 
 Written out here once more: values of matrices and of class vectors have the number format's bytes, small tensors
-(biases, norms, statistics) always four. Each client holds every class; as int8 there is one alone, which ends no run of
-any method.
+(biases, norms, statistics) always four, so that the sum tells both. The client holds every class, and is alone, which
+ends no run of any method.
 """
 
 import pytest
@@ -79,20 +79,14 @@ def sizes_of(home):
     return run
 
 
-# as int8 the two kinds of values differ in size, so that the sum tells both; as float32 one of each kind of parts
-IN_FULL = ("fedproto", "local", "fedavg", "fednh", "feddistill", "fedgen", "fraug", "fedgh")
-
-
-@pytest.mark.parametrize(
-    ("name", "wire_dtype"), [*((name, "int8") for name in FORMULAS), *((name, "float32") for name in IN_FULL)]
-)
-def test_a_round_s_payload_is_the_formula_s(sizes_of, name, wire_dtype):
-    (up, down), clients = FORMULAS[name], 1 if wire_dtype == "int8" else CLIENTS
-    sizes = sizes_of({"strategy": name, "rounds": 2, "wire-dtype": wire_dtype} | FEW.get(name, {}), clients)
-    assert [size["payload_up"] for size in sizes[:2]] == [clients * up.bytes(wire_dtype)] * 2
+@pytest.mark.parametrize("name", FORMULAS)
+def test_a_round_s_payload_is_the_formula_s(sizes_of, name):
+    up, down = FORMULAS[name]
+    sizes = sizes_of({"strategy": name, "rounds": 2, "wire-dtype": "int8"} | FEW.get(name, {}))
+    assert [size["payload_up"] for size in sizes[:2]] == [up.bytes("int8")] * 2
     # one alone has no outputs of others to learn from
-    down = NOTHING if name == "feddistill" and clients == 1 else down
-    assert sizes[1]["payload_down"] == clients * down.bytes(wire_dtype)
+    down = NOTHING if name == "feddistill" else down
+    assert sizes[1]["payload_down"] == down.bytes("int8")
 
 
 @pytest.mark.parametrize("energies", [(1.0, 1.0), (0.5, 0.5)], ids=["all energy", "half"])
@@ -111,11 +105,6 @@ def test_of_low_rank_less_crosses_and_of_full_rank_the_whole(sizes_of, wire_dtyp
             assert crossed == change
         else:
             assert small < crossed < change / 2
-
-
-def test_of_mixtures_means_variances_and_weights_cross(sizes_of):
-    settings = {"strategy": "gfpl", "rounds": 2, "gfpl.first-exchange": 1, "gfpl.exchange-every": 1}
-    assert sizes_of(settings | {"gfpl.components": 1})[0]["payload_up"] == 4 * K * (2 * D + 1)
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,15 @@ from protosphere.wire.payloads import Identity
 from tests.strategies.kin import D, K, batch, evaluations, halves_of, lines_of_layouts, network, objective_of
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
+def test_at_their_limits_they_are_fedavg_to_the_bit(run, metrics):
+    expected = evaluations(run, metrics, strategy="fedavg")
+    for settings in (
         {"strategy": "fedprox", "fedprox.mu": 0.0},
         {"strategy": "feduv", "feduv.variance-weight": 0.0, "feduv.uniformity-weight": 0.0},
         # without norms there is nothing to leave out
         {"strategy": "fedbn"},
-    ],
-    ids=lambda settings: settings["strategy"],
-)
-def test_at_its_limit_it_is_fedavg_to_the_bit(run, metrics, settings):
-    assert evaluations(run, metrics, **settings) == evaluations(run, metrics, strategy="fedavg")
+    ):
+        assert evaluations(run, metrics, **settings) == expected, settings
 
 
 # --- FedProx ----------------------------------------------------------------------------------------------

@@ -56,10 +56,8 @@ def test_over_random_splits_the_scatter_has_the_covariance_as_its_mean(sizes):
     random = np.random.default_rng(0)
     mixing = random.normal(size=(3, 3))
     covariance, draws = mixing @ mixing.T, 4000
-    found = []
-    for _ in range(draws):
-        means = [(random.normal(size=(size, 3)) @ mixing.T + 7).mean(axis=0) for size in sizes]
-        found.append(scatter_of(torch.tensor(np.array(means)), torch.tensor(sizes)).numpy())
+    means = np.stack([random.normal(size=(draws, size, 3)).mean(axis=1) for size in sizes], axis=1) @ mixing.T + 7
+    found = [scatter_of(each, torch.tensor(sizes)).numpy() for each in torch.from_numpy(means)]
     error = np.std(found, axis=0) / draws**0.5
     assert (np.abs(np.mean(found, axis=0) - covariance) < 5 * error).all()
     # so many draws would tell a factor of (K_c - 1) / K_c

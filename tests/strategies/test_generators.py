@@ -26,6 +26,7 @@ from protosphere.wire.payloads import Identity
 from protosphere.wire.weights import layout_lines
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
+from tests.strategies.needs import FEW
 from tests.strategies.sets import same_state
 
 K, D, Q = 4, 3, 2
@@ -85,7 +86,7 @@ def softmax_loss(z, weight, bias, label):
 @pytest.mark.parametrize(("share", "limit"), [("head", "lg-fedavg"), ("all", "fedavg")])
 def test_without_its_terms_it_is_fedavg_of_what_it_shares_to_the_bit(run, metrics, share, limit):
     small = {"rounds": 3, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
-    nothing = {"strategy": "fedgen", "fedgen.share": share, "fedgen.alpha": 0.0, "fedgen.beta": 0.0}
+    nothing = FEW["fedgen"] | {"strategy": "fedgen", "fedgen.share": share, "fedgen.alpha": 0.0, "fedgen.beta": 0.0}
     found, expected = (
         [line["evaluation"] for line in metrics(run(small | settings, clients=3))]
         for settings in (nothing, {"strategy": limit})

@@ -217,12 +217,12 @@ def spoiling(factor):
     return tampered(spoil, of=LIAR)
 
 
-@pytest.mark.parametrize("factor", [19.5, -1.0])
-def test_weights_reversed_or_19_times_as_long_end_no_run_and_blame_nobody_else(run, factor):
+def test_weights_reversed_or_19_times_as_long_end_no_run_and_blame_nobody_else(run):
     settings = {"strategy": "fedavg", "models": "tiny_cnn", "partition": "iid", "rounds": 3}
-    run(settings, clients=CLIENTS, grid=spoiling(factor))
-    named = [line for line in run.said if "warning" in line and "client" in line]
-    assert len(named) == 3
-    assert all(f"client {LIAR}: upload dropped: its tensor `" in line for line in named)
+    for factor in (19.5, -1.0):
+        run(settings, clients=CLIENTS, grid=spoiling(factor))
+        named = [line for line in run.said if "warning" in line and "client" in line]
+        assert len(named) == 3
+        assert all(f"client {LIAR}: upload dropped: its tensor `" in line for line in named)
     run(settings, clients=CLIENTS)
     assert not [line for line in run.said if "dropped" in line or "against" in line]
