@@ -231,7 +231,8 @@ class Caller:
                 # its first bytes, after which it may not dawdle
                 self._gate.allow(self._connection, HEAD)
             self._http.receive_data(received)
-        return event
+        # mypy does not see that the loop leaves NEED_DATA out
+        return event  # type: ignore[return-value]
 
     def _refuse_strange(self, request: h11.Request) -> int:
         """How large the request's body may be; refuse it where it is not a SuperNode's."""

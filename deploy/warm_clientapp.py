@@ -65,7 +65,7 @@ def start(state: str, program: str, command: Sequence[str]) -> None:
         print(f"deploy/warm_clientapp.py: {COLD}: {error}", file=sys.stderr)
     else:
         environment["PATH"] = os.pathsep.join(filter(None, (folder, environment["PATH"])))
-    os.execvpe(command[0], command, environment)
+    os.execvpe(command[0], list(command), environment)
 
 
 def start_server(state: str, program: str) -> str:
@@ -152,8 +152,10 @@ class Shelf:
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec = finder.find_spec(name, None)
             if spec is not None:
-                if spec.origin == self._specs[name].origin:
-                    spec.loader = self
+                loaded_spec = self._specs[name]
+                if loaded_spec is not None and spec.origin == loaded_spec.origin:
+                    # a loader by its methods, without the module of its base class
+                    spec.loader = self  # type: ignore[assignment]
                 return spec
         return None
 
@@ -278,10 +280,13 @@ class Server:
                     self._close()
                 elif key.fileobj is self._listener:
                     self._accept()
-                elif key.data:
-                    self._pass_on(key.fileobj, key.data)
-                elif request := self._fork(key.fileobj):
-                    return request
+                else:
+                    connection = key.fileobj
+                    assert isinstance(connection, socket.socket)
+                    if key.data:
+                        self._pass_on(connection, key.data)
+                    elif request := self._fork(connection):
+                        return request
         return None
 
     def _close(self, *_: object) -> None:
@@ -375,7 +380,7 @@ def serve(folder: str, listener: socket.socket, life: int) -> list[str]:
         os._exit(0)
 
     # what nohup ignores stays ignored
-    handlers = {n: was for n in ENDING if (was := signal.getsignal(n)) is not signal.SIG_IGN}
+    handlers: dict[int, Any] = {n: was for n in ENDING if (was := signal.getsignal(n)) is not signal.SIG_IGN}
     for number in handlers:
         signal.signal(number, end)
     # while it loads, nobody looks at the pipe

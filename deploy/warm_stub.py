@@ -69,11 +69,11 @@ def run_warm(program: str) -> int | None:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     # those that came while the process began
-    for number in early_signals:
+    for early_signal in early_signals:
         if has_begun:
-            pass_on(number, None)
+            pass_on(early_signal, None)
         else:
-            os.kill(os.getpid(), number)
+            os.kill(os.getpid(), early_signal)
     if not has_begun:
         return None
     code = b""
