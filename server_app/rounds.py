@@ -401,7 +401,8 @@ class PrototypeStrategy(Strategy):
         add_evaluation(line, replies, of_round, self.settings.max_weight_ratio, self.roster.identities)
         for feature in self.features:
             line |= feature.figures(of_round, replies)
-        if (metrics := self._accuracy(replies)) is not None:
+        metrics = self._accuracy(line.get("evaluation", {}).get("rules", {}))
+        if metrics is not None:
             result.evaluate_metrics_clientapp[of_round] = metrics
         line["time"] = line.get("time", {}) | times(replies, time.monotonic() - began)
         self.folder.append(line)
@@ -468,9 +469,8 @@ class PrototypeStrategy(Strategy):
         """Replies that somebody else has collected, checked like ours."""
         return collected(replies, self.roster.nodes, trains, self._context(number))
 
-    def _accuracy(self, replies: Sequence[Reply]) -> MetricRecord | None:
-        """Mean test accuracy of the run's rule over the clients that evaluated; None where nobody did."""
-        rules = over_clients(evaluations(replies), self.settings.max_weight_ratio)
+    def _accuracy(self, rules: Mapping[str, Any]) -> MetricRecord | None:
+        """Mean test accuracy by the run's rule, of what `over_clients` gives; None where nobody was evaluated."""
         accuracy = rules.get(self.run.inference, {}).get("test", {}).get("mean")
         return None if accuracy is None else MetricRecord({"accuracy": accuracy})
 
@@ -509,7 +509,8 @@ class PrototypeStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Check replies; mean test accuracy of the primary rule over the clients that evaluated."""
-        return self._accuracy(self._read(replies, server_round, False))
+        checked_replies = self._read(replies, server_round, False)
+        return self._accuracy(over_clients(evaluations(checked_replies), self.settings.max_weight_ratio))
 
     def summary(self) -> None:
         """Say what is about to run."""

@@ -176,17 +176,17 @@ def over_clients(evaluations: Mapping[int, Evaluation], ratio: float) -> dict[st
         missing. `all-classes` are the test rows of the classes that a client lacks as well, where it is tested on them.
     """
     rules = sorted({rule for evaluation in evaluations.values() for rule in evaluation.correct})
-    figures: dict[str, dict[str, Any]] = {}
-    for rule in rules:
-        figures[rule] = {}
-        for index, split in enumerate(SPLITS):
-            claims = samples_of(evaluations, index)
+    figures: dict[str, dict[str, Any]] = {rule: {} for rule in rules}
+    for index, split in enumerate(SPLITS):
+        claims = samples_of(evaluations, index)
+        shares = over_claimed(claims, ratio)
+        for rule in rules:
             counts = {}
             for partition, evaluation in sorted(evaluations.items()):
                 if rule in evaluation.correct and claims[partition]:
                     counts[partition] = evaluation.correct[rule][index], claims[partition]
             if counts:
-                figures[rule][split] = _spread(counts, over_claimed(claims, ratio))
+                figures[rule][split] = _spread(counts, shares)
     return figures
 
 
