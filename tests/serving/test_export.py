@@ -38,7 +38,7 @@ CASES = {
     "frame": ({"strategy": "gfpl", "models": "tiny_cnn4"}, ["etf"]),
     "encoder": (ASKED["fedcgs"], [""]),
     "radius": (ASKED["fed3r"] | {"encoder-radius": 5.0}, [""]),
-    "pool": (ASKED["protosphere"], ["", "encoder"]),
+    "pool": (ASKED["protosphere"], [""]),
     "numbers": ({"strategy": "fedtgp", "dataset": "spiral", "spiral-points": 60, "models": "spiral_mlp"}, [""]),
 }
 
