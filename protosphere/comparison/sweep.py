@@ -16,7 +16,15 @@ from typing import Any
 import pandas as pd
 
 from protosphere.comparison.figures import VALIDATION, Spread, by_method, spread
-from protosphere.comparison.plan import NOT_HERE, OF_A_ROW, Comparison, Entry, refuse_twice, varied_label
+from protosphere.comparison.plan import (
+    NOT_HERE,
+    OF_A_ROW,
+    Comparison,
+    Entry,
+    refuse_twice,
+    varied_label,
+    varied_values,
+)
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, nearest, shown
@@ -119,6 +127,12 @@ def varied(
 def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]) -> None:
     """Refuse a figure of a paper that no table would show, because its method stands there as its variants alone."""
     labels_of_methods = {entry.label for entry in methods}
+    labels_of_values = {
+        varied_label(entry.label, name, value)
+        for entry in comparison.methods
+        for name, values in varied_values(comparison.vary).items()
+        for value in values
+    }
     for printed in comparison.paper:
         if printed.method in labels_of_methods:
             continue
@@ -131,10 +145,12 @@ def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]
                 f"table would show {printed.accuracy}: name one of these, or add a method with {', '.join(settings)} "
                 "of its own, which is not varied."
             )
-        raise SettingError(
-            f"`accuracy` in `paper` has {shown(printed.method)}, which [vary] does not make: the method does not read "
-            f"the setting, or has a value of its own; no table would show {printed.accuracy}, so take it out."
-        )
+        # else its method is one that --methods leaves out
+        if printed.method in labels_of_values:
+            raise SettingError(
+                f"`accuracy` in `paper` has {shown(printed.method)}, which [vary] does not make: the method does not "
+                f"read the setting, or has a value of its own; no table would show {printed.accuracy}, so take it out."
+            )
 
 
 def settings_varied(comparison: Comparison) -> list[str]:

@@ -86,9 +86,10 @@ def plan(
         overrides["clients"] = clients
         if clients < 1:
             raise SettingError(f"--clients is {clients}, but a run needs at least 1.")
+    # first, for what is a path is known by the names of today
+    overrides = without_gone(overrides)
     if not remote:
         overrides = {name: _absolute(name, value) for name, value in overrides.items()}
-    overrides = without_gone(overrides)
     defaults = known_settings(overrides.get("strategy", ""))
     if not resume:
         refuse_unknown(overrides, defaults)

@@ -42,9 +42,11 @@ def versions() -> dict[str, str]:
 def note(folder: Path) -> None:
     """Add this start to `origin.json` of a run's folder. It says where figures come from and changes none: what cannot
     be found out is left out, and a folder that cannot be written is the run's to notice."""
-    starts = [sealed(start) for start in (*origins(folder), _now())]
-    with suppress(OSError), replacing(folder / FILE) as temporary:
-        temporary.write_text(json.dumps(starts, indent=2) + "\n", "utf-8")
+    # the working directory, too, may have gone
+    with suppress(OSError):
+        starts = [sealed(start) for start in (*origins(folder), _now())]
+        with replacing(folder / FILE) as temporary:
+            temporary.write_text(json.dumps(starts, indent=2) + "\n", "utf-8")
 
 
 def origins(folder: Path) -> list[dict[str, Any]]:

@@ -6,6 +6,7 @@ import pytest
 from protosphere.comparison.pictures import picture_by, points_by
 from protosphere.comparison.plan import load
 from protosphere.comparison.plan import read as read_plan
+from protosphere.comparison.selection import chosen
 from protosphere.comparison.sweep import settings_varied, swept, varied
 from protosphere.core.errors import SettingError
 
@@ -68,6 +69,8 @@ def test_a_figure_of_a_paper_is_of_a_variant_and_not_of_the_method_that_it_repla
     """
     file.write_text(text.replace("PRINTED", '"Norm, gamma = 2"'))
     assert [printed.method for printed in varied(read_plan(file)).paper] == ["local", "Norm, gamma = 2"]
+    # --methods leaves the file's other figures where they are
+    assert labels(varied(chosen(read_plan(file), methods="Norm"))) == ["Norm, gamma = 1", "Norm, gamma = 2"]
     file.write_text(text.replace("PRINTED", "Norm"))
     words = r'has "Norm", but \[vary\] puts "Norm, gamma = 1", "Norm, gamma = 2" in its place, and .* 88.56: name one'
     with pytest.raises(SettingError, match=f"{words} of these, or .* with `protonorm.gamma` of its own"):

@@ -201,6 +201,12 @@ def test_names_of_data_sets_are_no_paths(tmp_path):
     assert plan(['dataset="digits"']).run_config["dataset"] == "digits"
 
 
+@pytest.mark.parametrize("name", ["encoder", "privacy-encoder"])
+def test_an_encoders_weights_are_sought_from_the_working_directory_by_its_old_name_too(name, tmp_path):
+    made = plan([f'{name}="resnet18@./weights.pt"'], trains=False).run_config
+    assert made["encoder"] == f"resnet18@{tmp_path / 'weights.pt'}"
+
+
 def test_a_shared_test_set_that_is_not_there_is_sought_here_and_an_empty_one_nowhere(tmp_path):
     with pytest.raises(SettingError, match=rf"test set: shared-test-path: data path '{tmp_path}/digits' does not"):
         plan(['shared-test-path="digits" ensemble-every=1'], clients=2)

@@ -50,12 +50,19 @@ def test_a_commit_is_told_and_whether_files_differ_from_it(tmp_path):
     assert commit_of(str(place)) == f"{commit}-dirty"
 
 
-def test_every_start_is_noted_and_a_record_that_is_none_is_no_start(tmp_path):
+def test_every_start_is_noted_and_a_record_that_is_none_is_no_start(tmp_path, monkeypatch):
     note(tmp_path)
     note(tmp_path)
     first, second = origins(tmp_path)
     assert first["versions"] == second["versions"] == versions()
     assert first["machine"]["cores"] >= 1
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    note(tmp_path)
+    assert origins(tmp_path) == [first, second]
+    monkeypatch.chdir(tmp_path)
     for content in ("", "{}", '["x", 3]'):
         (tmp_path / FILE).write_text(content)
         assert origins(tmp_path) == []
