@@ -162,6 +162,20 @@ def test_classes_of_fewer_samples_are_in_neither_sum():
     assert outcome.downloads[EVERYONE]["classifier"].tensors["known"].tolist() == [1, 0, 0, 0]
 
 
+def test_where_clients_are_sampled_each_is_heard_once():
+    features, labels = samples()
+    server, objective = halves("fed3r", (100,) * 4, **{"fraction-train": 0.5})
+    uploads = {p: upload_of(objective, features[p::4], labels[p::4]) for p in range(4)}
+    first = server.aggregate({p: uploads[p] for p in (1, 3)}, {}, 1)
+    second = server.aggregate({0: uploads[0], 1: uploads[2], 2: uploads[2]}, first.state, 2)
+    assert second.state["heard"].tolist() == [1, 3, 0, 2]
+    assert server.aggregate({3: uploads[3]}, second.state, 3).keeps
+    gram, targets = sums_of(features, labels)
+    np.testing.assert_allclose(second.state[GRAM], gram, atol=1e-5)
+    np.testing.assert_allclose(second.state[TARGETS], targets, atol=1e-5)
+    assert "client 0, client 2, client 3 sent nothing" in server.aggregate({1: uploads[1]}, {}, 6).warnings[0]
+
+
 @pytest.mark.parametrize(
     ("lie", "words"),
     [

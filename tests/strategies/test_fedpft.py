@@ -97,6 +97,7 @@ def test_where_clients_are_sampled_each_is_heard_once_and_the_order_changes_noth
     first = server.aggregate({p: uploads[p] for p in (1, 3)}, {}, 1)
     second = server.aggregate({0: uploads[0], 1: uploads[2], 2: uploads[2]}, first.state, 2)
     assert server.aggregate({3: uploads[3]}, second.state, 3).keeps
+    assert "client 0, client 2 sent nothing" in server.aggregate({}, first.state, 6).warnings[0]
     whole = server.aggregate(uploads, {}, 1)
     for name in ("weight", "bias"):
         assert torch.equal(*(o.downloads[EVERYONE]["classifier"].tensors[name] for o in (second, whole)))
