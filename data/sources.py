@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     import datasets
     import pyarrow
 
-# the hub's library would say each attempt that failed; the error has the last one's reason
-os.environ.setdefault("HF_HUB_VERBOSITY", "error")
-
 BUILT_IN = ("digits", "spiral")
 _BATCH = 1000
 # Short names for the papers' data sets: hub id and, where the hub has several, the configuration.
@@ -234,7 +231,7 @@ def _from_hub(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
     datasets.disable_progress_bars()
     config = next((config for name, config in HUB.values() if name == hub_id), None)
     try:
-        with _hub_cache(cache_dir / "hub"):
+        with _quiet_hub(cache_dir / "hub"):
             splits = datasets.load_dataset(hub_id, config, cache_dir=str(cache_dir / "datasets"))
     except Exception as error:
         raise DataError(
@@ -247,15 +244,20 @@ def _from_hub(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
 
 
 @contextmanager
-def _hub_cache(folder: Path) -> Iterator[None]:
-    """Downloads of huggingface_hub go to `folder`; `datasets` has no parameter that does this."""
+def _quiet_hub(folder: Path) -> Iterator[None]:
+    """Downloads of huggingface_hub go to `folder`, for which `datasets` has no parameter; and no attempt that failed is
+    told, since the error has the last one's reason."""
     from huggingface_hub import constants
+    from huggingface_hub.utils import logging
 
     before, constants.HF_HUB_CACHE = constants.HF_HUB_CACHE, str(folder)
     os.environ.setdefault("HF_XET_CACHE", str(folder / "xet"))
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         constants.HF_HUB_CACHE = before
 
 

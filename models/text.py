@@ -322,7 +322,7 @@ def nearest(reference: EncoderName, load: Callable[..., Any]) -> Any:
 
 @contextmanager
 def loading(what: str, reference: EncoderName) -> Iterator[Any]:
-    """transformers, silent meanwhile; its errors become one sentence.
+    """transformers, silent meanwhile as the hub's library is; its errors become one sentence.
 
     Raises:
         ModelError: it is not installed, the folder is not there, or it raised.
@@ -339,9 +339,11 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
             f"there is no folder {reference.source!r} on this machine; {_remedy(what, reference)}",
             public("part-not-loaded", part=what),
         )
-    log = transformers.utils.logging
-    verbosity, bars = log.get_verbosity(), log.is_progress_bar_enabled()
+    log, hub_log = transformers.utils.logging, importlib.import_module("huggingface_hub.utils").logging
+    verbosity, bars, hub_verbosity = log.get_verbosity(), log.is_progress_bar_enabled(), hub_log.get_verbosity()
     log.set_verbosity_error()
+    # of each attempt that failed; the error has the last one's reason
+    hub_log.set_verbosity_error()
     if bars:
         log.disable_progress_bar()
     try:
@@ -354,6 +356,7 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
         ) from error
     finally:
         log.set_verbosity(verbosity)
+        hub_log.set_verbosity(hub_verbosity)
         if bars:
             log.enable_progress_bar()
 

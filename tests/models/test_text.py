@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from huggingface_hub.utils import logging as hub_log
 from torch import Tensor, nn
 
 from protosphere import models
@@ -162,11 +163,13 @@ def test_a_row_without_a_token_gives_zeros_and_no_nan(folder: Path) -> None:
 def test_building_is_deterministic_silent_and_leaves_no_trace(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     log = transformers.utils.logging
     before, verbosity, bars = torch.get_rng_state(), log.get_verbosity(), log.is_progress_bar_enabled()
+    of_the_hub = hub_log.get_verbosity()
     first = build(f"hf:{folder}?trainable=2")
     torch.rand(3)
     second, other = build(f"hf:{folder}?trainable=2"), build(f"hf:{folder}?trainable=2", seed=1)
     assert capfd.readouterr() == ("", "")
     assert (log.get_verbosity(), log.is_progress_bar_enabled()) == (verbosity, bars)
+    assert hub_log.get_verbosity() == of_the_hub
     torch.set_rng_state(before)
     state = second.state_dict()
     assert all(torch.equal(value, state[key]) for key, value in first.state_dict().items())
