@@ -109,8 +109,8 @@ def work_of(member: Member) -> int:
 
     def count(layer: nn.Linear | _ConvNd, inputs: tuple[object, ...], result: object) -> None:
         value = result
-        if isinstance(layer, _ConvNd) and layer.transposed and inputs:
-            value = inputs[0]
+        if isinstance(layer, _ConvNd) and layer.transposed:
+            value = inputs[0] if inputs else None
         # what a layer of somebody's own takes and gives may be anything
         if isinstance(value, Tensor):
             products.append(2 * value.numel() * layer.weight[0].numel())
