@@ -17,7 +17,7 @@ CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "roster", "gath
 CLIENT_CORES = {
     "client_app": ("app", "client", "cohort", "evaluate", "site", "store", "train"),
     "protosphere/wire": ("messages", "payloads", "codec", "specs", "checks"),
-    "protosphere/record": ("round", "snapshots", "folder"),
+    "protosphere/record": ("replies", "snapshots", "folder"),
 }
 # of each feature, words by which code would name it
 WORDS = {
