@@ -99,12 +99,12 @@ def evaluate(
     passes = [splits] if in_one_pass else [[rows] for rows in splits]
     answers = [labels_by_rule for group in passes for labels_by_rule in _predict_labels(*arguments, group)]
     rules = next((list(labels_by_rule) for labels_by_rule in answers if labels_by_rule), [])
-    correct_counts = torch.zeros(len(splits), len(rules), dtype=torch.int64)
+    device = exact_on(data.test.labels.device)
+    correct_counts = torch.zeros(len(splits), len(rules), dtype=torch.int64, device=device)
     for index, labels_by_rule in enumerate(answers):
         if labels_by_rule:
             predictions = torch.stack(list(labels_by_rule.values()))
-            correct_counts = correct_counts.to(predictions.device)
-            correct_counts[index] = (predictions == splits[index].labels.to(predictions.device)).sum(dim=1)
+            correct_counts[index] = (predictions == splits[index].labels.to(device)).sum(dim=1)
     # one transfer for all rules: a wait per rule would stall the device
     counts_by_split = correct_counts.tolist()
     numbers = [len(split.labels) for split in splits]
