@@ -7,8 +7,9 @@
 A question is a comparison file, benchmarks/questions/NAME.toml, whose first comment is the question; NAME.md beside it
 says in words what came out, and goes into the page as it stands. `keep` leaves every cell's figures in
 benchmarks/results/NAME.csv, and where each row was measured in NAME.json, with a digest of what the file says of it;
-rows and methods that FOLDER lacks stay as they are, methods only where the file is what they were measured by. No page
-is made where a file has changed since its rows were measured.
+rows and methods that FOLDER lacks stay as they are, methods only where the file is what they were measured by, and so
+do other seeds of a row that the same commit has measured on such a machine. No page is made where a file has changed
+since its rows were measured.
 """
 
 import csv
@@ -489,7 +490,8 @@ def _beside(old: str, commit: str, methods: set[str]) -> str:
 
 def keep(name: str, folder: Path, command: str, commit: str) -> None:
     """A comparison's figures, and where they were measured, under benchmarks/results. A row that is not finished is
-    left out: its methods would not have the same seeds. Of a row's methods that FOLDER lacks the figures stay."""
+    left out: its methods would not have the same seeds. Of a row's methods that FOLDER lacks the figures stay, and
+    of a row that was measured by the same commit, torch and Python those of other seeds, too."""
     cells = read_cells(folder / "table.csv")
     unfinished = {cell["row"] for cell in cells if cell["status"] != "completed"}
     cells = [cell for cell in cells if cell["row"] not in unfinished]
@@ -497,18 +499,23 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
         raise SystemExit(f"{folder} has no finished row; protosphere compare --resume {folder} goes on with it.")
     RESULTS.mkdir(exist_ok=True)
     answer, exists = Answer(name), (RESULTS / f"{name}.csv").exists()
+    measured, machine = answer.measured if exists else {}, where().partition(", ")[2]
     methods_by_row: dict[str, set[str]] = {}
     for cell in cells:
         methods_by_row.setdefault(cell["row"], set()).add(cell["method"])
-    old_cells = answer.cells if exists else []
-    old_cells = [cell for cell in old_cells if cell["method"] not in methods_by_row.get(cell["row"], ())]
+    now = {(cell["row"], cell["method"], cell["seed"]) for cell in cells}
+    alike = {row for row, source in measured.items() if (source["commit"], source["machine"]) == (commit, machine)}
+    old_cells = []
+    for cell in answer.cells if exists else []:
+        is_other_seed = cell["row"] in alike and (cell["row"], cell["method"], cell["seed"]) not in now
+        if is_other_seed or cell["method"] not in methods_by_row.get(cell["row"], ()):
+            old_cells.append(cell)
     cells += old_cells
     order = [row.label for row in answer.comparison.rows]
     if strange := sorted({cell["row"] for cell in cells}.difference(order)):
         raise SystemExit(f"{QUESTIONS / name}.toml has no row {', '.join(strange)}; its rows are {', '.join(order)}.")
     methods = [method.label for method in answer.comparison.methods]
-    cells.sort(key=lambda cell: (order.index(cell["row"]), methods.index(cell["method"])))
-    measured = answer.measured if exists else {}
+    cells.sort(key=lambda cell: (order.index(cell["row"]), methods.index(cell["method"]), int(cell["seed"])))
     measured_now: list[str] = []
     for row, row_methods in methods_by_row.items():
         row_commit, is_known = commit, True
@@ -518,8 +525,10 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
                     f"{QUESTIONS / name}.toml is not what the other methods of {row!r} were measured by at commit "
                     f"{measured[row]['commit']}: measure all of that row anew, or put the file back."
                 )
-            row_commit, is_known = _beside(measured[row]["commit"], commit, row_methods), PROTOCOL in measured[row]
-        measured[row] = {"command": command, "commit": row_commit, "machine": where().partition(", ")[2]}
+            is_known = PROTOCOL in measured[row]
+            if row not in alike:
+                row_commit = _beside(measured[row]["commit"], commit, row_methods)
+        measured[row] = {"command": command, "commit": row_commit, "machine": machine}
         if is_known:
             measured_now.append(row)
     with (RESULTS / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:

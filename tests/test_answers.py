@@ -105,6 +105,29 @@ def test_methods_that_are_measured_anew_stand_beside_the_others_of_their_row(ans
     assert Answer("better").measured["digits"]["commit"] == "new (local) and fed (protonorm) and abc (the others)"
 
 
+def test_seeds_that_are_measured_later_join_those_of_the_same_commit_and_machine(answer, tmp_path, monkeypatch):
+    monkeypatch.setattr(answers, "where", lambda: "commit abc, a machine")
+    (tmp_path / "better.toml").write_text(QUESTION.replace("[0, 1, 2]", "[0, 1, 2, 3]"))
+    folder = tmp_path / "measured"
+    folder.mkdir()
+    with (folder / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(HEAD)
+        for method, seed in (("local", 3), ("protonorm", 3), ("protonorm", 2)):
+            writer.writerow(["digits", method, method, seed, "completed", 0.9, "", 0.2, 0, 2])
+    answers.keep("better", folder, "protosphere compare better.toml --seeds 0,1,2,3", "abc")
+    joined = Answer("better")
+    assert joined.of("digits", "local", "headline") == dict(enumerate((*FIGURES["local"], 0.9)))
+    assert joined.of("digits", "protonorm", "headline") == {0: 0.6, 1: 0.7, 2: 0.9, 3: 0.9}
+    assert [cell["seed"] for cell in joined.cells] == [*"0123", *"0123"]
+    assert joined.measured["digits"]["commit"] == "abc"
+    joined.refuse_other_protocols()
+    # of another program or machine none stays
+    monkeypatch.setattr(answers, "where", lambda: "commit abc, another machine")
+    answers.keep("better", folder, "protosphere compare better.toml --seeds 3", "abc")
+    assert Answer("better").of("digits", "local", "headline") == {3: 0.9}
+
+
 @pytest.mark.parametrize(
     ("before", "after", "is_same"),
     [

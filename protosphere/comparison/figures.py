@@ -14,8 +14,7 @@ from protosphere.comparison.paired import Difference, difference, with_significa
 from protosphere.comparison.plan import DOMAIN_KEYS, ENSEMBLE, MACRO, Comparison, Metric
 from protosphere.comparison.trials import Cell
 from protosphere.record.folder import RunFolder
-from protosphere.record.metrics_lines import MAJORITY
-from protosphere.record.summary import MAJORITY_UNWEIGHTED, rounds_to_choose_from, up_to_date, with_members
+from protosphere.record.summary import FLOORS, rounds_to_choose_from, up_to_date, with_members
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
 from protosphere.strategies.release import POOL, RULE
@@ -59,7 +58,7 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
         rows.append(row)
     first = ["row", "method", "strategy", "seed", "status"]
     first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
-    first += [VALIDATION, MAJORITY, MAJORITY_UNWEIGHTED, TEST_SAMPLES]
+    first += [VALIDATION, *FLOORS, TEST_SAMPLES]
     last = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
     last += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run", *BESIDE]
     by_rule = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*first, *last}]
@@ -83,7 +82,7 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
     is_float32 = summary.get("settings", {}).get("wire-dtype", "float32") == "float32"
     figures: dict[str, Any] = {f"metric: {metric}": value_of(summary, metric) for metric in comparison.metrics}
     figures |= {VALIDATION: validation_of(lines, metric, rule)}
-    figures |= {name: summary["floor"][name] for name in (MAJORITY, MAJORITY_UNWEIGHTED)}
+    figures |= {name: summary["floor"][name] for name in FLOORS}
     figures |= {TEST_SAMPLES: summary["headline"].get("rows")} | _every_figure(summary)
     figures |= {
         "payload_bytes": payload,

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from protosphere.comparison.figures import Spread, by_method, by_seed, spread
-from protosphere.comparison.plan import Comparison
+from protosphere.comparison.plan import ENSEMBLE, Comparison
 from protosphere.comparison.sweep import settings_varied
 from protosphere.comparison.tables import floor
 from protosphere.core.settings import Scalar
@@ -77,7 +77,8 @@ def picture_over(comparison: Comparison, frame: pd.DataFrame, row: str, kind: st
             curves_by_method[method] = curves(method_runs["curve"].tolist())
     if not any(len(curve) for curve in curves_by_method.values()):
         return f"{row}: no run of it is finished."
-    majority = floor(frame, row)
+    # a curve is of test samples, or the ensemble's, which no client's majority class is beside
+    majority = floor(frame, row) if comparison.metrics[0].rule != ENSEMBLE else None
     lowest = majority.mean if majority else None
     return picture_of(curves_by_method, kind, name, f"on {row}", lowest)
 

@@ -16,13 +16,14 @@ from protosphere.data.domains import short_name
 from protosphere.launch.run_config import RunConfig, flatten, leaves, preset_names
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
-from protosphere.record.summary import MAJORITY_UNWEIGHTED
+from protosphere.record.summary import MAJORITY_ALL_CLASSES, MAJORITY_UNWEIGHTED
 from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, RULE
 
 PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 MACRO = "macro"  # by the run's own rule, which alone tells of each class
-FIGURES = ("headline", *FIGURES_OF_RUN, "all-classes", MACRO)
+ALL_CLASSES = "all-classes"
+FIGURES = ("headline", *FIGURES_OF_RUN, ALL_CLASSES, MACRO)
 OF_A_RULE = tuple(name for name in FIGURES if name not in ("headline", MACRO))
 ENSEMBLE = "ensemble"
 DOMAIN = "domain"
@@ -78,10 +79,12 @@ class Metric:
 
     @property
     def floor(self) -> str:
-        """The majority-class baseline that is averaged over clients as it is, by its name in a run's summary; "" where
-        it counts not every client, or not every sample alike, so that there is none."""
-        if self.of_domain or self.figure == MACRO:
+        """The majority-class baseline of the same samples, averaged over clients as it is, by its name in a run's
+        summary; "" where it counts not every client, not every sample alike, or samples that no client has."""
+        if self.of_domain or self.figure == MACRO or self.rule == ENSEMBLE:
             return ""
+        if self.figure == ALL_CLASSES:
+            return MAJORITY_ALL_CLASSES
         return MAJORITY_UNWEIGHTED if self.figure.endswith("-unweighted") else MAJORITY
 
 

@@ -13,6 +13,8 @@ from protosphere.record.provenance import versions
 from protosphere.wire.claims import most_believed
 
 MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same with every client alike
+MAJORITY_ALL_CLASSES = "majority-class-all-classes"  # over the test samples of classes that a client lacks, too
+FLOORS = (MAJORITY, MAJORITY_UNWEIGHTED, MAJORITY_ALL_CLASSES)
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
 FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "clients")
 
@@ -76,6 +78,11 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
     evaluation: Line = tested[-1] if tested else {"rules": {}}
     test_figures = evaluation["rules"].get(rule, {}).get("test", {})
     floor = evaluation["rules"].get(MAJORITY, {}).get("test", {})
+    majority = {
+        MAJORITY: floor.get("mean"),
+        MAJORITY_UNWEIGHTED: floor.get("plain_mean"),
+        MAJORITY_ALL_CLASSES: rules.get(MAJORITY, {}).get("all-classes"),
+    }
     headline = {
         "rule": rule,
         "figure": figure,
@@ -89,7 +96,7 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
         headline["capped"] = evaluation["capped"]
     return {
         "headline": headline,
-        "floor": {MAJORITY: floor.get("mean"), MAJORITY_UNWEIGHTED: floor.get("plain_mean")},
+        "floor": majority,
         "rules": {rule: values for rule, values in rules.items() if rule != MAJORITY},
         **by_domain(evaluation),
     }
@@ -301,7 +308,7 @@ def is_up_to_date(summary: Mapping[str, Any]) -> bool:
     """Whether `up_to_date` leaves it as it is."""
     if "domains" in summary and "domains-unweighted" not in summary:
         return False
-    if "floor" in summary and MAJORITY_UNWEIGHTED not in summary["floor"]:
+    if "floor" in summary and MAJORITY_ALL_CLASSES not in summary["floor"]:
         return False
     return all({*FIGURES, "clients"} <= values.keys() for values in summary["rules"].values())
 

@@ -18,7 +18,7 @@ from protosphere.comparison.engine import Finished, Progress, Running
 from protosphere.comparison.plan import comparison_names
 from protosphere.comparison.trials import Cell
 from protosphere.launch.processes import Interrupted
-from protosphere.record.summary import FIGURES
+from protosphere.record.summary import FIGURES, FLOORS
 from tests.pictures import paint
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'
@@ -27,7 +27,7 @@ SUMMARY = {
     "clients": 2,
     "rounds": 1,
     "headline": {"rule": "classifier", "figure": "final"},
-    "floor": {"majority-class": 0.25, "majority-class-unweighted": 0.25},
+    "floor": dict.fromkeys(FLOORS, 0.25),
     "rules": {"classifier": dict.fromkeys(FIGURES, 0.875) | {"final": 0.8125, "clients": 2}},
     "bytes": {"payload_up": 1, "payload_down": 2, "wire_up": 3, "wire_down": 4, "evaluation_wire_up": 0},
     "seconds": 1.0,

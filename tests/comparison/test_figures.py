@@ -30,6 +30,8 @@ from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, Shown, console, grids, labels_for, latex, markdown
 from protosphere.comparison.trials import Cell
 from protosphere.core.terms import TERMS
+from protosphere.record.metrics_lines import MAJORITY
+from protosphere.record.summary import MAJORITY_ALL_CLASSES, MAJORITY_UNWEIGHTED
 from protosphere.reports import canvas
 from protosphere.strategies import known_settings
 
@@ -80,8 +82,8 @@ def write_run(folder, settings, accuracy, floor=0.5):
         "clients": 2,
         "rounds": 2,
         "headline": {"rule": "local-prototypes", "figure": "final", "accuracy": accuracy, "rows": 90},
-        "floor": {"majority-class": floor, "majority-class-unweighted": floor - 0.2},
-        "rules": {rule: values | {"final": final} for rule, final in rules.items()},
+        "floor": {MAJORITY: floor, MAJORITY_UNWEIGHTED: floor - 0.2, MAJORITY_ALL_CLASSES: floor - 0.4},
+        "rules": {rule: values | {"final": final, "all-classes": 0.3} for rule, final in rules.items()},
         "ensemble": {"best": 0.3, "last-5": 0.2, "final": 0.25, "rows": 10},
         "domains": {"usps": {"local-prototypes": 0.6}},
         "domains-unweighted": {"usps": {"local-prototypes": 0.65}},
@@ -432,10 +434,13 @@ def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_c
         ("client-best", "60.00 ± 10.00"),
         ("final-unweighted", "40.00 ± 10.00"),
         ("client-best-unweighted", "40.00 ± 10.00"),
+        ("all-classes", "20.00 ± 10.00"),
+        ("ensemble final", "-"),
     ],
 )
-def test_the_majority_class_is_averaged_over_clients_as_the_figure_beside_it(folder, figure, floor):
-    made = comparison(metrics=(Metric("classifier", figure),), paper=())
+def test_the_majority_class_is_of_the_samples_and_clients_of_the_figure_beside_it(folder, figure, floor):
+    metric = Metric(*figure.split()) if " " in figure else Metric("classifier", figure)
+    made = comparison(metrics=(metric,), paper=())
     shown = texts(tables(folder(made), made)[0])
     assert shown["CIFAR-10"][-1] == floor
 

@@ -7,7 +7,15 @@ import pytest
 
 from protosphere.record.metrics_lines import MAJORITY, add_evaluation, console_line, final_line, times, training_line
 from protosphere.record.replies import Bytes, Reply
-from protosphere.record.summary import MAJORITY_UNWEIGHTED, doubts, outcome, summarise, up_to_date
+from protosphere.record.summary import (
+    FLOORS,
+    MAJORITY_ALL_CLASSES,
+    MAJORITY_UNWEIGHTED,
+    doubts,
+    outcome,
+    summarise,
+    up_to_date,
+)
 from protosphere.server_app.exchange import LATE
 from protosphere.strategies import read_settings
 from protosphere.wire.payloads import Evaluation, Report, TrainingFigures
@@ -232,7 +240,7 @@ def test_the_summary():
     headline |= {"unweighted": 0.5, "clients": 1, "rows": 10}
     assert summary["headline"] == headline
     assert summary["gradient_steps"] is None
-    assert summary["floor"] == {MAJORITY: 0.4, MAJORITY_UNWEIGHTED: 0.4}
+    assert summary["floor"] == {MAJORITY: 0.4, MAJORITY_UNWEIGHTED: 0.4, MAJORITY_ALL_CLASSES: None}
     assert MAJORITY not in summary["rules"]
     assert summary["bytes"]["payload_up"] == 24
     assert summary["bytes"]["evaluate_only_payload_up"] == 8
@@ -294,7 +302,7 @@ def test_a_run_without_any_evaluation_has_a_summary_all_the_same():
     line["time"] = {"round": 1.0}
     summary = summarise(read_settings({}).settings, read_settings({}).inference, {}, [line], 1)
     assert (summary["headline"]["accuracy"], summary["headline"]["of_round"]) == (None, None)
-    assert (summary["floor"], summary["rules"]) == ({MAJORITY: None, MAJORITY_UNWEIGHTED: None}, {})
+    assert (summary["floor"], summary["rules"]) == (dict.fromkeys(FLOORS), {})
 
 
 def test_the_summary_has_the_ensemble_where_it_was_measured():
@@ -339,14 +347,15 @@ def test_a_summary_that_knows_domains_by_test_samples_alone_gets_the_mean_over_c
     assert up_to_date(earlier, [line]) == today
 
 
-def test_the_majority_class_is_averaged_by_test_samples_and_over_clients():
+def test_the_majority_class_is_averaged_by_test_samples_over_clients_and_over_all_classes():
     rules = {"pool": {"test": {"mean": 0.5, "plain_mean": 0.75, "clients": 2}}}
-    rules[MAJORITY] = {"test": {"mean": 0.25, "plain_mean": 0.125, "clients": 2}}
+    rules[MAJORITY] = {"test": {"mean": 0.25, "plain_mean": 0.125, "clients": 2}, "all-classes": {"mean": 0.1}}
     line = {"problems": {}, "clients": {}, "evaluation": {"of_round": 1, "rules": rules}}
     today = {"settings": {}, **outcome("pool", [line], 20.0)}
-    assert today["floor"] == {MAJORITY: 0.25, MAJORITY_UNWEIGHTED: 0.125}
-    # an earlier version had the first alone
-    assert up_to_date(today | {"floor": {MAJORITY: 0.25}}, [line]) == today
+    assert today["floor"] == {MAJORITY: 0.25, MAJORITY_UNWEIGHTED: 0.125, MAJORITY_ALL_CLASSES: 0.1}
+    # earlier versions had the first alone, or the first two
+    for floors in ({MAJORITY: 0.25}, {MAJORITY: 0.25, MAJORITY_UNWEIGHTED: 0.125}):
+        assert up_to_date(today | {"floor": floors}, [line]) == today
 
 
 def test_where_clients_came_and_went_the_choice_is_told():
