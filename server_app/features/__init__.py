@@ -12,6 +12,7 @@ from protosphere.server_app.features.privacy import Privacy
 from protosphere.server_app.features.roc_auc import RocAuc
 from protosphere.server_app.features.snapshots import Snapshots
 from protosphere.server_app.features.stopping import Stopping
+from protosphere.strategies import Run
 
 FEATURES: dict[str, type[Feature]] = {
     "membership": Membership,
@@ -26,3 +27,14 @@ FEATURES: dict[str, type[Feature]] = {
     "snapshots": Snapshots,
     "live figures": LiveFigures,
 }
+
+
+def refuse_unfit_features(run: Run) -> None:
+    """Ask each feature that a run has, before the run has a folder.
+
+    Raises:
+        SettingError: a feature cannot work on this machine.
+    """
+    for feature in FEATURES.values():
+        if feature.applies(run):
+            feature.refuse(run.settings)

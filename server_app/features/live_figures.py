@@ -104,22 +104,6 @@ def wanted(settings: Settings) -> list[str]:
     return [name for name in SINKS if getattr(settings, name)]
 
 
-def refuse_missing(settings: Settings) -> None:
-    """Refuse a sink whose package is not installed here.
-
-    Raises:
-        SettingError: names the setting, and how to get the package.
-    """
-    for name in wanted(settings):
-        spec = importlib.util.find_spec(name)
-        # these programs keep files in folders of their own names, which pass for packages without an origin
-        if spec is None or spec.origin is None:
-            raise SettingError(
-                f"setting `{name}` is {shown(getattr(settings, name))}, but {NAMES[name]}'s package cannot be imported "
-                f"here; pip install 'protosphere[{name}]', or take the setting out."
-            )
-
-
 class LiveFigures(Feature):
     """Hands each line of the run to the sinks that the settings name."""
 
@@ -129,7 +113,14 @@ class LiveFigures(Feature):
 
     @staticmethod
     def refuse(settings: Settings) -> None:
-        refuse_missing(settings)
+        for name in wanted(settings):
+            spec = importlib.util.find_spec(name)
+            # these programs keep files in folders of their own names, which pass for packages without an origin
+            if spec is None or spec.origin is None:
+                raise SettingError(
+                    f"setting `{name}` is {shown(getattr(settings, name))}, but {NAMES[name]}'s package cannot be "
+                    f"imported here; pip install 'protosphere[{name}]', or take the setting out."
+                )
 
     def during(self) -> AbstractContextManager[None]:
         return live(self.settings, self.folder)

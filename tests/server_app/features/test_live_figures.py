@@ -16,7 +16,7 @@ from protosphere.core.settings import Settings, check, shown
 from protosphere.launch.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.features import live_figures as module
-from protosphere.server_app.features.live_figures import SINKS, Figures, figures_of, live, refuse_missing
+from protosphere.server_app.features.live_figures import SINKS, Figures, LiveFigures, figures_of, live
 from protosphere.strategies import known_settings
 
 LINE = {
@@ -223,7 +223,7 @@ def test_the_command_line_refuses_it_before_flower_starts(monkeypatch):
     assert plan(["tensorboard=true"], clients=3, remote=True).run_config["tensorboard"] is True
     # nor is anything asked for without a sink
     monkeypatch.setattr(importlib.util, "find_spec", pytest.fail)
-    refuse_missing(Settings())
+    LiveFigures.refuse(Settings())
 
 
 # --- Weights & Biases and MLflow, of which stand-ins keep what they are asked ----------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from protosphere.core.errors import SettingError
+from protosphere.launch.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.record.provenance import origins
 from protosphere.reports.report import write_report
@@ -145,6 +146,9 @@ def test_a_file_that_makes_no_sense_is_refused(run, home, changes, lines, words)
 def test_a_file_must_be_there_and_have_a_header(tmp_path):
     with pytest.raises(SettingError, match="cannot be read"):
         read_changes(str(tmp_path / "none.csv"))
+    # before anything of a run is started
+    with pytest.raises(SettingError, match="cannot be read"):
+        plan([f'membership="{tmp_path / "none.csv"}"'], clients=3)
     path = tmp_path / "bare.csv"
     path.write_text("3,4,joins\n")
     with pytest.raises(SettingError, match="the first line"):
