@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     ("protosphere",),
     ("cli",),
+    ("runs",),
     ("comparison",),
     ("launch",),
     ("serving",),

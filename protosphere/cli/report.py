@@ -85,9 +85,9 @@ def _find(name: str, results: str) -> Path:
 
 
 def _write_overlay(names: Sequence[str], results: str, html: str, trust: bool) -> None:
-    from protosphere.comparison.overlay import file_name, write_overlay
     from protosphere.core.home import results_root
     from protosphere.reports.results import read_results
+    from protosphere.runs.overlay import file_name, write_overlay
 
     target = Path()
     try:

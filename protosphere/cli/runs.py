@@ -32,11 +32,11 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    from protosphere.comparison.stored_runs import list_stored
     from protosphere.core.home import results_root
     from protosphere.core.plugins import stem
     from protosphere.core.text import readable_size, without_middle
     from protosphere.data.domains import short_name
+    from protosphere.runs.stored_runs import list_stored
 
     entries = list_stored(results)
     if not entries:
@@ -90,9 +90,9 @@ def compare(
 
     Exits 0; 2 where a name is no run.
     """
-    from protosphere.comparison.runs import differing_settings, figures, gain
-    from protosphere.comparison.stored_runs import find
     from protosphere.reports.results import read_results
+    from protosphere.runs.differences import differing_settings, figures, gain
+    from protosphere.runs.stored_runs import find
 
     try:
         run_results = [read_results(find(name, _in(context, results)).resolve()) for name in names]
@@ -133,8 +133,8 @@ def delete(
 
     Exits 0; 1 where nobody said yes; 2 where a name is no run, or one is being written: then nothing is deleted.
     """
-    from protosphere.comparison.stored_runs import delete as away
-    from protosphere.comparison.stored_runs import find
+    from protosphere.runs.stored_runs import delete as away
+    from protosphere.runs.stored_runs import find
 
     try:
         folders = [find(name, _in(context, results)) for name in names]

@@ -7,6 +7,4 @@
   resources.py works out: jobs.py as processes, which warm.py forks, ray_tasks.py as tasks of a Ray cluster.
 - figures.py makes one frame of all finished cells, and paired.py tells methods apart seed by seed; tables.py,
   pictures.py and report.py show them.
-
-runs.py and overlay.py put runs of any kind beside each other; stored_runs.py lists what a results folder holds.
 """

@@ -10,12 +10,12 @@ from filelock import FileLock
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.comparison.runs import Gain, figures, gain
-from protosphere.comparison.stored_runs import list_stored
 from protosphere.core.home import stores
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.reports.results import read_results
+from protosphere.runs.differences import Gain, figures, gain
+from protosphere.runs.stored_runs import list_stored
 from tests.conftest import QUICK as DIGITS
 
 QUICK = DIGITS | {"max-samples": 300, "feature-dim": 8, "partition": "iid"}

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from protosphere.comparison.overlay import write_overlay
 from protosphere.core.errors import SettingError
 from protosphere.reports.charts import Chart, Line, as_json
 from protosphere.reports.report import write_report
 from protosphere.reports.results import read_results
+from protosphere.runs.overlay import write_overlay
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import EVIL, Outline
 

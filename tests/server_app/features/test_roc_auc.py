@@ -2,9 +2,9 @@
 
 import pytest
 
-from protosphere.comparison.runs import figures
 from protosphere.reports.report import write_report
 from protosphere.reports.results import read_results
+from protosphere.runs.differences import figures
 from tests.reports.pages import outline, pictures
 
 

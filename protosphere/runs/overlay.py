@@ -12,7 +12,6 @@ from pathlib import Path
 
 from protosphere.comparison.figures import curve_of
 from protosphere.comparison.pictures import curves, picture_of
-from protosphere.comparison.runs import differing_settings, figures, gain
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import plain_name
 from protosphere.core.text import cut_apart, one_line, own_version
@@ -22,6 +21,7 @@ from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import Html, code, element, paragraph, section
 from protosphere.reports.pictures import Picture, dots, framed_with, points_of, whole_rounds
 from protosphere.reports.results import Results
+from protosphere.runs.differences import differing_settings, figures, gain
 
 MOST_RUNS = 21  # that can be told apart by colour and line
 MOST_BYTES = 180  # of a file's name
