@@ -30,8 +30,8 @@ from torch.nn.functional import cross_entropy, mse_loss, normalize
 from benchmarks.common import ROOT, described_parser, table_head, table_row, where
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
-from protosphere.data.assignment import open_data
 from protosphere.data.from_settings import data_spec
+from protosphere.data.partition.assignment import open_data
 from protosphere.models.encoder import Encoder, public_encoder
 
 D, K = 64, 10

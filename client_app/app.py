@@ -16,10 +16,10 @@ from protosphere.client_app.train import Job, Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import APP_RAISED
 from protosphere.core.home import OTHER_HOME, OtherHomeError, home, refuse_other
+from protosphere.core.lru_cache import Recent
 from protosphere.core.seeds import limited_threads
 from protosphere.core.startup import end_at_once
 from protosphere.data.client_data import size_in_bytes
-from protosphere.data.lru_cache import Recent
 from protosphere.strategies import unpacked
 from protosphere.strategies.user_method import FAILED, MethodError, in_method
 from protosphere.wire.checks import CodecError

@@ -31,12 +31,12 @@ from protosphere.client_app.train import Job, Outcome
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError, public
 from protosphere.core.home import home, refuse_other, stores, token_digest
+from protosphere.core.lru_cache import Recent
 from protosphere.core.paths import is_path, listed
 from protosphere.core.seeds import seed_process
 from protosphere.core.settings import RECEIVED, shown
 from protosphere.data.augment import refuse_unfit as fit_inputs
 from protosphere.data.client_data import client_data
-from protosphere.data.lru_cache import Recent
 from protosphere.models import model_for, reads_text, same_inputs, told_name
 from protosphere.models.text import Tokens
 from protosphere.prototypes.prototype_set import PrototypeSet

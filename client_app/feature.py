@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from protosphere.client_app.features import FEATURES
-from protosphere.data.assignment import DataSpec
 from protosphere.data.client_data import ClientData, Rows
+from protosphere.data.partition.assignment import DataSpec
 from protosphere.models.text import Tokens
 from protosphere.strategies import Run
 from protosphere.strategies.contract import ClientState

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from protosphere.core.errors import DataError, public
-from protosphere.data.assignment import DataSpec, assignment, domain_of, name_of, open_data
+from protosphere.core.lru_cache import Recent
 from protosphere.data.decoded_cache import Decoded
-from protosphere.data.lru_cache import Recent
-from protosphere.data.tabular import Column, columns_of, numeric
-from protosphere.data.texts import Texts
-from protosphere.data.way_shot import WAY_SHOT
+from protosphere.data.forms.tabular import Column, columns_of, numeric
+from protosphere.data.forms.texts import Texts
+from protosphere.data.partition.assignment import DataSpec, assignment, domain_of, name_of, open_data
+from protosphere.data.partition.way_shot import WAY_SHOT
 
 _CACHE_BYTES = 2**30
 _ROWS_AT_ONCE = 1024

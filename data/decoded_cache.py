@@ -18,14 +18,14 @@ from filelock import FileLock
 
 from protosphere.core.errors import DataError, UnsizedError, public
 from protosphere.core.files import KIND, opened, sealed
-from protosphere.data.arrays import Arrays, read_arrays
-from protosphere.data.columns import USUAL, Columns
-from protosphere.data.folders import SCHEMA, Folder, Listed, refuse_unlisted
-from protosphere.data.groups import by_first
-from protosphere.data.images import decode_images, in_bytes, resized
-from protosphere.data.sources import BUILT_IN, Source, built_in, load_source, locate
-from protosphere.data.tabular import Column, columns_of, is_numbers, read_table
-from protosphere.data.texts import CONTENT, Texts, write_texts
+from protosphere.data.forms.arrays import Arrays, read_arrays
+from protosphere.data.forms.columns import USUAL, Columns
+from protosphere.data.forms.folders import SCHEMA, Folder, Listed, refuse_unlisted
+from protosphere.data.forms.images import decode_images, in_bytes, resized
+from protosphere.data.forms.sources import BUILT_IN, Source, built_in, load_source, locate
+from protosphere.data.forms.tabular import Column, columns_of, is_numbers, read_table
+from protosphere.data.forms.texts import CONTENT, Texts, write_texts
+from protosphere.data.partition.groups import by_first
 from protosphere.data.user_code import OwnCode, read_code
 
 FORMAT = 3

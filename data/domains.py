@@ -18,7 +18,6 @@ import numpy as np
 
 from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
-from protosphere.data.arrays import Arrays
 from protosphere.data.decoded_cache import (
     Decoded,
     Recipe,
@@ -30,12 +29,13 @@ from protosphere.data.decoded_cache import (
     write_about,
     write_rows,
 )
-from protosphere.data.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible, listed_classes
-from protosphere.data.images import in_bytes, resized
-from protosphere.data.sources import Source, locate
-from protosphere.data.table_files import rows_in, types_of
-from protosphere.data.tabular import holds_images, is_numbers
-from protosphere.data.texts import Texts
+from protosphere.data.forms.arrays import Arrays
+from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible, listed_classes
+from protosphere.data.forms.images import in_bytes, resized
+from protosphere.data.forms.sources import Source, locate
+from protosphere.data.forms.table_files import rows_in, types_of
+from protosphere.data.forms.tabular import holds_images, is_numbers
+from protosphere.data.forms.texts import Texts
 
 _BLOCK = 1000
 # no child of `protosphere`, whose lines a run shows

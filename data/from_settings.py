@@ -4,8 +4,8 @@ from dataclasses import fields
 
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
-from protosphere.data.assignment import DataSpec
-from protosphere.data.columns import Columns
+from protosphere.data.forms.columns import Columns
+from protosphere.data.partition.assignment import DataSpec
 from protosphere.data.shared_test_set import SharedTestSpec
 from protosphere.data.user_code import own_code
 

@@ -9,12 +9,12 @@ import torch
 
 from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_path
-from protosphere.data.assignment import DataSpec, assignment, open_data
 from protosphere.data.client_data import Encode, Rows, rows_of
-from protosphere.data.columns import Columns
 from protosphere.data.decoded_cache import Decoded
-from protosphere.data.row_hashes import content_hashes, fingerprint
-from protosphere.data.texts import Texts
+from protosphere.data.forms.columns import Columns
+from protosphere.data.forms.texts import Texts
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.partition.row_hashes import content_hashes, fingerprint
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, public
-from protosphere.data.arrays import Arrays, arranged
+from protosphere.data.forms.arrays import Arrays, arranged
 
 _DATASET = "data set", "a torch Dataset of (tensor, int), or a pair of two"
 _PARTITION = "partition", "a list with an array of different sample numbers for each client"

@@ -54,7 +54,7 @@ say() {
     config="$config $1=\"$2\""
 }
 
-# tables, as data/folders.py finds them
+# tables, as data/forms/folders.py finds them
 tables_in() {
     for file in "$1"/*.parquet "$1"/*.csv "$1"/*.json "$1"/*.jsonl; do
         case ${file##*/} in

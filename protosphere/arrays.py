@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.home import home
-from protosphere.data.arrays import write_arrays
+from protosphere.data.forms.arrays import write_arrays
 from protosphere.data.user_code import rows_of
 from protosphere.names import Value
 

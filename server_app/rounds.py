@@ -22,7 +22,7 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
-from protosphere.data.way_shot import WAY_SHOT
+from protosphere.data.partition.way_shot import WAY_SHOT
 from protosphere.record import provenance
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import (

@@ -21,7 +21,7 @@ from protosphere.client_app.train import Outcome
 from protosphere.core.errors import SettingError, public
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
-from protosphere.data.assignment import DataSpec
+from protosphere.data.partition.assignment import DataSpec
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished

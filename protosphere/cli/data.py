@@ -56,8 +56,8 @@ def data(
 
     Exits 0, or 2 when the data or the settings are of no use.
     """
-    from protosphere.data.partition_table import write_table
-    from protosphere.data.tabular import write_schema
+    from protosphere.data.forms.tabular import write_schema
+    from protosphere.data.partition.table import write_table
     from protosphere.launch.run_config import plan
     from protosphere.reports.partition_preview import refuse_ending, view, write_picture
     from protosphere.strategies import read_settings

@@ -6,9 +6,9 @@ from dataclasses import replace
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import Scalar
-from protosphere.data.assignment import assignment, open_data
 from protosphere.data.from_settings import data_spec
-from protosphere.data.partition_table import TABLE
+from protosphere.data.partition.assignment import assignment, open_data
+from protosphere.data.partition.table import TABLE
 from protosphere.launch.run_config import DEFAULT_CLIENTS, RunConfig
 from protosphere.models import model_names
 from protosphere.strategies import read_settings

@@ -9,14 +9,14 @@ import numpy as np
 from protosphere.core import plugins
 from protosphere.core.home import home
 from protosphere.core.settings import ENCODERS, Scalar, Settings
-from protosphere.data.assignment import open_data
-from protosphere.data.column_partition import COLUMN, SITES
 from protosphere.data.domains import are_tables, domains_of
-from protosphere.data.folders import TABLE_SUFFIXES, Folder
+from protosphere.data.forms.folders import TABLE_SUFFIXES, Folder
+from protosphere.data.forms.sources import locate
+from protosphere.data.forms.table_files import types_of
+from protosphere.data.forms.tabular import holds_images, is_numbers
 from protosphere.data.from_settings import data_spec
-from protosphere.data.sources import locate
-from protosphere.data.table_files import types_of
-from protosphere.data.tabular import holds_images, is_numbers
+from protosphere.data.partition.assignment import open_data
+from protosphere.data.partition.column import COLUMN, SITES
 from protosphere.models import reads_text
 
 NUMBERS, IMAGES, TEXTS = "numbers", "images", "texts"

@@ -10,13 +10,13 @@ from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home, results_root
 from protosphere.core.settings import Settings
-from protosphere.data.assignment import assignment, open_data
 from protosphere.data.augment import refuse_unfit
 from protosphere.data.client_data import refuse_other_inputs
 from protosphere.data.decoded_cache import Decoded
 from protosphere.data.domains import locate_all
+from protosphere.data.forms.texts import Texts
 from protosphere.data.from_settings import data_spec
-from protosphere.data.texts import Texts
+from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
 from protosphere.server_app.features import refuse_unfit_features

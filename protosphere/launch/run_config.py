@@ -13,8 +13,8 @@ from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.paths import is_path, listed
 from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown, without_gone
-from protosphere.data.folders import FILE_SUFFIXES
-from protosphere.data.partition_table import TABLE
+from protosphere.data.forms.folders import FILE_SUFFIXES
+from protosphere.data.partition.table import TABLE
 from protosphere.launch.fitting_defaults import fitting_clients, fitting_models, fitting_partition
 from protosphere.launch.preflight import check
 from protosphere.models import model_names

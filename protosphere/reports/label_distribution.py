@@ -9,8 +9,8 @@ import numpy as np
 from protosphere.core.errors import DataError
 from protosphere.core.files import LARGEST_RECORD, read_whole
 from protosphere.core.home import home
-from protosphere.data.assignment import cached_partition_labels
 from protosphere.data.from_settings import data_spec
+from protosphere.data.partition.assignment import cached_partition_labels
 from protosphere.reports import page
 from protosphere.reports.results import Results
 

@@ -11,12 +11,12 @@ from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
-from protosphere.data.assignment import Assignment, DataSpec, assignment, domain_of, name_of, open_data
 from protosphere.data.decoded_cache import Decoded
+from protosphere.data.forms.tabular import Column, missing_rows
+from protosphere.data.forms.texts import Texts
 from protosphere.data.from_settings import data_spec
-from protosphere.data.partitions import class_counts
-from protosphere.data.tabular import Column, missing_rows
-from protosphere.data.texts import Texts
+from protosphere.data.partition.assignment import Assignment, DataSpec, assignment, domain_of, name_of, open_data
+from protosphere.data.partition.partitioners import class_counts
 from protosphere.reports.label_distribution import Holdings
 from protosphere.reports.maps import partition_map, partition_png
 

@@ -16,13 +16,13 @@ from protosphere.core.files import refuse_irregular
 from protosphere.core.paths import is_several
 from protosphere.core.settings import shown
 from protosphere.core.text import class_words
-from protosphere.data.arrays import SUFFIX, finite_rows, read_inputs
 from protosphere.data.client_data import InputTransform
-from protosphere.data.columns import LABEL_COLUMNS
-from protosphere.data.folders import TABLE_SUFFIXES
-from protosphere.data.images import resized
-from protosphere.data.table_files import read_columns, types_of
-from protosphere.data.tabular import CATEGORY, NOTHING, Column, cell_word, features_of
+from protosphere.data.forms.arrays import SUFFIX, finite_rows, read_inputs
+from protosphere.data.forms.columns import LABEL_COLUMNS
+from protosphere.data.forms.folders import TABLE_SUFFIXES
+from protosphere.data.forms.images import resized
+from protosphere.data.forms.table_files import read_columns, types_of
+from protosphere.data.forms.tabular import CATEGORY, NOTHING, Column, cell_word, features_of
 from protosphere.serving.predict import PIXEL, Answer, Trained, judged, reads_images
 
 if TYPE_CHECKING:

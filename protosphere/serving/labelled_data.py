@@ -13,9 +13,9 @@ from protosphere.core.errors import SettingError
 from protosphere.core.files import refuse_irregular
 from protosphere.core.settings import shown
 from protosphere.core.text import class_words
-from protosphere.data.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
-from protosphere.data.folders import IMAGE_SUFFIXES, is_visible
-from protosphere.data.table_files import json_rows
+from protosphere.data.forms.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
+from protosphere.data.forms.folders import IMAGE_SUFFIXES, is_visible
+from protosphere.data.forms.table_files import json_rows
 from protosphere.serving.predict import Answer, Input, Trained, predict
 
 TABLES = (".csv", ".parquet", ".jsonl")

@@ -21,7 +21,7 @@ from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import RECEIVED, device_name, full_encoder_name, without_gone
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
-from protosphere.data.images import resized
+from protosphere.data.forms.images import resized
 from protosphere.models.text import Tokens
 from protosphere.serving.encoder_rule import Judge, encoder_of, judge_of
 from protosphere.strategies import read_settings, unpacked

@@ -12,8 +12,8 @@ import protosphere
 from protosphere.arrays import data_of
 from protosphere.core.home import home as home_of
 from protosphere.data.client_data import client_data
+from protosphere.data.forms.tabular import encode
 from protosphere.data.from_settings import data_spec
-from protosphere.data.tabular import encode
 from protosphere.serving.export import export
 from protosphere.serving.predict import open_trained
 from protosphere.strategies import read_settings

@@ -52,7 +52,7 @@ def ask(tmp_path, monkeypatch):
     monkeypatch.setenv("PROTOSPHERE_HOME", str(home))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
-    monkeypatch.setattr("protosphere.data.table_files._BLOCK_BYTES", 4096)
+    monkeypatch.setattr("protosphere.data.forms.table_files._BLOCK_BYTES", 4096)
     monkeypatch.setattr("protosphere.client_app.site._here", False)
     monkeypatch.syspath_prepend(str(root))
 

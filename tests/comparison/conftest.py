@@ -3,7 +3,7 @@
 import pytest
 
 from protosphere.core.paths import is_path, listed
-from protosphere.data.sources import HUB
+from protosphere.data.forms.sources import HUB
 from protosphere.launch import run_config
 from protosphere.models import model_names, reads_text
 from protosphere.models.text import encoder_name

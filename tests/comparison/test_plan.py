@@ -10,7 +10,7 @@ from protosphere.comparison.plan import OF_A_ROW, Metric, Row, comparison_names,
 from protosphere.comparison.selection import chosen
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings
-from protosphere.data.assignment import DataSpec
+from protosphere.data.partition.assignment import DataSpec
 
 FILE = """
 title = "A table"

@@ -11,8 +11,8 @@ from protosphere.comparison.sweep import varied
 from protosphere.comparison.trials import cells, not_default, scaled_words, settings_of, toml
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
-from protosphere.data.assignment import assignment, open_data
 from protosphere.data.from_settings import data_spec
+from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.launch.run_config import read_toml
 from protosphere.strategies import known_settings, read_settings
 from tests.pictures import paint

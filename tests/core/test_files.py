@@ -15,8 +15,8 @@ from PIL import Image
 from protosphere.core import files as data_files
 from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
-from protosphere.data.folders import read_folder
-from protosphere.data.partition_table import table_rows
+from protosphere.data.forms.folders import read_folder
+from protosphere.data.partition.table import table_rows
 from protosphere.serving.labelled_data import _in_table
 from tests.data.draws import decoded
 

@@ -5,9 +5,9 @@ import pytest
 from scipy.stats import chisquare
 
 from protosphere.core.errors import DataError
-from protosphere.data.assignment import assignment, open_data
 from protosphere.data.decoded_cache import Recipe, decode
-from protosphere.data.partitions import class_counts
+from protosphere.data.partition.assignment import assignment, open_data
+from protosphere.data.partition.partitioners import class_counts
 
 # seeds are fixed, so a test that passes once passes always; the level is far below any that chance would miss
 LEVEL = 1e-3

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.arrays import arranged, read_arrays, read_inputs, write_arrays
-from protosphere.data.columns import USUAL, Columns
 from protosphere.data.decoded_cache import Recipe, decode
-from protosphere.data.folders import read_folder
+from protosphere.data.forms.arrays import arranged, read_arrays, read_inputs, write_arrays
+from protosphere.data.forms.columns import USUAL, Columns
+from protosphere.data.forms.folders import read_folder
 from tests.data.draws import decoded
 
 RNG = np.random.default_rng(5)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from protosphere.core.errors import DataError
-from protosphere.data.assignment import DataSpec
 from protosphere.data.augment import augmented, refuse_unfit
 from protosphere.data.client_data import InputTransform, by_channels, client_data
+from protosphere.data.partition.assignment import DataSpec
 
 IMAGES = torch.randint(1, 256, (40, 2, 9, 17), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
 

@@ -10,11 +10,11 @@ import torch
 from sklearn.datasets import load_digits
 
 from protosphere.core.errors import DataError
+from protosphere.core.lru_cache import Recent
 from protosphere.data import client_data as module
-from protosphere.data.assignment import DataSpec, cached_partition_labels, open_data
-from protosphere.data.assignment_file import read_assignment
 from protosphere.data.client_data import InputTransform, client_data
-from protosphere.data.lru_cache import Recent
+from protosphere.data.partition.assignment import DataSpec, cached_partition_labels, open_data
+from protosphere.data.partition.assignment_file import read_assignment
 from tests.data.draws import held_labels
 
 PARTS = ("train", "test", "validation")

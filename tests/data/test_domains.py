@@ -9,13 +9,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.data.assignment import DataSpec, open_data
 from protosphere.data.client_data import client_data
-from protosphere.data.columns import USUAL, Columns
 from protosphere.data.decoded_cache import Recipe
 from protosphere.data.domains import interleaved, locate_all, open_all
-from protosphere.data.images import open_image
-from protosphere.data.sources import load_source, locate
+from protosphere.data.forms.columns import USUAL, Columns
+from protosphere.data.forms.images import open_image
+from protosphere.data.forms.sources import load_source, locate
+from protosphere.data.partition.assignment import DataSpec, open_data
 from tests.data.draws import decoded, refusal
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.assignment import DataSpec, assignment
 from protosphere.data.decoded_cache import Decoded
-from protosphere.data.groups import units_of
+from protosphere.data.partition.assignment import DataSpec, assignment
+from protosphere.data.partition.groups import units_of
 
 
 def rows_with_groups(seed, rows=900, groups=250, classes=4):

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.data.assignment import DataSpec, assignment, open_data
-from protosphere.data.columns import Columns
+from protosphere.data.forms.columns import Columns
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 
 SECRET = "07" * 32
 SIZE = 8

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.assignment import DataSpec, assignment, open_data
 from protosphere.data.client_data import client_data
 from protosphere.data.decoded_cache import Decoded
-from protosphere.data.mixed import cells_of, mixed_rows
-from protosphere.data.partitions import class_counts
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.partition.mixed import cells_of, mixed_rows
+from protosphere.data.partition.partitioners import class_counts
 from tests.data.draws import alike, assert_distributed, disjoint
 
 NAMES, PLACES = tuple("abcdef"), ("photo", "sketch", "art")

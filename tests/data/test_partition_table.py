@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.assignment import DataSpec, assignment, open_data
-from protosphere.data.partition_table import table_rows, write_table
-from protosphere.data.partitions import class_counts
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.partition.partitioners import class_counts
+from protosphere.data.partition.table import table_rows, write_table
 from tests.data.draws import disjoint
 
 NAMES = ("cat", "dog", "frog, green")

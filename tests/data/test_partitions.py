@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.partitions import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
+from protosphere.data.partition.partitioners import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
 from tests.data.draws import alike, disjoint
 
 LABELS = np.random.default_rng(7).integers(0, 10, 3000)

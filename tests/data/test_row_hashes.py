@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from protosphere.data.row_hashes import content_hashes, fingerprint, occurs_once
+from protosphere.data.partition.row_hashes import content_hashes, fingerprint, occurs_once
 
 
 class Lines(list):

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from protosphere.data.assignment import DataSpec, assignment
 from protosphere.data.decoded_cache import Decoded
-from protosphere.data.groups import units_of
-from protosphere.data.secret_split import secret_split
+from protosphere.data.partition.assignment import DataSpec, assignment
+from protosphere.data.partition.groups import units_of
+from protosphere.data.partition.secret_split import secret_split
 
 SECRET, OTHER = "07" * 32, "08" * 32
 

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from protosphere.core.errors import DataError
-from protosphere.data import assignment as assignment_module
-from protosphere.data.assignment import DataSpec, assignment, open_data
 from protosphere.data.decoded_cache import Decoded
+from protosphere.data.partition import assignment as assignment_module
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from protosphere.data.shared_test_set import SharedTestSpec, refuse_unfit, shared_labels, shared_rows
 from tests.data.draws import alike
 

@@ -5,10 +5,10 @@ import pandas as pd
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.assignment import DataSpec, assignment, domain_of, name_of, open_data
 from protosphere.data.client_data import client_data
-from protosphere.data.columns import Columns
 from protosphere.data.domains import are_tables
+from protosphere.data.forms.columns import Columns
+from protosphere.data.partition.assignment import DataSpec, assignment, domain_of, name_of, open_data
 from tests.data.draws import refusal
 
 SIZES = {"berlin": 30, "paris": 12, "rome": 7}

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from protosphere.core.errors import DataError
-from protosphere.data.sources import HUB, locate
+from protosphere.data.forms.sources import HUB, locate
 from tests.data.draws import decoded
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.spiral import spiral
+from protosphere.data.forms.spiral import spiral
 
 
 def test_without_noise_it_is_the_printed_formula():

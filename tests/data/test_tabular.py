@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from protosphere.core.errors import DataError, ModelError
-from protosphere.data.assignment import DataSpec
 from protosphere.data.client_data import InputTransform, client_data
-from protosphere.data.columns import Columns
 from protosphere.data.decoded_cache import Recipe, decode
-from protosphere.data.tabular import Column, missing_rows, numeric, read_schema, write_schema
+from protosphere.data.forms.columns import Columns
+from protosphere.data.forms.tabular import Column, missing_rows, numeric, read_schema, write_schema
+from protosphere.data.partition.assignment import DataSpec
 from protosphere.models import build
 from tests.data.draws import decoded
 

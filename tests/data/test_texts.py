@@ -15,10 +15,10 @@ import pytest
 from PIL import Image
 
 from protosphere.core.errors import DataError
-from protosphere.data.columns import MOST_NAMES, Columns
-from protosphere.data.sources import locate
-from protosphere.data.table_files import types_of
-from protosphere.data.texts import Texts
+from protosphere.data.forms.columns import MOST_NAMES, Columns
+from protosphere.data.forms.sources import locate
+from protosphere.data.forms.table_files import types_of
+from protosphere.data.forms.texts import Texts
 from tests.data.draws import decoded, refusal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,7 +194,7 @@ def test_csv_that_cannot_be_used(tmp_path, content, words):
 
 
 def test_the_row_of_a_broken_line_is_counted_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("protosphere.data.table_files._BLOCK_BYTES", 64)
+    monkeypatch.setattr("protosphere.data.forms.table_files._BLOCK_BYTES", 64)
     (tmp_path / "set").mkdir()
     for rows, words in (
         ('"a\nb",x\n' * 50 + "secret\n", "row 50 of"),
@@ -278,7 +278,7 @@ def test_parquet_with_bytes_that_are_no_text(tmp_path, column):
 
 
 def test_more_names_than_classes_can_be(tmp_path, monkeypatch):
-    monkeypatch.setattr("protosphere.data.columns.MOST_NAMES", 2)
+    monkeypatch.setattr("protosphere.data.forms.columns.MOST_NAMES", 2)
     put(tmp_path / "set" / "train.csv", ROWS)
     assert re.search("column 'label' of .* would make 3 classes, more than 2", failure(tmp_path / "set"))
     (tmp_path / "set" / "classes.txt").write_text("a\nb\nc\n")

@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import Dataset
 
 from protosphere.core.errors import DataError
-from protosphere.data.assignment import DataSpec, assignment, open_data
-from protosphere.data.columns import Columns
+from protosphere.data.forms.columns import Columns
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from protosphere.data.user_code import dealt_by_code, own_code, read_code
 
 N = 60

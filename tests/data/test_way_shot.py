@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.assignment import DataSpec, assignment
 from protosphere.data.decoded_cache import Decoded
-from protosphere.data.partitions import class_counts
-from protosphere.data.way_shot import way_shot_rows
+from protosphere.data.partition.assignment import DataSpec, assignment
+from protosphere.data.partition.partitioners import class_counts
+from protosphere.data.partition.way_shot import way_shot_rows
 from tests.data.draws import alike, assert_distributed, disjoint
 
 LABELS = np.random.default_rng(3).permutation(np.arange(12_000) % 10)

@@ -5,8 +5,8 @@ import pytest
 from sklearn.datasets import load_digits
 
 from deploy.demo_data import write_sites
-from protosphere.data.assignment import DataSpec
 from protosphere.data.client_data import client_data
+from protosphere.data.partition.assignment import DataSpec
 
 
 @pytest.fixture(scope="module")

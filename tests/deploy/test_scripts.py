@@ -10,7 +10,7 @@ import pytest
 
 from deploy.model import check
 from protosphere.core.errors import DataError, ModelError, SettingError
-from protosphere.data.folders import read_folder
+from protosphere.data.forms.folders import read_folder
 from tests.waiting import comes
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"

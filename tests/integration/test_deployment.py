@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 from deploy.demo_data import write_sites
 from deploy.deployment import CONNECTION, Deployment, Site
 from protosphere.cli.main import app
-from protosphere.data.tabular import Column, write_schema
+from protosphere.data.forms.tabular import Column, write_schema
 from protosphere.launch.grid import LocalGrid
 from protosphere.launch.guardian import guarded
 from protosphere.launch.superlink import free_port

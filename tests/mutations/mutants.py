@@ -538,7 +538,7 @@ MUTANTS = {
         "tests/client_app/features/test_privacy.py -k goes_wrong",
     ),
     "a split that other rows move": Mutant(
-        "data/secret_split.py",
+        "data/partition/secret_split.py",
         "if share < test_share else",
         "if share < test_share * len(units) / 600 else",
         "tests/data/test_secret_split.py",

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from protosphere.client_app import client as client_module
 from protosphere.client_app import train as trainer
 from protosphere.comparison.budget import epochs_of
-from protosphere.data.spiral import spiral
+from protosphere.data.forms.spiral import spiral
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights

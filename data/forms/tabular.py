@@ -18,8 +18,8 @@ import numpy as np
 
 from protosphere.core.errors import DataError, Public, public
 from protosphere.core.files import replacing
-from protosphere.data.arrays import Arrays
-from protosphere.data.columns import (
+from protosphere.data.forms.arrays import Arrays
+from protosphere.data.forms.columns import (
     TEXT_COLUMNS,
     Columns,
     class_numbers,
@@ -28,9 +28,9 @@ from protosphere.data.columns import (
     refuse_absent,
     usual_label,
 )
-from protosphere.data.folders import SCHEMA, Folder
-from protosphere.data.independent_rows import usable
-from protosphere.data.table_files import read_columns, types_of
+from protosphere.data.forms.folders import SCHEMA, Folder
+from protosphere.data.forms.independent_rows import usable
+from protosphere.data.forms.table_files import read_columns, types_of
 
 if TYPE_CHECKING:
     import pyarrow

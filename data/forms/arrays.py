@@ -13,7 +13,7 @@ import numpy as np
 
 from protosphere.core.errors import DataError, Public, public
 from protosphere.core.files import replacing
-from protosphere.data.columns import MOST_NAMES, Columns
+from protosphere.data.forms.columns import MOST_NAMES, Columns
 
 SUFFIX = ".npz"
 AXES = ("NCHW", "NHWC", "NHW")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from protosphere.core.errors import DataError, public
-from protosphere.data.way_shot import FEWEST_WAYS, check_ways, draw_wanted, hand_out, refuse_too_few
+from protosphere.data.partition.way_shot import FEWEST_WAYS, check_ways, draw_wanted, hand_out, refuse_too_few
 
 MIXED = "mixed"
 

@@ -16,13 +16,13 @@ import numpy as np
 from protosphere.core.errors import DataError, public
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.paths import is_path
-from protosphere.data.arrays import Arrays
-from protosphere.data.columns import Columns, check_alike, check_strings, class_numbers, group_values, roles
-from protosphere.data.folders import TEST_SPLITS, Folder, read_folder
-from protosphere.data.images import is_readable
-from protosphere.data.independent_rows import usable
-from protosphere.data.spiral import NUM_CLASSES, spiral
-from protosphere.data.table_files import batches, types_of
+from protosphere.data.forms.arrays import Arrays
+from protosphere.data.forms.columns import Columns, check_alike, check_strings, class_numbers, group_values, roles
+from protosphere.data.forms.folders import TEST_SPLITS, Folder, read_folder
+from protosphere.data.forms.images import is_readable
+from protosphere.data.forms.independent_rows import usable
+from protosphere.data.forms.spiral import NUM_CLASSES, spiral
+from protosphere.data.forms.table_files import batches, types_of
 
 if TYPE_CHECKING:
     import datasets

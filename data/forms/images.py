@@ -17,7 +17,7 @@ from protosphere.core.files import LARGEST_ROW, refuse_irregular
 if TYPE_CHECKING:
     from PIL import Image
 
-    from protosphere.data.sources import Source
+    from protosphere.data.forms.sources import Source
 
 _GREY = ("1", "L", "LA", "La")
 # Pillow's modes of more than 8 bits a channel

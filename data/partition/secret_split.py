@@ -6,8 +6,8 @@ from itertools import pairwise
 import numpy as np
 
 from protosphere.data.decoded_cache import Decoded
-from protosphere.data.groups import Units
-from protosphere.data.row_hashes import content_hashes
+from protosphere.data.partition.groups import Units
+from protosphere.data.partition.row_hashes import content_hashes
 
 
 def secret_split(

@@ -10,20 +10,20 @@ import numpy as np
 from protosphere.core.client_names import joined_names
 from protosphere.core.errors import DataError, public
 from protosphere.core.paths import is_path, is_several
-from protosphere.data.assignment_file import Assignment, read_assignment, write_assignment
-from protosphere.data.column_partition import COLUMN, SITES, column_clients, column_rows, unit_values
-from protosphere.data.columns import USUAL, Columns
 from protosphere.data.decoded_cache import Decoded, Recipe, decode, one_writer
 from protosphere.data.domains import kept_all, open_all
-from protosphere.data.folders import Listed
-from protosphere.data.groups import Units, shared_group, units_of
-from protosphere.data.mixed import MIXED, cells_of, mixed_rows
-from protosphere.data.partition_table import TABLE, table_digest, table_rows
-from protosphere.data.partitions import class_counts, deal_test_rows, partition_rows, split_rows
-from protosphere.data.row_hashes import occurs_once
-from protosphere.data.secret_split import secret_split
+from protosphere.data.forms.columns import USUAL, Columns
+from protosphere.data.forms.folders import Listed
+from protosphere.data.partition.assignment_file import Assignment, read_assignment, write_assignment
+from protosphere.data.partition.column import COLUMN, SITES, column_clients, column_rows, unit_values
+from protosphere.data.partition.groups import Units, shared_group, units_of
+from protosphere.data.partition.mixed import MIXED, cells_of, mixed_rows
+from protosphere.data.partition.partitioners import class_counts, deal_test_rows, partition_rows, split_rows
+from protosphere.data.partition.row_hashes import occurs_once
+from protosphere.data.partition.secret_split import secret_split
+from protosphere.data.partition.table import TABLE, table_digest, table_rows
+from protosphere.data.partition.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 from protosphere.data.user_code import OwnCode, dealt_by_code
-from protosphere.data.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 
 FORMAT = 3
 
