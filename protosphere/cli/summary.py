@@ -21,8 +21,8 @@ FIGURES = ("selected", "best", "client-best", "last-5", "final")
 
 
 def print_summary(folder: Path) -> None:
-    """Print the headline figures by inference rule, the majority-class baseline, bytes, seconds, and where all of it "
-    "is."""
+    """Print the headline figures by inference rule, the majority-class baseline, bytes, seconds, and where all of it
+    is."""
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
         console().print(_table(summary))
@@ -110,7 +110,11 @@ def _all_classes_lines(summary: Mapping[str, Any]) -> list[str]:
     if not accuracy_by_rule:
         return []
     accuracies = ", ".join(f"{rule} {_percent(accuracy)} %" for rule, accuracy in accuracy_by_rule.items())
-    return [f"at the end on test samples of all classes, including those that a client lacks: {accuracies}"]
+    floor = _percent(summary["floor"].get("majority-class-all-classes"))
+    return [
+        f"at the end on test samples of all classes, including those that a client lacks: {accuracies}; "
+        f"majority-class baseline: {floor} %"
+    ]
 
 
 def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:

@@ -97,13 +97,14 @@ def test_the_table_tells_the_ensemble_and_accuracy_on_all_classes_where_they_wer
     ensemble = {"best": 0.4444, "last-5": 0.41, "final": 0.4076, "rows": 180}
     rules = SUMMARY["rules"] | {"classifier": SUMMARY["rules"]["classifier"] | {"all-classes": 0.333}}
     told = SUMMARY | {"ensemble": ensemble, "bytes": SUMMARY["bytes"] | {"ensemble_wire_up": 45_678}, "rules": rules}
+    told["floor"] = SUMMARY["floor"] | {"majority-class-all-classes": 0.1}
     (folder / "summary.json").write_text(json.dumps(told))
     lines = invoke().stdout.splitlines()
     shown = "best 44.4 %, last-5 41.0 %, final 40.8 % (45.7 kB of answers)"
     assert f"ensemble of all clients on 180 shared test samples: {shown}" in lines
     assert any("28.4 kB up" in line for line in lines), "its bytes are no part of the wire"
     said = "at the end on test samples of all classes, including those that a client lacks: classifier 33.3 %"
-    assert said in lines
+    assert f"{said}; majority-class baseline: 10.0 %" in lines
 
 
 def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
