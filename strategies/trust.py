@@ -14,7 +14,8 @@ from protosphere.models.text import reads_text
 from protosphere.strategies import unpacked
 
 NAMED = ("strategy", "dataset", "partition", "encoder")
-ENCODES = ("model", "models", "encoder")  # where a hub's name is no module's
+COMPANION = "companion"  # a method's setting, after the method's name and a dot: the second model that clients share
+ENCODES = ("model", "models", "encoder", COMPANION)  # where a hub's name is no module's
 
 Named = tuple[str, str]  # a setting, and what stands there
 
@@ -30,17 +31,23 @@ def named(settings: Mapping[str, Any]) -> list[Named]:
     for config in (settings, unpacked(settings)):
         names += [(name, str(config.get(name, ""))) for name in NAMED]
         names += [("models", name.strip()) for name in str(config.get("models", "")).split(",")]
+        names += [(name, str(value)) for name, value in config.items() if name.endswith(f".{COMPANION}")]
     return list(dict.fromkeys(names))
+
+
+def code_among(names: Iterable[Named]) -> list[Named]:
+    """Those that are somebody's own code."""
+    code_names = []
+    for name, code in names:
+        is_text_model = name.rpartition(".")[2] in ENCODES and reads_text(code)
+        if plugins.is_plugin(code) and not is_text_model:
+            code_names.append((name, code))
+    return code_names
 
 
 def untrusted(names: Iterable[Named]) -> list[Named]:
     """Those that are code that this home has not run itself."""
-    code_of_strangers = []
-    for name, code in names:
-        is_text_model = name in ENCODES and reads_text(code)
-        if plugins.is_plugin(code) and not is_text_model and not plugins.ran_here(code):
-            code_of_strangers.append((name, code))
-    return code_of_strangers
+    return [(name, code) for name, code in code_among(names) if not plugins.ran_here(code)]
 
 
 def refuse_untrusted(folder: Path, names: Iterable[Named], trust: bool) -> None:

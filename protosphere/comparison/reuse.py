@@ -8,11 +8,11 @@ from typing import Any
 
 from protosphere.comparison.folder import INDIFFERENT, ComparisonFolder
 from protosphere.comparison.trials import Cell
-from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import without_gone
 from protosphere.record.folder import RunFolder
 from protosphere.record.provenance import versions
+from protosphere.strategies.trust import code_among, named
 
 # of the run alone: with its token the comparison could take its clients' models away
 NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")
@@ -35,7 +35,7 @@ def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> list[tuple[Cell, P
     taken = []
     for cell in cells:
         same = runs_by_key.get(_key(cell.settings))
-        if same is None or folder.run_of(cell) or _runs_own_code(cell.settings):
+        if same is None or folder.run_of(cell) or code_among(named(cell.settings)):
             continue
         folder.discard(cell)
         shutil.copytree(same, folder.of(cell) / same.name, ignore=shutil.ignore_patterns(*NOT_COPIED))
@@ -62,8 +62,3 @@ def _find_finished(root: Path, comparison_folder: Path) -> Iterator[tuple[Path, 
 
 def _key(settings: Mapping[str, Any]) -> str:
     return json.dumps({name: value for name, value in settings.items() if name not in INDIFFERENT}, sort_keys=True)
-
-
-def _runs_own_code(settings: Mapping[str, Any]) -> bool:
-    names = [str(settings[name]) for name in ("strategy", "dataset", "partition")] + str(settings["models"]).split(",")
-    return any(plugins.is_plugin(word.strip()) for word in names)

@@ -28,7 +28,7 @@ from protosphere.strategies import read_settings, unpacked
 from protosphere.strategies.contract import ClientState, Objective
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
-from protosphere.strategies.trust import refuse_untrusted
+from protosphere.strategies.trust import COMPANION, refuse_untrusted
 
 PARTS = {"partition": int, "model": str, "class_names": list, "input": dict, "rule": str, "settings": dict}
 PIXEL = 255  # full scale of an image's channel
@@ -149,6 +149,8 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
     run = read_settings(settings)
     names = tuple(about["class_names"])
     objective = run.method.objective(run.settings, run.options, len(names))
+    # built beside the client's own model
+    refuse_untrusted(folder, [(COMPANION, objective.companion)], trust)
     place, transform = _device(device), _transform(folder, about["input"])
     tokens = Tokens(about["model"], run.settings.max_tokens) if isinstance(transform, TokenTransform) else None
     store, notices = Store(folder), []

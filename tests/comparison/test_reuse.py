@@ -72,7 +72,14 @@ def test_other_settings_are_left_and_where_it_ran_does_not_matter(done, empty):
 
 
 @pytest.mark.parametrize(
-    "own", [{"models": "/home/me/net.py"}, {"dataset": "mine:rows"}, {"partition": "/home/me/deal.py:by_ward"}]
+    "own",
+    [
+        {"models": "/home/me/net.py"},
+        {"dataset": "mine:rows"},
+        {"partition": "/home/me/deal.py:by_ward"},
+        {"encoder": "/home/me/features.py:encode"},
+        {"fml.companion": "mine:net"},
+    ],
 )
 def test_somebody_s_own_code_is_run_anew(done, empty, own):
     folder, found = empty
@@ -80,3 +87,11 @@ def test_somebody_s_own_code_is_run_anew(done, empty, own):
     (done / "settings.json").write_text(json.dumps(settings))
     found[0].settings.update(own)
     assert reuse(folder, found) == []
+
+
+def test_a_hub_s_text_model_is_nobody_s_own_code(done, empty):
+    folder, found = empty
+    settings = RunFolder(done).settings() | {"models": "hf:bert"}
+    (done / "settings.json").write_text(json.dumps(settings))
+    found[0].settings.update(models="hf:bert")
+    assert reuse(folder, found)

@@ -215,6 +215,28 @@ def test_predict_knows_what_this_home_ran_and_refuses_it_elsewhere_or_changed(pr
     open_trained(moved, trust=True)
 
 
+@pytest.mark.parametrize("companion", ["", "stranger:small"])
+def test_predict_builds_no_companion_of_a_strangers_for_a_client_of_another_model(
+    project, tmp_path, monkeypatch, companion
+):
+    code = printed("adding-a-model.md").replace("def wide", "def small")
+    for name in ("mynet.py", "stranger.py"):
+        (project / name).write_text(code)
+    monkeypatch.syspath_prepend(project)
+    own = "tiny_perceptron" if companion else f"{project / 'mynet.py'}:small,tiny_perceptron"
+    config = QUICK | {"strategy": "fml", "fml.companion": companion, "models": own, "rounds": 1}
+    folder = run_in_process(config, clients=2, show=lambda line: None)
+    kept = stores(folder.name) / "1"
+    open_trained(kept)
+    moved = shutil.copytree(stores(folder.name), tmp_path / "received") / "1"
+    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "another"))
+    with pytest.raises(SettingError, match=r"`companion` = .*small.* has not run itself"):
+        open_trained(moved)
+    open_trained(moved, trust=True)
+    settings = json.loads((folder / "settings.json").read_text())
+    assert any("small" in code for _, code in named(settings))
+
+
 def test_a_models_name_with_a_comma_is_one_file(evil, home):
     """Settings list models; a client has one, whose name must not be read as two that are known."""
     folder, _ = evil
