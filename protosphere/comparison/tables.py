@@ -171,7 +171,10 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
         notes = [*notes, "paper: what the paper's table prints, not measured here"]
     over = f"mean ± sample standard deviation (ddof 1) over {seeds} seeds" if seeds > 1 else "one seed"
     if seeds > 1 and len(methods) > 1:
-        notes = [*notes, f"bold: the best method, where it differs from every other (paired t-test, {100 * CONFIDENCE:g} %)"]
+        notes = [
+            *notes,
+            f"bold: the best method, where it differs from every other (paired t-test, {100 * CONFIDENCE:g} %)",
+        ]
     metrics = ", ".join(map(str, comparison.metrics))
     title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
     return _lay_out("accuracy", title, columns, [*methods, FLOOR], notes, paper)

@@ -216,9 +216,7 @@ def test_predict_knows_what_this_home_ran_and_refuses_it_elsewhere_or_changed(pr
 
 
 @pytest.mark.parametrize("companion", ["", "stranger:small"])
-def test_predict_builds_no_companion_of_a_strangers_for_a_client_of_another_model(
-    project, tmp_path, monkeypatch, companion
-):
+def test_predict_builds_no_companion_of_a_strangers(project, tmp_path, monkeypatch, companion):
     code = printed("adding-a-model.md").replace("def wide", "def small")
     for name in ("mynet.py", "stranger.py"):
         (project / name).write_text(code)
