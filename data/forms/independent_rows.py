@@ -54,4 +54,7 @@ def _class_number(value: Any, class_names: tuple[str, ...]) -> int | None:
         if not _NUMBER.fullmatch(value) or any(map(_NUMBER.fullmatch, class_names)):
             return None
         value = int(value)
+    if type(value) is float and value.is_integer():
+        # one row without a label, or with a fraction, makes fractions of all numbers of its column
+        value = int(value)
     return value if type(value) is int and 0 <= value < len(class_names) else None

@@ -251,4 +251,12 @@ def _json_column(path: Path, name: str, values: list[Any]) -> pyarrow.Array:
     if first != _KINDS[float]:
         return pyarrow.array(values, pyarrow.bool_() if first == _KINDS[bool] else pyarrow.string())
     are_integers = all(value is None or (type(value) is int and -_INT64 <= value < _INT64) for value in values)
-    return pyarrow.array(values if are_integers else [None if value is None else float(value) for value in values])
+    return pyarrow.array(values if are_integers else [None if value is None else _fraction(value) for value in values])
+
+
+def _fraction(value: float) -> float:
+    """A number of JSON, infinity where it is larger than any."""
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")

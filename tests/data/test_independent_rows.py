@@ -1,6 +1,7 @@
 """Rows judged each by itself: what cannot be used is left out, and moves nothing else."""
 
 import io
+import json
 import os
 
 import numpy as np
@@ -116,3 +117,33 @@ def test_a_label_of_a_text_moves_no_other(tmp_path, odd):
     whole, found = labels("good", rows), labels("odd", [*rows, ("odd", odd)])
     assert found == whole + ([] if LABELS[odd] is None else [("odd", LABELS[odd])])
     assert [label for _, label in whole] == [0, 1] * 3
+
+
+NUMBERS = {"a fraction": "1.5", "missing": "null", "huge": "1" * 400, "as a fraction": "1.0"}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+@pytest.mark.parametrize("odd", NUMBERS)
+def test_a_number_of_a_table_moves_no_other(tmp_path, odd, suffix):
+    def rows(name, labels, value="7"):
+        place = tmp_path / name
+        place.mkdir()
+        lines = [f'{{"age": {i}, "label": {label}}}\n' for i, label in enumerate(labels[:-1])]
+        (place / "train.jsonl").write_text("".join(lines) + f'{{"age": {value}, "label": {labels[-1]}}}\n')
+        if suffix == "parquet":
+            # as pandas writes them: whole numbers beside a missing one are fractions
+            read = json.loads(f"[{','.join(map(str, labels))}]")
+            fractions = [None if label is None else float(str(label)[:9]) for label in read]
+            column = read if all(type(label) is int and label < 2 for label in read) else fractions
+            pq.write_table(pa.table({"age": range(len(labels)), "label": column}), place / "train.parquet")
+            (place / "train.jsonl").unlink()
+        (place / "classes.txt").write_text("no\nyes\n")
+        (place / "columns.json").write_text('{"columns": [{"name": "age", "kind": "number"}]}')
+        spec = DataSpec(str(place), 1, listed="tables", secret=SECRET)
+        data = open_data(spec, tmp_path / "cache", str(place))
+        return list(zip(data.inputs[:, 0].tolist(), data.labels.tolist(), strict=True))
+
+    whole = [(i, i % 2) for i in range(6)]
+    assert rows("odd label", [*[0, 1] * 3, NUMBERS[odd]])[:6] == whole
+    if suffix == "jsonl":
+        assert rows("odd value", [*[0, 1] * 3, 0], NUMBERS[odd])[:6] == whole
