@@ -169,13 +169,26 @@ def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_colum
                 public("columns-differ"),
             )
         for column in [column for column, role in role_by_column.items() if role != "inputs"]:
-            types = [_kind(side.features.arrow_schema.field(column).type) for side in (table, train)]
-            if types[0] != types[1] and len(table) and len(train):
-                raise DataError(
-                    f"column {column!r} holds {types[0]} in the {split} table of {name!r}, but {types[1]} in the "
-                    "train table: write both alike.",
-                    public("columns-differ"),
-                )
+            types = [side.features.arrow_schema.field(column).type for side in (table, train)]
+            if len(table) and len(train):
+                refuse_other_type(name, split, column, *types)
+
+
+def refuse_other_type(
+    name: str, split: str, column: str, of_split: pyarrow.DataType, of_train: pyarrow.DataType
+) -> None:
+    """Refuse labels or groups of another type in a split than in the training table: they would not be equal.
+
+    Raises:
+        DataError: they are.
+    """
+    kind, train_kind = _kind(of_split), _kind(of_train)
+    if kind != train_kind:
+        raise DataError(
+            f"column {column!r} holds {kind} in the {split} table of {name!r}, but {train_kind} in the train table: "
+            "write both alike.",
+            public("columns-differ"),
+        )
 
 
 def check_strings(name: str, split: str, table: datasets.Dataset, column: str) -> None:

@@ -26,6 +26,7 @@ from protosphere.data.forms.columns import (
     group_values,
     is_string,
     refuse_absent,
+    refuse_other_type,
     usual_label,
 )
 from protosphere.data.forms.folders import SCHEMA, Folder
@@ -117,6 +118,13 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
         else [column.name for column in schema]
     )
     tables = {split: _table(folder, paths, [*feature_names, *other_columns]) for split, paths in folder.splits.items()}
+    # labels of rows that stand alone are numbered row by row
+    typed = [column for column in other_columns if not (alone and column == label)]
+    for split, column in [(split, column) for split in tables for column in typed]:
+        cells, of_train = tables[split].column(column), tables["train"].column(column)
+        # what holds nothing is of no type
+        if cells.null_count < len(cells) and of_train.null_count < len(of_train):
+            refuse_other_type(name, split, column, cells.type, of_train.type)
     schema = _infer_columns(name, tables, feature_names) if schema is None else schema
     encoded = {split: encode(name, split, schema, table, alone) for split, table in tables.items()}
     if alone:

@@ -95,6 +95,18 @@ def test_a_json_value_of_another_kind_is_refused_by_row(tmp_path, cell, words):
     assert "old" not in str(caught.value)
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+@pytest.mark.parametrize("column", ["label", "patient", "site"])
+def test_labels_and_groups_of_two_types_are_refused(table, tmp_path, suffix, column):
+    # the patient 1 of one table would not be the "1" of the other, and stand on both sides of a split
+    train = pd.DataFrame({"a": [1, 2, 3], "b": [3, 2, 1], "label": [0, 1, 0], "patient": [1, 2, 3], "site": [4, 4, 5]})
+    test = train.assign(**{column: train[column].astype(str)})
+    root = table(train, suffix, test)
+    words = f"column {column!r} holds strings in the test table of .*, but whole numbers in the train table: write both"
+    with pytest.raises(DataError, match=words):
+        decode(Recipe(str(root), Columns(group="patient", partition="site")), tmp_path / "cache")
+
+
 def test_a_client_scales_numbers_by_its_own_training_rows_alone(table, tmp_path):
     spec = DataSpec(str(table()), 2, "iid", min_samples=1)
     whole = decoded(spec.dataset, tmp_path / "cache")
