@@ -222,7 +222,14 @@ def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
     import pyarrow.parquet
 
     if path.suffix == ".parquet":
-        return pyarrow.parquet.read_table(path, columns=list(names))
+        table = pyarrow.parquet.read_table(path, columns=list(names))
+        for place, field in enumerate(table.schema):
+            # categories of pandas', and strings as polars and newer Arrow have them
+            kind = field.type.value_type if pyarrow.types.is_dictionary(field.type) else field.type
+            kind = pyarrow.string() if str(kind) == "string_view" else kind
+            if kind != field.type:
+                table = table.set_column(place, field.name, table.column(place).cast(kind))
+        return table
     if path.suffix == ".csv":
         schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
         return pyarrow.Table.from_batches(batches(path, schema), schema)

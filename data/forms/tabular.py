@@ -166,6 +166,7 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
                 public("columns-json"),
             )
         cells = table.column(column.name)
+        _is_words(name, column.name, cells)
         part, wrong = features_of(column, cells)
         if alone:
             part[wrong] = np.inf
@@ -353,17 +354,7 @@ def _infer_columns(name: str, tables: Mapping[str, pyarrow.Table], column_names:
 
 
 def _column(name: str, column: str, cells: Any) -> Column:
-    import pyarrow
-
-    strings = is_string(cells.type) or pyarrow.types.is_dictionary(cells.type)
-    plain = pyarrow.types.is_integer(cells.type) or pyarrow.types.is_floating(cells.type)
-    if not strings and not (plain or pyarrow.types.is_boolean(cells.type) or pyarrow.types.is_decimal(cells.type)):
-        _refuse(
-            name,
-            f"has {cells.type} in the column {column!r}, but features are numbers and strings: write it as one of "
-            f"them, or name the columns to use in {SCHEMA}",
-            public("column-type", column="feature"),
-        )
+    strings = _is_words(name, column, cells)
     values, missing = _as_numbers(cells)
     if not np.isinf(values).any() or not strings:
         return Column(column, NUMBER, missing=bool(missing.any()))
@@ -384,6 +375,26 @@ def _column(name: str, column: str, cells: Any) -> Column:
             public("no-feature"),
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
+
+
+def _is_words(name: str, column: str, cells: Any) -> bool:
+    """Whether cells are strings, and no numbers.
+
+    Raises:
+        DataError: they are neither.
+    """
+    import pyarrow
+
+    strings = is_string(cells.type) or pyarrow.types.is_dictionary(cells.type)
+    plain = pyarrow.types.is_integer(cells.type) or pyarrow.types.is_floating(cells.type)
+    if not strings and not (plain or pyarrow.types.is_boolean(cells.type) or pyarrow.types.is_decimal(cells.type)):
+        _refuse(
+            name,
+            f"has {cells.type} in the column {column!r}, but features are numbers and strings: write it as one of "
+            f"them, or name the columns to use in {SCHEMA}",
+            public("column-type", column="feature"),
+        )
+    return strings
 
 
 # --- files ---------------------------------------------------------------------------------------------------
@@ -410,9 +421,23 @@ def _join(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
     import pyarrow
 
     try:
-        return pyarrow.concat_tables(parts, promote_options="permissive")
+        whole = pyarrow.concat_tables(map(_without_guesses, parts), promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         _refuse(name, f"has files of different columns ({error}): write them alike", public("columns-differ"))
+    for place, field in enumerate(whole.schema):
+        if pyarrow.types.is_null(field.type):
+            whole = whole.set_column(place, field.name, whole.column(place).cast(pyarrow.string()))
+    return whole
+
+
+def _without_guesses(part: pyarrow.Table) -> pyarrow.Table:
+    """Strings none of which is there are of no type: other files may have numbers in that column."""
+    import pyarrow
+
+    for place, field in enumerate(part.schema):
+        if is_string(field.type) and part.column(place).null_count == part.num_rows:
+            part = part.set_column(place, field.name, pyarrow.nulls(part.num_rows))
+    return part
 
 
 def _refuse(name: str, sentence: str, told: Public) -> NoReturn:

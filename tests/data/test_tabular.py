@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -93,6 +95,44 @@ def test_a_json_value_of_another_kind_is_refused_by_row(tmp_path, cell, words):
     with pytest.raises(DataError, match=words) as caught:
         decoded(str(tmp_path / "t.jsonl"), tmp_path / "cache")
     assert "old" not in str(caught.value)
+
+
+@pytest.mark.parametrize("split", ["train2", "test"])
+def test_a_json_column_may_be_missing_in_a_whole_file(table, tmp_path, split):
+    train = pd.DataFrame({"a": [1, 2], "b": ["u", "v"], "label": ["x", "y"]})
+    root = table(train, "jsonl")
+    (root / f"{split}.jsonl").write_text('{"a": null, "b": null, "label": "x"}\n')
+    found = decoded(str(root), tmp_path / "cache")
+    assert found.columns == (Column("a", "number", missing=True), Column("b", "category", ("u", "v"), True))
+    assert np.isnan(found.inputs[2, 0])
+    assert found.inputs[2, 1:].tolist() == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize("kind", ["number", "category"])
+@pytest.mark.parametrize("cells", [pd.to_datetime(["2020-01-01", "2021-01-01"]), [[1], [2, 3]]])
+def test_a_file_of_columns_makes_no_feature_of_times_and_lists(table, tmp_path, kind, cells):
+    root = table(pd.DataFrame({"a": cells, "label": [0, 1]}), "parquet")
+    write_schema(root / "columns.json", (Column("a", kind, ("u",) if kind == "category" else (), True),))
+    with pytest.raises(DataError, match="in the column 'a', but features are numbers and strings"):
+        decoded(str(root), tmp_path / "cache")
+
+
+def test_strings_of_parquet_may_be_categories_or_views(tmp_path):
+    words = pa.array(["u", "v", "u", None])
+    columns = {
+        "a": words.cast(pa.string_view()),
+        "b": words.dictionary_encode(),
+        "label": pa.array(["x", "y", "x", "y"]),
+    }
+    plain = pa.table({"a": words, "b": words, "label": columns["label"]})
+    odd = pa.table(columns | {"label": columns["label"].dictionary_encode()})
+    found = []
+    for name, content in (("plain", plain), ("odd", odd)):
+        (tmp_path / name).mkdir()
+        pq.write_table(content, tmp_path / name / "train.parquet")
+        data = decoded(str(tmp_path / name), tmp_path / "cache")
+        found.append((data.columns, data.inputs.tolist(), data.labels.tolist(), data.class_names))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
