@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -326,9 +327,15 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # savez would put its ending after the temporary file's
-        with replacing(path) as temporary, open(temporary, "wb", opener=_mine) as file:
-            np.savez(file, allow_pickle=False, **plain_arrays)
+        with (
+            replacing(path) as temporary,
+            open(temporary, "wb", opener=_mine) as file,
+            # as savez, which cannot write an array of the name of one of its arguments
+            zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
+        ):
+            for name, values in plain_arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                    np.lib.format.write_array(entry, values, allow_pickle=False)
     except OSError as error:
         raise DataError(
             f"the arrays cannot be written to {str(path)!r} ({error.strerror or error}): free space there, or set "

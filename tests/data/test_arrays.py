@@ -181,3 +181,11 @@ def test_a_file_in_memory_is_as_good(tmp_path):
     assert np.array_equal(
         arranged("rows", {"x": X, "y": Y}).labels, decoded(str(tmp_path / "rows.npz"), tmp_path).labels
     )
+
+
+def test_an_array_may_be_called_as_an_argument_of_numpy_s(tmp_path):
+    arrays = {"x": X, "y": Y, "file": np.arange(len(Y)), "allow_pickle": np.arange(len(Y)).astype(str)}
+    path = write_arrays(tmp_path, arrays)
+    kept = read_arrays(path, (), Columns(group="file", partition="allow_pickle"))
+    assert kept.extra["file"].tolist() == list(range(len(Y)))
+    assert kept.extra["allow_pickle"].tolist() == list(map(str, range(len(Y))))
