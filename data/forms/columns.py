@@ -296,8 +296,7 @@ def class_numbers(
     parts = [_checked(name, column, split, values, class_names) for split, values in labels.items()]
     if not class_names:
         count = max((int(numbers.max()) for numbers in parts), default=-1) + 1
-        if names:
-            _refuse_many(name, column, count)
+        _refuse_many(name, column, count)
         class_names = tuple(map(str, range(count)))
     return np.concatenate([np.empty(0, dtype=np.int64), *(numbers.astype(np.int64) for numbers in parts)]), class_names
 

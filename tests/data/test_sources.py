@@ -118,6 +118,18 @@ def test_unknown_names_and_paths(name, words):
         locate(name)
 
 
+def test_numbers_of_images_that_can_be_no_classes_are_refused(parquet_folder, tmp_path):
+    (parquet_folder / "classes.txt").unlink(missing_ok=True)
+    file = parquet_folder / "train.parquet"
+    table = pq.read_table(file)
+    ids = pa.array([10_000 + row for row in range(len(table))], pa.int64())
+    pq.write_table(table.set_column(table.column_names.index("label"), "label", ids).replace_schema_metadata(), file)
+    with pytest.raises(
+        DataError, match=r"column 'label' of .* would make .* classes, more than 10000: set label-column"
+    ):
+        decoded(str(parquet_folder), tmp_path / "cache")
+
+
 def test_folders_that_cannot_be_used(tmp_path, parquet_folder):
     def refused(folder, words):
         with pytest.raises(DataError, match=words):
