@@ -1,5 +1,6 @@
 """The decoded cache: a data set as memory maps, decoded once per machine however many processes ask."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -29,6 +30,8 @@ from protosphere.data.partition.groups import by_first
 from protosphere.data.user_code import OwnCode, read_code
 
 FORMAT = 3
+# numbers of errors that are about a file that is to be read, where it is none of the cache's
+OF_FILES = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.decoded")
 # path, inode, time and size of the files that this process has held against their digests: an entry is opened often
@@ -101,19 +104,32 @@ class Recipe:
         return cache_key([content, columns, self.image_size, *more])
 
 
-def _read(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
-    """`_decode`, whose libraries fail in ways of their own over a damaged or forged file."""
+@contextmanager
+def explained(dataset: str, cache_dir: Path) -> Iterator[None]:
+    """While inside, data are read, whose libraries fail in ways of their own over a damaged or forged file.
+
+    Raises:
+        DataError: they cannot be read.
+        OSError: the cache cannot be written.
+    """
     try:
-        _decode(recipe, partial, cache_dir)
+        yield
     except DataError:
         raise
     except (OSError, ValueError, MemoryError) as error:
-        # with a number it is the operating system's: of the disk, which is said as such
-        if isinstance(error, OSError) and error.errno is not None:
+        number = error.errno if isinstance(error, OSError) else None
+        if number in OF_FILES and str(cache_dir) not in str(error):
+            raise DataError(
+                f"the data {dataset!r} cannot be read ({os.strerror(number)}): let the user who runs this read all "
+                "files there, and leave them in their place meanwhile.",
+                public("unreadable"),
+            ) from error
+        # another number is the operating system's: of the disk, which is said as such
+        if number is not None:
             raise
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DataError(
-            f"the data {recipe.dataset!r} cannot be read ({problem}): a file there is damaged, or claims more than "
+            f"the data {dataset!r} cannot be read ({problem}): a file there is damaged, or claims more than "
             "this machine holds; bring it back from a copy, or write it anew.",
             public("unreadable"),
         ) from error
@@ -130,7 +146,12 @@ def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
         DataError: what load_source raises, an unreadable image, images of several sizes, an `image_size` of what holds
             no images, a row without text, an unwritable cache.
     """
-    data = kept(cache_dir, recipe.key(), lambda partial: _read(recipe, partial, cache_dir))
+
+    def write(partial: Path) -> None:
+        with explained(recipe.dataset, cache_dir):
+            _decode(recipe, partial, cache_dir)
+
+    data = kept(cache_dir, recipe.key(), write)
     # an entry may have been made when nobody asked for a list
     place = locate(recipe.dataset) if data.columns and recipe.listed else None
     if isinstance(place, Folder) and not is_numbers(place, recipe.columns, site=True):

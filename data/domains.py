@@ -23,6 +23,7 @@ from protosphere.data.decoded_cache import (
     Recipe,
     cache_key,
     decode,
+    explained,
     kept,
     open_rows,
     read_kept,
@@ -140,7 +141,12 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
         return decode(recipe, cache_dir)
     key, common = _key_of_all(recipe, domains, classes)
     if _is_table(locate(domains[0].dataset)):
-        return kept(cache_dir, key, lambda partial: _combine_tables(recipe, domains, common, partial))
+
+        def write(partial: Path) -> None:
+            with explained(recipe.dataset, cache_dir):
+                _combine_tables(recipe, domains, common, partial)
+
+        return kept(cache_dir, key, write)
     return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, common, partial, cache_dir))
 
 

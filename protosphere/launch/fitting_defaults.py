@@ -104,9 +104,17 @@ def _content(settings: Settings) -> str:
             columns = data_spec(settings, 1).columns
             if is_numbers(place, columns, site=False):
                 return NUMBERS
-            return IMAGES if place.format == "parquet" and holds_images(types_of(place.train[0])) else TEXTS
+            return TEXTS if place.format != "parquet" else _content_of_parquet(place)
     inputs = open_data(data_spec(settings, 1), home() / "cache").inputs
     return IMAGES if isinstance(inputs, np.ndarray) and inputs.ndim == 4 else NUMBERS
+
+
+def _content_of_parquet(place: Folder) -> str:
+    """Of one that is no table of numbers; what is wrong with a damaged file says whoever reads the whole of it."""
+    try:
+        return IMAGES if holds_images(types_of(place.train[0])) else TEXTS
+    except Exception:
+        return IMAGES
 
 
 def _text_encoder(settings: Settings) -> str:

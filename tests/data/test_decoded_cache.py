@@ -1,5 +1,6 @@
 """The decoded cache: once per machine, whole or not at all, and pixels as they are in the files."""
 
+import errno
 import io
 import json
 import logging
@@ -8,11 +9,15 @@ import sys
 from multiprocessing import get_context
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from protosphere.core.errors import DataError
 from protosphere.data import decoded_cache as decoded_module
+from protosphere.data.decoded_cache import Recipe
+from protosphere.data.domains import open_all
 from tests.data.draws import decoded
 
 
@@ -187,3 +192,25 @@ def test_a_cache_that_cannot_be_written(parquet_folder, tmp_path):
     (tmp_path / "cache").write_text("a file stands where the folder should be")
     with pytest.raises(DataError, match=r"the data cache .* cannot be written .* give another folder"):
         decoded(str(parquet_folder), tmp_path / "cache")
+
+
+def test_a_file_of_the_data_that_cannot_be_opened_is_not_told_as_the_cache_s(tmp_path, monkeypatch):
+    (tmp_path / "t.csv").write_text("a,b,label\n1,2,x\n2,3,y\n")
+
+    def refused(*_):
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "t.csv"))
+
+    monkeypatch.setattr("protosphere.data.forms.tabular.read_columns", refused)
+    with pytest.raises(DataError, match=r"the data .*t\.csv' cannot be read \(Permission denied\): let the user"):
+        decoded(str(tmp_path / "t.csv"), tmp_path / "cache")
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:60] + bytes(40) + whole[100:]])
+def test_a_damaged_table_of_a_list_is_told_as_one(tmp_path, damage):
+    table = pa.table({"a": [1.0, 2.0] * 20, "b": [3.0, 4.0] * 20, "label": ["x", "y"] * 20})
+    for name in ("one", "two"):
+        pq.write_table(table, tmp_path / f"{name}.parquet")
+    whole = (tmp_path / "two.parquet").read_bytes()
+    (tmp_path / "two.parquet").write_bytes(damage(whole))
+    with pytest.raises(DataError, match=r"two\.parquet' cannot be read \(.*\): a file there is damaged"):
+        open_all(Recipe(f"{tmp_path / 'one.parquet'},{tmp_path / 'two.parquet'}"), tmp_path / "cache")

@@ -339,6 +339,12 @@ def test_a_mistake_is_one_sentence_and_leaves_nothing(keywords, words, tmp_path)
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_damaged_table_of_parquet_is_a_sentence(tmp_path):
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match=r"cannot be read \(.*\)"):
+        plan(['dataset="./t.parquet"'])
+
+
 def test_rounds_that_are_finished_cannot_be_taken_back(cut_run):
     assert plan(["rounds=3"], resume="latest").run_config["rounds"] == 3
     with pytest.raises(SettingError) as caught:
