@@ -166,7 +166,8 @@ esac
 [ -z "$model" ] || say model "$model"
 [ -z "$device" ] || say device "$device"
 [ -z "$domain" ] || say domain "$domain"
-[ "${#name}" -le 60 ] || refuse "--name $name is longer than 60 characters; give a shorter one"
+# characters, where a shell counts bytes: of UTF-8 all bytes but those that go on with one
+[ $(($(printf %s "$name" | LC_ALL=C tr -d '\200-\277' | wc -c))) -le 60 ] || refuse "--name $name is longer than 60 characters; give a shorter one"
 [ -z "$name" ] || say name "$name"
 [ -z "$privacy" ] || say privacy "$privacy"
 # a name of torchvision's with weights, a folder for transformers, or a file

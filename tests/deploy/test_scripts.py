@@ -389,6 +389,14 @@ def test_without_tls_one_has_to_say_so(script, credentials):
     assert "goes without --ca and --key" in script("supernode.sh", *NODE, *secure(credentials), "--insecure")[1]
 
 
+@pytest.mark.parametrize("letter", "xé病")
+def test_a_name_has_sixty_characters_of_any_alphabet(letter, script, credentials):
+    # a shell counts bytes
+    code, said, told = script("supernode.sh", *NODE, *secure(credentials), "--name", letter * 60)
+    assert code == 0, said
+    assert f'name="{letter * 60}"' in after(told["arguments"], "--node-config")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -407,7 +415,7 @@ def test_without_tls_one_has_to_say_so(script, credentials):
         (("--encoder", "/no/mine.py:Encoder"), ": /no/mine.py does not exist"),
         (("--domain", "a\nb"), "the value of --domain may hold no quote, backslash or line end"),
         (("--name", 'a"b'), "the value of --name may hold no quote, backslash or line end"),
-        (("--name", "x" * 61), "is longer than 60 characters; give a shorter one"),
+        *((("--name", letter * 61), "is longer than 60 characters; give a shorter one") for letter in "xé病"),
         (("--superlink", ""), "--superlink HOST:PORT is missing"),
         (("--warm", "maybe"), "--warm is yes or no, not 'maybe'"),
         (("--key", "/nowhere"), "--key /nowhere cannot be read"),
