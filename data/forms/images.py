@@ -41,9 +41,9 @@ def decode_images(source: "Source", target: Path, image_size: int = 0, colour: b
     rows = 0
     for where, image in _images(source):
         rows += 1
-        if image.mode in TOO_DEEP:
+        if depth := _too_deep(image):
             raise DataError(
-                f"{where} has pixels of mode {image.mode}, but images must have 8 bits a channel: convert it first.",
+                f"{where} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first.",
                 public("no-image", row=where.row, split=where.split),
             )
         grey = grey and image.mode in _GREY
@@ -118,11 +118,21 @@ def is_readable(stored: dict[str, Any] | None) -> bool:
     """Whether an image of a table can be decoded."""
     try:
         image = open_image(stored)
+        depth = _too_deep(image)
         image.convert("RGB")
     except Exception:
         # Pillow raises a dozen kinds
         return False
-    return image.mode not in TOO_DEEP
+    return not depth
+
+
+def _too_deep(image: "Image.Image") -> str:
+    """The mode of an image, not decoded yet, that has more than 8 bits a channel; "" of any other. Of colours Pillow
+    would take the upper 8 bits, and call that RGB."""
+    if image.mode in TOO_DEEP:
+        return image.mode
+    arguments = [part for tile in image.tile for part in (tile[3] if isinstance(tile[3], tuple) else (tile[3],))]
+    return next((part for part in arguments if isinstance(part, str) and ";16" in part), "")
 
 
 def _images(source: "Source") -> "Iterator[tuple[Where, Image.Image]]":

@@ -5,7 +5,9 @@ import io
 import json
 import logging
 import os
+import struct
 import sys
+import zlib
 from multiprocessing import get_context
 
 import numpy as np
@@ -64,6 +66,16 @@ def test_a_mixture_of_grey_and_colour_becomes_colour_and_grey_stays_one_channel(
     assert (data.inputs == 255).all()
 
 
+def deep_colours():
+    """A PNG of 4×4 pixels with 16 bits in each of three channels, which Pillow does not write."""
+    pixels = b"".join(b"\0" + bytes(4 * 3 * 2) for _ in range(4))
+    content = b"\x89PNG\r\n\x1a\n"
+    header = struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)
+    for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(pixels)), (b"IEND", b"")):
+        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return content
+
+
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
@@ -72,6 +84,7 @@ def test_a_mixture_of_grey_and_colour_becomes_colour_and_grey_stays_one_channel(
         (b"not an image", r"row 2 of the train table .*\(2\.png\) is no readable image"),
         (None, r"row 2 of the train table .*\(2\.png\) is no readable image"),
         (np.zeros((4, 4), dtype=np.uint16), "row 2 .* has pixels of mode I;16"),
+        (deep_colours(), "row 2 .* has pixels of mode RGB;16B, but images must have 8 bits a channel"),
     ],
 )
 def test_images_that_cannot_be_used(tmp_path, write, png, bad, words):

@@ -12,6 +12,7 @@ from PIL import Image
 
 from protosphere.data.forms.columns import Columns
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from tests.data.test_decoded_cache import deep_colours
 
 SECRET = "07" * 32
 SIZE = 8
@@ -28,6 +29,7 @@ BAD = {
     "no image": (b"nothing", 0, "q"),
     "cut short": (png(7)[:-30], 0, "q"),
     "too deep": (png(700, "I;16"), 0, "q"),
+    "too deep in colour": (deep_colours(), 0, "q"),
     "no class": (png(7), 5, "q"),
     "below 0": (png(7), -1, "q"),
     "no label": (png(7), None, "q"),
