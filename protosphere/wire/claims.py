@@ -7,7 +7,6 @@ from statistics import median
 from typing import Literal
 
 from protosphere.core.client_names import client_word
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.payloads import Identity, Payload, class_vectors
 
 ClientWeights = Literal["samples", "equal"]
@@ -68,8 +67,8 @@ class Believed:
         counted = {}
         for partition, upload in uploads.items():
             vectors = class_vectors(upload)
-            if partition not in self._claims and isinstance(vectors, PrototypeSet) and vectors.counts is not None:
-                counted[partition] = int(vectors.counts.sum())
+            if partition not in self._claims and vectors is not None and vectors.counts is not None:
+                counted[partition] = vectors.count_samples()
         shares = over_claimed(counted, self._ratio)
         warnings = []
         if self._equal:

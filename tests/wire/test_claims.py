@@ -73,7 +73,17 @@ def counted(*counts):
     }
 
 
-def test_where_samples_are_withheld_counts_are_held_against_the_others_counts():
+def counted_mixtures(*counts):
+    """Of two components, of whose one class each says the count."""
+    labels, ones = torch.tensor([0, 0]), torch.ones(2, 2)
+    return {
+        p: payload(MixtureSet(labels, ones, ones, torch.full((2,), 0.5), torch.tensor([n, n])))
+        for p, n in enumerate(counts)
+    }
+
+
+@pytest.mark.parametrize("counted", [counted, counted_mixtures])
+def test_where_samples_are_withheld_counts_are_held_against_the_others_counts(counted):
     hidden = {p: Identity(p, 4, rows=()) for p in range(4)}
     found, said = Believed(hidden, 10, "samples").uploads(counted(30, 50, 70, CLAIM))
     assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [30, 50, 70, 600]
@@ -82,7 +92,10 @@ def test_where_samples_are_withheld_counts_are_held_against_the_others_counts():
     found, said = Believed(hidden, 10, "equal").uploads(counted(30, 50, 70, CLAIM))
     assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [60] * 4
     assert said == []
-    # who tells its samples is believed by these
+
+
+def test_who_tells_its_samples_is_believed_by_these():
+    hidden = {p: Identity(p, 4, rows=()) for p in range(4)}
     found, said = Believed(identities(40, 80, CLAIM), 10, "samples").uploads(counted(40, 80, CLAIM))
     assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [40, 80, 800]
     assert said == []
