@@ -5,14 +5,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from flwr.app import RecordDict
 from torch import Tensor
 
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
+from protosphere.record.replies import Reply
 from protosphere.server_app.feature import Feature
 from protosphere.strategies import Run
 from protosphere.strategies.release import encoder_means, joined, with_classes
-from protosphere.wire.payloads import Instruction, Payload
+from protosphere.wire.payloads import Identity, Instruction, Payload
 
 
 class Privacy(Feature):
@@ -44,6 +46,15 @@ class Privacy(Feature):
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
         return replace(instruction, payload=joined(instruction.payload, self._means, self.federation.codec.dim))
+
+    def check(self, reply: Reply, records: RecordDict, identity: Identity | None) -> Reply:
+        """Without figures, which clients keep: of one that tells some they would be the run's, and nothing that it has
+        said of its samples could be held against them."""
+        report = reply.report
+        if self.settings.privacy_measure or report is None or not (report.evaluation or report.training):
+            return reply
+        report = replace(report, evaluation=None, training=None)
+        return replace(reply, report=report).refusing("figures dropped: under `privacy` a client keeps them")
 
     def uploads(self, uploads: Mapping[int, Payload]) -> Mapping[int, Payload]:
         released = with_classes(uploads)
