@@ -385,12 +385,14 @@ def _is_words(name: str, column: str, cells: Any) -> bool:
     """
     import pyarrow
 
-    strings = is_string(cells.type) or pyarrow.types.is_dictionary(cells.type)
-    plain = pyarrow.types.is_integer(cells.type) or pyarrow.types.is_floating(cells.type)
-    if not strings and not (plain or pyarrow.types.is_boolean(cells.type) or pyarrow.types.is_decimal(cells.type)):
+    kind = cells.type
+    # what holds nothing is of no type
+    strings = is_string(kind) or pyarrow.types.is_dictionary(kind) or pyarrow.types.is_null(kind)
+    plain = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
+    if not strings and not (plain or pyarrow.types.is_boolean(kind) or pyarrow.types.is_decimal(kind)):
         _refuse(
             name,
-            f"has {cells.type} in the column {column!r}, but features are numbers and strings: write it as one of "
+            f"has {kind} in the column {column!r}, but features are numbers and strings: write it as one of "
             f"them, or name the columns to use in {SCHEMA}",
             public("column-type", column="feature"),
         )
