@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import secrets
 import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -99,10 +100,10 @@ def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
     Raises:
         OSError: it cannot be written; what was there before is left as it was.
     """
-    # of this process: two that write the same name do not spoil each other's
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # who gave the folder away may have put a link there, through which we would write
-    temporary.unlink(missing_ok=True)
+    # of this call: two that write the same name do not spoil each other's, and processes of two machines or containers
+    # that share a folder may have the same number. Nobody knows it before, so no link lies there through which we would
+    # write.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
         if may_wait and unsettled.paths is not None:

@@ -103,12 +103,15 @@ def test_nor_by_a_path_in_a_table_or_as_a_partition_table(tmp_path):
         table_rows(np.zeros(4, np.int64), str(tmp_path / "who.csv"), 2, ("a",), 0)
 
 
-def test_nothing_is_written_through_a_link_in_a_temporary_files_place(tmp_path):
-    (tmp_path / "mine").write_text("x")
-    (tmp_path / f".a.{os.getpid()}.tmp").symlink_to(tmp_path / "mine")
+def test_two_that_write_a_file_at_once_each_write_the_whole_of_it(tmp_path):
+    """Processes of two containers that share a folder may have one number, as those of a test have."""
     with replacing(tmp_path / "a") as temporary:
-        temporary.write_text("y")
-    assert ((tmp_path / "mine").read_text(), (tmp_path / "a").read_text()) == ("x", "y")
+        temporary.write_text("first")
+        with replacing(tmp_path / "a") as other:
+            other.write_text("second")
+        assert (tmp_path / "a").read_text() == "second"
+    assert (tmp_path / "a").read_text() == "first"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_nor_by_predict(tmp_path):
