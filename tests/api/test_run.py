@@ -1,6 +1,7 @@
 """A run from Python: the same as the command's, and what it leaves as tables, vectors, predictions and pictures."""
 
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -188,6 +189,9 @@ def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
     assert protosphere.load(first.name).folder == first.folder
     copied = shutil.copytree(run.folder, tmp_path / "copied")
     assert protosphere.load(copied).summary == run.summary
+    monkeypatch.chdir(tmp_path)
+    for results in (os.path.relpath(run.folder.parent), run.folder.parent):
+        assert protosphere.load(first.name, results).folder == first.folder
     with pytest.raises(protosphere.SettingError, match='"nothing"'):
         protosphere.load("nothing")
 
