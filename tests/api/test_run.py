@@ -252,6 +252,8 @@ def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refu
         assert np.array_equal(client.predict(given, "classifier").scores, of_rows)
     # one alone adds up in another order
     assert np.allclose(client.predict(files[0], "classifier").scores, of_rows[:1], atol=1e-5)
+    # of no samples, whatever numbers there would be
+    assert client.predict(np.zeros((0, *client.input_shape))).scores.shape == (0, len(client.class_names))
     for x, rule, kind in (
         (levels / 16, "", protosphere.DataError),
         (levels.astype(int) - 1, "", protosphere.DataError),
@@ -342,6 +344,7 @@ def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
         (lambda: run.plot_loss().save("a.gif"), "its name ends in .svg, .pdf, .png or .csv"),
         (lambda: run.plot_loss().save(tmp_path / "none" / "a.pdf"), "cannot be written"),
         (lambda: run.save_figures(tmp_path, "pdf"), "formats is"),
+        (lambda: run.save_figures(tmp_path, [".pdf"]), "a list of svg, pdf, png or csv"),
         (lambda: start(strategy="local").plot_prototypes(), "nothing is exchanged"),
     ):
         with pytest.raises(protosphere.SettingError, match=words):
