@@ -355,7 +355,7 @@ def _refuse_idle_flags(
 def refuse_idle_engine(in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None) -> None:
     """End where a flag of the engine would change nothing; also of the runs of a comparison."""
     if engine is not None and not in_process:
-        end("--engine goes without --flower and --superlink.")
+        end("--engine goes without --flower, --ray and --superlink.")
     if engine != Engine.COHORT and cohort_size is not None:
         end("--cohort-size goes with --engine cohort.")
     if engine == Engine.COHORT and (workers or 1) != 1:
