@@ -98,7 +98,7 @@ def run(
         end("--trust goes with --resume: what you name yourself is run anyhow.")
     _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
     if membership:
-        settings = [*(settings or []), f"membership={json.dumps(membership)}"]
+        settings = [*(settings or []), f"membership={json.dumps(membership, ensure_ascii=False)}"]
     in_process = not flower and not superlink
     refuse_idle_engine(in_process, workers, engine, cohort_size)
     if what_leaves and (superlink or resume):
