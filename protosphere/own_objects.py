@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -212,7 +213,7 @@ def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes
     elif is_dataclass(value):
         for field in fields(value):
             yield from _parts(getattr(value, field.name), seen)
-    elif _is_own(type(value)) and hasattr(value, "__dict__"):
+    elif _holds_parts(type(value)) and hasattr(value, "__dict__"):
         yield from _parts(type(value), seen)
         yield from _attributes(value, seen)
     else:
@@ -222,6 +223,14 @@ def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes
 
 def _is_own(kind: type) -> bool:
     return kind.__module__.partition(".")[0] not in LIBRARIES
+
+
+def _holds_parts(kind: type) -> bool:
+    """Whether an object of this class is what it holds. One of a library, such as a logger, may lead to all that a
+    process has, which another process has not; of such a one its own words will do."""
+    name = kind.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return _is_own(kind) and name not in sys.stdlib_module_names and "site-packages" not in Path(file).parts
 
 
 def _attributes(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes]:

@@ -3,6 +3,7 @@ go."""
 
 import copy
 import functools
+import logging
 import os
 import subprocess
 import sys
@@ -130,6 +131,14 @@ def make_of(widths=(), bias=True, norm=False, drop=True):
 def test_models_that_differ_in_what_they_hold_have_different_names(one, other):
     assert with_names({"models": one}) == with_names({"models": copy.deepcopy(one)})
     assert with_names({"models": one}) != with_names({"models": other})
+
+
+def test_a_name_does_not_depend_on_what_else_a_process_has():
+    maker = Maker(8)
+    maker.log = logging.getLogger("mine")
+    before = with_names({"models": [maker, maker.build]})
+    logging.getLogger("mine.other").addHandler(logging.NullHandler())
+    assert with_names({"models": [maker, maker.build]}) == before
 
 
 def test_two_makers_of_one_class_give_their_clients_what_each_makes():
