@@ -73,6 +73,14 @@ def test_a_sweep_that_is_none_is_refused_by_name(sweep, named):
         plan(sweep)
 
 
+def test_runs_of_a_sweep_of_many_settings_have_folders_of_their_own():
+    tried = ["prototype-weight=0.001,1", "learning-rate=0.01,0.1", "local-epochs=1,5"]
+    made = swept(chosen(load(), methods="fedproto", seeds="0"), tried)
+    names = [cell.name for cell in cells(made, {"rounds": 1}, {})]
+    assert len(set(names)) == 8
+    assert all(len(name.encode()) <= 150 for name in names)
+
+
 def test_without_validation_rows_nothing_can_be_chosen():
     made = swept(chosen(load(), methods="protonorm", seeds="0"), ["protonorm.gamma=3,10"])
     with pytest.raises(SettingError, match="validation-share"):
