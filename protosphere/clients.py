@@ -149,7 +149,7 @@ class Client:
             )
         # of an image whose channels were scaled to 1 everything would be black
         if isinstance(transform, InputTransform) and transform.pixels:
-            if rows.dtype.kind == "f" or (rows.size and not 0 <= rows.min() <= rows.max() <= transform.scale):
+            if rows.size and (rows.dtype.kind == "f" or not 0 <= rows.min() <= rows.max() <= transform.scale):
                 raise DataError(
                     f"x holds {rows.dtype} from {rows.min()} to {rows.max()}, but images are stored as whole numbers "
                     f"from 0 to {transform.scale:g}, which the client scales itself; give them as they were before "

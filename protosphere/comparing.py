@@ -192,6 +192,7 @@ class Comparison:
                 f"{results_root(os.fspath(results))}; `protosphere runs` lists them."
             ) from None
         self.folder = self._comparison_folder.path.resolve()
+        self._trust = trust
         self._comparison, self._cells = self._comparison_folder.read(trust, to_run=False)
 
     def table(self) -> pd.DataFrame:
@@ -270,7 +271,10 @@ class Comparison:
         """
         frame = figures_of(self._comparison_folder, self._comparison, self._cells)
         # by way of text, which gives each column its type; names as they are, since no spreadsheet sees them here
-        return pd.read_csv(io.StringIO(for_file(frame).to_csv(index=False)))
+        text = io.StringIO(for_file(frame).to_csv(index=False))
+        # a method may be called 1, or None
+        labels = dict.fromkeys(("row", "method", "strategy"), str)
+        return pd.read_csv(text, dtype=labels, keep_default_na=False, na_values=[""])
 
     def run(self, method: str, seed: int = 0, row: str = "") -> Run:
         """The run of a cell.
@@ -287,17 +291,17 @@ class Comparison:
         """
         *_, choices = self._tidy()
         variant_of = {(choice.row, choice.method): choice.chosen for choice in choices}
+        row = row or self._comparison.rows[0].label
+        label = variant_of.get((row, method)) or method
         for cell in self._cells:
-            label = variant_of.get((cell.row, method)) or method
-            if (cell.method, cell.seed) == (label, seed) and row in ("", cell.row):
+            if (cell.row, cell.method, cell.seed) == (row, label, seed):
                 run = self._comparison_folder.run_of(cell)
                 if run is not None:
-                    return Run(run)
+                    return Run(run, self._trust)
         methods = "; ".join(dict.fromkeys(cell.method for cell in self._cells))
         seeds = ", ".join(str(cell_seed) for cell_seed in sorted({cell.seed for cell in self._cells}))
-        where = f", row {row}," if row else ""
         raise SettingError(
-            f"no finished run of {method}, seed {seed}{where} is in {self.folder}; its methods are {methods}; its "
+            f"no finished run of {method}, seed {seed}, row {row}, is in {self.folder}; its methods are {methods}; its "
             f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(cell.row for cell in self._cells))}."
         )
 

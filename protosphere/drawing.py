@@ -102,8 +102,8 @@ def refuse_formats(formats: Sequence[str]) -> None:
     """Raises SettingError unless all are of `FORMATS`."""
     unknown = [form for form in formats if form not in FORMATS]
     if isinstance(formats, str) or unknown:
-        raise SettingError(f"formats is {shown(formats)}, but it is a list of {_listed(FORMATS)}.")
+        raise SettingError(f"formats is {shown(formats)}, but it is a list of {_listed(FORMATS, '')}.")
 
 
-def _listed(formats: Sequence[str]) -> str:
-    return ", ".join(f".{form}" for form in formats[:-1]) + f" or .{formats[-1]}"
+def _listed(formats: Sequence[str], before: str = ".") -> str:
+    return ", ".join(f"{before}{form}" for form in formats[:-1]) + f" or {before}{formats[-1]}"

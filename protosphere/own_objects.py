@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
-from types import CodeType, FunctionType
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,8 +24,12 @@ from protosphere.strategies.contract import Method, Objective, PullObjective, Se
 
 Model = Callable[..., Any]
 LIBRARIES = ("protosphere", "torch", "builtins", "abc", "typing")
-# of a class, what is no part of what it does
+# of a class, what is no part of what it does; `__slotnames__` comes when one of its objects is copied
 OF_PYTHON = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
+OF_PYTHON += ("__slotnames__",)
+OF_MODULES = vars(nn.Module()).keys()  # what every module has: how it is kept, and whether it trains
+# what Python may share among places where it is equal, and so in one process and not in another
+VALUES = (str, bytes, int, float, complex, type(None), tuple, frozenset, torch.Tensor, np.ndarray)
 
 
 class _Copies:
@@ -131,30 +137,44 @@ def _label(value: Any) -> str:
 
 def _digest(value: Any) -> str:
     digest = hashlib.blake2b(digest_size=4)
-    for part in _parts(value, set()):
-        digest.update(part if isinstance(part, bytes) else part.encode())
+    for part in _parts(value, {}):
+        content = part if isinstance(part, bytes) else part.encode()
+        # with its length: (1, 28) is not (128,)
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
     return digest.hexdigest()
 
 
-def _parts(value: Any, seen: set[int]) -> Iterator[str | bytes]:
-    """What an object is made of: weights, code, and what that encloses."""
-    if id(value) in seen:
-        return
-    seen.add(id(value))
+def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes]:
+    """What an object is made of: weights, code, what that encloses, and what an object of one's own class holds.
+
+    Args:
+        seen: id -> its number and the object, which stays until the end: no other gets its id.
+    """
+    if not isinstance(value, VALUES):
+        if id(value) in seen:
+            yield f"again {seen[id(value)][0]}"
+            return
+        seen[id(value)] = len(seen), value
     if isinstance(value, torch.Tensor):
         yield f"{value.dtype} {tuple(value.shape)}"
         yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        yield f"{value.dtype} {value.shape}"
+        yield value.tobytes()
     elif isinstance(value, nn.Module):
         yield repr(value)
         yield from _parts(type(value), seen)
         for name, tensor in value.state_dict().items():
             yield name
             yield from _parts(tensor, seen)
+        for name, module in value.named_modules():
+            yield name
+            yield from _attributes(module, seen)
     elif isinstance(value, CodeType):
         yield value.co_code
         yield f"{value.co_names} {value.co_varnames}"
-        for constant in value.co_consts:
-            yield from _parts(constant, seen)
+        yield from _parts(value.co_consts, seen)
     elif isinstance(value, FunctionType):
         yield from _parts(value.__code__, seen)
         yield from _parts(value.__defaults__, seen)
@@ -163,12 +183,15 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str | bytes]:
             # one that nothing was put into yet
             with suppress(ValueError):
                 yield from _parts(cell.cell_contents, seen)
+    elif isinstance(value, MethodType):
+        for part in (value.__func__, value.__self__):
+            yield from _parts(part, seen)
     elif isinstance(value, functools.partial):
         for part in (value.func, value.args, value.keywords):
             yield from _parts(part, seen)
     elif isinstance(value, type):
         yield value.__qualname__
-        if value.__module__.partition(".")[0] not in LIBRARIES:
+        if _is_own(value):
             for name, member in sorted(vars(value).items()):
                 if name not in OF_PYTHON and not name.startswith("__pydantic"):
                     yield name
@@ -176,10 +199,12 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str | bytes]:
             for base in value.__bases__:
                 yield from _parts(base, seen)
     elif isinstance(value, Mapping):
+        yield f"{len(value)} entries"
         for key, item in value.items():
             yield repr(key)
             yield from _parts(item, seen)
     elif isinstance(value, list | tuple):
+        yield f"{len(value)} items"
         for item in value:
             yield from _parts(item, seen)
     elif isinstance(value, set | frozenset):
@@ -188,6 +213,29 @@ def _parts(value: Any, seen: set[int]) -> Iterator[str | bytes]:
     elif is_dataclass(value):
         for field in fields(value):
             yield from _parts(getattr(value, field.name), seen)
+    elif _holds_parts(type(value)) and hasattr(value, "__dict__"):
+        yield from _parts(type(value), seen)
+        yield from _attributes(value, seen)
     else:
         # without the place in memory, which another process has elsewhere
         yield re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+
+
+def _is_own(kind: type) -> bool:
+    return kind.__module__.partition(".")[0] not in LIBRARIES
+
+
+def _holds_parts(kind: type) -> bool:
+    """Whether an object of this class is what it holds. One of a library, such as a logger, may lead to all that a
+    process has, which another process has not; of such a one its own words will do."""
+    name = kind.__module__.partition(".")[0]
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None) or ""
+    return _is_own(kind) and name not in sys.stdlib_module_names and "site-packages" not in Path(file).parts
+
+
+def _attributes(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes]:
+    """What stands in an object, but for what every module has."""
+    for name, part in vars(value).items():
+        if not (isinstance(value, nn.Module) and name in OF_MODULES):
+            yield name
+            yield from _parts(part, seen)

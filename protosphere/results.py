@@ -61,15 +61,16 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
     place = Path(run).expanduser()
     if (place / "settings.json").exists():
         return Run(place, trust)
+    results = os.path.abspath(results_root(os.fspath(results)))
     try:
-        return Run(find_run(os.fspath(run), os.fspath(results)), trust)
+        return Run(find_run(os.fspath(run), results), trust)
     except SettingError:
-        names = sorted(path.parent.name for path in results_root(os.fspath(results)).glob("*/settings.json"))
+        names = sorted(path.parent.name for path in Path(results).glob("*/settings.json"))
         if (place / "comparison.json").exists():
             raise SettingError(f"{place} is a comparison; protosphere.Comparison reads it.") from None
         newest = f"; the newest there is {names[-1]}" if names else ""
         raise SettingError(
-            f"run is {shown(os.fspath(run))}, but no run is there or in {results_root(os.fspath(results))}{newest}; "
+            f"run is {shown(os.fspath(run))}, but no run is there or in {results}{newest}; "
             'give a run\'s folder, its name, or "latest".'
         ) from None
 

@@ -140,7 +140,8 @@ def listed_classes(root: Path) -> tuple[str, ...]:
     """
     names = root / "classes.txt"
     try:
-        listed = tuple(names.read_text("utf-8").split("\n")) if names.is_file() else ()
+        # some editors begin a file with a mark
+        listed = tuple(names.read_text("utf-8-sig").split("\n")) if names.is_file() else ()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(
             f"{names} cannot be read ({error}); it names a class a line, in UTF-8.", public("class-list")

@@ -1,6 +1,7 @@
 """`protosphere compare`: methods by data sets by partitions by seeds, run, resumed, put into tables."""
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -129,6 +130,9 @@ def compare(
         end("--workers is a number of processes, 1 at least; it goes without --flower and --ray.")
     refuse_idle_engine(in_process, workers, engine, cohort_size)
     engine_flags = {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--workers": workers}
+    # how each run goes, and what becomes of it, is not kept with the comparison
+    again = {"--flower": flower, "--ray": ray, **engine_flags, "--cpus-per-client": cpus_per_client}
+    again |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
     choices = [file, preset, *narrowing.values(), sweep, vary, equal_steps, settings, data]
     if resume and (any(choices) or target is not None or scale != 1.0):
         end("--resume goes on with a comparison as it was started: give it no file and no other choices.")
@@ -165,7 +169,7 @@ def compare(
             if reuse:
                 for cell, run in take_finished(folder, cells):
                     typer.echo(f"taken: {cell.title}, from {_shorten(run)}")
-            _run(folder, comparison, cells, machine, keep_models)
+            _run(folder, comparison, cells, machine, keep_models, _words(again))
     except ToldError as error:
         end(str(error))
     except OSError as error:
@@ -192,10 +196,28 @@ def _read_places(texts: Sequence[str]) -> dict[str, str]:
     return places
 
 
+def _words(flags: Mapping[str, object]) -> list[str]:
+    """Flags as a command line has them; those that were not given are left out."""
+    words: list[str] = []
+    for name, value in flags.items():
+        if value is not None and value is not False and value != "":
+            words += [name] if value is True else [name, str(value)]
+    return words
+
+
 def _run(
-    folder: "ComparisonFolder", comparison: "Comparison", cells: "Sequence[Cell]", machine: "Share", keep: bool
+    folder: "ComparisonFolder",
+    comparison: "Comparison",
+    cells: "Sequence[Cell]",
+    machine: "Share",
+    keep: bool,
+    again: Sequence[str],
 ) -> None:
-    """Run what is not finished, with a bar; then write and print the tables, and what failed."""
+    """Run what is not finished, with a bar; then write and print the tables, and what failed.
+
+    Args:
+        again: with which flags the others go on as these did.
+    """
     from protosphere.cli.compare_bar import Bar
     from protosphere.comparison import tables
     from protosphere.comparison.engine import run_cells
@@ -203,6 +225,7 @@ def _run(
     from protosphere.comparison.trials import scaled_words
     from protosphere.launch.processes import Interrupted
 
+    remedy = " ".join([f"--resume {folder.path}", *([shlex.join(again)] if again else [])])
     typer.echo(f"results: {folder.path}")
     for text in scaled_words(cells):
         typer.echo(text)
@@ -211,9 +234,7 @@ def _run(
         with Bar(Console(highlight=False)) as bar:
             ended = run_cells(folder, cells, machine, bar.update, keep)
     except Interrupted as interruption:
-        sentence = (
-            f"stopped by {interruption.name}; finished runs are kept, and --resume {folder.path} runs the others."
-        )
+        sentence = f"stopped by {interruption.name}; finished runs are kept, and {remedy} runs the others."
         end(sentence, KILLED + interruption.number)
     written = write_all(folder, comparison, cells)
     terminal = console()
@@ -231,7 +252,7 @@ def _run(
             f"failed: {finished.cell.title}: {finished.reason} ({folder.of(finished.cell) / 'output.log'})", err=True
         )
     if failed:
-        end(f"{len(failed)} of {len(cells)} runs failed; --resume {folder.path} runs them again.", FAILED)
+        end(f"{len(failed)} of {len(cells)} runs failed; {remedy} runs them again.", FAILED)
 
 
 def _shorten(path: Path) -> str:

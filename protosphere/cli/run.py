@@ -98,7 +98,7 @@ def run(
         end("--trust goes with --resume: what you name yourself is run anyhow.")
     _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
     if membership:
-        settings = [*(settings or []), f"membership={json.dumps(membership)}"]
+        settings = [*(settings or []), f"membership={json.dumps(membership, ensure_ascii=False)}"]
     in_process = not flower and not superlink
     refuse_idle_engine(in_process, workers, engine, cohort_size)
     if what_leaves and (superlink or resume):
@@ -355,7 +355,7 @@ def _refuse_idle_flags(
 def refuse_idle_engine(in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None) -> None:
     """End where a flag of the engine would change nothing; also of the runs of a comparison."""
     if engine is not None and not in_process:
-        end("--engine goes without --flower and --superlink.")
+        end("--engine goes without --flower, --ray and --superlink.")
     if engine != Engine.COHORT and cohort_size is not None:
         end("--cohort-size goes with --engine cohort.")
     if engine == Engine.COHORT and (workers or 1) != 1:

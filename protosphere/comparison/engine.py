@@ -4,6 +4,7 @@ Nothing is left behind."""
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from protosphere.comparison.jobs import on_this_machine, prepare
 from protosphere.comparison.ray_tasks import on_cluster
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell
+from protosphere.core.errors import SettingError
 from protosphere.launch.processes import interruptible
 from protosphere.record.folder import RunFolder
 
@@ -139,8 +141,11 @@ class _Job:
 
 def _progress_of(folder: ComparisonFolder, job: _Job) -> Running:
     """How far it is, as its run writes it; at round 0 before it has a folder."""
-    status = max(folder.of(job.cell).glob("*/status.json"), default=None)
-    done = RunFolder(status.parent).status().get("round", 0) if status else 0
+    status, done = max(folder.of(job.cell).glob("*/status.json"), default=None), 0
+    if status is not None:
+        # a run that fails before its first round takes its folder away, perhaps in this moment
+        with suppress(SettingError):
+            done = RunFolder(status.parent).status().get("round", 0)
     return Running(job.cell, time.monotonic() - job.began, int(done), int(job.cell.settings["rounds"]))
 
 

@@ -153,7 +153,8 @@ def value_of(summary: Mapping[str, Any], metric: Metric) -> float | None:
 
 def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str) -> float | None:
     """What a metric's figure is on validation rows: of the last evaluation or the last five of trained models where the
-    metric is that, else the highest. None where there are no such rows.
+    metric is that, else the highest, also for a domain's, which is of the round that this selects. None where there are
+    no such rows.
 
     Args:
         rule: the run's own, where the metric has none or asks the ensemble, which no validation row is put to.
@@ -162,13 +163,14 @@ def validation_of(lines: Sequence[Mapping[str, Any]], metric: Metric, rule: str)
     means = over_rounds(lines, rule)["validation"].dropna()
     # round 0 has trained nothing
     means = means[means.index > 0]
-    at_the_end = metric.of_domain or metric.figure in ("final", "final-unweighted", "all-classes", MACRO)
-    if metric.figure != "last-5" and not at_the_end:
+    figure = "selected" if metric.of_domain else metric.figure
+    at_the_end = figure in ("final", "final-unweighted", "all-classes", MACRO)
+    if figure != "last-5" and not at_the_end:
         evaluations = [with_members(line) for line in lines if "evaluation" in line]
         means = means[means.index.isin(rounds_to_choose_from(evaluations, rule)[0])]
     if means.empty:
         return None
-    if metric.figure == "last-5":
+    if figure == "last-5":
         return statistics.fmean(means[-5:])
     return float(means.iloc[-1] if at_the_end else means.max())
 

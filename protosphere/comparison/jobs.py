@@ -22,6 +22,8 @@ OUTPUT = "output.log"
 OUTCOME = "outcome.json"
 SETTINGS = "settings.toml"
 PATIENCE = 30.0  # seconds that a run has for its own clean end
+# what a run would choose by its data where nobody says it, and what a cell has chosen, or was told, already
+CHOSEN = ("clients", "partition", "models")
 Process = Child | subprocess.Popen[str]
 
 
@@ -29,8 +31,8 @@ def prepare(folder: ComparisonFolder, cell: Cell) -> None:
     """Empty the cell's folder, but for the settings of its run."""
     folder.discard(cell)
     folder.of(cell).mkdir(parents=True)
-    # with the number of clients, whatever the default is
-    settings = not_default(cell.settings) | {"clients": cell.clients}
+    # a default, too, where somebody asked for it
+    settings = not_default(cell.settings) | {name: cell.settings[name] for name in CHOSEN}
     (folder.of(cell) / SETTINGS).write_text(toml(settings), "utf-8")
 
 

@@ -228,7 +228,8 @@ def read(path: Path, methods: Sequence[str] = ()) -> Comparison:
         SettingError: one sentence on the first thing in it that cannot be.
     """
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
+        # some editors begin a file with a mark
+        table = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise SettingError(f"the comparison file {path} cannot be read ({reason}).") from None

@@ -16,6 +16,7 @@ from protosphere.strategies.trust import code_among, named
 
 # of the run alone: with its token the comparison could take its clients' models away
 NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")
+SUMMARY = "summary.json"
 
 
 def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> list[tuple[Cell, Path]]:
@@ -38,7 +39,10 @@ def reuse(folder: ComparisonFolder, cells: Sequence[Cell]) -> list[tuple[Cell, P
         if same is None or folder.run_of(cell) or code_among(named(cell.settings)):
             continue
         folder.discard(cell)
-        shutil.copytree(same, folder.of(cell) / same.name, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        place = folder.of(cell) / same.name
+        shutil.copytree(same, place, ignore=shutil.ignore_patterns(*NOT_COPIED, SUMMARY))
+        # last, for it makes a finished run of what is there: a copy that was cut is none
+        shutil.copyfile(same / SUMMARY, place / SUMMARY)
         taken.append((cell, same))
     return taken
 

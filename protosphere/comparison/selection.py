@@ -13,8 +13,9 @@ from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, shown
 from protosphere.data.domains import short_name
+from protosphere.launch.run_config import leaves
 from protosphere.reports.partition_preview import OF_PARTITION
-from protosphere.strategies import METHODS
+from protosphere.strategies import METHODS, load_method
 
 # what a row's label may say of its partition; how few rows a client may get is no part of its name
 NAMING = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}
@@ -52,6 +53,7 @@ def chosen(
         others = [Entry(name, {"strategy": name}) for name in METHODS if name not in own]
         every = [*comparison.methods, *others]
         changes["methods"] = [_pick_method(name, every) for name in listed(methods, comparison.methods)]
+        changes |= {key: _tried_by(changes["methods"], comparison, key) for key in ("sweep", "vary")}
     if datasets and own_data:
         changes["datasets"] = [entry_of(name, "datasets") for name in listed(datasets)]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
@@ -78,6 +80,25 @@ def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
     if plugins.is_plugin(name) and name not in [entry.label for entry in entries]:
         return entry_of(name, "methods")
     return pick(name, entries, "--methods")
+
+
+def _tried_by(chosen_methods: Sequence[Entry], comparison: Comparison, key: str) -> Any:
+    """What the comparison's file tries out, without settings of methods that are left out."""
+    table = getattr(comparison, key)
+    if not isinstance(table, dict):
+        # refused where it is tried
+        return table
+    left_out = [entry for entry in comparison.methods if entry not in chosen_methods]
+
+    def has(entry: Entry, name: str) -> bool:
+        prefixes = load_method(str(entry.settings["strategy"])).settings
+        return name.rpartition(".")[0] in prefixes and name not in entry.settings
+
+    return {
+        name: values
+        for name, values in leaves(table)
+        if any(has(entry, name) for entry in chosen_methods) or not any(has(entry, name) for entry in left_out)
+    }
 
 
 def _picked(names: str, entries: Sequence[Entry], option: str) -> list[Entry]:

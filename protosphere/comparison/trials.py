@@ -1,5 +1,6 @@
 """From a comparison to its cells: one run each, of one method in one row with one seed, with every setting resolved."""
 
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence, Set
@@ -31,6 +32,7 @@ from protosphere.strategies import known_settings, load_method, read_settings
 
 # a cell's run says these itself
 PLACES = ("results-dir", "resume")
+LONGEST = 60  # bytes of a label in the name of a cell's folder
 
 
 @dataclass(frozen=True)
@@ -290,4 +292,9 @@ def _slug(text: str) -> str:
     # an ablation's "λ_S = 0" must not look like "λ_E = 0"
     named = text.replace("λ", "lambda").replace("β", "beta").replace("α", "alpha").replace("γ", "gamma")
     # a number keeps its point
-    return plain_name(named.lower(), 60, sign=".")
+    whole = plain_name(named.lower(), len(named.encode()) + LONGEST, sign=".")
+    if len(whole.encode()) <= LONGEST:
+        return whole
+    # the variants of a sweep differ at their ends
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return f"{plain_name(whole, LONGEST - len(digest) - 1, sign='.')}-{digest}"

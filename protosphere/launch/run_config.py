@@ -168,7 +168,8 @@ def read_toml(path: Path) -> RunConfig:
         SettingError: the file cannot be read, or holds something else than settings.
     """
     try:
-        return flatten(tomllib.loads(path.read_text("utf-8")))
+        # some editors begin a file with a mark
+        return flatten(tomllib.loads(path.read_text("utf-8-sig")))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None

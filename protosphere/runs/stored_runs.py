@@ -134,23 +134,32 @@ def _run(folder: Path) -> StoredEntry:
     with suppress(SettingError, KeyError, TypeError, AttributeError):
         if not is_up_to_date(summary):
             summary = dict(up_to_date(summary, RunFolder(folder).lines()))
-    headline = summary.get("headline") or status.get("latest") or status.get("headline") or {}
+    headline: dict[str, Any] = {}
+    for figures in (summary.get("headline"), status.get("latest"), status.get("headline")):
+        headline = headline or (figures if isinstance(figures, dict) else {})
     rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
     method, dataset = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
-    return StoredEntry(folder, method, dataset, state, rounds, headline.get("accuracy"))
+    accuracy = headline.get("accuracy")
+    return StoredEntry(folder, method, dataset, state, rounds, accuracy if isinstance(accuracy, int | float) else None)
 
 
 def _comparison(folder: Path) -> StoredEntry:
-    cells = _read(folder / COMPARISON).get("cells", [])
+    listed = _read(folder / COMPARISON).get("cells", [])
+    cells = [cell for cell in listed if _is_cell(cell)] if isinstance(listed, list) else []
     datasets = dict.fromkeys(str(cell["settings"].get("dataset", "?")) for cell in cells)
     done = sum(any(folder.glob(f"cells/{cell['name']}/*/summary.json")) for cell in cells)
-    if done == len(cells):
+    if cells and done == len(cells):
         state = "completed"
     elif _is_held(folder):
         state = "running"
     else:
         state = "cut"
     return StoredEntry(folder, f"{len(cells)} runs", ", ".join(datasets), state, f"{done}/{len(cells)}")
+
+
+def _is_cell(cell: object) -> bool:
+    """Whether a broken file, or one of another program, has there what a list can show."""
+    return isinstance(cell, dict) and isinstance(cell.get("name"), str) and isinstance(cell.get("settings"), dict)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Inputs whose classes are known, and how a trained client fares on them."""
 
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -76,8 +77,10 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     refuse_irregular(path)
     try:
         if path.suffix.lower() == ".csv":
-            # a class called "NA" is a class
-            rows = pd.read_csv(path, keep_default_na=False)
+            # words alone, as in training: a class may be called "NA" or "01", a text "007"
+            with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
+                # nor may rows that are longer than the header shift what stands in them
+                rows = pd.read_csv(path, keep_default_na=False, dtype=str, index_col=False)
         elif path.suffix.lower() == ".jsonl":
             rows = pd.DataFrame([row for _, row in json_rows(path)])
         else:
@@ -90,7 +93,11 @@ def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]
     label = _column(path, columns, named, "the classes are", "name it with --label-column")
     usual = TEXT_COLUMNS if trained.tokens else (*IMAGE_COLUMNS, *FILE_COLUMNS)
     value = _column(path, [name for name in columns if name != label], usual, "the inputs are", "rename it")
-    pairs = zip(rows[value].tolist(), rows[label].tolist(), strict=True)
+    labels = rows[label].tolist()
+    if path.suffix.lower() == ".csv" and not any(name.isdecimal() for name in trained.class_names):
+        # whole numbers are numbers, unless a class is called by one
+        labels = [int(name) if name.strip().isdecimal() else name for name in labels]
+    pairs = zip(rows[value].tolist(), labels, strict=True)
     return [
         Labelled(f"row {number}", _source(trained, path, value, cell), _label(trained, name, f"row {number} of {path}"))
         for number, (cell, name) in enumerate(pairs)

@@ -7,6 +7,11 @@ import numpy as np
 import pytest
 
 import protosphere
+from protosphere.comparison.folder import FILE, ComparisonFolder
+from protosphere.comparison.plan import Comparison as Plan
+from protosphere.comparison.plan import Entry
+from protosphere.comparison.trials import cells
+from protosphere.core import plugins
 
 Y = np.arange(120) % 3
 X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
@@ -107,6 +112,50 @@ def test_its_table_is_of_its_runs():
         own, base = (of[line["row"], method, line["metric"]] for method in (line["method"], line["baseline"]))
         assert line["difference"] == pytest.approx(own - base)
         assert line["low"] <= line["difference"] <= line["high"]
+
+
+def of_two_rows(method, tmp_path):
+    """The folder of a comparison of one method, of which no cell is run, and its cells."""
+    rows = (Entry("even", {"partition": "iid"}), Entry("skewed", {"partition": "dirichlet"}))
+    settings = {"max-samples": 200, "models": "tiny_perceptron", "rounds": 1, "clients": 2}
+    plan = Plan("test", (method,), (Entry("digits", {"dataset": "digits"}),), rows, seeds=(0,), settings=settings)
+    found = cells(plan, {}, {})
+    return ComparisonFolder.create(plan, found, str(tmp_path / "results")), found
+
+
+def test_without_a_row_a_run_is_of_the_first_row_and_of_no_other(run, tmp_path):
+    folder, (even, skewed) = of_two_rows(Entry("local", {"strategy": "local"}), tmp_path)
+    done = run(skewed.settings | {"results-dir": str(folder.of(skewed))}, clients=2)
+    found = protosphere.Comparison(folder.path)
+    assert found.run("local", 0, "digits, skewed").folder == done
+    with pytest.raises(protosphere.SettingError, match="no finished run of local, seed 0, row digits, even, is in"):
+        found.run("local")
+    assert even.row == found.table()["row"][0]
+
+
+def test_what_a_comparison_s_reader_trusts_its_runs_may_load(run, tmp_path, monkeypatch):
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef make(input_shape, feature_dim):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, feature_dim))\n"
+    )
+    folder, (_, cell) = of_two_rows(Entry("local", {"strategy": "local"}), tmp_path)
+    own = {"models": f"{tmp_path / 'net.py'}:make"}
+    content = json.loads((folder.path / FILE).read_text())
+    content["cells"] = [{**entry, "settings": entry["settings"] | own} for entry in content["cells"]]
+    del content["digest"]
+    (folder.path / FILE).write_text(json.dumps(content))
+    run(cell.settings | own | {"results-dir": str(folder.of(cell))}, clients=2)
+    monkeypatch.setattr(plugins, "ran_here", lambda name: False)
+    with pytest.raises(protosphere.SettingError, match="trust=True"):
+        protosphere.Comparison(folder.path)
+    found = protosphere.Comparison(folder.path, trust=True)
+    assert found.run("local", 0, "digits, skewed").client(0).model.endswith("net.py:make")
+
+
+@pytest.mark.parametrize("label", ["1", "None", "nan", "01"])
+def test_a_label_is_a_word_in_the_table_of_cells_too(label, tmp_path):
+    folder, _ = of_two_rows(Entry(label, {"strategy": "local"}), tmp_path)
+    assert protosphere.Comparison(folder.path).cells()["method"].tolist() == [label] * 2
 
 
 @pytest.mark.integration

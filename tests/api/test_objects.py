@@ -1,6 +1,9 @@
 """Models, methods, partitions and data sets that are given as objects, in process; and what is said where they cannot
 go."""
 
+import copy
+import functools
+import logging
 import os
 import subprocess
 import sys
@@ -85,6 +88,62 @@ def test_the_same_objects_have_the_same_name_and_others_another():
     with torch.no_grad():
         module.weight += 1
     assert with_names({"models": module}) != first
+
+
+class Maker:
+    def __init__(self, width):
+        self.width = width
+
+    def __call__(self, feature_dim):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, self.width))
+
+    def build(self):
+        return self(0)
+
+
+class First(nn.Module):
+    def __init__(self, count):
+        super().__init__()
+        self.count = count
+
+    def forward(self, x):
+        return x.flatten(1)[:, : self.count]
+
+
+def make_of(widths=(), bias=True, norm=False, drop=True):
+    return nn.Sequential(nn.Flatten(), *(nn.LazyLinear(width) for width in widths))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        # a value that stood there before counts again
+        (functools.partial(make_of, widths=(64, 32, 64)), functools.partial(make_of, widths=(64, 32, 32))),
+        (functools.partial(make_of, bias=True, norm=False), functools.partial(make_of, bias=True, norm=True)),
+        (functools.partial(make_of, widths=(1, 28)), functools.partial(make_of, widths=(128,))),
+        (functools.partial(make_of, widths=[[8], 8]), functools.partial(make_of, widths=[[8, 8]])),
+        (Maker(8), Maker(16)),
+        (Maker(8).build, Maker(16).build),
+        (First(8), First(16)),
+    ],
+    ids=["repeated", "truths", "joined", "nested", "object", "method", "module"],
+)
+def test_models_that_differ_in_what_they_hold_have_different_names(one, other):
+    assert with_names({"models": one}) == with_names({"models": copy.deepcopy(one)})
+    assert with_names({"models": one}) != with_names({"models": other})
+
+
+def test_a_name_does_not_depend_on_what_else_a_process_has():
+    maker = Maker(8)
+    maker.log = logging.getLogger("mine")
+    before = with_names({"models": [maker, maker.build]})
+    logging.getLogger("mine.other").addHandler(logging.NullHandler())
+    assert with_names({"models": [maker, maker.build]}) == before
+
+
+def test_two_makers_of_one_class_give_their_clients_what_each_makes():
+    run = protosphere.run("local", "digits", models=[Maker(8), Maker(16)], clients=2, **QUICK)
+    assert [run.client(number).module.extractor.backbone[1].out_features for number in range(2)] == [8, 16]
 
 
 class Doubled(ServerHalf):

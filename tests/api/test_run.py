@@ -1,6 +1,7 @@
 """A run from Python: the same as the command's, and what it leaves as tables, vectors, predictions and pictures."""
 
 import math
+import os
 import re
 import shutil
 import subprocess
@@ -188,6 +189,9 @@ def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
     assert protosphere.load(first.name).folder == first.folder
     copied = shutil.copytree(run.folder, tmp_path / "copied")
     assert protosphere.load(copied).summary == run.summary
+    monkeypatch.chdir(tmp_path)
+    for results in (os.path.relpath(run.folder.parent), run.folder.parent):
+        assert protosphere.load(first.name, results).folder == first.folder
     with pytest.raises(protosphere.SettingError, match='"nothing"'):
         protosphere.load("nothing")
 
@@ -248,6 +252,8 @@ def test_files_are_read_as_the_rows_that_they_hold_and_what_fits_nothing_is_refu
         assert np.array_equal(client.predict(given, "classifier").scores, of_rows)
     # one alone adds up in another order
     assert np.allclose(client.predict(files[0], "classifier").scores, of_rows[:1], atol=1e-5)
+    # of no samples, whatever numbers there would be
+    assert client.predict(np.zeros((0, *client.input_shape))).scores.shape == (0, len(client.class_names))
     for x, rule, kind in (
         (levels / 16, "", protosphere.DataError),
         (levels.astype(int) - 1, "", protosphere.DataError),
@@ -338,6 +344,7 @@ def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
         (lambda: run.plot_loss().save("a.gif"), "its name ends in .svg, .pdf, .png or .csv"),
         (lambda: run.plot_loss().save(tmp_path / "none" / "a.pdf"), "cannot be written"),
         (lambda: run.save_figures(tmp_path, "pdf"), "formats is"),
+        (lambda: run.save_figures(tmp_path, [".pdf"]), "a list of svg, pdf, png or csv"),
         (lambda: start(strategy="local").plot_prototypes(), "nothing is exchanged"),
     ):
         with pytest.raises(protosphere.SettingError, match=words):

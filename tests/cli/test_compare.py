@@ -293,6 +293,16 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
     assert result.stderr == f"stopped by SIGTERM; finished runs are kept, and --resume {folder} runs the others.\n"
 
 
+def test_what_goes_on_is_run_as_what_is_finished_was(invoke, ran):
+    ran.failing, asked = ("local",), ["--engine", "cohort", "--cohort-size", "7", "--keep-models"]
+    result = invoke("--methods", "local,pfpl", "--seeds", "0", "-c", QUICK, *asked)
+    folder = ran["folder"].path
+    assert f"--resume {folder} --engine cohort --cohort-size 7 --keep-models runs them again." in result.stderr
+    ran.raised = Interrupted(signal.SIGTERM)
+    flower = ["--flower", "--gpus-per-client", "0.0", "--reports"]
+    assert f"--resume {folder} {' '.join(flower)} runs the others." in invoke("--resume", str(folder), *flower).stderr
+
+
 # what is wrong with a comparison is in tests/comparison
 @pytest.mark.parametrize(
     ("arguments", "said"),

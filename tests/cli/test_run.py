@@ -165,6 +165,7 @@ def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invok
         (["--results", "out"], "`results-dir`"),
         (["-c", 'dataset="../x"'], "`dataset`"),
         (["--membership", "changes.csv"], '`membership` is "changes.csv", a file for simulations'),
+        (["--membership", "team 🧪.csv"], '`membership` is "team 🧪.csv", a file for simulations'),
         (["-c", 'membership="/there/changes.csv"'], "a file for simulations"),
         (["-c", "rouns=3"], "did you mean `rounds`"),
         (["-c", 'models="resnet"'], "resnet"),

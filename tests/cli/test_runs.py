@@ -118,6 +118,27 @@ def test_what_is_broken_is_listed_too(three):
     assert listed(three)[three[0]].what == "?"
 
 
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"comparison.json": {"cells": [{}]}},
+        {"comparison.json": {"cells": None}},
+        {"comparison.json": {"cells": ["a"]}},
+        {"settings.json": {}, "status.json": {"latest": 5}},
+        {"settings.json": {}, "status.json": {"latest": {"accuracy": "high"}}},
+        {"settings.json": {"strategy": "local"}, "status.json": {}, "summary.json": {"headline": "x"}},
+    ],
+)
+def test_files_that_hold_something_else_are_listed_too_and_end_no_list(home, files):
+    (home / "results" / "odd").mkdir(parents=True)
+    for name, content in files.items():
+        (home / "results" / "odd" / name).write_text(json.dumps(content))
+    result = asked()
+    assert (result.exit_code, "odd" in result.stdout) == (0, True), result.exception
+    (entry,) = list_stored()
+    assert (entry.headline, entry.state == "completed") == (None, "summary.json" in files)
+
+
 def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
     first, other, _ = three
     results = ["--results", str(first.parent)]

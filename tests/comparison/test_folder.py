@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
+from protosphere.comparison.engine import _Job, _progress_of
 from protosphere.comparison.folder import FORMAT, ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
 from protosphere.comparison.trials import cells
 from protosphere.core.errors import SettingError
 from protosphere.core.home import token_digest
 from protosphere.core.settings import GONE
+from protosphere.record.folder import RunFolder
 
 LOCAL = Entry("Local", {"strategy": "local"})
 MADE = Comparison(
@@ -216,3 +218,19 @@ def test_two_processes_do_not_share_a_folder(folder):
         again.__enter__()
     with ComparisonFolder(folder.path).hold():
         assert (folder.path / ".lock").exists()
+
+
+def test_a_run_whose_folder_goes_while_it_is_looked_at_ends_no_comparison(folder, made, monkeypatch):
+    place = folder.of(made[0]) / "20260101-000000-local-digits"
+    place.mkdir(parents=True)
+    (place / "status.json").write_text('{"round": 3}')
+    job = _Job(made[0], 0.0, None)
+    assert _progress_of(folder, job).done == 3
+    status = RunFolder.status
+
+    def gone(run):
+        (run.path / "status.json").unlink()
+        return status(run)
+
+    monkeypatch.setattr(RunFolder, "status", gone)
+    assert _progress_of(folder, job).done == 0

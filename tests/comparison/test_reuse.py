@@ -1,6 +1,7 @@
 """Finished runs of the same settings enter a comparison, and no others."""
 
 import json
+import os
 
 import pytest
 
@@ -50,6 +51,17 @@ def test_a_run_of_the_same_settings_is_taken_and_stays_where_it_is(done, empty):
     again = ComparisonFolder.create(MADE, found, str(done.parent))
     (done / "summary.json").unlink()
     assert reuse(again, found)[0][1].is_relative_to(folder.path)
+
+
+def test_a_copy_that_was_cut_is_no_finished_run(done, empty):
+    folder, found = empty
+    os.mkfifo(done / "pipe")
+    with pytest.raises(OSError, match="pipe"):
+        reuse(folder, found)
+    assert folder.run_of(found[0]) is None
+    (done / "pipe").unlink()
+    assert reuse(folder, found) == [(found[0], done)]
+    assert folder.run_of(found[0]) is not None
 
 
 @pytest.mark.parametrize(

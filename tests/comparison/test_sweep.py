@@ -1,11 +1,12 @@
 """Values that are tried out: one method a value in the plan, one row in the tables, chosen on validation rows."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
 
-from protosphere.comparison.figures import figures_of, validation_of
+from protosphere.comparison.figures import figures_of, validation_of, value_of
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry, Metric, load
 from protosphere.comparison.report import write_all
@@ -13,6 +14,7 @@ from protosphere.comparison.selection import chosen
 from protosphere.comparison.sweep import swept, tuned
 from protosphere.comparison.trials import cells
 from protosphere.core.errors import SettingError
+from protosphere.record.summary import outcome
 from tests.comparison.test_figures import cells_of, line, write_run
 
 # test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other
@@ -71,6 +73,14 @@ def test_a_sweep_that_is_none_is_refused_by_name(sweep, named):
         plan(sweep)
 
 
+def test_runs_of_a_sweep_of_many_settings_have_folders_of_their_own():
+    tried = ["prototype-weight=0.001,1", "learning-rate=0.01,0.1", "local-epochs=1,5"]
+    made = swept(chosen(load(), methods="fedproto", seeds="0"), tried)
+    names = [cell.name for cell in cells(made, {"rounds": 1}, {})]
+    assert len(set(names)) == 8
+    assert all(len(name.encode()) <= 150 for name in names)
+
+
 def test_without_validation_rows_nothing_can_be_chosen():
     made = swept(chosen(load(), methods="protonorm", seeds="0"), ["protonorm.gamma=3,10"])
     with pytest.raises(SettingError, match="validation-share"):
@@ -89,6 +99,19 @@ def test_the_validation_figure_is_the_metric_s_own_and_never_of_the_untrained_mo
     assert validation_of(lines, Metric("classifier", figure), "local-prototypes") == pytest.approx(expected)
     assert validation_of(lines, Metric("", figure), "local-prototypes") is None
     assert validation_of(lines[:1], Metric("classifier", figure), "classifier") is None
+
+
+@pytest.mark.parametrize("name", ["photos", "final", "last-5"])
+def test_a_domain_s_figure_is_of_the_headline_s_round_and_so_is_its_validation(name):
+    lines = [line(number, 0.1) | {"clients": {}} for number in range(1, 5)]
+    for each, value in zip(lines, (0.95, 0.9, 0.5, 0.2), strict=True):
+        each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
+        each["evaluation"]["domains"] = {name: {"classifier": {"test": {"mean": value, "plain_mean": value}}}}
+    rounds = outcome("classifier", lines, math.inf)
+    # on these lines a domain's test accuracy is the validation accuracy of its round
+    for word in ("domain", "domain-unweighted"):
+        shown = value_of(rounds, Metric(word, name))
+        assert validation_of(lines, Metric(word, name), "classifier") == shown == 0.9
 
 
 @pytest.fixture

@@ -5,6 +5,8 @@ from dataclasses import replace
 import pytest
 
 from protosphere.comparison import trials as compare_cells
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.jobs import SETTINGS, prepare
 from protosphere.comparison.plan import Comparison, Entry
 from protosphere.comparison.scale import scaled
 from protosphere.comparison.sweep import varied
@@ -13,7 +15,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import assignment, open_data
-from protosphere.launch.run_config import read_toml
+from protosphere.launch.run_config import plan, read_toml
 from protosphere.strategies import known_settings, read_settings
 from tests.pictures import paint
 
@@ -126,6 +128,20 @@ def test_the_settings_file_of_a_cell_says_the_same_again(tmp_path):
     assert read_toml(tmp_path / "cell.toml") == odd
     found = cells(comparison(), {"rounds": 7}, {})[-1].settings
     assert not_default(found) == QUICK | {"strategy": "protonorm", "protonorm.iterations": 9, "rounds": 7, "seed": 5}
+
+
+def test_a_cell_s_run_has_the_partition_and_models_that_were_asked_for_though_they_are_the_defaults(tmp_path):
+    sites = [tmp_path / name for name in ("berlin.csv", "paris.csv")]
+    for site in sites:
+        site.write_text("x,label\n" + "".join(f"{row},{row % 2}\n" for row in range(80)))
+    together = {"dataset": ",".join(map(str, sites)), "partition": "dirichlet", "alpha": 10.0, "clients": 4}
+    asked = comparison(datasets=(Entry("Sites", together),), partitions=(), settings={"models": "tiny_perceptron"})
+    found = cells(asked, {}, {})[0]
+    folder = ComparisonFolder.create(asked, [found], str(tmp_path / "results"))
+    prepare(folder, found)
+    own = plan([str(folder.of(found) / SETTINGS)]).run_config
+    assert {name: own[name] for name in found.settings} == found.settings
+    assert own["partition"] == "dirichlet"
 
 
 # --- where data lie ---------------------------------------------------------------------------------------

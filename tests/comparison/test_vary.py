@@ -112,6 +112,21 @@ def test_what_cannot_be_varied_is_refused(text, words):
         varied(usual(), [text])
 
 
+@pytest.mark.parametrize(
+    ("preset", "methods", "expected"),
+    [
+        ("protonorm-table5", "FedTGP", [f"FedTGP, gamma = {value}" for value in (1.0, 1.1, 1.2, 1.3, 1.4)]),
+        ("protonorm-table4", "ProtoNorm (release)", ["ProtoNorm (release)"]),
+        ("protonorm-figure2", "Local, FedProto", ["Local", "FedProto"]),
+        ("protonorm-figure2", "ProtoNorm", ["ProtoNorm, gamma = 1", "ProtoNorm, gamma = 10"]),
+    ],
+)
+def test_what_a_file_varies_of_a_method_that_is_left_out_is_left_out(preset, methods, expected):
+    assert labels(varied(chosen(load(preset=preset), methods=methods))) == expected
+    with pytest.raises(SettingError, match="no method of this comparison reads it"):
+        varied(chosen(load(preset=preset), methods=methods), ["gfpl.components=1,2"])
+
+
 def test_a_curve_has_its_method_s_values_and_waits_for_none():
     plan = varied(usual("local", "protonorm"), ["protonorm.gamma=10,1"])
     rows = [

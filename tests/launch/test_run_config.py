@@ -3,13 +3,16 @@
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from protosphere.comparison.plan import read as read_plan
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.settings import GONE
+from protosphere.data.forms.folders import listed_classes
 from protosphere.launch import run_config
 from protosphere.launch.run_config import plan, preset_names, read_assignments, read_toml
 from protosphere.record.folder import RunFolder
@@ -79,6 +82,15 @@ def test_what_is_no_assignment_is_refused(text, words):
 def test_a_toml_file_may_have_tables(tmp_path):
     (tmp_path / "mine.toml").write_text('rounds = 3\nprotonorm.gamma = 2\n[fedproto]\naggregation = "median"\n')
     assert read_assignments("mine.toml") == {"rounds": 3, "protonorm.gamma": 2, "fedproto.aggregation": "median"}
+
+
+def test_a_file_that_an_editor_of_windows_wrote_is_read_as_any_other(tmp_path):
+    (tmp_path / "mine.toml").write_bytes('rounds = 3\r\nown-settings = "ü"\r\n'.encode("utf-8-sig"))
+    assert read_toml(tmp_path / "mine.toml") == {"rounds": 3, "own-settings": "ü"}
+    (tmp_path / "table.toml").write_bytes(BOM_UTF8 + b'methods = ["local"]\r\ndatasets = ["digits"]\r\n')
+    assert read_plan(tmp_path / "table.toml").methods[0].label == "local"
+    (tmp_path / "classes.txt").write_bytes(BOM_UTF8 + b"cat\r\ndog\r\n")
+    assert listed_classes(tmp_path) == ("cat", "dog")
 
 
 def test_a_toml_file_that_cannot_be_read(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from protosphere.client_app.store import StoreError
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
+from protosphere.serving.labelled_data import read_labelled
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies.contract import EQUAL_WEIGHT
 from tests.data.draws import decoded
@@ -285,3 +287,31 @@ def test_texts_are_classified_from_files_and_as_they_are(trained_run, tmp_path, 
     assert "no readable text" in broken.problem
     assert [trained.class_names[answer.label] for answer in (warm, same, cold)] == ["warm", "warm", "cold"]
     assert warm.score == same.score != cold.score
+
+
+@pytest.mark.parametrize(
+    ("names", "written", "labels"),
+    [
+        (("01", "02", "03"), ("01", "02"), [0, 1]),
+        (("true", "false"), ("true", "false"), [0, 1]),
+        (("1.50", "NA"), ("1.50", "NA"), [0, 1]),
+        (("cat", "dog"), ("1", "cat"), [1, 0]),
+    ],
+)
+def test_a_csv_file_has_words_alone_as_in_training(names, written, labels, tmp_path):
+    rows = "".join(f"{text},{label}\n" for text, label in zip(("007", "1.10"), written, strict=True))
+    (tmp_path / "notes.csv").write_text(f"text,label\n{rows}")
+    found = read_labelled(SimpleNamespace(tokens=True, class_names=names), tmp_path / "notes.csv")
+    assert [(row.source, row.label) for row in found] == list(zip(("007", "1.10"), labels, strict=True))
+
+
+def test_a_number_in_a_csv_file_is_none_of_a_class_where_classes_are_called_by_numbers(tmp_path):
+    (tmp_path / "notes.csv").write_text("text,label\nwalks well,2\n")
+    with pytest.raises(SettingError, match='class "2", which this client does not know'):
+        read_labelled(SimpleNamespace(tokens=True, class_names=("0", "1", "10")), tmp_path / "notes.csv")
+
+
+def test_rows_of_a_csv_file_that_are_longer_than_its_header_are_refused(tmp_path):
+    (tmp_path / "notes.csv").write_text("text,label\nwalks, well,0\nfalls, often,1\n")
+    with pytest.raises(SettingError, match="is no readable table"):
+        read_labelled(SimpleNamespace(tokens=True, class_names=("0", "1")), tmp_path / "notes.csv")
