@@ -25,8 +25,15 @@ from protosphere.strategies.contract import Method, Objective, PullObjective, Se
 Model = Callable[..., Any]
 LIBRARIES = ("protosphere", "torch", "builtins", "abc", "typing")
 # of a class, what is no part of what it does; `__slotnames__` comes when one of its objects is copied
-OF_PYTHON = ("__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__")
-OF_PYTHON += ("__slotnames__",)
+OF_PYTHON = {
+    "__dict__",
+    "__weakref__",
+    "__doc__",
+    "__module__",
+    "__firstlineno__",
+    "__static_attributes__",
+    "__slotnames__",
+}
 OF_MODULES = vars(nn.Module()).keys()  # what every module has: how it is kept, and whether it trains
 # what Python may share among places where it is equal, and so in one process and not in another
 VALUES = (str, bytes, int, float, complex, type(None), tuple, frozenset, torch.Tensor, np.ndarray)

@@ -131,7 +131,9 @@ def _too_deep(image: "Image.Image") -> str:
     would take the upper 8 bits, and call that RGB."""
     if image.mode in TOO_DEEP:
         return image.mode
-    arguments = [part for tile in image.tile for part in (tile[3] if isinstance(tile[3], tuple) else (tile[3],))]
+    arguments = [
+        part for tile in getattr(image, "tile", ()) for part in (tile[3] if isinstance(tile[3], tuple) else (tile[3],))
+    ]
     return next((part for part in arguments if isinstance(part, str) and ";16" in part), "")
 
 

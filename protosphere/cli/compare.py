@@ -131,7 +131,7 @@ def compare(
     refuse_idle_engine(in_process, workers, engine, cohort_size)
     engine_flags = {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--workers": workers}
     # how each run goes, and what becomes of it, is not kept with the comparison
-    again = {"--flower": flower, "--ray": ray, **engine_flags, "--cpus-per-client": cpus_per_client}
+    again: dict[str, object] = {"--flower": flower, "--ray": ray, **engine_flags, "--cpus-per-client": cpus_per_client}
     again |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
     choices = [file, preset, *narrowing.values(), sweep, vary, equal_steps, settings, data]
     if resume and (any(choices) or target is not None or scale != 1.0):
