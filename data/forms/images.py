@@ -128,13 +128,15 @@ def is_readable(stored: dict[str, Any] | None) -> bool:
 
 def _too_deep(image: "Image.Image") -> str:
     """The mode of an image, not decoded yet, that has more than 8 bits a channel; "" of any other. Of colours Pillow
-    would take the upper 8 bits, and call that RGB."""
+    would take the upper 8 bits, and call that RGB. (Its BGR;16 is of BMP files: 16 bits for a pixel's three channels.)
+    """
     if image.mode in TOO_DEEP:
         return image.mode
     arguments = [
         part for tile in getattr(image, "tile", ()) for part in (tile[3] if isinstance(tile[3], tuple) else (tile[3],))
     ]
-    return next((part for part in arguments if isinstance(part, str) and ";16" in part), "")
+    modes = [part for part in arguments if isinstance(part, str) and not part.startswith("BGR;")]
+    return next((mode for mode in modes if ";16" in mode), "")
 
 
 def _images(source: "Source") -> "Iterator[tuple[Where, Image.Image]]":

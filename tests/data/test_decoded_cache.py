@@ -66,6 +66,19 @@ def test_a_mixture_of_grey_and_colour_becomes_colour_and_grey_stays_one_channel(
     assert (data.inputs == 255).all()
 
 
+def test_a_pixel_may_have_16_bits_in_all(tmp_path):
+    """BMP files of 5, 6 and 5 bits for the three channels."""
+    pixels = struct.pack("<16H", *[0xF800] * 16)
+    sizes = struct.pack("<IiiHHIIiiII", 40, 4, 4, 1, 16, 3, len(pixels), 0, 0, 0, 0)
+    head = sizes + struct.pack("<III", 0xF800, 0x7E0, 0x1F)
+    start = 14 + len(head)
+    (tmp_path / "set" / "red").mkdir(parents=True)
+    file = struct.pack("<2sIHHI", b"BM", start + len(pixels), 0, 0, start) + head + pixels
+    (tmp_path / "set" / "red" / "a.bmp").write_bytes(file)
+    data = decoded(str(tmp_path / "set"), tmp_path / "cache")
+    assert data.inputs[0, :, 0, 0].tolist() == [255, 0, 0]
+
+
 def deep_colours():
     """A PNG of 4×4 pixels with 16 bits in each of three channels, which Pillow does not write."""
     pixels = b"".join(b"\0" + bytes(4 * 3 * 2) for _ in range(4))
