@@ -10,12 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from protosphere.core import objects
 from protosphere.core.errors import SettingError
@@ -24,8 +25,10 @@ from protosphere.strategies.contract import Method, Objective, PullObjective, Se
 
 Model = Callable[..., Any]
 LIBRARIES = ("protosphere", "torch", "builtins", "abc", "typing")
-# of a class, what is no part of what it does; `__slotnames__` comes when one of its objects is copied
+# of a class, what is no part of what it does; `__slotnames__` comes when one of its objects is copied, an empty
+# `__annotations__` when it is asked for them
 OF_PYTHON = {
+    "__annotations__",
     "__dict__",
     "__weakref__",
     "__doc__",
@@ -35,6 +38,8 @@ OF_PYTHON = {
     "__slotnames__",
 }
 OF_MODULES = vars(nn.Module()).keys()  # what every module has: how it is kept, and whether it trains
+SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+CACHED = type(functools.lru_cache(len))  # a function that keeps its results
 # what Python may share among places where it is equal, and so in one process and not in another
 VALUES = (str, bytes, int, float, complex, type(None), tuple, frozenset, torch.Tensor, np.ndarray)
 
@@ -164,19 +169,29 @@ def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes
             return
         seen[id(value)] = len(seen), value
     if isinstance(value, torch.Tensor):
+        if value.is_meta or is_lazy(value):
+            # without numbers yet
+            yield _words(value)
+            return
         yield f"{value.dtype} {tuple(value.shape)}"
+        if value.layout in SPARSE:
+            entries = value.detach().to_sparse_coo().coalesce()
+            yield from _parts((entries.indices(), entries.values()), seen)
+            return
         yield value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
     elif isinstance(value, np.ndarray) and not value.dtype.hasobject:
         yield f"{value.dtype} {value.shape}"
         yield value.tobytes()
     elif isinstance(value, nn.Module):
-        yield repr(value)
+        yield _words(value)
         yield from _parts(type(value), seen)
         for name, tensor in value.state_dict().items():
             yield name
             yield from _parts(tensor, seen)
         for name, module in value.named_modules():
             yield name
+            if _holds_parts(type(module)):
+                yield from _parts(type(module), seen)
             yield from _attributes(module, seen)
     elif isinstance(value, CodeType):
         yield value.co_code
@@ -208,7 +223,7 @@ def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes
     elif isinstance(value, Mapping):
         yield f"{len(value)} entries"
         for key, item in value.items():
-            yield repr(key)
+            yield _words(key)
             yield from _parts(item, seen)
     elif isinstance(value, list | tuple):
         yield f"{len(value)} items"
@@ -216,16 +231,25 @@ def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes
             yield from _parts(item, seen)
     elif isinstance(value, set | frozenset):
         # in an order that is not another in each process
-        yield from sorted(map(repr, value))
+        yield from sorted(map(_words, value))
     elif is_dataclass(value):
+        yield from _parts(type(value), seen)
         for field in fields(value):
             yield from _parts(getattr(value, field.name), seen)
-    elif _holds_parts(type(value)) and hasattr(value, "__dict__"):
+    elif isinstance(value, functools.cached_property):
+        yield from _parts(value.func, seen)
+    elif isinstance(value, CACHED):
+        yield from _parts(value.__wrapped__, seen)
+    elif _holds_parts(type(value)) and (hasattr(value, "__dict__") or _slots(type(value))):
         yield from _parts(type(value), seen)
         yield from _attributes(value, seen)
     else:
-        # without the place in memory, which another process has elsewhere
-        yield re.sub(r" at 0x[0-9a-f]+", "", repr(value))
+        yield _words(value)
+
+
+def _words(value: Any) -> str:
+    """Without the place in memory, which another process has elsewhere."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _is_own(kind: type) -> bool:
@@ -241,8 +265,19 @@ def _holds_parts(kind: type) -> bool:
 
 
 def _attributes(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes]:
-    """What stands in an object, but for what every module has."""
-    for name, part in vars(value).items():
+    """What stands in an object, in its slots, too, but for what every module has."""
+    held: dict[str, Any] = {}
+    for name, slot in _slots(type(value)).items():
+        # one that nothing was put into yet
+        with suppress(AttributeError):
+            held[name] = slot.__get__(value)
+    for name, part in (held | getattr(value, "__dict__", {})).items():
         if not (isinstance(value, nn.Module) and name in OF_MODULES):
             yield name
             yield from _parts(part, seen)
+
+
+def _slots(kind: type) -> dict[str, MemberDescriptorType]:
+    """What objects of a class hold without a `__dict__`, by its name."""
+    members = [item for base in kind.__mro__ for item in vars(base).items()]
+    return {name: member for name, member in members if isinstance(member, MemberDescriptorType)}

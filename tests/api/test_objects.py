@@ -7,6 +7,7 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -110,6 +111,65 @@ class First(nn.Module):
         return x.flatten(1)[:, : self.count]
 
 
+class Slotted:
+    __slots__ = ("empty", "width")
+
+    def __init__(self, width):
+        self.width = width
+
+    def __call__(self, feature_dim):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, self.width))
+
+
+def cached(width):
+    @functools.cache
+    def make(feature_dim):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, width))
+
+    return make
+
+
+def with_inner(factor):
+    """A module of a library's, in which one's own stands."""
+
+    class Inner(nn.Module):
+        if factor == 2:
+
+            def forward(self, x):
+                return x * 2
+
+        else:
+
+            def forward(self, x):
+                return x * 3
+
+    return nn.Sequential(nn.Flatten(), Inner())
+
+
+def by_data(factor):
+    @dataclass
+    class Made:
+        width: int
+
+        if factor == 2:
+
+            def __call__(self, feature_dim):
+                return nn.LazyLinear(self.width * 2)
+
+        else:
+
+            def __call__(self, feature_dim):
+                return nn.LazyLinear(self.width * 3)
+
+    return Made(8)
+
+
+def holding(value):
+    maker = Maker(8)
+    maker.held = value
+    return maker
+
+
 def make_of(widths=(), bias=True, norm=False, drop=True):
     return nn.Sequential(nn.Flatten(), *(nn.LazyLinear(width) for width in widths))
 
@@ -125,8 +185,18 @@ def make_of(widths=(), bias=True, norm=False, drop=True):
         (Maker(8), Maker(16)),
         (Maker(8).build, Maker(16).build),
         (First(8), First(16)),
+        (Slotted(8), Slotted(16)),
+        (cached(8), cached(16)),
+        (with_inner(2), with_inner(3)),
+        (by_data(2), by_data(3)),
+        (holding(torch.eye(3).to_sparse()), holding(2 * torch.eye(3).to_sparse())),
+        (holding(nn.LazyLinear(8)), holding(nn.LazyLinear(16))),
+        (holding(torch.empty(3, device="meta")), holding(torch.empty(4, device="meta"))),
     ],
-    ids=["repeated", "truths", "joined", "nested", "object", "method", "module"],
+    ids=[
+        *("repeated", "truths", "joined", "nested", "object", "method", "module"),
+        *("slots", "cached", "part", "dataclass", "sparse", "lazy", "meta"),
+    ],
 )
 def test_models_that_differ_in_what_they_hold_have_different_names(one, other):
     assert with_names({"models": one}) == with_names({"models": copy.deepcopy(one)})
@@ -137,8 +207,16 @@ def test_a_name_does_not_depend_on_what_else_a_process_has():
     maker = Maker(8)
     maker.log = logging.getLogger("mine")
     before = with_names({"models": [maker, maker.build]})
+    assert Maker.__annotations__ == {}
     logging.getLogger("mine.other").addHandler(logging.NullHandler())
     assert with_names({"models": [maker, maker.build]}) == before
+
+
+def test_a_name_does_not_depend_on_where_things_lie():
+    first, second = (
+        with_names({"models": holding([{function: 1}, {function}])}) for function in ((lambda: 1), (lambda: 1))
+    )
+    assert first == second
 
 
 def test_two_makers_of_one_class_give_their_clients_what_each_makes():
