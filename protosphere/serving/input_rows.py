@@ -143,8 +143,10 @@ def encoded(
     category that is unknown: none of their features is 1 then.
 
     Raises:
-        DataError: a column is missing.
+        DataError: a column is missing, or holds what can be neither number nor string.
     """
+    import pyarrow
+
     parts, problems, unknown = (
         [np.zeros((table.num_rows, 0), np.float32)],
         dict[int, str](),
@@ -154,7 +156,13 @@ def encoded(
         if column.name not in table.column_names:
             raise DataError(f"the rows lack the column {column.name!r}, by which this client was trained: add it.")
         cells = table.column(column.name)
-        part, wrong = features_of(column, cells)
+        try:
+            part, wrong = features_of(column, cells)
+        except pyarrow.ArrowNotImplementedError:
+            raise DataError(
+                f"the rows have {cells.type} in the column {column.name!r}, but features are numbers and strings: "
+                "write it as one of them."
+            ) from None
         parts.append(part)
         for row in np.flatnonzero(wrong).tolist():
             if column.kind == CATEGORY:

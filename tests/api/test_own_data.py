@@ -108,6 +108,9 @@ def test_a_table_of_numbers_is_learnt_and_a_client_reads_rows_like_its_own(tmp_p
     assert np.allclose(scores.detach().numpy(), found.scores, atol=1e-4)
     with pytest.raises(protosphere.DataError, match="'b'"):
         client.predict(frame.drop(columns="b"))
+    for odd in ({"b": pd.Timestamp("2020-01-01")}, {"kind": [["x"]] * len(frame)}):
+        with pytest.raises(protosphere.DataError, match=r"but features are numbers and strings: write it as one"):
+            client.predict(frame.assign(**odd))
     # clients with figures of their own train in steps in common, too
     together = start("local", "./table.csv", rounds=5, engine="cohort", **asked)
     assert np.allclose(together.rounds["accuracy"], run.rounds["accuracy"])
