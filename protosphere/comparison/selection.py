@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from protosphere.comparison.folder import INDIFFERENT
-from protosphere.comparison.plan import Comparison, Entry, checked, entry_of, parse_metric, pick, plain
+from protosphere.comparison.plan import Comparison, Entry, checked, entry_of, parse_metric, pick, plain, varied_values
+from protosphere.comparison.sweep import read_by
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, shown
 from protosphere.data.domains import short_name
 from protosphere.launch.run_config import leaves
 from protosphere.reports.partition_preview import OF_PARTITION
-from protosphere.strategies import METHODS, load_method
+from protosphere.strategies import METHODS
 
 # what a row's label may say of its partition; how few rows a client may get is no part of its name
 NAMING = {"partition"} | {name for names in OF_PARTITION.values() for name in names} - {"min-samples"}
@@ -83,22 +84,26 @@ def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
 
 
 def _tried_by(chosen_methods: Sequence[Entry], comparison: Comparison, key: str) -> Any:
-    """What the comparison's file tries out, without settings of methods that are left out."""
+    """What the comparison's file tries out, without settings that none but methods that are left out read.
+
+    Raises:
+        SettingError: a value that is tried cannot be.
+    """
     table = getattr(comparison, key)
-    if not isinstance(table, dict):
+    if not table or not isinstance(table, dict):
         # refused where it is tried
         return table
     left_out = [entry for entry in comparison.methods if entry not in chosen_methods]
+    tried = varied_values(table)
 
-    def has(entry: Entry, name: str) -> bool:
-        prefixes = load_method(str(entry.settings["strategy"])).settings
-        return name.rpartition(".")[0] in prefixes and name not in entry.settings
+    def read_by_any(entries: Sequence[Entry]) -> set[str]:
+        names: set[str] = set()
+        for entry in entries:
+            names |= read_by(comparison, entry, tried, {}) - entry.settings.keys()
+        return names
 
-    return {
-        name: values
-        for name, values in leaves(table)
-        if any(has(entry, name) for entry in chosen_methods) or not any(has(entry, name) for entry in left_out)
-    }
+    idle = read_by_any(left_out) - read_by_any(chosen_methods)
+    return {name: values for name, values in leaves(table) if name not in idle}
 
 
 def _picked(names: str, entries: Sequence[Entry], option: str) -> list[Entry]:

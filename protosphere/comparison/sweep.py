@@ -189,7 +189,7 @@ def _values_by_method(
     known_names: set[str] = set()
     idle = set(values_by_setting)
     for entry in comparison.methods:
-        names = _read_by(comparison, entry, values_by_setting, overrides)
+        names = read_by(comparison, entry, values_by_setting, overrides)
         known_names |= names
         method_values = {}
         for name, values in values_by_setting.items():
@@ -204,10 +204,14 @@ def _values_by_method(
     return values_by_method
 
 
-def _read_by(
+def read_by(
     comparison: Comparison, entry: Entry, tried: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
 ) -> set[str]:
-    """What a method reads in any row, by any choice of its own settings that are tried: they may decide it."""
+    """What a method reads in any row, by any choice of its own settings that are tried: they may decide it.
+
+    Raises:
+        SettingError: a value that is tried cannot be.
+    """
     prefixes = load_method(str(entry.settings["strategy"])).settings
     read: set[str] = set()
     for row in comparison.rows:

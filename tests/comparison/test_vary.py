@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from protosphere.comparison.pictures import picture_by, points_by
-from protosphere.comparison.plan import load
+from protosphere.comparison.plan import from_table, load
 from protosphere.comparison.plan import read as read_plan
 from protosphere.comparison.selection import chosen
 from protosphere.comparison.sweep import settings_varied, swept, varied
@@ -125,6 +125,16 @@ def test_what_a_file_varies_of_a_method_that_is_left_out_is_left_out(preset, met
     assert labels(varied(chosen(load(preset=preset), methods=methods))) == expected
     with pytest.raises(SettingError, match="no method of this comparison reads it"):
         varied(chosen(load(preset=preset), methods=methods), ["gfpl.components=1,2"])
+
+
+def test_what_all_methods_share_is_left_out_too_where_no_method_that_stays_reads_it():
+    table = {"methods": ["local", "fedproto"], "datasets": ["digits"]}
+    made = from_table("mine", table | {"vary": {"prototype-weight": [0.1, 1.0]}})
+    assert labels(varied(chosen(made, methods="local"))) == ["local"]
+    assert len(labels(varied(chosen(made, methods="fedproto")))) == 2
+    slip = from_table("mine", table | {"vary": {"prototype-wait": [0.1, 1.0]}})
+    with pytest.raises(SettingError, match="did you mean `prototype-weight`"):
+        varied(chosen(slip, methods="fedproto"))
 
 
 def test_a_curve_has_its_method_s_values_and_waits_for_none():
