@@ -41,7 +41,7 @@ def decode_images(source: "Source", target: Path, image_size: int = 0, colour: b
     rows = 0
     for where, image in _images(source):
         rows += 1
-        if depth := _too_deep(image):
+        if depth := too_deep(image):
             raise DataError(
                 f"{where} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first.",
                 public("no-image", row=where.row, split=where.split),
@@ -118,7 +118,7 @@ def is_readable(stored: dict[str, Any] | None) -> bool:
     """Whether an image of a table can be decoded."""
     try:
         image = open_image(stored)
-        depth = _too_deep(image)
+        depth = too_deep(image)
         image.convert("RGB")
     except Exception:
         # Pillow raises a dozen kinds
@@ -126,7 +126,7 @@ def is_readable(stored: dict[str, Any] | None) -> bool:
     return not depth
 
 
-def _too_deep(image: "Image.Image") -> str:
+def too_deep(image: "Image.Image") -> str:
     """The mode of an image, not decoded yet, that has more than 8 bits a channel; "" of any other. Of colours Pillow
     would take the upper 8 bits, and call that RGB. (Its BGR;16 is of BMP files: 16 bits for a pixel's three channels.)
     """

@@ -21,7 +21,7 @@ from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import RECEIVED, device_name, full_encoder_name, without_gone
 from protosphere.data.client_data import InputTransform, Rows, TokenTransform, Transform
-from protosphere.data.forms.images import resized
+from protosphere.data.forms.images import resized, too_deep
 from protosphere.models.text import Tokens
 from protosphere.serving.encoder_rule import Judge, encoder_of, judge_of
 from protosphere.strategies import read_settings, unpacked
@@ -318,13 +318,15 @@ def _image(transform: Transform, source: Input) -> Tensor:
         refuse_irregular(source, LARGEST_ROW)
     try:
         with Image.open(source) as image:
-            mode = image.mode
+            depth = too_deep(image)
             pixels = np.asarray(image.convert("L" if channels == 1 else "RGB"))
     except Exception as error:
         # what is broken in an image shows in exceptions of every kind
         raise DataError(f"{source} is no readable image ({type(error).__name__}: {error}).") from error
-    if mode == "F" or mode.startswith("I"):
-        raise DataError(f"{source} has pixels of mode {mode}, but images must have 8 bits a channel: convert it first.")
+    if depth:
+        raise DataError(
+            f"{source} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first."
+        )
     pixels = resized(pixels[None] if channels == 1 else pixels.transpose(2, 0, 1), height, width)
     return torch.from_numpy(np.rint(pixels * (transform.scale / PIXEL)).astype(np.uint8))
 

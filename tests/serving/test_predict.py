@@ -19,6 +19,7 @@ from protosphere.serving.labelled_data import read_labelled
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies.contract import EQUAL_WEIGHT
 from tests.data.draws import decoded
+from tests.data.test_decoded_cache import deep_colours
 from tests.serving.counted import assert_predicts_as_counted, rows_of
 from tests.strategies.needs import ASKED
 
@@ -146,15 +147,17 @@ def test_a_file_that_is_no_image_is_told_and_the_others_are_classified(trained_r
     (tmp_path / "note.png").write_text("no image")
     (tmp_path / "cut.png").write_bytes(good.read_bytes()[:60])
     Image.fromarray(np.zeros((8, 8), dtype=np.uint16)).save(tmp_path / "deep.png")
-    files = [tmp_path / "note.png", good, tmp_path / "cut.png", tmp_path / "deep.png", tmp_path / "none.png"]
+    (tmp_path / "deep-colours.png").write_bytes(deep_colours())
+    names = ("cut.png", "deep.png", "deep-colours.png", "none.png")
+    files = [tmp_path / "note.png", good, *(tmp_path / name for name in names)]
     answers = list(predict(open_trained(stores / "0", "cpu"), "classifier", files))
-    assert [bool(answer.problem) for answer in answers] == [True, False, True, True, True]
+    assert [bool(answer.problem) for answer in answers] == [True, False, True, True, True, True]
     assert answers[1] == next(predict(open_trained(stores / "0", "cpu"), "classifier", [good]))
-    words = ("no readable image", "", "no readable image", "8 bits a channel", "FileNotFound")
+    words = ("no readable image", "", "no readable image", "8 bits a channel", "8 bits a channel", "FileNotFound")
     for answer, said in zip(answers, words, strict=True):
         assert said in answer.problem
         assert answer.problem.startswith(answer.source if said else "")
-    assert [answer.label for answer in answers if answer.problem] == [-1] * 4
+    assert [answer.label for answer in answers if answer.problem] == [-1] * 5
 
 
 def test_a_damaged_newest_state_gives_way_to_the_one_before(trained_run):
