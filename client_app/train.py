@@ -90,7 +90,7 @@ def train(
                     checked_loss(loss, objective, phase, len(index))
                 if ratio is None and phase.rows is None:
                     ratio = _gradient_ratio(loss)
-                if met is not None and phase.rows is None:
+                if met is not None and phase.rows is None and phase.of_model:
                     met.add(loss.features, batch.labels)
                 optimiser.zero_grad(set_to_none=True)
                 loss.total.backward()

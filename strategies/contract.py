@@ -125,6 +125,8 @@ class Phase:
         optimiser: builds the optimiser; None for the settings' SGD.
         fresh: whether the optimiser starts anew each time, whatever `optimizer-state` says.
         rate: the setting that holds its learning rate, to be named where training diverges.
+        of_model: whether its features are those of the client's own model, of which `prototypes-from` training makes
+            prototypes.
     """
 
     name: str
@@ -134,6 +136,7 @@ class Phase:
     optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None = None
     fresh: bool = False
     rate: str = "learning-rate"
+    of_model: bool = True
 
 
 @dataclass(frozen=True)

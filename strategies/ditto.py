@@ -72,7 +72,7 @@ class DittoObjective(SharedObjective):
         epochs = self.settings.local_epochs
         personal_epochs = self.options[DittoSettings].personal_epochs or epochs
         return [
-            Phase(GLOBAL, shared, epochs=epochs),
+            Phase(GLOBAL, shared, epochs=epochs, of_model=False),
             Phase("train", personal, epochs=personal_epochs),
         ]
 

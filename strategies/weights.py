@@ -355,8 +355,10 @@ class AveragedWeights(ServerHalf):
         return Counter(self._groups.values())
 
     def _list_models(self) -> str:
+        # whom a group is called after may not be there any more
+        models = {group: self.identities[partition].model for partition, group in self._groups.items()}
         named = [
-            f"{one_line(self.identities[group].model, LONGEST_NAME)} ({number})"
+            f"{one_line(models[group], LONGEST_NAME)} ({number})"
             for group, number in sorted(self._count_members().items())
         ]
         return ", ".join(named)

@@ -389,6 +389,7 @@ def test_a_group_keeps_its_name_where_its_first_client_is_absent_at_a_resume(hal
     resumed.group_names = dict(server.group_names)
     resumed.meet(codec, {1: identity(1, other), 2: identity(2, one)})
     assert [resumed.group(p) for p in (1, 2)] == [1, 0]
+    assert any("2 groups of clients" in notice and "m (1), m (1)" in notice for notice in resumed.notices())
     # whoever is looked at and stays outside names no group
     resumed.try_meeting(codec, {1: identity(1, other), 7: identity(7, ("head/w:3x6",))})
     assert resumed.group_names == server.group_names
