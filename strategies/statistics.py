@@ -64,6 +64,7 @@ class Pooled:
         heard: partitions, in the order in which they came; some told nothing.
         told: partition -> its statistics, without the scatter. traces: of the scatters, by partition.
         scatter: the sum of n_i S_i, (d, d) float64, of those who were not left out when they came.
+        waiting: partition -> n_i S_i of clients too few to be held against each other, until more have come.
         found: who is left out, and who contradicts whom.
         bounded: whether scatters were held against each other.
     """
@@ -74,6 +75,7 @@ class Pooled:
     traces: dict[int, float] = field(default_factory=dict)
     found: Disagreement = field(default_factory=Disagreement)
     bounded: bool = False
+    waiting: dict[int, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: State, dim: int) -> "Pooled":
@@ -101,6 +103,8 @@ class Pooled:
             # a version that did not ask kept none
             if "traces" in state:
                 pooled.traces[partition] = float(state["traces"][is_of_client][0])
+        if "waiting" in state:
+            pooled.waiting = dict(zip(state["waiting"].tolist(), state["scatters"].clone(), strict=True))
         return pooled
 
     def as_state(self, num_classes: int) -> State:
@@ -111,6 +115,8 @@ class Pooled:
             return state
         owner = [torch.full((len(statistics.means),), partition) for partition, statistics in statistics_by_client]
         sums, weights, _ = self.sums(num_classes)
+        if self.waiting:
+            state |= {"waiting": torch.tensor(list(self.waiting)), "scatters": torch.stack([*self.waiting.values()])}
         return state | {
             "owner": torch.cat(owner),
             "labels": torch.cat([statistics.means.labels for _, statistics in statistics_by_client]),
@@ -137,8 +143,9 @@ class Pooled:
             usual: the median of clients' samples.
         """
         self.heard += fresh
+        waiting, self.waiting = self.waiting, {}
         size = sum(float(statistics.weights.sum()) for statistics in self.told.values())
-        before = size
+        before = sum(float(told.weights.sum()) for partition, told in self.told.items() if partition not in waiting)
         no_scatter = torch.zeros(0, 0, dtype=torch.float64)
 
         def read_semidefinite(partition: int) -> Statistics | None:
@@ -154,11 +161,14 @@ class Pooled:
         self.bounded = outliers == "leave-out" and len(self.told) >= FEW and self.usual_trace > 0
 
         def read_scatter(partition: int) -> Tensor:
-            statistics = read_semidefinite(partition)
-            assert statistics is not None
-            return statistics.scatter * (self.believed_share(partition) if self.bounded else 1.0)
+            scatter = waiting.get(partition)
+            if scatter is None:
+                statistics = read_semidefinite(partition)
+                assert statistics is not None
+                scatter = statistics.scatter
+            return scatter * (self.believed_share(partition) if self.bounded else 1.0)
 
-        partitions = [partition for partition in fresh if partition in self.told]
+        partitions = [*waiting, *(partition for partition in fresh if partition in self.told)]
         total, usual_scatter, rows = self.scatter.clone(), self.scatter.clone(), before
         for partition in partitions:
             added = read_scatter(partition)
@@ -172,6 +182,9 @@ class Pooled:
             means = {partition: statistics.means for partition, statistics in self.told.items()}
             of_rows = {partition: statistics.rows for partition, statistics in self.told.items()}
             self.found = disagreement(means, of_rows, usual_scatter / rows)
+        if outliers == "leave-out" and len(self.told) < FEW:
+            self.waiting = {partition: read_scatter(partition) for partition in partitions}
+            return
         for partition in partitions:
             if partition in self.found.left_out:
                 total -= read_scatter(partition)
@@ -204,6 +217,8 @@ class Pooled:
         sums = torch.zeros(num_classes, dim, dtype=torch.float64)
         weights = torch.zeros(num_classes, dtype=torch.float64)
         moment = self.scatter.clone()
+        for scatter in self.waiting.values():
+            moment += scatter
         for partition, statistics in sorted(self.told.items()):
             if partition in self.found.left_out or partition in without:
                 continue

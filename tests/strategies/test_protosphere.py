@@ -358,6 +358,11 @@ def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
     known = found.downloads[0]["discriminant"].tensors["known"]
     assert bool((known > 0).all())
     assert not torch.allclose(means_of(found.downloads[0]), means_of(found.downloads[1]))
+    # also where there are no others
+    pair = server.aggregate({0: sent[0], 1: turned(sent[1])}, {}, 1)
+    assert set(pair.downloads) == {EVERYONE, 0, 1}
+    later = server.aggregate({2: sent[2]}, pair.state, 2)
+    assert set(later.downloads) == {EVERYONE, 0, 1}
 
 
 def with_scatter(upload, change):
@@ -401,6 +406,19 @@ def test_a_scatter_in_one_direction_outweighs_no_more_than_twice_the_others_ther
     limit = 2 * (0.99 * others + 0.01 * others.trace() / D * torch.eye(D))
     assert float(torch.linalg.eigvalsh(limit - added).min()) > -1e-3 * float(others.trace())
     assert float(added.trace()) < 0.99 * 2 * float(others.trace()) / 5
+
+
+@pytest.mark.parametrize("times", [2.9, 100.0])
+def test_a_scatter_that_came_when_two_were_heard_counts_no_more_once_others_have_come(times):
+    server, uploads = federation_of(6, **{"fraction-train": 0.34})
+    honest, _ = scatter_after(server, {p: u for p, u in uploads.items() if p != 0})
+    uploads[0] = with_scatter(uploads[0], lambda half: times * half)
+    outcome = server.aggregate({p: uploads[p] for p in (0, 1)}, {}, 1)
+    outcome = server.aggregate({p: uploads[p] for p in (2, 3)}, outcome.state, 2)
+    outcome = server.aggregate({p: uploads[p] for p in (4, 5)}, outcome.state, 3)
+    share = float((outcome.state["scatter"] - honest).trace() / honest.trace()) * 5
+    assert share == pytest.approx(2 if times < 3 else 0, abs=0.3)
+    assert bool(outcome.warnings) == (times > 3)
 
 
 def test_a_scatter_below_zero_within_the_rounding_ends_no_run():
