@@ -358,10 +358,10 @@ def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
     known = found.downloads[0]["discriminant"].tensors["known"]
     assert bool((known > 0).all())
     assert not torch.allclose(means_of(found.downloads[0]), means_of(found.downloads[1]))
-    # also where there are no others
+    # of two alone nobody can say that they do
     pair = server.aggregate({0: sent[0], 1: turned(sent[1])}, {}, 1)
-    assert set(pair.downloads) == {EVERYONE, 0, 1}
-    later = server.aggregate({2: sent[2]}, pair.state, 2)
+    assert set(pair.downloads) == {EVERYONE}
+    later = server.aggregate({2: sent[2], 3: sent[3]}, pair.state, 2)
     assert set(later.downloads) == {EVERYONE, 0, 1}
 
 
