@@ -186,7 +186,9 @@ esac
 for limit in "privacy-epsilon $epsilon" "privacy-delta $delta"; do
     [ -n "${limit#* }" ] || continue
     # numbers as TOML writes them, since that is how Flower reads an entry
-    printf '%s\n' "${limit#* }" | grep -Eq '^(0|[1-9][0-9]*)(\.[0-9]+)?(e-?[0-9]+)?$' ||
+    number=${limit#* }
+    printf '%s\n' "$number" | grep -Eq '^(0|[1-9][0-9]*)(\.[0-9]+)?(e-?[0-9]+)?$' &&
+        printf '%s\n' "${number%%e*}" | grep -q '[1-9]' ||
         refuse "--${limit%% *} wants a number above 0, not '${limit#* }'"
     config="$config ${limit%% *}=${limit#* }"
 done

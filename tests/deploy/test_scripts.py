@@ -422,8 +422,8 @@ def test_a_name_has_sixty_characters_of_any_alphabet(letter, script, credentials
         (("--privacy-epsilon", "3"), "--privacy-epsilon"),
         (("--privacy-delta", "1e-5"), "--privacy-delta"),
         *(
-            (("--privacy-delta", "1e-5", "--privacy-epsilon", bad), "--privacy-epsilon")
-            for bad in ("-1", "1,5", "three", "01", '3" x="', "1 2")
+            (("--privacy-delta", "1e-5", "--privacy-epsilon", bad), "--privacy-epsilon wants a number above 0")
+            for bad in ("-1", "0", "0.0e5", "1,5", "three", "01", '3" x="', "1 2")
         ),
         (("--trusted-entities", "gone.yaml"), "--trusted-entities"),
         (COLUMNS[:2], "name columns of the tables at --data or --shared-test"),
