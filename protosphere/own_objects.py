@@ -223,7 +223,7 @@ def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes
     elif isinstance(value, Mapping):
         yield f"{len(value)} entries"
         for key, item in value.items():
-            yield _words(key)
+            yield from _parts(key, seen)
             yield from _parts(item, seen)
     elif isinstance(value, list | tuple):
         yield f"{len(value)} items"
@@ -231,11 +231,15 @@ def _parts(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | bytes
             yield from _parts(item, seen)
     elif isinstance(value, set | frozenset):
         # in an order that is not another in each process
-        yield from sorted(map(_words, value))
+        for item in sorted(value, key=_words):
+            yield from _parts(item, seen)
     elif is_dataclass(value):
         yield from _parts(type(value), seen)
         for field in fields(value):
-            yield from _parts(getattr(value, field.name), seen)
+            # one that nothing was put into yet has none
+            yield from _parts(getattr(value, field.name, None), seen)
+        if _holds_parts(type(value)):
+            yield from _attributes(value, seen)
     elif isinstance(value, functools.cached_property):
         yield from _parts(value.func, seen)
     elif isinstance(value, CACHED):
@@ -279,5 +283,6 @@ def _attributes(value: Any, seen: dict[int, tuple[int, Any]]) -> Iterator[str | 
 
 def _slots(kind: type) -> dict[str, MemberDescriptorType]:
     """What objects of a class hold without a `__dict__`, by its name."""
-    members = [item for base in kind.__mro__ for item in vars(base).items()]
+    # of a name that a class and one below it have, attribute access gives the latter's
+    members = [item for base in reversed(kind.__mro__) for item in vars(base).items()]
     return {name: member for name, member in members if isinstance(member, MemberDescriptorType)}

@@ -158,7 +158,9 @@ class Pooled:
                 self.told[partition] = Statistics(statistics.means, statistics.weights, statistics.rows, no_scatter)
                 self.traces[partition] = statistics.trace
                 size += float(statistics.weights.sum())
-        self.bounded = outliers == "leave-out" and len(self.told) >= FEW and self.usual_trace > 0
+        # of clients whose rows vary, so that of three the median is not that of two
+        can_be_held = sum(trace > 0 for trace in self.traces.values()) >= FEW
+        self.bounded = outliers == "leave-out" and can_be_held
 
         def read_scatter(partition: int) -> Tensor:
             scatter = waiting.get(partition)
@@ -182,8 +184,9 @@ class Pooled:
             means = {partition: statistics.means for partition, statistics in self.told.items()}
             of_rows = {partition: statistics.rows for partition, statistics in self.told.items()}
             self.found = disagreement(means, of_rows, usual_scatter / rows)
-        if outliers == "leave-out" and len(self.told) < FEW:
-            self.waiting = {partition: read_scatter(partition) for partition in partitions}
+        if outliers == "leave-out" and not can_be_held:
+            varying = [p for p in partitions if self.traces[p] > 0 and p not in self.found.left_out]
+            self.waiting = {partition: read_scatter(partition) for partition in varying}
             return
         for partition in partitions:
             if partition in self.found.left_out:

@@ -132,11 +132,14 @@ def too_deep(image: "Image.Image") -> str:
     """
     if image.mode in TOO_DEEP:
         return image.mode
-    arguments = [
-        part for tile in getattr(image, "tile", ()) for part in (tile[3] if isinstance(tile[3], tuple) else (tile[3],))
-    ]
-    modes = [part for part in arguments if isinstance(part, str) and not part.startswith("BGR;")]
-    return next((mode for mode in modes if ";16" in mode), "")
+    for decoder, *_, arguments in getattr(image, "tile", ()):
+        for part in arguments if isinstance(arguments, tuple) else (arguments,):
+            if isinstance(part, str) and ";16" in part and not part.startswith("BGR;"):
+                return part
+            # PPM files name their largest value
+            if decoder.startswith("ppm") and isinstance(part, int) and part > 255:
+                return f"{image.mode};16"
+    return ""
 
 
 def _images(source: "Source") -> "Iterator[tuple[Where, Image.Image]]":

@@ -219,6 +219,12 @@ def test_a_name_does_not_depend_on_where_things_lie():
     assert first == second
 
 
+@pytest.mark.parametrize("hold", [lambda function: {function: 1}, lambda function: {function}])
+def test_what_differs_as_a_key_or_in_a_set_has_different_names(hold):
+    first, second = (with_names({"models": holding([hold(function)])}) for function in ((lambda: 1), (lambda: 2)))
+    assert first != second
+
+
 def test_two_makers_of_one_class_give_their_clients_what_each_makes():
     run = protosphere.run("local", "digits", models=[Maker(8), Maker(16)], clients=2, **QUICK)
     assert [run.client(number).module.extractor.backbone[1].out_features for number in range(2)] == [8, 16]

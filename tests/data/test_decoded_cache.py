@@ -98,6 +98,7 @@ def deep_colours():
         (None, r"row 2 of the train table .*\(2\.png\) is no readable image"),
         (np.zeros((4, 4), dtype=np.uint16), "row 2 .* has pixels of mode I;16"),
         (deep_colours(), "row 2 .* has pixels of mode RGB;16B, but images must have 8 bits a channel"),
+        (b"P6\n4 4\n65535\n" + bytes(96), "row 2 .* has pixels of mode RGB;16, but images must have 8 bits a channel"),
     ],
 )
 def test_images_that_cannot_be_used(tmp_path, write, png, bad, words):

@@ -419,6 +419,14 @@ def test_a_scatter_that_came_when_two_were_heard_counts_no_more_once_others_have
     share = float((outcome.state["scatter"] - honest).trace() / honest.trace()) * 5
     assert share == pytest.approx(2 if times < 3 else 0, abs=0.3)
     assert bool(outcome.warnings) == (times > 3)
+    # nor where the third has one sample a class, which do not vary
+    still = with_scatter(uploads[2], torch.zeros_like)
+    outcome = server.aggregate({p: uploads[p] for p in (0, 1)}, {}, 1)
+    outcome = server.aggregate({2: still, 3: uploads[3]}, outcome.state, 2)
+    outcome = server.aggregate({p: uploads[p] for p in (4, 5)}, outcome.state, 3)
+    share = float((outcome.state["scatter"] - honest).trace() / honest.trace()) * 5 + 1
+    # twice that of client 3, which is above the mean
+    assert share == pytest.approx(2.5 if times < 3 else 0, abs=0.1)
 
 
 def test_a_scatter_below_zero_within_the_rounding_ends_no_run():
