@@ -503,11 +503,13 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
     methods_by_row: dict[str, set[str]] = {}
     for cell in cells:
         methods_by_row.setdefault(cell["row"], set()).add(cell["method"])
-    now = {(cell["row"], cell["method"], cell["seed"]) for cell in cells}
-    alike = {row for row, source in measured.items() if (source["commit"], source["machine"]) == (commit, machine)}
+    new_keys = {(cell["row"], cell["method"], cell["seed"]) for cell in cells}
+    rows_of_program = {
+        row for row, source in measured.items() if (source["commit"], source["machine"]) == (commit, machine)
+    }
     old_cells = []
     for cell in answer.cells if exists else []:
-        is_other_seed = cell["row"] in alike and (cell["row"], cell["method"], cell["seed"]) not in now
+        is_other_seed = cell["row"] in rows_of_program and (cell["row"], cell["method"], cell["seed"]) not in new_keys
         if is_other_seed or cell["method"] not in methods_by_row.get(cell["row"], ()):
             old_cells.append(cell)
     cells += old_cells
@@ -526,7 +528,7 @@ def keep(name: str, folder: Path, command: str, commit: str) -> None:
                     f"{measured[row]['commit']}: measure all of that row anew, or put the file back."
                 )
             is_known = PROTOCOL in measured[row]
-            if row not in alike:
+            if row not in rows_of_program:
                 row_commit = _beside(measured[row]["commit"], commit, row_methods)
         measured[row] = {"command": command, "commit": row_commit, "machine": machine}
         if is_known:

@@ -166,7 +166,7 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
                 public("columns-json"),
             )
         cells = table.column(column.name)
-        _is_words(name, column.name, cells)
+        _refuse_odd_type(name, column.name, cells.type)
         part, wrong = features_of(column, cells)
         if alone:
             part[wrong] = np.inf
@@ -354,9 +354,9 @@ def _infer_columns(name: str, tables: Mapping[str, pyarrow.Table], column_names:
 
 
 def _column(name: str, column: str, cells: Any) -> Column:
-    strings = _is_words(name, column, cells)
+    _refuse_odd_type(name, column, cells.type)
     values, missing = _as_numbers(cells)
-    if not np.isinf(values).any() or not strings:
+    if not np.isinf(values).any() or not _is_of_strings(cells.type):
         return Column(column, NUMBER, missing=bool(missing.any()))
     texts, missing = _as_words(cells)
     distinct = sorted(word for word in texts.unique().to_pylist() if word is not None)
@@ -377,26 +377,29 @@ def _column(name: str, column: str, cells: Any) -> Column:
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 
 
-def _is_words(name: str, column: str, cells: Any) -> bool:
-    """Whether cells are strings, and no numbers.
+def _is_of_strings(kind: pyarrow.DataType) -> bool:
+    """Whether cells of this type are strings; what holds nothing is of no type."""
+    import pyarrow
+
+    return is_string(kind) or pyarrow.types.is_dictionary(kind) or pyarrow.types.is_null(kind)
+
+
+def _refuse_odd_type(name: str, column: str, kind: pyarrow.DataType) -> None:
+    """Refuse a feature that is neither a string nor a number.
 
     Raises:
-        DataError: they are neither.
+        DataError: it is none.
     """
     import pyarrow
 
-    kind = cells.type
-    # what holds nothing is of no type
-    strings = is_string(kind) or pyarrow.types.is_dictionary(kind) or pyarrow.types.is_null(kind)
     plain = pyarrow.types.is_integer(kind) or pyarrow.types.is_floating(kind)
-    if not strings and not (plain or pyarrow.types.is_boolean(kind) or pyarrow.types.is_decimal(kind)):
+    if not (_is_of_strings(kind) or plain or pyarrow.types.is_boolean(kind) or pyarrow.types.is_decimal(kind)):
         _refuse(
             name,
             f"has {kind} in the column {column!r}, but features are numbers and strings: write it as one of "
             f"them, or name the columns to use in {SCHEMA}",
             public("column-type", column="feature"),
         )
-    return strings
 
 
 # --- files ---------------------------------------------------------------------------------------------------

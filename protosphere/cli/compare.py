@@ -131,8 +131,13 @@ def compare(
     refuse_idle_engine(in_process, workers, engine, cohort_size)
     engine_flags = {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--workers": workers}
     # how each run goes, and what becomes of it, is not kept with the comparison
-    again: dict[str, object] = {"--flower": flower, "--ray": ray, **engine_flags, "--cpus-per-client": cpus_per_client}
-    again |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
+    run_flags: dict[str, object] = {
+        "--flower": flower,
+        "--ray": ray,
+        **engine_flags,
+        "--cpus-per-client": cpus_per_client,
+    }
+    run_flags |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
     choices = [file, preset, *narrowing.values(), sweep, vary, equal_steps, settings, data]
     if resume and (any(choices) or target is not None or scale != 1.0):
         end("--resume goes on with a comparison as it was started: give it no file and no other choices.")
@@ -169,7 +174,7 @@ def compare(
             if reuse:
                 for cell, run in take_finished(folder, cells):
                     typer.echo(f"taken: {cell.title}, from {_shorten(run)}")
-            _run(folder, comparison, cells, machine, keep_models, _words(again))
+            _run(folder, comparison, cells, machine, keep_models, _as_arguments(run_flags))
     except ToldError as error:
         end(str(error))
     except OSError as error:
@@ -196,7 +201,7 @@ def _read_places(texts: Sequence[str]) -> dict[str, str]:
     return places
 
 
-def _words(flags: Mapping[str, object]) -> list[str]:
+def _as_arguments(flags: Mapping[str, object]) -> list[str]:
     """Flags as a command line has them; those that were not given are left out."""
     words: list[str] = []
     for name, value in flags.items():
@@ -211,12 +216,12 @@ def _run(
     cells: "Sequence[Cell]",
     machine: "Share",
     keep: bool,
-    again: Sequence[str],
+    run_arguments: Sequence[str],
 ) -> None:
     """Run what is not finished, with a bar; then write and print the tables, and what failed.
 
     Args:
-        again: with which flags the others go on as these did.
+        run_arguments: with which the others go on as these did.
     """
     from protosphere.cli.compare_bar import Bar
     from protosphere.comparison import tables
@@ -225,7 +230,7 @@ def _run(
     from protosphere.comparison.trials import scaled_words
     from protosphere.launch.processes import Interrupted
 
-    remedy = " ".join([f"--resume {folder.path}", *([shlex.join(again)] if again else [])])
+    remedy = " ".join([f"--resume {folder.path}", *([shlex.join(run_arguments)] if run_arguments else [])])
     typer.echo(f"results: {folder.path}")
     for text in scaled_words(cells):
         typer.echo(text)
