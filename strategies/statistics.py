@@ -1,9 +1,12 @@
 """Class statistics of clients added up, so that no client of many owns the sum: what `protosphere` and `fedcgs` share.
 
     client   m_ij of its classes, w_ij that each weighs, S_i the scatter of its n_i = sum_j w_ij rows
-    server   s_j = sum_i w_ij m_ij,  n_j = sum_i w_ij,  M = sum_i (n_i S_i + sum_j w_ij m_ij m_ij^T)
+    server   s_j = sum_i w_ij m_ij,  n_j = sum_i w_ij,  mu_j = s_j / n_j
+             Sigma = sum_i b_i n_i S_i / sum_i b_i n_i  +  sum_ij w_ij (m_ij - mu_j)(m_ij - mu_j)^T / sum_ij w_ij
 
-over the clients whose means do not contradict most others' (protosphere/prototypes/agreement.py). A client weighs
+over the clients whose means do not contradict most others' (protosphere/prototypes/agreement.py); b_i is the share of
+a client's scatter that counts. Each of the two sums is divided by the samples that it is of, for a client may count in
+one of them alone. A client weighs
 HEAVIEST medians at most: a mean of so many rows is as good as known, so that more would add nothing but power. Two who
 contradict each other, where nobody can say who is right, each get sums without the other's means; its scatter stays.
 
@@ -63,13 +66,15 @@ class Pooled:
     Attributes:
         heard: partitions, in the order in which they came; some told nothing.
         told: partition -> its statistics, without the scatter. traces: of the scatters, by partition.
-        scatter: the sum of n_i S_i, (d, d) float64, of those who were not left out when they came.
+        scatter: the sum of b_i n_i S_i, (d, d) float64, of those who were not left out when they came.
+        scatter_samples: the sum of b_i n_i of the same clients, by which `scatter` is to be divided.
         waiting: partition -> n_i S_i of clients too few to be held against each other, until more have come.
         found: who is left out, and who contradicts whom.
         bounded: whether scatters were held against each other.
     """
 
     scatter: Tensor
+    scatter_samples: float = 0.0
     heard: list[int] = field(default_factory=list)
     told: dict[int, Statistics] = field(default_factory=dict)
     traces: dict[int, float] = field(default_factory=dict)
@@ -87,12 +92,12 @@ class Pooled:
         no_scatter = torch.zeros(0, 0, dtype=torch.float64)
         if not state:
             return cls(torch.zeros(dim, dim, dtype=torch.float64))
-        if "scatter" not in state:
+        if "scatter_samples" not in state:
             raise RunError(
-                "the checkpoint is of an earlier version, whose sums do not tell what each client brought, and clients "
-                "that were not heard yet cannot be held against them; start a new run."
+                "the checkpoint is of an earlier version, whose sums do not tell of how many samples they are; start a "
+                "new run."
             )
-        pooled = cls(state["scatter"].clone(), state["heard"].tolist())
+        pooled = cls(state["scatter"].clone(), float(state["scatter_samples"][0]), state["heard"].tolist())
         # none where nobody who was heard has a row
         for partition in state["owner"].unique().tolist() if "owner" in state else ():
             is_of_client = state["owner"] == partition
@@ -109,7 +114,11 @@ class Pooled:
 
     def as_state(self, num_classes: int) -> State:
         """Inverse of `of`, and beside it the sums and weights of all classes."""
-        state: State = {"heard": torch.tensor(self.heard, dtype=torch.int64), "scatter": self.scatter}
+        state: State = {
+            "heard": torch.tensor(self.heard, dtype=torch.int64),
+            "scatter": self.scatter,
+            "scatter_samples": torch.tensor([self.scatter_samples], dtype=torch.float64),
+        }
         statistics_by_client = sorted(self.told.items())
         if not statistics_by_client:
             return state
@@ -145,7 +154,6 @@ class Pooled:
         self.heard += fresh
         waiting, self.waiting = self.waiting, {}
         size = sum(float(statistics.weights.sum()) for statistics in self.told.values())
-        before = sum(float(told.weights.sum()) for partition, told in self.told.items() if partition not in waiting)
         no_scatter = torch.zeros(0, 0, dtype=torch.float64)
 
         def read_semidefinite(partition: int) -> Statistics | None:
@@ -162,43 +170,49 @@ class Pooled:
         can_be_held = sum(trace > 0 for trace in self.traces.values()) >= FEW
         self.bounded = outliers == "leave-out" and can_be_held
 
-        def read_scatter(partition: int) -> Tensor:
+        def read_scatter(partition: int) -> tuple[Tensor, float]:
+            """b_i n_i S_i and b_i n_i."""
             scatter = waiting.get(partition)
             if scatter is None:
                 statistics = read_semidefinite(partition)
                 assert statistics is not None
                 scatter = statistics.scatter
-            return scatter * (self.believed_share(partition) if self.bounded else 1.0)
+            share = self.believed_share(partition) if self.bounded else 1.0
+            return share * scatter, share * float(self.told[partition].weights.sum())
 
         partitions = [*waiting, *(partition for partition in fresh if partition in self.told)]
-        total, usual_scatter, rows = self.scatter.clone(), self.scatter.clone(), before
+        total, usual_scatter, usual_count = self.scatter.clone(), self.scatter.clone(), self.scatter_samples
         for partition in partitions:
-            added = read_scatter(partition)
+            added, samples = read_scatter(partition)
             total += added
             # that the many say how much rows vary
-            weight = float(self.told[partition].weights.sum())
-            share = min(1.0, usual / weight)
+            share = min(1.0, usual / float(self.told[partition].weights.sum()))
             usual_scatter += share * added
-            rows += share * weight
-        if outliers == "leave-out" and rows:
+            usual_count += share * samples
+        if outliers == "leave-out" and usual_count:
             means = {partition: statistics.means for partition, statistics in self.told.items()}
             of_rows = {partition: statistics.rows for partition, statistics in self.told.items()}
-            self.found = disagreement(means, of_rows, usual_scatter / rows)
+            self.found = disagreement(means, of_rows, usual_scatter / usual_count)
         if outliers == "leave-out" and not can_be_held:
             varying = [p for p in partitions if self.traces[p] > 0 and p not in self.found.left_out]
-            self.waiting = {partition: read_scatter(partition) for partition in varying}
+            self.waiting = {partition: read_scatter(partition)[0] for partition in varying}
+            for partition in partitions:
+                # of single samples there is no scatter that could lie
+                if partition not in self.waiting and partition not in self.found.left_out:
+                    self.scatter_samples += read_scatter(partition)[1]
             return
         for partition in partitions:
             if partition in self.found.left_out:
-                total -= read_scatter(partition)
+                total -= read_scatter(partition)[0]
         for partition in partitions:
             if partition in self.found.left_out:
                 continue
-            added = read_scatter(partition)
+            added, samples = read_scatter(partition)
             if self.bounded:
                 others_ratio = size / float(self.told[partition].weights.sum()) - 1
                 added = bounded_by(added, total - added, SHARE * max(1.0, 1 / max(others_ratio, 1e-12)))
             self.scatter += added
+            self.scatter_samples += samples
 
     def believed_share(self, partition: int) -> float:
         """How much of a client's scatter counts, 0 to 1, beside the traces of all."""
@@ -211,7 +225,8 @@ class Pooled:
         return median([trace for trace in self.traces.values() if trace > 0] or [0.0])
 
     def sums(self, num_classes: int, without: Iterable[int] = ()) -> tuple[Tensor, Tensor, Tensor]:
-        """s_j (K, d), n_j (K,) and M (d, d), in float64, in ascending order of partitions.
+        """s_j (K, d), n_j (K,) and M (d, d), in float64, in ascending order of partitions. M is so much that
+        (M - sum_j s_j s_j^T / n_j) / sum_j n_j is Sigma: the scatter in it is of as many samples as the means.
 
         Args:
             without: whose means are not in them, beside those that are left out.
@@ -219,9 +234,11 @@ class Pooled:
         dim = len(self.scatter)
         sums = torch.zeros(num_classes, dim, dtype=torch.float64)
         weights = torch.zeros(num_classes, dtype=torch.float64)
-        moment = self.scatter.clone()
-        for scatter in self.waiting.values():
-            moment += scatter
+        scatter, scatter_samples = self.scatter.clone(), self.scatter_samples
+        for partition, waiting_scatter in self.waiting.items():
+            scatter += waiting_scatter
+            scatter_samples += float(self.told[partition].weights.sum())
+        moment = torch.zeros_like(scatter)
         for partition, statistics in sorted(self.told.items()):
             if partition in self.found.left_out or partition in without:
                 continue
@@ -230,6 +247,8 @@ class Pooled:
             sums[statistics.means.labels] += weighted
             weights[statistics.means.labels] += statistics.weights
             moment += weighted.T @ vectors
+        if scatter_samples:
+            moment += scatter * (float(weights.sum()) / scatter_samples)
         return sums, weights, moment
 
     def downloads(

@@ -365,6 +365,69 @@ def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
     assert set(later.downloads) == {EVERYONE, 0, 1}
 
 
+def covariance_by_loops(uploads, opponents=(), shares=None):
+    """Sigma of clients of 60 samples, of what they sent: what samples vary by around their means, over the samples of
+    clients whose scatter counts, and what means vary by around that of their class, over those of clients whose means
+    are used."""
+    shares = shares or dict.fromkeys(uploads, 1.0)
+    rows, columns = np.triu_indices(D)
+    within, samples = np.zeros((D, D)), 0.0
+    means_by_class = {label: [] for label in range(K)}
+    for p, upload in uploads.items():
+        scatter = np.zeros((D, D))
+        scatter[rows, columns] = upload["scatter"].tensors["scatter"][0].double().numpy() / 2.0**12
+        scatter[columns, rows] = scatter[rows, columns]
+        within += shares[p] * 60 * scatter
+        samples += shares[p] * 60
+        if p in opponents:
+            continue
+        means = upload["prototypes"]
+        for label, mean in zip(means.labels.tolist(), means.vectors.double().numpy(), strict=True):
+            means_by_class[label].append((60 / len(means), mean))
+    between, weights = np.zeros((D, D)), 0.0
+    for pairs in means_by_class.values():
+        total = sum(weight for weight, _ in pairs)
+        centre = sum(weight * mean for weight, mean in pairs) / total
+        weights += total
+        for weight, mean in pairs:
+            between += weight * np.outer(mean - centre, mean - centre)
+    return within / samples + between / weights
+
+
+def covariance_sent(download):
+    """Sigma, of the A with A Sigma A^T = 1 that came down."""
+    rows, columns = np.triu_indices(D)
+    upper = np.zeros((D, D))
+    upper[rows, columns] = download["discriminant"].tensors["whitening"][0].double().numpy()
+    inverse = np.linalg.inv(upper.T)
+    return inverse @ inverse.T
+
+
+def test_where_two_dispute_the_covariance_is_divided_by_the_samples_that_it_is_of():
+    """Each gets the scatters of all and the means of all but the other."""
+    server, uploads = federation_of(4, **{"protosphere.shrinkage": 1e-9})
+    some = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
+    sent = {}
+    for p, labels in some.items():
+        means = uploads[p]["prototypes"]
+        sent[p] = {**uploads[p], "prototypes": PrototypeSet(torch.tensor(labels), means.vectors[labels])}
+    sent[1] = turned(sent[1])
+    downloads = server.aggregate(sent, {}, 1).downloads
+    for p, opponent in ((0, 1), (1, 0)):
+        expected = covariance_by_loops(sent, opponents=[opponent])
+        np.testing.assert_allclose(
+            covariance_sent(downloads[p]), expected, rtol=0.02, atol=0.02 * np.trace(expected) / D
+        )
+
+
+def test_where_a_scatter_does_not_count_its_samples_do_not_divide_the_others():
+    server, uploads = federation_of(6, **{"protosphere.shrinkage": 1e-9})
+    uploads[2] = with_scatter(uploads[2], lambda half: 100 * half)
+    received = server.aggregate(uploads, {}, 1).downloads[EVERYONE]
+    expected = covariance_by_loops(uploads, shares=dict.fromkeys(uploads, 1.0) | {2: 0.0})
+    np.testing.assert_allclose(covariance_sent(received), expected, rtol=0.02, atol=0.02 * np.trace(expected) / D)
+
+
 def with_scatter(upload, change):
     parts = upload
     return {**parts, "scatter": Weights({"scatter": change(parts["scatter"].tensors["scatter"])})}
