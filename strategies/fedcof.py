@@ -121,7 +121,8 @@ def gram_of(clients: Sequence[PrototypeSet], added: float) -> Tensor:
     for label in labels.unique():
         is_of_class = labels == label
         covariance = scatter_of(vectors[is_of_class], counts[is_of_class]) + spherical
-        within += (counts[is_of_class].sum() - 1) * covariance
+        # with `client-weights` "equal" a class may count as less than one sample
+        within += (counts[is_of_class].sum() - 1).clamp(min=0) * covariance
     if not within.any():
         within = spherical
     return within + counts.sum() * torch.outer(mean, mean)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
+from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet, refuse_odd_counts
 
 # Weights may come through a 16-bit number format, which moves their sum by up to 5e-4.
 WEIGHT_SUM_TOLERANCE = 1e-3
@@ -21,8 +21,8 @@ class MixtureSet(ClassVectors):
     labels: (r,) int64, at least 0, ascending; a class has as many rows as components, and an absent one none.
     means, variances: (r, d), floating, of one dtype; variances above 0.
     weights: (r,), of the same dtype, above 0, summing to 1 in each class.
-    counts: (r,) int64, at least 1, the samples behind the class of each row, so equal within a class; None where
-    they are unknown or not disclosed.
+    counts: (r,) int64, at least 1, the samples behind the class of each row, so equal within a class, or float64, above
+    0, where a share of them counts; None where they are unknown or not disclosed.
 
     Raises ValueError when the parts do not fit together. That means are finite is not checked here: what comes
     from outside is checked where it is decoded.
@@ -96,16 +96,7 @@ class MixtureSet(ClassVectors):
             )
 
     def _check_counts(self, counts: Tensor) -> None:
-        if counts.shape != self.labels.shape or counts.dtype != torch.int64:
-            raise ValueError(
-                f"The counts of a mixture set have shape {tuple(counts.shape)} and dtype {counts.dtype}; "
-                f"they must be int64, one for each of the {len(self.labels)} labels."
-            )
-        if len(counts) and int(counts.min()) < 1:
-            raise ValueError(
-                f"A mixture set has a count of {int(counts.min())}; counts must be at least 1, "
-                "and a class without samples has no row."
-            )
+        refuse_odd_counts(counts, self.labels, "mixture")
         uneven = (self.labels[1:] == self.labels[:-1]) & (counts[1:] != counts[:-1])
         if bool(uneven.any()):
             raise ValueError(

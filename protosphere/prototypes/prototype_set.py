@@ -36,7 +36,7 @@ class Part:
         raise NotImplementedError
 
     def with_scaled_counts(self, share: float) -> Self:
-        """The same with class counts times `share`, 1 at least; of a part without counts the part itself."""
+        """The same with class counts times `share`, as real numbers; of a part without counts the part itself."""
         return self
 
 
@@ -45,7 +45,8 @@ class ClassVectors(Part):
 
     Attributes:
         labels: the class of each row, (r,) int64, ascending.
-        counts: the samples behind the class of each row, (r,) int64; None where they are not disclosed.
+        counts: the samples behind the class of each row, (r,) int64, or float64 where a share of them counts; None
+            where they are not disclosed.
     """
 
     labels: Tensor
@@ -82,7 +83,7 @@ class ClassVectors(Part):
     def with_scaled_counts(self, share: float) -> Self:
         if self.counts is None:
             return self
-        return self._replaced(counts=(share * self.counts.double()).round().clamp(min=1).to(self.counts.dtype))
+        return self._replaced(counts=share * self.counts.double())
 
     def fields(self) -> dict[str, Tensor]:
         # every subclass is a dataclass, which this base is not
@@ -104,7 +105,8 @@ class PrototypeSet(ClassVectors):
 
     labels: (k,) int64, at least 0, unique, ascending.
     vectors: (k, d), floating.
-    counts: (k,) int64, at least 1, the samples behind each row; None where they are unknown or not disclosed.
+    counts: (k,) int64, at least 1, the samples behind each row, or float64, above 0, where a share of them counts; None
+        where they are unknown or not disclosed.
 
     Raises ValueError when the parts do not fit together. Finite values are not checked here: what
     comes from outside is checked where it is decoded.
@@ -140,16 +142,7 @@ class PrototypeSet(ClassVectors):
             )
         if counts is None:
             return
-        if counts.shape != labels.shape or counts.dtype != torch.int64:
-            raise ValueError(
-                f"The counts of a prototype set have shape {tuple(counts.shape)} and dtype {counts.dtype}; "
-                f"they must be int64, one for each of the {len(labels)} labels."
-            )
-        if len(counts) and int(counts.min()) < 1:
-            raise ValueError(
-                f"A prototype set has a count of {int(counts.min())}; counts must be at least 1, "
-                "and a class without samples has no row."
-            )
+        refuse_odd_counts(counts, labels, "prototype")
 
     @classmethod
     def empty(cls, dim: int, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> PrototypeSet:
@@ -229,6 +222,24 @@ class PrototypeSet(ClassVectors):
         # in float64, where neither squares overflow nor short rows vanish
         units = torch.nn.functional.normalize(self.vectors.double(), dim=1, eps=torch.finfo(torch.float64).tiny)
         return replace(self, vectors=units.to(self.vectors.dtype))
+
+
+def refuse_odd_counts(counts: Tensor, labels: Tensor, kind: str) -> None:
+    """Raise ValueError for counts of a set that are no numbers of samples, one for each label (k,).
+
+    kind: "prototype" or "mixture".
+    """
+    if counts.shape != labels.shape or counts.dtype not in (torch.int64, torch.float64):
+        raise ValueError(
+            f"The counts of a {kind} set have shape {tuple(counts.shape)} and dtype {counts.dtype}; they must be int64 "
+            f"(or float64, for a share of a client's samples), one for each of the {len(labels)} labels."
+        )
+    least = 1 if counts.dtype == torch.int64 else torch.finfo(torch.float64).tiny
+    if len(counts) and not bool((counts >= least).all()):
+        raise ValueError(
+            f"A {kind} set has a count of {counts.min().item():g}; counts must be at least 1, or above 0 for a share "
+            "of a client's samples, and a class without samples has no row."
+        )
 
 
 def refuse_different_kinds(sets: Iterable[PrototypeSet], done: str) -> None:

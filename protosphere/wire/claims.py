@@ -101,7 +101,7 @@ class Believed:
         if share is None:
             return identity
         rows = (max(1, round(share * identity.rows[0])), *identity.rows[1:])
-        return replace(identity, rows=rows, class_counts=tuple(max(1, round(share * n)) for n in identity.class_counts))
+        return replace(identity, rows=rows, class_counts=tuple(share * count for count in identity.class_counts))
 
 
 def _scale_payload(payload: Payload, share: float | None) -> Payload:

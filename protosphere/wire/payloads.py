@@ -200,7 +200,8 @@ class Identity:
     Attributes:
         partition, partitions: its partition id, and how many there are.
         classes: labels held in its training rows, ascending.
-        class_counts: how many training rows it has of each of them; none where the method does not ask.
+        class_counts: how many training rows it has of each of them, or the share of these that counts; none where the
+            method does not ask.
         rows: (training, validation, test) row counts; and test rows of all classes where it is tested on them. None
             where they are withheld.
         discloses: what leaves this client, in words, for the roster.
@@ -228,7 +229,7 @@ class Identity:
     layouts: tuple[str, ...] = ()
     method: str = ""
     companion: str = ""
-    class_counts: tuple[int, ...] = ()
+    class_counts: tuple[float, ...] = ()
     name: str = field(default="", compare=False)
 
     @property

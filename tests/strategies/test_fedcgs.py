@@ -15,6 +15,7 @@ from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.fedcgs import layouts
+from protosphere.wire.claims import Believed
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 from protosphere.wire.weights import layout_lines
@@ -129,6 +130,41 @@ def test_however_rows_are_dealt_clients_judge_as_if_all_lay_together(deal):
     theirs = LinearDiscriminantAnalysis(solver="lsqr", shrinkage=0.1).fit(as_sent(features).numpy(), labels)
     # sums cross as float32
     np.testing.assert_allclose(found, theirs.predict_proba(as_sent(new).numpy()), atol=2e-5)
+
+
+def test_where_clients_weigh_alike_it_is_the_discriminant_of_samples_that_weigh_so():
+    """`client-weights` "equal": a sample of a client of n weighs median / n, by loops over samples."""
+    features, labels = rows()
+    deal = deals(labels)["unevenly"]
+    sizes = [len(own) for own in deal]
+    median = np.median([size for size in sizes if size])
+    settings = {"fedcgs.shrinkage": 0.0, "fedcgs.outliers": "keep", "client-weights": "equal"}
+    server, objective = halves_of(sizes=sizes, **settings)
+    believed = Believed(server.identities, 20, "equal")
+    server.meet(Codec(K, D), believed.identities)
+    uploads = {}
+    for partition, own in enumerate(deal):
+        upload = objective.upload(ClientState(None, encoded=lambda own=own: (features[own], labels[own])), 1)
+        if upload is not None:
+            uploads[partition] = believed.upload(partition, upload)
+    received = server.aggregate(uploads, {}, 1).downloads[EVERYONE]
+    known, weights = as_sent(features).numpy(), np.zeros(N)
+    for own in deal:
+        weights[own] = median / max(len(own), 1)
+    means = np.stack(
+        [np.average(known[labels == label], axis=0, weights=weights[labels == label]) for label in range(K)]
+    )
+    covariance = np.zeros((D, D))
+    for row, label, weight in zip(known, labels.tolist(), weights, strict=True):
+        covariance += weight / weights.sum() * np.outer(row - means[label], row - means[label])
+    new, scores = as_sent(rows(seed=1)[0]).numpy(), []
+    for label in range(K):
+        offsets = new - means[label]
+        share = weights[labels == label].sum() / weights.sum()
+        scores.append(np.log(share) - np.einsum("nd,de,ne->n", offsets, np.linalg.inv(covariance), offsets) / 2)
+    expected = torch.softmax(torch.tensor(np.array(scores).T), dim=1)
+    found = torch.softmax(objective.encoded_scores(received, torch.tensor(new)), dim=1)
+    np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 # --- what few, or hostile, clients make of it ------------------------------------------------------------------

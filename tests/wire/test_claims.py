@@ -43,18 +43,19 @@ def test_identities_and_counts_are_believed_alike():
     believed = Believed(identities(40, 80, CLAIM), 10, "samples")
     # the median is 80
     assert [believed.identities[p].rows for p in range(3)] == [(40, 1, 1), (80, 1, 1), (800, 1, 1)]
-    assert [believed.identities[p].class_counts for p in range(3)] == [(10, 30), (20, 60), (200, 600)]
+    expected_counts = [(10, 30), (20, 60), (200, 600)]
+    assert [believed.identities[p].class_counts for p in range(3)] == [pytest.approx(pair) for pair in expected_counts]
     labels = torch.tensor([0, 1])
     counts = torch.tensor([CLAIM // 4, CLAIM - CLAIM // 4])
     prototypes = PrototypeSet(labels, torch.randn(2, 3), counts)
-    assert lone(believed.upload(2, payload(prototypes))).counts.tolist() == [200, 600]
+    assert lone(believed.upload(2, payload(prototypes))).counts.tolist() == pytest.approx([200, 600])
     assert torch.equal(lone(believed.upload(2, payload(prototypes))).vectors, prototypes.vectors)
     assert lone(believed.upload(1, payload(prototypes))) is prototypes
     mixtures = MixtureSet(labels, torch.randn(2, 3), torch.ones(2, 3), torch.ones(2), counts)
-    assert lone(believed.upload(2, payload(mixtures))).counts.tolist() == [200, 600]
+    assert lone(believed.upload(2, payload(mixtures))).counts.tolist() == pytest.approx([200, 600])
     weights = Weights({"w": torch.ones(2)})
     parts = believed.upload(2, {"prototypes": prototypes, "head": weights})
-    assert parts["prototypes"].counts.tolist() == [200, 600]
+    assert parts["prototypes"].counts.tolist() == pytest.approx([200, 600])
     assert parts["head"] is weights
     (notice,) = believed.notices()
     assert notice.startswith("client 2 says that it has 2,147,483,647 training samples, more than 10 times")
@@ -65,6 +66,17 @@ def test_nobody_weighs_more_than_another_where_all_are_to_weigh_alike():
     believed = Believed(identities(10, 40, CLAIM), 20, "equal")
     assert [believed.identities[p].rows[0] for p in range(3)] == [40, 40, 40]
     assert not list(believed.notices())
+
+
+@pytest.mark.parametrize("ratio", [1, 7])
+def test_a_share_of_a_class_is_a_real_number_and_not_a_sample_at_least(ratio):
+    """Of 1,000 samples that weigh as so many medians a class of one weighs a thousandth of that."""
+    counts, median = torch.tensor([1, 999]), 10
+    believed = Believed(identities(median, median, 1000), ratio, "samples")
+    expected = [ratio * median / 1000, ratio * median * 0.999]
+    assert lone(
+        believed.upload(2, payload(PrototypeSet(torch.tensor([0, 1]), torch.ones(2, 3), counts)))
+    ).counts.tolist() == (pytest.approx(expected, rel=1e-12))
 
 
 def counted(*counts):
@@ -109,25 +121,20 @@ def test_who_withholds_its_samples_is_left_as_it_is():
     assert believed.identities == hidden
 
 
-def claiming(claim):
-    """A grid on which a client says that it has so many training samples."""
+def claiming(times):
+    """A grid on which a client says that it has so many times its training samples, of every class."""
 
     def claims(records, partition, number):
         if "identity" in records:
             record = records["identity"]
-            counts = list(record["class_counts"])
-            record["rows"] = [claim, *record["rows"][1:]]
-            if counts:
-                record["class_counts"] = [claim - len(counts) + 1] + [1] * (len(counts) - 1)
+            record["rows"] = [times * record["rows"][0], *record["rows"][1:]]
+            record["class_counts"] = [times * count for count in record["class_counts"]]
         if "training" in records:
-            records["training"]["counts"] = [claim, records["training"]["counts"][1]]
+            samples, steps = records["training"]["counts"]
+            records["training"]["counts"] = [times * samples, steps]
             payload = records.get("payload") or {}
             for name in [name for name in payload if name.rpartition(".")[2] == "counts"]:
-                counts = payload[name].numpy()
-                # in the shares that the means and moments beside them have
-                forged = counts * claim // counts.sum()
-                forged[0] += claim - forged.sum()
-                payload[name] = Array(forged)
+                payload[name] = Array(times * payload[name].numpy())
 
     return tampered(claims, of=LIAR)
 
@@ -145,18 +152,20 @@ BY_SAMPLES = {
 
 @pytest.mark.parametrize("strategy", BY_SAMPLES)
 def test_no_claim_is_worth_more_than_the_ratio_lets_it_be(run, strategy):
-    """A claim of 2^31 - 1 is worth what one of `max-weight-ratio` medians is worth, to the bit; and the client is
-    named."""
+    """A claim of a million times its samples is worth what one of `max-weight-ratio` medians is, to the bit (powers
+    of two change no digit). The client is named."""
     settings = {"strategy": strategy, "rounds": 2, "partition": "iid", "disclose-class-counts": True}
     settings |= BY_SAMPLES[strategy] | {"max-weight-ratio": 4.0, "max-samples": 160}
     by_claim = {}
-    for claim in (CLAIM, 10**8):
-        folder = run(settings, clients=4, grid=claiming(claim))
+    for times in (2**10, 2**20):
+        folder = run(settings, clients=4, grid=claiming(times))
         claims = {client["partition"]: client["rows"][0] for client in RunFolder(folder).roster()}
-        most = 4 * statistics.median((claims | {LIAR: CLAIM}).values())
+        most = 4 * statistics.median(claims.values())
+        claim = claims[LIAR]
+        assert claim % times == 0
         assert any(f"client {LIAR} says that it has {claim:,} training samples" in line for line in run.said)
         assert any(f"weighs as {most:,.0f} in every mean" in line for line in run.said)
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         assert not any(line["problems"] for line in lines), lines[0]["problems"]
-        by_claim[claim] = [(line["evaluation"]["rules"], line.get("training", {}).get("loss")) for line in lines]
-    assert by_claim[CLAIM] == by_claim[10**8]
+        by_claim[times] = [(line["evaluation"]["rules"], line.get("training", {}).get("loss")) for line in lines]
+    assert by_claim[2**10] == by_claim[2**20]
