@@ -15,6 +15,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, Exchange, Outcome, Spec, State, prototype_sets
 from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
 from protosphere.strategies.one_exchange import DOWN, Heard, OneExchange, OneExchangeObjective, rounds_of_exchange
+from protosphere.strategies.release import upload_scale
 from protosphere.strategies.statistics import impossible_means
 from protosphere.wire.payloads import Payload, prototypes_of
 from protosphere.wire.specs import PROTOTYPES
@@ -72,8 +73,8 @@ class MeansServer(OneExchange):
         return Outcome(heard.as_state(), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
     def _in_units(self, heard: Heard[PrototypeSet]) -> list[PrototypeSet]:
-        """Means of unit vectors, by ascending partition: a release is on the scale of prototypes."""
-        scale = self.settings.privacy_scale if self.settings.privacy == "release" else 1.0
+        """Means of unit vectors, by ascending partition."""
+        scale = upload_scale(self.settings)
         return [means.with_vectors(means.vectors / scale) for means in heard.parts.values()]
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:

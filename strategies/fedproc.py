@@ -5,7 +5,8 @@
     predict  argmax of the classifier
 
 z are unit vectors of the same consensus space as FedPAGR's. A sample whose class has no prototype gets cross-entropy
-with weight 1, so without prototypes (round 1) the loss is plain cross-entropy. T is the run's `rounds`: a resumed run
+with weight 1, so without prototypes (round 1) the loss is plain cross-entropy. Under `privacy` z are directions in the
+encoder's space, and the server divides a release by `privacy-scale`. T is the run's `rounds`: a resumed run
 cannot change it. Under masks rows are made unit vectors again on arrival.
 """
 
@@ -35,7 +36,7 @@ from protosphere.strategies.contract import (
     prototype_sets,
     to_everyone,
 )
-from protosphere.strategies.release import any_options
+from protosphere.strategies.release import any_options, upload_scale
 from protosphere.wire.payloads import Payload, prototypes_of
 
 
@@ -85,22 +86,22 @@ class FedProc(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """The mean of what came."""
-        fresh = aggregate(list(prototype_sets(_within_sphere(uploads)).values()), "mean")
+        fresh = aggregate(list(prototype_sets(self._within_sphere(uploads)).values()), "mean")
         prototypes = carried_on(state, fresh)
         return Outcome(as_state(prototypes), to_everyone(prototypes))
 
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """Of what counts of the uploads."""
-        return super().feature_norm(_within_sphere(uploads))
+        return super().feature_norm(self._within_sphere(uploads))
 
-
-def _within_sphere(uploads: Mapping[int, Payload]) -> dict[int, Payload]:
-    """A mean of unit vectors is no longer than 1: with the norms that it claims, no client outweighs all others."""
-    within: dict[int, Payload] = {}
-    for partition, prototypes in prototype_sets(uploads).items():
-        norms = prototypes.vectors.norm(dim=1, keepdim=True)
-        within[partition] = {PROTOTYPES.name: prototypes.with_vectors(prototypes.vectors / norms.clamp(min=1))}
-    return within
+    def _within_sphere(self, uploads: Mapping[int, Payload]) -> dict[int, Payload]:
+        """Means of unit vectors, none longer than 1: with the norms that it claims, no client outweighs all others."""
+        within: dict[int, Payload] = {}
+        for partition, prototypes in prototype_sets(uploads).items():
+            means = prototypes.vectors / upload_scale(self.settings)
+            norms = means.norm(dim=1, keepdim=True)
+            within[partition] = {PROTOTYPES.name: prototypes.with_vectors(means / norms.clamp(min=1))}
+        return within
 
 
 METHOD = Method(

@@ -32,6 +32,11 @@ def any_options(options: Options) -> None:
     """`Method.releases` of a method whose options all go with a release."""
 
 
+def upload_scale(settings: Settings) -> float:
+    """By what means of unit vectors are multiplied in an upload: a release is on the scale of prototypes."""
+    return settings.privacy_scale if settings.privacy == "release" else 1.0
+
+
 def under_release(exchange: Exchange) -> Exchange:
     """The parts of a method's messages, with the means beside what comes down; nothing but a release is told."""
     return replace(exchange, down=(*exchange.down, MEANS) if exchange.down else (), discloses=(), once=False)

@@ -132,6 +132,18 @@ def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_
     assert torch.equal(upload.vectors, sent)
 
 
+def test_a_release_is_on_the_scale_of_privacy_scale_and_its_means_keep_their_lengths(halves):
+    """Two means of 0.3 and 0.9 in directions 60 degrees apart: cut to 1 each on that scale, both would weigh alike."""
+    settings = FEDPROC | {"privacy": "release", "privacy-scale": 10.0, "encoder": "handcrafted"}
+    strategy = halves(settings, K, D).server
+    one, other = torch.zeros(1, D), torch.zeros(1, D)
+    one[0, 0], other[0, 0], other[0, 1] = 0.3, 0.45, 0.9 * math.sin(math.pi / 3)
+    sets = {p: PrototypeSet(torch.tensor([0]), 10 * vectors) for p, vectors in ((0, one), (1, other))}
+    found = lone(strategy.aggregate(payloads(sets), {}, 1).downloads[EVERYONE]).vectors
+    np.testing.assert_allclose(found, (one + other) / 2, rtol=1e-6)
+    assert strategy.feature_norm(payloads(sets)) == pytest.approx(math.hypot(0.75, 0.9 * math.sin(math.pi / 3)) / 2)
+
+
 def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
     """The mean norm is watched for collapse: a claim of 1e6 in round 1 must not make honest rounds look like one."""
     strategy = halves(FEDPROC, K, D).server
