@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from protosphere.core.seeds import derive
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -37,12 +38,12 @@ class ConsensusModel(nn.Module):
     """ẑ = Normalize(g(f(x))) in the consensus space (FedPAGR, Eq. 1), then W ẑ + b.
 
     It has a SplitModel's methods, and `anchor`. It takes the SplitModel over, whatever its own features are, and
-    drops its classifier. Head and classifier are drawn from `seed` alone, equally for all architectures; torch's
-    global random state stays as it was.
+    drops its classifier. Head and classifier are drawn from a stream of their own of `seed`, equally for all
+    architectures; torch's global random state stays as it was.
 
     Args:
         model: the client's network, f and K; changed in place, not to be used further by itself.
-        seed: of the new layers.
+        seed: the model's.
         dropout: of the head, in [0, 1).
     """
 
@@ -53,7 +54,8 @@ class ConsensusModel(nn.Module):
         del model.classifier
         self.network = model
         self.head, self.classifier = drawn(
-            seed, lambda: (projection_head(self.feature_dim, dropout), nn.Linear(self.feature_dim, self.num_classes))
+            derive(seed, "head"),
+            lambda: (projection_head(self.feature_dim, dropout), nn.Linear(self.feature_dim, self.num_classes)),
         )
 
     def features(self, x: Tensor) -> Tensor:
@@ -112,13 +114,13 @@ class CosineClassifier(nn.Module):
 class DualClassifierModel(nn.Module):
     """f, its trainable classifier g, and a projection onto a fixed frame: h = Normalize(l(f(x))) (GFPL, Eq. 11).
 
-    It has a SplitModel's methods, and `project`. It takes the SplitModel over; the projection is drawn from `seed`
-    alone; torch's random state stays as it was.
+    It has a SplitModel's methods, and `project`. It takes the SplitModel over; the projection is drawn from a stream of
+    its own of `seed`; torch's random state stays as it was.
 
     Args:
         model: any SplitModel.
         frame: the fixed classifier's unit vectors, (K, d); they are no parameters, and the state leaves them out.
-        seed: of the projection.
+        seed: the model's.
     """
 
     frame: Tensor
@@ -128,7 +130,7 @@ class DualClassifierModel(nn.Module):
         self.feature_dim = model.feature_dim
         self.num_classes = model.num_classes
         self.network = model
-        self.projection = drawn(seed, lambda: nn.Linear(self.feature_dim, self.feature_dim))
+        self.projection = drawn(derive(seed, "head"), lambda: nn.Linear(self.feature_dim, self.feature_dim))
         self.register_buffer("frame", frame.float(), persistent=False)
 
     @property

@@ -93,6 +93,20 @@ def test_heads_come_from_the_seed_alone_and_the_network_stays_itself() -> None:
     assert not torch.equal(dual(seed=4).projection.weight, projections[0]["weight"])
 
 
+def test_heads_are_drawn_from_a_stream_of_their_own() -> None:
+    """Not from the model's: a layer of the head would begin as a copy of one of the network's."""
+    seed = 3
+    network = models.build("tiny_perceptron", (1, 8, 8), D, K, seed)
+    drawn_first = next(network.parameters()).detach().flatten()
+    head = ConsensusModel(copy.deepcopy(network), seed).head.widen.weight
+    projection = DualClassifierModel(network, simplex_etf(K, D, 7), seed).projection.weight
+    for weight in (head, projection):
+        values = weight.detach().flatten()
+        count = min(len(values), len(drawn_first))
+        correlation = torch.corrcoef(torch.stack([values[:count], drawn_first[:count]]))[0, 1]
+        assert abs(float(correlation)) < 0.4
+
+
 @pytest.mark.parametrize("labels", [(0, 2), (), (0, 1, 2, 3)])
 def test_anchoring_overwrites_the_classes_given_and_the_whole_bias_in_place(labels: tuple[int, ...]) -> None:
     model = consensus().eval()
