@@ -26,9 +26,9 @@ def mixed_rows(
     """Give each client one domain, some of its classes, and of each of them some rows that no other client has.
 
     The domains are dealt evenly: each to as many clients as any other, or to one more. A client's classes are drawn
-    as in way_shot_rows, among those that have rows in its domain; a draw above their number counts as that. So are
-    its rows of a class, among those of its domain; or, with `shots` 0, the clients that drew a class of a domain share
-    all its rows evenly (as many each, or one more), and `shots_spread` does not matter.
+    as in way_shot_rows, among those that have rows in its domain. So are its rows of a class, among those of its
+    domain; or, with `shots` 0, the clients that drew a class of a domain share all its rows evenly (as many each, or
+    one more), and `shots_spread` does not matter.
 
     Args:
         labels: (n,) int in 0..K−1, the class of each row.

@@ -23,10 +23,10 @@ def way_shot_rows(
 ) -> list[np.ndarray]:
     """Give each client some classes, and of each of them some rows that no other client has.
 
-    A client's number of classes is a uniform integer of [ways − ways_spread, ways + ways_spread]; a draw below 2 or
-    above the number of classes counts as that bound. Any set of so many classes that have rows is as likely. Its
-    number of rows of a class is a uniform integer of [shots − shots_spread, shots + shots_spread], or 1 below that,
-    drawn for each class anew. What nobody drew belongs to nobody.
+    A client's number of classes is a uniform integer from max(2, ways − ways_spread) to ways + ways_spread, or to the
+    number of classes where that is less. Any set of so many classes that have rows is as likely. Its number of rows,
+    the same of each of its classes, is a uniform integer from max(1, shots − shots_spread) to shots + shots_spread.
+    What nobody drew belongs to nobody.
 
     Args:
         labels: (n,) int in 0..K−1, the class of each row.
@@ -70,12 +70,14 @@ def draw_wanted(
         ways, ways_spread, shots, shots_spread: as of way_shot_rows; a client draws a cell for each way.
     """
     clients, cells = len(allowed), len(allowed.T)
-    drawn = rng.integers(ways - ways_spread, ways + ways_spread, clients, endpoint=True)
-    drawn = drawn.clip(FEWEST_WAYS, allowed.sum(axis=1))
+    most = np.minimum(ways + ways_spread, allowed.sum(axis=1))
+    fewest = np.minimum(max(FEWEST_WAYS, ways - ways_spread), most)
+    drawn = rng.integers(fewest, most, clients, endpoint=True)
     places = rng.permuted(np.broadcast_to(np.arange(cells), allowed.shape), axis=1)
     # what a client may not draw comes last of all
     ranks = np.where(allowed, places, cells).argsort(axis=1).argsort(axis=1)
-    demand = rng.integers(shots - shots_spread, shots + shots_spread, allowed.shape, endpoint=True).clip(1)
+    shots_by_client = rng.integers(max(1, shots - shots_spread), shots + shots_spread, clients, endpoint=True)
+    demand = np.repeat(shots_by_client[:, None], cells, axis=1)
     demand[ranks >= drawn[:, None]] = 0
     return demand
 
