@@ -1,13 +1,24 @@
-"""The consensus space that FedPAGR and FedProc share: their model, and how its prototypes predict."""
+"""The consensus space that FedPAGR and FedProc share: their model and how its prototypes predict; seeded directions."""
 
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
+from protosphere.core.seeds import generator
 from protosphere.models.heads import ConsensusModel
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import prototype_probabilities
+from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import ClientState, Objective
+
+
+def random_directions(num_classes: int, dim: int, seed: int, method: str) -> PrototypeSet:
+    """A seeded random unit vector in d dimensions for each of K classes, before anybody has reported one."""
+    random = generator(seed, method, "prototypes")
+    vectors = normalize(torch.randn(num_classes, dim, generator=random, dtype=torch.float64), dim=1)
+    return PrototypeSet(torch.arange(num_classes), vectors.float())
 
 
 class ConsensusOptions(Protocol):

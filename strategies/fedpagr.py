@@ -17,17 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Annotated
 
-import torch
 from pydantic import AfterValidator, Field
 from torch import Tensor
-from torch.nn.functional import normalize
 
-from protosphere.core.seeds import generator
 from protosphere.core.settings import NotNegative, Positive, Share
 from protosphere.prototypes.losses import entropy_spread, prototype_contrast
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
-from protosphere.strategies.consensus import ConsensusObjective
+from protosphere.strategies.consensus import ConsensusObjective, random_directions
 from protosphere.strategies.contract import (
     PROTOTYPES,
     Batch,
@@ -127,9 +124,7 @@ class FedPAGR(ServerHalf):
 
     def begin(self) -> Outcome:
         """Random unit vectors for all classes: round 1 has targets, and a class never reported keeps its own."""
-        random = generator(self.settings.seed, "fedpagr", "prototypes")
-        vectors = normalize(torch.randn(self.num_classes, self.dim, generator=random, dtype=torch.float64), dim=1)
-        return _build_outcome(PrototypeSet(torch.arange(self.num_classes), vectors.float()))
+        return _build_outcome(random_directions(self.num_classes, self.dim, self.settings.seed, "fedpagr"))
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Eq. 3, then the refinement (Eq. 4-7)."""

@@ -14,8 +14,10 @@ each client its own prototypes back, and one that has not uploaded yet nothing: 
 nothing from each other. Eq. 5 to 7 pull the class prototype C_i^(k), summed over classes; the prose ("instance
 embeddings") and this build pull each sample. Algorithm 1, lines 21 and 22, overwrites a client's own set by its
 personalised one: not built, since the next round measures its own anew. The paper's lambda is 1. Its R is printed as
-the L2 distance of Eq. 7, whose sign another formula explains as a sum of squares: its presets take the distance
-(`l2`), since by the squares clients diverge within three rounds at the paper's learning rate and momentum.
+the L2 distance of Eq. 7, whose sign another formula explains as a sum of squares: its presets take the distance (`l2`),
+since by the squares clients diverge within three rounds at the paper's learning rate and momentum. The paper names
+three values of alpha and one weight decay: which data set has which alpha, and where the decay applies, are our
+readings.
 """
 
 from collections.abc import Mapping

@@ -8,9 +8,12 @@
 
 Departures. `alignment = "auto"` solves the problem exactly where a regular simplex fits (K <= d + 1) and by L-BFGS to
 convergence elsewhere; `thomson` is Algorithm 1, which stops short of the optimum: after `iterations`, or with `stop`
-force by the rule that ends the paper's runs (its Figure 3), within some 15 iterations. A class that was not reported
-this round enters with its last aligned direction. gamma is 10 by default, since the papers' 100 to 400 swing in short
-runs; the presets that reproduce tables set theirs.
+force by the release's rule (its step is lowered after the first iteration already, ours after the tenth: runs end
+within some ten iterations of its). A class that was not reported this round enters with its last aligned direction. R
+pulls each sample, where Eq. 5 sums over class means. Algorithm 2 begins with a direction for each class, so that round
+1 has targets: `initial-directions` random, which the presets of the paper have; by default round 1 has none. In the
+release clients of one architecture start from different weights (`shared-init` false). gamma is 10 by default, since
+the papers' 100 to 400 swing in short runs; the presets that reproduce tables set theirs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +31,7 @@ from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.alignment import Alignment, align
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.sphere import directions as unit_directions
+from protosphere.strategies.consensus import random_directions
 from protosphere.strategies.contract import (
     ClientState,
     Figure,
@@ -61,6 +65,8 @@ class ProtoNormSettings:
         iterations: steps of `thomson` at most. The paper names no number; its release: 500.
         stop: when `thomson` may stop earlier: none, force (the paper's and its release's rule), tangential.
         epsilon: the threshold of `stop`. The paper gives none; its release compares four decimals.
+        initial_directions: random (seeded unit vectors for all classes come down in round 1; Algorithm 2, line 1) or
+            none (round 1 has no targets).
     """
 
     gamma: Positive = 10.0
@@ -69,6 +75,7 @@ class ProtoNormSettings:
     iterations: AtLeastOne = 100
     stop: Literal["none", "force", "tangential"] = "none"
     epsilon: Annotated[float, Field(gt=0)] = 1e-4
+    initial_directions: Literal["none", "random"] = "none"
 
 
 class ProtoNormObjective(PullObjective):
@@ -103,6 +110,13 @@ class ProtoNorm(ServerHalf):
                 f"{num_classes} classes (it is {dim}); raise it, or choose riesz."
             )
 
+    def begin(self) -> Outcome:
+        """Algorithm 2, line 1."""
+        if self.options[ProtoNormSettings].initial_directions == "none":
+            return super().begin()
+        prototypes = random_directions(self.num_classes, self.dim, self.settings.seed, "protonorm")
+        return Outcome(as_state(prototypes), to_everyone(prototypes))
+
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Algorithm 1 on the directions of all classes ever reported."""
         fresh = aggregate(list(prototype_sets(uploads).values()), "mean")
@@ -122,7 +136,7 @@ class ProtoNorm(ServerHalf):
                 epsilon=options.epsilon,
                 seed=seed,
                 num_classes=self.num_classes,
-                traced=not state and options.iterations <= MOST_TRACED,
+                traced=server_round == 1 and options.iterations <= MOST_TRACED,
             )
             points, directionless, figures = alignment.points, alignment.directionless, _list_figures(alignment)
         warnings = [

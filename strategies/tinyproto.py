@@ -8,13 +8,14 @@
              client: target as received, times `fedtgp.gamma`
     predict  argmin_j ||z - p_ij||, with the client's own whole p_ij                                     (Eq. 12)
 
-Departures. The masks are the run's codec (`sparsity-dim`), which works under every method: here is the scaling alone.
-So `sparsity-dim = 0` is the paper's row without sparsification, `tinyproto.scaling = false` the one without scaling.
-Eq. 10 prints the mean over N_j; the authors' code forms mu |N_j| times that mean, mu times the sum of what came. With
-the sum their mu (1.5e-4 on CIFAR-10) makes targets of 0.9 of the count-weighted mean prototype, to the letter of a
-tenth of that: a pull to zero. So mu, in 1/images, is by default 0.9 (FP) and 0.6 (FT) over the mean number of images
-of a held class, with the printed mean; `tinyproto.sum` is the factor |N_j|, and mu then 0.9 and 0.6 over the mean
-number of images of a class. Uploads are rounded to 16 significant bits, since a product n p in full precision tells n.
+Departures. R pulls each sample, where the paper's Eq. 5 sums over class means. The masks are the run's codec
+(`sparsity-dim`), which works under every method: here is the scaling alone. So `sparsity-dim = 0` is the paper's row
+without sparsification, `tinyproto.scaling = false` the one without scaling. Eq. 10 prints the mean over N_j; the
+authors' code forms mu |N_j| times that mean, mu times the sum of what came. With the sum their mu (1.5e-4 on CIFAR-10)
+makes targets of 0.9 of the count-weighted mean prototype, to the letter of a tenth of that: a pull to zero. So mu, in
+1/images, is by default 0.9 (FP) and 0.6 (FT) over the mean number of images of a held class, with the printed mean;
+`tinyproto.sum` is the factor |N_j|, and mu then 0.9 and 0.6 over the mean number of images of a class. Uploads are
+rounded to 16 significant bits, since a product n p in full precision tells n.
 """
 
 import json

@@ -25,7 +25,7 @@ from protosphere.data.partition.table import TABLE, table_digest, table_rows
 from protosphere.data.partition.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 from protosphere.data.user_code import OwnCode, dealt_by_code
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class DataSpec:
     clients: int
     partition: str = "dirichlet"
     alpha: float = 0.1
+    self_balancing: bool = False
     classes_per_client: int = 2
     ways: int = 3
     ways_spread: int = 1
@@ -283,6 +284,7 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
             spec.clients,
             spec.partition,
             alpha=spec.alpha,
+            self_balancing=spec.self_balancing,
             classes_per_client=spec.classes_per_client,
             min_samples=spec.min_samples,
             seed=spec.seed,

@@ -19,6 +19,7 @@ def partition_rows(
     scheme: str,
     *,
     alpha: float,
+    self_balancing: bool,
     classes_per_client: int,
     min_samples: int,
     seed: int,
@@ -26,15 +27,16 @@ def partition_rows(
     """Deal all rows to clients: every row goes to exactly one client.
 
     `iid` deals a shuffled table evenly. `dirichlet` draws, class by class, the clients' shares from Dir(alpha),
-    and is repeated until every client has `min_samples` rows. `pathological` gives each client
-    `classes_per_client` classes and shares each class evenly among its holders; with fewer clients than classes
-    a client may get fewer classes, where no draw that leaves no class without a holder was found.
+    and is repeated until every client has `min_samples` rows. `pathological` gives blocks of clients
+    `classes_per_client` classes each, in uneven parts (`pathological_rows`).
 
     Args:
         labels: (n,) int, the class of each row.
         num_partitions: number of clients, 1 to n.
         scheme: one of PARTITIONS.
         alpha: concentration of the Dirichlet distribution, above 0: small is skewed.
+        self_balancing: whether a client that has more than an even share of all rows gets none of the classes to come
+            (`dirichlet`).
         classes_per_client: classes of a client (`pathological`), 1 to the number of classes.
         min_samples: rows that each client holds at least; 0 allows clients without a row.
         seed: at least 0; the same seed and labels give the same partition.
@@ -52,10 +54,9 @@ def partition_rows(
         rng = np.random.default_rng([seed, attempt])
         order = rng.permutation(labels.size)
         if scheme == "pathological":
-            keys, per_client = _pathological_keys(labels, num_partitions, classes_per_client, attempt, rng)
+            parts = pathological_rows(order, labels[order], num_partitions, classes_per_client, min_samples, rng)
         else:
-            keys, per_client = labels, classes_per_client
-        parts = _draw(order, keys[order], num_partitions, scheme, alpha, per_client, min_samples, rng)
+            parts = _draw(order, labels[order], num_partitions, scheme, alpha, self_balancing, min_samples, rng)
         complete = sum(map(len, parts)) == labels.size
         if complete and min(map(len, parts)) >= min_samples:
             return parts
@@ -99,21 +100,42 @@ def _check(
             )
 
 
-def _pathological_keys(
-    labels: np.ndarray, num_partitions: int, classes_per_client: int, attempt: int, rng: np.random.Generator
-) -> tuple[np.ndarray, int]:
-    """What the library deals: (n,) keys, and how many keys a client gets.
+def pathological_rows(
+    rows: np.ndarray,
+    labels: np.ndarray,
+    num_partitions: int,
+    classes_per_client: int,
+    min_samples: int,
+    rng: np.random.Generator,
+) -> list[np.ndarray]:
+    """Deal classes to blocks of clients, in uneven parts, as the generator of HtFLlib, ProtoNorm and TinyProto does.
 
-    The library gives client i the i-th key and draws its others at random. That covers all classes when there are
-    at least as many clients, and otherwise by luck; after half of the attempts whole groups of classes are dealt,
-    of which there are never more than clients.
+    Class after class goes to the first clients that have fewer than `classes_per_client`: to as many of them as
+    there are places for each class. All of them but the last get a number of its rows that is uniform between a tenth
+    of an even part (or `min_samples` over the number of classes, if that is more) and an even part; the last gets
+    the rest.
+
+    Args:
+        rows: (n,) int, in the order in which they are dealt. labels: (n,) int, the class of each.
+        min_samples: not a bound: a client may get fewer rows.
+
+    Returns:
+        For each client its rows, sorted, int64.
     """
-    classes, codes = np.unique(labels, return_inverse=True)
-    shuffled = rng.permutation(classes.size)
-    if num_partitions >= classes.size or attempt < _ATTEMPTS // 2:
-        return shuffled[codes], classes_per_client
-    groups = math.ceil(classes.size / classes_per_client)
-    return (shuffled * groups // classes.size)[codes], 1
+    classes = np.unique(labels)
+    places = np.full(num_partitions, classes_per_client)
+    parts: list[list[np.ndarray]] = [[np.empty(0, dtype=np.int64)] for _ in range(num_partitions)]
+    for number, label in enumerate(classes):
+        wanted = math.ceil(places.sum() / (classes.size - number))
+        holders = np.flatnonzero(places)[:wanted]
+        class_rows = rows[labels == label]
+        even = class_rows.size / holders.size
+        least = min(max(even / 10, min_samples / classes.size), even)
+        sizes = rng.integers(math.floor(least), math.floor(even), holders.size - 1, endpoint=True)
+        for holder, part in zip(holders, np.split(class_rows, np.cumsum(sizes)), strict=True):
+            parts[holder].append(part)
+        places[holders] -= 1
+    return [np.sort(np.concatenate(client_parts)) for client_parts in parts]
 
 
 def _draw(
@@ -122,14 +144,14 @@ def _draw(
     num_partitions: int,
     scheme: str,
     alpha: float,
-    keys_per_client: int,
+    self_balancing: bool,
     min_samples: int,
     rng: np.random.Generator,
 ) -> list[np.ndarray]:
     """One try of the library's partitioner over the rows `order` (n,) with `keys` (n,); empty when it gives up."""
     # Two seconds of imports that a client does not need whose partition is in the cache.
     import datasets
-    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, PathologicalPartitioner
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
 
     class Table(datasets.Dataset):
         # `datasets` would hand a column out value by value and pickle the indices of every selection for a
@@ -144,22 +166,13 @@ def _draw(
     seed = int(rng.integers(2**31))
     if scheme == "iid":
         partitioner = IidPartitioner(num_partitions)
-    elif scheme == "dirichlet":
+    else:
         partitioner = DirichletPartitioner(
             num_partitions,
             "key",
             float(alpha),
             min_partition_size=min_samples,
-            self_balancing=False,
-            shuffle=False,
-            seed=seed,
-        )
-    else:
-        partitioner = PathologicalPartitioner(
-            num_partitions,
-            "key",
-            keys_per_client,
-            class_assignment_mode="first-deterministic",
+            self_balancing=self_balancing,
             shuffle=False,
             seed=seed,
         )
@@ -176,14 +189,17 @@ def _draw(
 def _largest_remainder(quotas: np.ndarray, total: int, room: np.ndarray, ties: np.ndarray) -> np.ndarray:
     """Whole numbers (k,) near `quotas` that sum to `total` if `room` allows it (Hamilton's apportionment).
 
-    Each gets the whole part of its quota; what is left goes, one each, to the largest remainders that have room.
-    Of equal remainders the larger entry of `ties` comes first, then the lower index.
+    Each gets the whole part of its quota; what is left goes, one each, to the largest remainders that have room, and
+    again so while there is room. Of equal remainders the larger entry of `ties` comes first, then the lower index.
     """
     seats = np.minimum(np.floor(quotas + 1e-9).astype(np.int64), room)
     remainders = np.round(quotas - seats, 9)
     ranking = np.lexsort((np.arange(quotas.size), -ties, -remainders))
-    ranking = ranking[seats[ranking] < room[ranking]]
-    seats[ranking[: max(total - int(seats.sum()), 0)]] += 1
+    while (missing := total - int(seats.sum())) > 0:
+        ranking = ranking[seats[ranking] < room[ranking]]
+        if not ranking.size:
+            break
+        seats[ranking[:missing]] += 1
     return seats
 
 

@@ -129,6 +129,7 @@ class Settings(BaseModel):
     partition_table: str = ""
     partition_column: str = ""
     alpha: Positive = 0.1
+    self_balancing: bool = False
     classes_per_client: AtLeastOne = 2
     ways: AtLeastTwo = 3
     ways_spread: Count = 1

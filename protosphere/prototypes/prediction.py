@@ -109,7 +109,7 @@ def covariance_of_sums(
 
 def oracle_approximating_shrinkage(values: Tensor, count: float) -> float:
     """How far a covariance of `count` Gaussian samples is to be shrunk towards a sphere for the least expected squared
-    error: OAS (Chen, Wiesel, Eldar, Hero, 2010), of the covariance alone.
+    error: OAS (Chen, Wiesel, Eldar, Hero, 2010), in scikit-learn's simplification, which leaves out the terms in 2 / d.
 
     values: its eigenvalues, (d,). Returns a number in [0, 1].
     """

@@ -18,6 +18,7 @@ STEP = 0.1
 STEP_DECAY = 0.95
 STEP_DECAY_EVERY = 10
 CALM_ITERATIONS = 10
+FORCE_ITERATIONS = 10  # before the rule `force` looks
 
 RIESZ_JITTER = 1e-4
 RIESZ_TOLERANCE = 1e-4
@@ -38,21 +39,23 @@ def thomson(
 ) -> Solution:
     """Algorithm 1 of ProtoNorm: momentum along the force of the logarithmic energy (Eq. 11-14).
 
-    stop: `none`; `force`, ten changes in a row of the mean force norm below epsilon; `tangential`, ten mean
-    tangential force norms in a row below epsilon times the mean full norm. Ended by `stop` or `limit`. It
-    approaches the optimum without reaching it: the force's radial part keeps (K-1)/2 everywhere, and the step
-    shrinks. watch: is given the points after each iteration.
+    stop: `none`; `force`, the mean force norm, rounded to multiples of epsilon, the same ten times in a row, counted
+    from the eleventh iteration on, as the authors' release has it; `tangential`, ten mean tangential force norms in a
+    row below epsilon times the mean full norm. Ended by `stop` or `limit`. It approaches the optimum without reaching
+    it: the force's radial part keeps (K-1)/2 everywhere, and the step shrinks. watch: is given the points after each
+    iteration.
     """
     velocity = np.zeros_like(points)
-    previous = np.inf
+    previous = None
     calm = 0
     for iteration in range(iterations):
         force = log_force(points)
         if stop != "none":
             strength = float(np.linalg.norm(force, axis=1).mean())
             if stop == "force":
-                still = abs(strength - previous) < epsilon
-                previous = strength
+                rounded = round(strength / epsilon) if iteration >= FORCE_ITERATIONS else None
+                still = rounded is not None and rounded == previous
+                previous = rounded
             else:
                 still = float(np.linalg.norm(_tangential(force, points), axis=1).mean()) < epsilon * strength
             calm = calm + 1 if still else 0

@@ -24,7 +24,7 @@ PICTURES = (".svg", ".png")
 # what decides the rows of a client besides `clients`, `split` and `seed`, by partition
 OF_PARTITION = {
     "iid": ("min-samples",),
-    "dirichlet": ("alpha", "min-samples"),
+    "dirichlet": ("alpha", "self-balancing", "min-samples"),
     "pathological": ("classes-per-client", "min-samples"),
     "way-shot": ("ways", "ways-spread", "shots", "shots-spread"),
     "mixed": ("ways", "ways-spread", "shots", "shots-spread"),

@@ -89,6 +89,7 @@ COLUMNS = {"text-column", "label-column", "group-column", "partition-column"}
 PATHS = {"encoder", "results-dir", "resume", "shared-test-path", "partition-table", "membership"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
 FLAGS = {
+    "self-balancing",
     "roc-auc",
     "normalise",
     "shared-init",

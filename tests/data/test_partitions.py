@@ -12,7 +12,7 @@ from tests.data.draws import alike, disjoint
 LABELS = np.random.default_rng(7).integers(0, 10, 3000)
 
 
-USUAL = {"alpha": 0.3, "classes_per_client": 3, "min_samples": 10, "seed": 0}
+USUAL = {"alpha": 0.3, "self_balancing": False, "classes_per_client": 3, "min_samples": 10, "seed": 0}
 
 
 def deal(scheme, labels=LABELS, clients=8, **settings):
@@ -66,13 +66,45 @@ def test_min_samples_needs_more_draws_than_the_library_takes():
         assert min(map(len, parts)) >= 150
 
 
-@pytest.mark.parametrize("clients", [10, 13, 30])
-def test_pathological_gives_each_client_so_many_classes(clients):
-    counts = class_counts(LABELS, deal("pathological", clients=clients, min_samples=1), 10)
-    assert ((counts > 0).sum(axis=1) == 3).all()
-    for column in counts.T:
-        held = column[column > 0]
-        assert held.max() - held.min() <= 1
+def test_balanced_clients_hold_as_many_classes_as_with_the_generator_of_protonorm_and_tinyproto():
+    """CIFAR-100, both splits together, at 20 clients: theirs deals 895 pairs of a client and a class (33 from draw to
+    draw), a plain Dirichlet draw 988. So many means cross in a round."""
+    labels, pairs = np.repeat(np.arange(100), 600), {}
+    for self_balancing in (False, True):
+        settings = {"alpha": 0.1, "self_balancing": self_balancing, "min_samples": 25}
+        draws = [deal("dirichlet", labels, 20, seed=seed, **settings) for seed in range(6)]
+        pairs[self_balancing] = np.mean([(class_counts(labels, parts, 100) > 0).sum() for parts in draws])
+    assert pairs[True] == pytest.approx(895, abs=33)
+    assert pairs[False] == pytest.approx(988, abs=33)
+
+
+@pytest.mark.parametrize(("classes", "per_client", "blocks", "variation"), [(10, 2, 5, 0.79), (100, 10, 10, 0.45)])
+def test_pathological_deals_blocks_of_classes_in_uneven_parts(classes, per_client, blocks, variation):
+    """CIFAR-10 and CIFAR-100 at 20 clients: so many sets of classes, each of as many clients, whose sizes vary as with
+    the generator of HtFLlib."""
+    labels, variations = np.repeat(np.arange(classes), 60_000 // classes), []
+    for seed in range(30):
+        parts = deal("pathological", labels, 20, classes_per_client=per_client, min_samples=25, seed=seed)
+        held = class_counts(labels, parts, classes) > 0
+        assert (held.sum(axis=1) == per_client).all()
+        _, clients_by_set = np.unique(held, axis=0, return_counts=True)
+        assert clients_by_set.tolist() == [20 // blocks] * blocks
+        sizes = np.array([len(part) for part in parts])
+        variations.append(sizes.std() / sizes.mean())
+    assert np.mean(variations) == pytest.approx(variation, abs=0.05)
+
+
+def test_parts_of_a_class_are_uniform_between_a_tenth_of_an_even_one_and_it_and_the_last_has_the_rest():
+    labels, first, last = np.zeros(4000, dtype=int), [], []
+    for seed in range(200):
+        sizes = [len(part) for part in deal("pathological", labels, 4, classes_per_client=1, min_samples=1, seed=seed)]
+        first += sizes[:3]
+        last.append(sizes[3])
+    assert min(first) >= 100
+    assert max(first) <= 1000
+    assert np.mean(first) == pytest.approx(550, rel=0.05)
+    assert np.std(first) == pytest.approx(900 / math.sqrt(12), rel=0.05)
+    assert min(last) >= 1000
 
 
 @pytest.mark.parametrize(("clients", "per_client", "classes"), [(5, 2, 10), (4, 3, 10), (8, 5, 40)])
@@ -105,16 +137,19 @@ def test_what_cannot_be_dealt_is_named(scheme, change, words):
 
 
 def naive_split_counts(counts, test_share, validation_share):
-    """Seat by seat: whole quotas first, then one each to the largest remainder that leaves a training row."""
+    """Seat by seat: whole quotas first, then one each to the largest remainder that leaves a training row, in turn
+    until all that are due are given or nobody has room."""
     total = sum(counts)
     taken = [0] * len(counts)
     result = []
     for share in (test_share, validation_share):
         given = [min(math.floor(n * share + 1e-9), n - 1 - t) for n, t in zip(counts, taken, strict=True)]
         waiting = sorted(range(len(counts)), key=lambda k: (-round(counts[k] * share - given[k], 9), -counts[k], k))
-        for k in waiting:
-            if sum(given) < math.floor(total * share + 0.5) and given[k] + taken[k] < counts[k] - 1:
-                given[k] += 1
+        due = min(math.floor(total * share + 0.5), sum(n - 1 - t for n, t in zip(counts, taken, strict=True)))
+        while sum(given) < due:
+            for k in waiting:
+                if sum(given) < due and given[k] + taken[k] < counts[k] - 1:
+                    given[k] += 1
         taken = [t + g for t, g in zip(taken, given, strict=True)]
         result.append(given)
     return result
@@ -140,6 +175,9 @@ def test_split_is_the_largest_remainder_of_a_naive_loop(seed):
     [
         ([4], (0.25, 0.1), [1, 0, 0]),
         (range(20), (0.4, 0.4), [20, 0, 0]),
+        # what small classes have no room for, a large one gives: 52 and 83 are due
+        ([0] * 200 + list(range(1, 9)), (0.25, 0.0), [156, 52, 0]),
+        ([0] * 60 + list(np.repeat(np.arange(1, 30), 2)), (0.7, 0.0), [35, 83, 0]),
         # one free row a class: test takes its eight, validation what is left
         (np.repeat(np.arange(10), 2), (0.4, 0.4), [10, 8, 2]),
         ([], (0.25, 0.1), [0, 0, 0]),

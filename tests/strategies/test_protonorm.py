@@ -65,6 +65,29 @@ def test_a_class_not_reported_enters_with_its_last_aligned_direction(halves):
     assert torch.equal(after.vectors, expected)
 
 
+def test_by_algorithm_2_round_1_has_a_random_direction_for_each_class(halves):
+    """Seeded unit vectors, which a class that nobody reports goes on with."""
+    settings = {"protonorm.initial-directions": "random", "seed": 3}
+    both = halves({"strategy": "protonorm"} | settings, 6, 5)
+    beginning = both.server.begin()
+    sent = lone(beginning.downloads[EVERYONE])
+    assert sent.labels.tolist() == list(range(6))
+    torch.testing.assert_close(sent.vectors.norm(dim=1), torch.ones(6), rtol=0, atol=1e-6)
+    again = lone(halves({"strategy": "protonorm"} | settings, 6, 5).server.begin().downloads[EVERYONE])
+    assert torch.equal(sent.vectors, again.vectors)
+    other = lone(halves({"strategy": "protonorm"} | settings | {"seed": 4}, 6, 5).server.begin().downloads[EVERYONE])
+    assert not torch.allclose(sent.vectors, other.vectors)
+    targets = both.objective.targets(ClientState(None), beginning.downloads[EVERYONE])
+    torch.testing.assert_close(targets.vectors, 10 * sent.vectors)
+    sets = uploads((0, 2), 5)
+    _, after = made(halves, settings, sets, 6, 5, state=beginning.state)
+    rows = sent.vectors.clone()
+    rows[[0, 2]] = mean_of(sets)
+    expected = align(rows, "auto", seed=derive(3, "round", 1, "alignment"), num_classes=6).points
+    assert torch.equal(after.vectors, expected)
+    assert not halves({"strategy": "protonorm"}, 6, 5).server.begin().downloads
+
+
 def test_the_exponent_of_the_energy_is_a_setting(halves):
     sets, riesz = uploads(range(7), 4), {"protonorm.alignment": "riesz"}
     found = {s: made(halves, riesz | {"protonorm.energy-exponent": s}, sets, 7, 4)[1].vectors for s in (0.0, 2.0)}
