@@ -1,16 +1,14 @@
-"""Who holds which rows: flwr-datasets' partitioners by name, and the split of one client's rows."""
+"""Who holds which rows: partitions by name, and the split of one client's rows."""
 
 import math
-import warnings
-from typing import Any
 
 import numpy as np
 
 from protosphere.core.errors import DataError
 
 PARTITIONS = ("iid", "dirichlet", "pathological")
-# flwr-datasets draws a Dirichlet partition 11 times before it gives up: 91 partitioners are 1001 draws.
-_DRAWS_OF_LIBRARY, _ATTEMPTS = 11, 91
+# draws of one generator, and generators: 1001 draws in all; so many draws has one partitioner of flwr-datasets
+_DRAWS, _ATTEMPTS = 11, 91
 
 
 def partition_rows(
@@ -28,7 +26,7 @@ def partition_rows(
 
     `iid` deals a shuffled table evenly. `dirichlet` draws, class by class, the clients' shares from Dir(alpha),
     and is repeated until every client has `min_samples` rows. `pathological` gives blocks of clients
-    `classes_per_client` classes each, in uneven parts (`pathological_rows`).
+    `classes_per_client` classes each, in uneven parts (`pathological_parts`).
 
     Args:
         labels: (n,) int, the class of each row.
@@ -54,14 +52,18 @@ def partition_rows(
         rng = np.random.default_rng([seed, attempt])
         order = rng.permutation(labels.size)
         if scheme == "pathological":
-            parts = pathological_rows(order, labels[order], num_partitions, classes_per_client, min_samples, rng)
+            parts = pathological_parts(labels[order], num_partitions, classes_per_client, min_samples, rng)
         else:
-            parts = _draw(order, labels[order], num_partitions, scheme, alpha, self_balancing, min_samples, rng)
-        complete = sum(map(len, parts)) == labels.size
-        if complete and min(map(len, parts)) >= min_samples:
-            return parts
+            # these draw the numbers that flwr-datasets' partitioners draw, without the two seconds of their imports
+            generator = np.random.default_rng(int(rng.integers(2**31)))
+            if scheme == "iid":
+                parts = np.array_split(np.arange(labels.size), num_partitions)
+            else:
+                parts = _dirichlet_parts(labels[order], num_partitions, alpha, self_balancing, min_samples, generator)
+        if min(map(len, parts)) >= min_samples:
+            return [np.sort(order[part]) for part in parts]
     draws, setting, remedy = {
-        "dirichlet": (_ATTEMPTS * _DRAWS_OF_LIBRARY, f"alpha = {alpha}", "raise alpha"),
+        "dirichlet": (_ATTEMPTS * _DRAWS, f"alpha = {alpha}", "raise alpha"),
         "pathological": (_ATTEMPTS, f"classes-per-client = {classes_per_client}", "change classes-per-client"),
     }[scheme]
     raise DataError.public(
@@ -100,8 +102,7 @@ def _check(
             )
 
 
-def pathological_rows(
-    rows: np.ndarray,
+def pathological_parts(
     labels: np.ndarray,
     num_partitions: int,
     classes_per_client: int,
@@ -116,11 +117,11 @@ def pathological_rows(
     the rest.
 
     Args:
-        rows: (n,) int, in the order in which they are dealt. labels: (n,) int, the class of each.
+        labels: (n,) int, the class of each row, in the order in which rows are dealt.
         min_samples: not a bound: a client may get fewer rows.
 
     Returns:
-        For each client its rows, sorted, int64.
+        For each client its positions in `labels`, int64.
     """
     classes = np.unique(labels)
     places = np.full(num_partitions, classes_per_client)
@@ -128,62 +129,42 @@ def pathological_rows(
     for number, label in enumerate(classes):
         wanted = math.ceil(places.sum() / (classes.size - number))
         holders = np.flatnonzero(places)[:wanted]
-        class_rows = rows[labels == label]
-        even = class_rows.size / holders.size
+        positions = np.flatnonzero(labels == label)
+        even = positions.size / holders.size
         least = min(max(even / 10, min_samples / classes.size), even)
         sizes = rng.integers(math.floor(least), math.floor(even), holders.size - 1, endpoint=True)
-        for holder, part in zip(holders, np.split(class_rows, np.cumsum(sizes)), strict=True):
+        for holder, part in zip(holders, np.split(positions, np.cumsum(sizes)), strict=True):
             parts[holder].append(part)
         places[holders] -= 1
-    return [np.sort(np.concatenate(client_parts)) for client_parts in parts]
+    return [np.concatenate(client_parts) for client_parts in parts]
 
 
-def _draw(
-    order: np.ndarray,
-    keys: np.ndarray,
+def _dirichlet_parts(
+    labels: np.ndarray,
     num_partitions: int,
-    scheme: str,
     alpha: float,
     self_balancing: bool,
     min_samples: int,
-    rng: np.random.Generator,
+    generator: np.random.Generator,
 ) -> list[np.ndarray]:
-    """One try of the library's partitioner over the rows `order` (n,) with `keys` (n,); empty when it gives up."""
-    # Two seconds of imports that a client does not need whose partition is in the cache.
-    import datasets
-    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
+    """Positions in `labels` (n,) for each client; those of the last draw where none gives everyone `min_samples`."""
+    even = labels.size / num_partitions
+    for _ in range(_DRAWS):
+        parts = [np.empty(0, dtype=np.int64) for _ in range(num_partitions)]
+        for label in np.unique(labels):
+            positions = np.flatnonzero(labels == label)
+            shares = generator.dirichlet(np.full(num_partitions, float(alpha)))
+            if self_balancing:
+                shares[[part.size > even for part in parts]] = 0
+                shares /= shares.sum()
 
-    class Table(datasets.Dataset):
-        # `datasets` would hand a column out value by value and pickle the indices of every selection for a
-        # fingerprint that nobody reads: 2 seconds instead of 0.05 for 60,000 rows.
-        def __getitem__(self, key: Any) -> Any:
-            return self.data.column(key).to_numpy()
+            ends = (np.cumsum(shares) * positions.size).astype(int)[:-1]
+            for client, piece in enumerate(np.split(positions, ends)):
+                parts[client] = np.concatenate([parts[client], piece])
 
-        # nobody reads more of a partition than its rows: a table each would be a millisecond a client
-        def select(self, indices: Any, **_: Any) -> dict[str, np.ndarray]:
-            return {"row": self["row"][np.asarray(indices, dtype=np.int64)]}
-
-    seed = int(rng.integers(2**31))
-    if scheme == "iid":
-        partitioner = IidPartitioner(num_partitions)
-    else:
-        partitioner = DirichletPartitioner(
-            num_partitions,
-            "key",
-            float(alpha),
-            min_partition_size=min_samples,
-            self_balancing=self_balancing,
-            shuffle=False,
-            seed=seed,
-        )
-    partitioner.dataset = Table.from_dict({"row": order, "key": keys})
-    with warnings.catch_warnings():
-        # the library warns at each repetition, which is wanted here
-        warnings.simplefilter("ignore")
-        try:
-            return [np.sort(partitioner.load_partition(i)["row"]) for i in range(num_partitions)]
-        except ValueError:
-            return [np.empty(0, dtype=np.int64)] * num_partitions
+        if min(map(len, parts)) >= min_samples:
+            break
+    return parts
 
 
 def _largest_remainder(quotas: np.ndarray, total: int, room: np.ndarray, ties: np.ndarray) -> np.ndarray:

@@ -1,9 +1,12 @@
 """Partitions and splits: covers, counts, and the apportionment against naive loops."""
 
 import math
+import warnings
 
+import datasets
 import numpy as np
 import pytest
+from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner
 
 from protosphere.core.errors import DataError
 from protosphere.data.partition.partitioners import PARTITIONS, class_counts, deal_test_rows, partition_rows, split_rows
@@ -59,8 +62,48 @@ def test_dirichlet_shares_have_the_variance_of_the_distribution():
     assert np.var(shares) == pytest.approx(expected, rel=0.1)
 
 
-def test_min_samples_needs_more_draws_than_the_library_takes():
-    # about one draw in fifty passes: the library alone, at 11 draws, usually gives up
+def dealt_by_the_library(scheme, labels, clients, *, alpha, self_balancing, min_samples, seed, **_):
+    """The first draw of flwr-datasets' partitioner over the same shuffle; None where it gives up."""
+    rng = np.random.default_rng([seed, 0])
+    order = rng.permutation(labels.size)
+    draw_seed = int(rng.integers(2**31))
+    usual = {"shuffle": False, "seed": draw_seed}
+    partitioner = {
+        "iid": lambda: IidPartitioner(clients),
+        "dirichlet": lambda: DirichletPartitioner(
+            clients, "key", alpha, min_partition_size=min_samples, self_balancing=self_balancing, **usual
+        ),
+    }[scheme]()
+    partitioner.dataset = datasets.Dataset.from_dict({"row": order, "key": labels[order]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return [np.sort(partitioner.load_partition(client)["row"]) for client in range(clients)]
+        except ValueError:
+            return None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("scheme", "clients", "settings"),
+    [
+        ("iid", 7, {}),
+        ("dirichlet", 8, {}),
+        # most first draws leave a client below this: what is dealt is a later one
+        ("dirichlet", 8, {"alpha": 0.3, "min_samples": 60}),
+        ("dirichlet", 20, {"alpha": 0.1, "min_samples": 0}),
+        ("dirichlet", 20, {"alpha": 0.1, "min_samples": 0, "self_balancing": True}),
+    ],
+)
+def test_rows_are_dealt_as_by_the_partitioners_of_flwr_datasets(scheme, clients, settings, seed):
+    settings = USUAL | settings | {"seed": seed}
+    by_library = dealt_by_the_library(scheme, LABELS, clients, **settings)
+    assert by_library is not None
+    assert alike(deal(scheme, clients=clients, **settings), by_library)
+
+
+def test_min_samples_needs_more_draws_than_one_generator_gives():
+    # about one draw in fifty passes: eleven draws are usually too few
     for seed in range(3):
         parts = deal("dirichlet", clients=10, alpha=0.1, min_samples=150, seed=seed)
         assert min(map(len, parts)) >= 150
