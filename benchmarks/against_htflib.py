@@ -10,12 +10,14 @@ each is a process of its own. Ours measures prototypes by a pass over the rows a
 rules; HtFLlib takes the running mean of training and evaluates by one.
 """
 
-import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
+import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -23,17 +25,22 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from benchmarks.common import CLOCK, CPU, described_parser, in_new_process, table_head, table_row, timed_rounds, where
-from protosphere.launch.grid import LocalGrid
-from protosphere.launch.run_config import read_assignments
-from protosphere.models.small import cnn2
+import protosphere
+from benchmarks.common import CLOCK, CPU, described_parser, in_new_process, table_head, table_row, where
 
 CLIENTS = 20
-SETTINGS = """
-strategy="fedproto" split="official" models="benchmarks.against_htflib:fedavg_cnn" feature-dim=512
-feature-activation="relu" local-epochs=1 batch-size=10 learning-rate=0.01 prototype-weight=1.0 prototype-loss="mse"
-validation-share=0.0 min-samples=1 max-samples=0
-"""
+SETTINGS: dict[str, Any] = {
+    "split": "official",
+    "partition": "column",
+    "partition_column": "client",
+    "feature_dim": 512,
+    "feature_activation": "relu",
+    "batch_size": 10,
+    "prototype_weight": 1.0,
+    "validation_share": 0.0,
+    "min_samples": 1,
+    "report": False,
+}
 # run in HtFLlib's `system` folder: its server with the one algorithm alone, since the others want more packages
 THEIRS = """
 import argparse, json, sys, time, types
@@ -70,61 +77,49 @@ print("ENDS " + json.dumps(ends))
 """
 
 
-def fedavg_cnn(input_shape: tuple[int, ...], **_: Any) -> nn.Module:
+def fedavg_cnn(input_shape: tuple[int, ...]) -> nn.Module:
     """FedAvgCNN up to the layer that leads to d."""
-    return cnn2(input_shape, (32, 64), normed=False, padded=False)
+    layers: list[nn.Module] = []
+    for channels, width in ((input_shape[0], 32), (32, 64)):
+        layers += [nn.Conv2d(channels, width, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers, nn.Flatten())
 
 
-def write_partition(htflib: Path, folder: Path, share: float) -> None:
-    """Each client's rows as an image data set of its own."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    image_type = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+def write_partition(htflib: Path, file: Path, share: float) -> None:
+    """Each client's first rows as arrays (n, 28, 28) uint8, with whose they are in `client` and `client_test`."""
+    arrays: dict[str, list[Any]] = {}
     for client in range(CLIENTS):
-        target = folder / str(client)
-        target.mkdir()
-        (target / "classes.txt").write_text("".join(f"{label}\n" for label in range(10)))
-        for split in ("train", "test"):
+        for split, end in (("train", ""), ("test", "_test")):
             rows = np.load(htflib / "dataset" / "mnist" / split / f"{client}.npz", allow_pickle=True)["data"].tolist()
             count = max(1, int(len(rows["y"]) * share))
             pixels = np.rint((np.asarray(rows["x"][:count]) * 0.5 + 0.5) * 255).astype(np.uint8)[:, 0]
-            images = [{"bytes": png(image), "path": f"{row}.png"} for row, image in enumerate(pixels)]
-            labels = [int(label) for label in rows["y"][:count]]
-            table = pa.table({"image": pa.array(images, image_type), "label": labels})
-            pq.write_table(table, target / f"{split}.parquet")
+            labels = np.asarray(rows["y"][:count], dtype=np.int64)
+            for name, values in (("x", pixels), ("y", labels), ("client", np.full(count, client))):
+                arrays.setdefault(name + end, []).append(values)
+    np.savez(file, **{name: np.concatenate(parts) for name, parts in arrays.items()})
 
 
-def png(pixels: np.ndarray) -> bytes:
-    """An image (H, W) as a file."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
-    return buffer.getvalue()
-
-
-def our_round(folder: Path, rounds: int, device: str, settings: str) -> np.ndarray:
-    """Mean seconds of the processor and by the clock of a round of ours, in this process."""
+def our_round(file: Path, rounds: int, device: str, settings: Mapping[str, Any]) -> np.ndarray:
+    """Mean seconds of the processor and by the clock of a round of ours after the first, in this process."""
     import torch
 
     torch.set_num_threads(1)
+    ends: list[tuple[float, float]] = []
+    protosphere.run(
+        "fedproto",
+        str(file.resolve()),
+        models=fedavg_cnn,
+        clients=CLIENTS,
+        on_round=lambda figures: ends.append((time.process_time(), time.perf_counter())),
+        quiet=True,
+        settings=SETTINGS | {"rounds": rounds, "device": device, "prototype_loss": "mse"} | dict(settings),
+    )
+    return np.diff(np.array(ends), axis=0).mean(axis=0)
 
-    class OneFolderEach(LocalGrid):
-        """Each client has the folder of its own rows."""
 
-        def __init__(self, run_config: Any, nodes: Any, workers: int = 1):
-            paths = [node | {"data-path": str(folder / str(node["partition-id"]))} for node in nodes]
-            super().__init__(run_config, paths, workers)
-
-    task = {"dataset": str(folder / "0"), "rounds": rounds, "device": device, "results-dir": str(folder / "results")}
-    config = read_assignments(SETTINGS) | task | read_assignments(settings)
-    return timed_rounds(config, CLIENTS, OneFolderEach)[1].mean(axis=0)
-
-
-def their_round(folder: Path, htflib: Path, task: dict[str, Any]) -> np.ndarray:
-    """The same of HtFLlib, in a process of its own."""
-    command = [sys.executable, "-c", THEIRS, json.dumps(task | {"folder": str(folder)})]
+def their_round(folder: Path, htflib: Path, task: Mapping[str, Any]) -> np.ndarray:
+    """The same of HtFLlib, in a process of its own; `task` has `share`, `rounds` and `device`."""
+    command = [sys.executable, "-c", THEIRS, json.dumps(dict(task) | {"folder": str(folder.resolve())})]
     run = subprocess.run(command, cwd=htflib / "system", capture_output=True, text=True)
     lines = [line for line in run.stdout.splitlines() if line.startswith("ENDS ")]
     if not lines:
@@ -140,19 +135,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("-c", "--set", default="", help="settings for ours")
+    parser.add_argument("-c", "--set", action="append", default=[], help="a setting for ours, as `gamma=1`")
     options = parser.parse_args()
-    print(f"{where()} | {options.share:g} of the rows, {options.device} {options.set}\n", flush=True)
+    settings = tomllib.loads("\n".join(options.set))
+    print(f"{where()} | {options.share:g} of the rows, {options.device} {' '.join(options.set)}\n", flush=True)
     task = {"share": options.share, "rounds": options.rounds, "device": options.device}
     os.environ["OMP_NUM_THREADS"] = "1"
     pairs = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         os.environ["PROTOSPHERE_HOME"] = str(folder / "home")
-        write_partition(options.htflib, folder, options.share)
+        file = folder / "mnist.npz"
+        write_partition(options.htflib, file, options.share)
         for _ in range(options.repeats):
             theirs = their_round(folder, options.htflib.resolve(), task)
-            ours = in_new_process(our_round, folder, options.rounds, options.device, options.set)
+            ours = in_new_process(our_round, file, options.rounds, options.device, settings)
             pairs.append((theirs, ours))
             print(f"CPU s, s by the clock: HtFLlib {theirs.round(2)}, ours {ours.round(2)}", flush=True)
     print(f"\n{table_head('', 'CPU s a round', 's a round')}")

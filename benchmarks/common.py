@@ -1,4 +1,7 @@
-"""What the benchmarks share: quiet runs in a folder of their own, the time of their rounds, and tables."""
+"""What the benchmarks share: quiet runs in a folder of their own, the time of their rounds, and tables.
+
+Internal modules are imported where they are used, since some benchmarks keep to the Python API.
+"""
 
 import argparse
 import os
@@ -11,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.core.home import home
-from protosphere.launch.grid import LocalGrid, run_in_process
+if TYPE_CHECKING:
+    from protosphere.launch.grid import LocalGrid
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU, CLOCK = 0, 1  # the columns of what `timed_rounds` gives
@@ -30,6 +33,8 @@ def described_parser(doc: str | None) -> argparse.ArgumentParser:
 @contextmanager
 def own_home() -> Iterator[Path]:
     """Results and stores go to a temporary folder; decoded data stay in the user's cache."""
+    from protosphere.core.home import home
+
     before = os.environ.get("PROTOSPHERE_HOME")
     cache = home() / "cache"
     cache.mkdir(parents=True, exist_ok=True)
@@ -45,17 +50,19 @@ def own_home() -> Iterator[Path]:
 
 
 def timed_rounds(
-    config: Mapping[str, Any], clients: int, grid_of: type[LocalGrid] = LocalGrid
+    config: Mapping[str, Any], clients: int, grid_of: "type[LocalGrid] | None" = None
 ) -> tuple[Path, np.ndarray]:
     """Run in this process; the folder of its results, and seconds of each round after the first, (rounds - 1, 2): of
     the processor and by the clock. The first round's work is another: states are made and data are cached."""
+    from protosphere.launch.grid import LocalGrid, run_in_process
+
     ends: list[tuple[float, float]] = []
 
     def note_round(line: str) -> None:
         if line.startswith("round "):
             ends.append((time.process_time(), time.perf_counter()))
 
-    folder = run_in_process(config, clients=clients, workers=1, show=note_round, grid_of=grid_of)
+    folder = run_in_process(config, clients=clients, workers=1, show=note_round, grid_of=grid_of or LocalGrid)
     return folder, np.diff(np.array(ends), axis=0)
 
 
