@@ -118,12 +118,16 @@ def our_round(file: Path, rounds: int, device: str, settings: Mapping[str, Any])
 
 
 def their_round(folder: Path, htflib: Path, task: Mapping[str, Any]) -> np.ndarray:
-    """The same of HtFLlib, in a process of its own; `task` has `share`, `rounds` and `device`."""
+    """The same of HtFLlib, in a process of its own; `task` has `share`, `rounds` and `device`.
+
+    Raises:
+        RuntimeError: it failed; the message ends with what it wrote.
+    """
     command = [sys.executable, "-c", THEIRS, json.dumps(dict(task) | {"folder": str(folder.resolve())})]
     run = subprocess.run(command, cwd=htflib / "system", capture_output=True, text=True)
     lines = [line for line in run.stdout.splitlines() if line.startswith("ENDS ")]
     if not lines:
-        sys.exit(f"HtFLlib failed:\n{run.stdout[-2000:]}\n{run.stderr[-3000:]}")
+        raise RuntimeError(f"HtFLlib failed:\n{run.stdout[-2000:]}\n{run.stderr[-3000:]}")
     return np.diff(np.array(json.loads(lines[-1].removeprefix("ENDS "))), axis=0).mean(axis=0)
 
 
