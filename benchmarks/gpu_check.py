@@ -17,6 +17,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -67,7 +68,7 @@ class Size:
 
 
 SIZES = {
-    "full": Size("", 4, 1.0, (1, 8, 4, 2, 16), 20, 200, 1.0),
+    "full": Size("", 4, 0.5, (1, 8, 4, 2, 16), 20, 100, 1.0),
     "small": Size("fedproto or protonorm", 1, 0.05, (1, 2), 4, 8, 0.02),
     "smallest": Size("test_golden and fedproto", 1, 0.01, (2,), 2, 8, 0.003, "tiny", 3),
 }
@@ -148,34 +149,19 @@ def complete_packages(wheels: str) -> set[str]:
     print(f"absent and needed: {', '.join(needed) or '-'}", flush=True)
     if needed and wheels:
         command = [sys.executable, "-m", "pip", "install", "--no-index", "--find-links", wheels, *needed]
-        print(f"installing from {wheels}: {shown(command)}", flush=True)
+        print(f"installing from {wheels}: {shlex.join(command)}", flush=True)
         if subprocess.run(command).returncode:
             sys.exit(f"pip found not all of them in {wheels}; what it lacks stands above. Add those wheels.")
         needed = []
     for name in OPTIONAL.keys() & set(map(name_of, needed)):
-        print(f"without {name} there is no result of {OPTIONAL[name]}.")
+        print(f"without {name} there is no result of {OPTIONAL[name]}; --wheels installs it.")
     if not OPTIONAL.keys() >= set(map(name_of, needed)):
         python = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        fetch = [
-            "python",
-            "-m",
-            "pip",
-            "download",
-            "--only-binary=:all:",
-            "--python-version",
-            python,
-            "--dest",
-            "wheels",
-        ]
+        fetch = f"python -m pip download --only-binary=:all: --python-version {python} --dest wheels"
         sys.exit(
-            f"Fetch them where there is a network: {shown([*fetch, *needed])}\nThen give that folder: --wheels wheels"
+            f"Fetch them where there is a network: {fetch} {shlex.join(needed)}\nThen give that folder: --wheels wheels"
         )
     return set(map(name_of, needed))
-
-
-def shown(command: Sequence[str]) -> str:
-    """A command as a shell takes it."""
-    return " ".join(f"'{word}'" if re.search(r"[^\w./:=-]", word) else word for word in command)
 
 
 def identity_of(options: argparse.Namespace) -> dict[str, str]:
@@ -286,7 +272,7 @@ def htflib(job: Job, case: str) -> None:
     """Seconds of a round of FedProto on HtFLlib's MNIST partition, or without a checkout of it on made-up images."""
     from benchmarks.against_htflib import CLIENTS, our_round, their_round, write_partition
 
-    checkout, share, rounds = job.options["htflib"], job.size.mnist, 4
+    checkout, share, rounds = job.options["htflib"], job.size.mnist, 3
 
     def figures() -> dict[str, Any]:
         if case.startswith("HtFLlib"):
@@ -300,7 +286,7 @@ def htflib(job: Job, case: str) -> None:
                 write_images(file, (28, 28), CLIENTS, round(52_500 * share), round(17_500 * share))
             settings = {"prototypes_from": "training"} if "training" in case else {}
             processor, clock = our_round(file, rounds, job.device, settings)
-        return {"seconds": round(float(clock), 3), "processor": round(float(processor), 3)}
+        return {"seconds": round(float(clock), 3), "processor": round(float(processor), 3), "share": share}
 
     job.measure("htflib", case, figures)
 
@@ -321,21 +307,17 @@ def client_rounds(job: Job, file: Path, models: str, count: int) -> dict[str, An
     before = gpu_memory(job.device)
     # at the end of a round torch still has what the round took
     memory: list[tuple[float, float]] = []
+    settings = {"rounds": 3, "device": job.device, "partition": "column", "partition_column": "client"}
+    settings |= {"feature_dim": 512, "report": False, "results_dir": str(job.folder / "workers")}
     run = protosphere.run(
         "fedproto",
         str(file),
         models=models,
         clients=job.size.clients,
         workers=count,
-        rounds=3,
-        device=job.device,
-        partition="column",
-        partition_column="client",
-        feature_dim=512,
-        report=False,
-        results_dir=str(job.folder / "workers"),
         quiet=True,
         on_round=lambda _: memory.append((host_memory(), gpu_memory(job.device) - before)),
+        settings=settings,
     )
     # the first round makes states and starts processes
     seconds = median(run.rounds["seconds"].iloc[2:])
@@ -368,8 +350,12 @@ def host_memory() -> float:
 def table(job: Job) -> None:
     """ProtoNorm's Table 1, CIFAR-10: each method has an equal share of the time that is left."""
     file, partition = write_table_data(job)
-    rates = {count: rate for count in job.size.workers if (rate := rate_of(job, count))}
-    count = max(rates, key=rates.__getitem__, default=1)
+    # as many workers as made ResNet-18s the fastest
+    rates = dict.fromkeys(job.size.workers, 0.0)
+    for count in rates:
+        for line in job.lines("workers", f"ResNet-18, {count}"):
+            rates[count] = line.get("rate", 0.0)
+    count = max(rates, key=rates.__getitem__) if any(rates.values()) else 1
     for number, method in enumerate(METHODS):
         share = (job.options["until"] - 5 - time.time()) / (len(METHODS) - number)
         table_run(job, method, {"dataset": str(file), "partition_table": str(partition)}, count, time.time() + share)
@@ -406,11 +392,6 @@ def table_run(job: Job, method: str, data: Mapping[str, str], count: int, end: f
     best = run.summary["rules"][run.summary["headline"]["rule"]]["client-best-unweighted"]
     seconds = median(run.rounds["seconds"].iloc[1:])
     job.add("table", case, round=last, seconds=seconds, accuracy=accuracy, of=last, best=best, workers=count)
-
-
-def rate_of(job: Job, count: int) -> float:
-    """Client-rounds a second of ResNet-18s by so many workers, 0 where they were not measured."""
-    return (job.lines("workers", f"ResNet-18, {count}") or [{}])[-1].get("rate", 0.0)
 
 
 def write_images(file: Path, shape: tuple[int, ...], clients: int, rows: int, test_rows: int = 0) -> None:
@@ -480,7 +461,7 @@ def markdown(job: Job) -> str:
             text += ", others were not run" if lines else ""
         rows.append(("contract and golden figures", precision, text))
     for case in dict.fromkeys(["HtFLlib, MNIST", *job.rounds_of]):
-        text = result(job, "htflib", case, "{seconds:.2f} s, CPU {processor:.2f} s")
+        text = result(job, "htflib", case, "{seconds:.2f} s, CPU {processor:.2f} s, {share:.0%} of the samples")
         rows.append(("a round of FedProto", case, text))
     form = "{rate:.1f}/s, {host:.1f} GB" + (", {gpu:.1f} GB on the GPU" if job.device != "cpu" else "")
     for name in MODELS:
@@ -491,9 +472,7 @@ def markdown(job: Job) -> str:
         case, text = f"{method}, {job.images}", ""
         if lines := job.lines("table", case):
             last, seconds = lines[-1], median(line["seconds"] for line in lines)
-            text = (
-                f"{last['round']} rounds, {seconds:.2f} s each; {100 * last['accuracy']:.1f} % after round {last['of']}"
-            )
+            text = f"{last['round']} rounds of {seconds:.2f} s; {100 * last['accuracy']:.1f} % after round {last['of']}"
             text += f", mean of each client's best {100 * last['best']:.1f} %" if "best" in last else ""
             text += f"; {ROUNDS} rounds: {ROUNDS * seconds / 3600:.2f} h"
         rows.append(("ProtoNorm's Table 1", case, text))

@@ -145,7 +145,7 @@ def test_all_steps_are_measured_and_after_a_kill_only_what_is_missing(check, tmp
     assert f"{card}, driver -, torch {lines[0]['torch']}, commit {commit}, size smallest" in output
     missing = [row for row in output.splitlines() if row.endswith("| not measured |")]
     assert [row.split(" | ")[1] for row in missing] == ["bf16", "HtFLlib, MNIST"]
-    assert "| ProtoNorm's Table 1 | fedproto, made-up images | 3 rounds, " in output
+    assert "| ProtoNorm's Table 1 | fedproto, made-up images | 3 rounds of " in output
     assert_as_the_preset(sorted((tmp_path / "check" / "smallest" / "table").iterdir()))
 
 
