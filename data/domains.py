@@ -53,8 +53,14 @@ class Domain:
 
 def short_name(dataset: str) -> str:
     """A `dataset` setting in a word: the last part of a path or hub id, of several joined by `+`; of `<folder>/*` the
-    folder's."""
-    names = [Path(item).parent.name if is_every(item) else Path(item).name for item in items_of(dataset) if item]
+    folder's. The path itself where it has no such part, as `/` has none."""
+    names = []
+    for item in items_of(dataset):
+        # `./` and `..` say nothing without the folders above them
+        path = _absolute(item) if is_path(item) else Path(item)
+        path = path.parent if is_every(item) else path
+        if item:
+            names.append(path.name or item)
     return "+".join(names)
 
 

@@ -2,6 +2,7 @@
 
 import html
 import io
+import itertools
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from protosphere.arrays import data_of, is_arrays
+from protosphere.arrays import WORDS, data_of, is_arrays
 from protosphere.cli.compare_bar import Bar
 from protosphere.comparison.engine import run_cells
 from protosphere.comparison.figures import by_method, by_seed, every_difference, figures_of, for_file, spread
@@ -30,6 +31,7 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
+from protosphere.data.domains import short_name
 from protosphere.names import Value, plain, settings_of
 from protosphere.names import setting as setting_name
 from protosphere.own_objects import with_names
@@ -450,19 +452,24 @@ def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
     else:
         _refuse_single("datasets", datasets)
         items = list(datasets)
-    entries: list[Any] = []
-    labels: list[str] = []
-    for item in items:
-        entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
-        if is_arrays(entry.get("dataset")):
+    entries = [dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item} for item in items]
+    labels = {str(entry.get("label", "")) for entry in entries}
+    labels |= {short_name(os.fspath(entry["dataset"])) for entry in entries if isinstance(entry.get("dataset"), WORDS)}
+    result: list[Any] = []
+    for entry in entries:
+        if is_arrays(entry.get("dataset")) and "label" not in entry:
             # what they are called has no meaning for anybody
-            count = sum(label.startswith(ARRAYS) for label in labels)
-            entry = {"label": f"{ARRAYS} {count + 1}" if count else ARRAYS} | entry
+            label = ARRAYS
+            for number in itertools.count(2):
+                if label not in labels:
+                    break
+                label = f"{ARRAYS} {number}"
+            labels.add(label)
+            entry = {"label": label} | entry
         if "dataset" in entry:
             entry["dataset"] = data_of(entry["dataset"])
-        labels.append(str(entry.get("label", "")))
-        entries.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
-    return entries
+        result.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
+    return result
 
 
 def _method_entry(entry: Any) -> Any:

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import protosphere
+from protosphere.comparing import _data
 from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.plan import Comparison as Plan
-from protosphere.comparison.plan import Entry
+from protosphere.comparison.plan import Entry, from_table
 from protosphere.comparison.trials import cells
 from protosphere.core import plugins
+from tests.pictures import paint
 
 Y = np.arange(120) % 3
 X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
@@ -112,6 +114,26 @@ def test_its_table_is_of_its_runs():
         own, base = (of[line["row"], method, line["metric"]] for method in (line["method"], line["baseline"]))
         assert line["difference"] == pytest.approx(own - base)
         assert line["low"] <= line["difference"] <= line["high"]
+
+
+def test_the_folder_in_which_one_stands_is_a_data_set_as_for_a_run(tmp_path, monkeypatch):
+    paint(tmp_path / "x-rays", "ab", 40)
+    monkeypatch.chdir(tmp_path / "x-rays")
+    plan = from_table("test", {"methods": ["local"], "datasets": _data(["./"], ""), "seeds": [0]})
+    (cell,) = cells(plan, {"clients": 2, "rounds": 1, "models": "tiny_perceptron"}, {})
+    assert (cell.row, cell.settings["dataset"]) == ("x-rays", str(tmp_path / "x-rays"))
+
+
+def test_arrays_without_a_label_get_one_that_no_other_data_set_has():
+    arrays = [(X + number, Y) for number in range(4)]
+    datasets = [arrays[0], {"label": "arrays 2", "dataset": arrays[1]}, arrays[2], {"dataset": arrays[3]}]
+    assert [entry["label"] for entry in _data(datasets, "")] == ["arrays", "arrays 2", "arrays 3", "arrays 4"]
+    later = [arrays[0], {"label": "arrays", "dataset": arrays[1]}]
+    assert [entry["label"] for entry in _data(later, "")] == ["arrays 2", "arrays"]
+    assert [entry if isinstance(entry, str) else entry["label"] for entry in _data([arrays[0], "./arrays"], "")] == [
+        "arrays 2",
+        "./arrays",
+    ]
 
 
 def of_two_rows(method, tmp_path):

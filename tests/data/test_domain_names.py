@@ -80,3 +80,12 @@ def test_a_short_name():
     names = {"digits": "digits", "some/body": "body", "/data/mnist/": "mnist", "/data/pacs/*": "pacs"}
     names |= {"mnist, some/body,/data/usps": "mnist+body+usps", "mnist,,usps": "mnist+usps"}
     assert {dataset: short_name(dataset) for dataset in names} == names
+
+
+def test_a_path_that_ends_in_dots_is_called_as_the_folder_that_it_leads_to(tmp_path, monkeypatch):
+    (tmp_path / "clinics" / "north").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "clinics" / "north")
+    monkeypatch.setenv("HOME", str(tmp_path / "clinics"))
+    names = {"./": "north", "./.": "north", "../": "clinics", "../north/..": "clinics", "./*": "north", "~": "clinics"}
+    names |= {"./,../": "north+clinics", "/": "/", "../north/": "north"}
+    assert {dataset: short_name(dataset) for dataset in names} == names
