@@ -53,7 +53,7 @@ class ComparisonFolder:
             jobs: cells at a time, for a resume that says no other number; None for what the machine holds.
 
         Raises:
-            SettingError: it cannot be written, or the results folder is itself a comparison.
+            SettingError: it cannot be written, it is full of such names, or the results folder is itself a comparison.
         """
         root = Path(os.path.abspath(results_root(results)))
         if (root / FILE).exists():
@@ -61,12 +61,17 @@ class ComparisonFolder:
         slug = plain_name(comparison.name, 60)
         now = time.time()
         try:
-            for second in range(100):
+            for second in range(1000):
                 stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
                 path = root / f"{stamp}-compare-{slug}"
                 with suppress(FileExistsError):
                     path.mkdir(parents=True)
                     break
+            else:
+                raise SettingError(
+                    f"the results folder {root} holds a thousand comparisons `{slug}` of these minutes; name another "
+                    "with --results."
+                )
             content = {"format": FORMAT, "version": own_version(), "comparison": asdict(comparison)}
             content |= {"cells": [asdict(cell) for cell in cells], "jobs": jobs}
             with replacing(path / FILE) as temporary:

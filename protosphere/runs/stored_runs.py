@@ -26,8 +26,8 @@ class StoredEntry:
 
     Attributes:
         what: its method; of a comparison how many cells it has.
-        state: as status.json says; `cut` where it says that it runs and no process holds it; of a comparison how many
-            cells are finished.
+        state: as status.json says; `starting` before it says anything; `cut` where it says that it runs and no process
+            holds it.
         headline: the primary rule's accuracy, None before the first evaluation.
     """
 
@@ -127,9 +127,12 @@ def _runs_of(folder: Path) -> Iterator[RunFolder]:
 
 def _run(folder: Path) -> StoredEntry:
     settings, status, summary = (_read(folder / f"{name}.json") for name in ("settings", "status", "summary"))
-    state = str(status.get("state") or ("completed" if summary else "cut"))
-    if state in ("starting", "running") and not _is_held(folder):
+    state = str(status.get("state") or ("completed" if summary else "starting"))
+    if state in ("starting", "running") and not (_is_new(folder) or _is_held(folder)):
         state = "cut"
+    elif state == "stopped" and _is_held(folder):
+        # it goes on, and has not finished a round yet
+        state = "starting"
     # the lines of a run are read for an earlier version's summary alone; one that is broken is shown as it is
     with suppress(SettingError, KeyError, TypeError, AttributeError):
         if not is_up_to_date(summary):
@@ -150,6 +153,8 @@ def _comparison(folder: Path) -> StoredEntry:
     done = sum(any(folder.glob(f"cells/{cell['name']}/*/summary.json")) for cell in cells)
     if cells and done == len(cells):
         state = "completed"
+    elif _is_new(folder):
+        state = "starting"
     elif _is_held(folder):
         state = "running"
     else:
@@ -168,6 +173,11 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(read_whole(path, LARGEST_RECORD))
         return content if isinstance(content, dict) else {}
     return {}
+
+
+def _is_new(folder: Path) -> bool:
+    """Whether its process has not come to hold it yet, which it does before anything else than these files."""
+    return {path.name for path in folder.glob("*")} <= {"token", "settings.json", COMPARISON}
 
 
 def _is_held(folder: Path) -> bool:

@@ -71,6 +71,28 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
         assert listed(three)[cut].state == "running"
 
 
+def test_what_is_starting_is_not_cut(three, tmp_path):
+    """A process makes the folder, then holds it, then says how far it is."""
+    run = tmp_path / "begun" / three[0].name
+    run.mkdir(parents=True)
+    for name in ("token", "settings.json"):
+        shutil.copyfile(three[0] / name, run / name)
+    comparison = run.with_name("20260101-000000-compare-digits")
+    comparison.mkdir()
+    cell = {"name": "a", "settings": RunFolder(three[0]).settings()}
+    (comparison / "comparison.json").write_text(json.dumps({"cells": [cell]}))
+    assert [listed([run])[path].state for path in (run, comparison)] == ["starting", "starting"]
+    with FileLock(run / ".lock"), FileLock(comparison / ".lock"):
+        assert [listed([run])[path].state for path in (run, comparison)] == ["starting", "running"]
+    # their process has ended
+    assert [listed([run])[path].state for path in (run, comparison)] == ["cut", "cut"]
+    # a run that a signal ended goes on
+    (run / "status.json").write_text(json.dumps({"state": "stopped"}))
+    assert listed([run])[run].state == "stopped"
+    with FileLock(run / ".lock"):
+        assert listed([run])[run].state == "starting"
+
+
 def test_the_headline_of_an_earlier_versions_run_is_that_of_its_report(three):
     folder = three[0]
     summary = json.loads((folder / "summary.json").read_text())

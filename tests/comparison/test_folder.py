@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -65,6 +66,32 @@ def test_a_folder_that_can_be_no_results_folder_is_refused(folder, made, tmp_pat
     for place, said in ((folder.path, "is itself a comparison"), (tmp_path / "file", r"cannot be written \(Not a dir")):
         with pytest.raises(SettingError, match=said):
             ComparisonFolder.create(MADE, made, str(place))
+
+
+def test_no_folder_is_overwritten_however_many_have_its_name(folder, made, tmp_path):
+    results = tmp_path / "results"
+    taken = []
+
+    def take(count):
+        now = time.time()
+        for second in range(-10, count):
+            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
+            path = results / f"{stamp}-compare-a-test"
+            if not path.exists():
+                path.mkdir()
+                (path / "comparison.json").write_text(stamp)
+                taken.append(path)
+
+    take(150)
+    new = ComparisonFolder.create(MADE, made, str(results)).path
+    assert new not in taken
+    assert new.name > taken[-1].name
+    assert ComparisonFolder(new).read() == (MADE, made)
+    take(1100)
+    with pytest.raises(SettingError, match="holds a thousand comparisons `a-test` of these minutes; name another"):
+        ComparisonFolder.create(MADE, made, str(results))
+    assert all((path / "comparison.json").read_text() == path.name[:15] for path in taken)
+    assert folder.read() == (MADE, made)
 
 
 # --- which one -------------------------------------------------------------------------------------------
