@@ -138,6 +138,8 @@ def compare(
         "--cpus-per-client": cpus_per_client,
     }
     run_flags |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
+    # the number at the start is in the folder
+    run_flags |= {"--jobs": jobs if resume else None, "--reuse": reuse, "--trust": trust}
     choices = [file, preset, *narrowing.values(), sweep, vary, equal_steps, settings, data]
     if resume and (any(choices) or target is not None or scale != 1.0):
         end("--resume goes on with a comparison as it was started: give it no file and no other choices.")
@@ -230,7 +232,7 @@ def _run(
     from protosphere.comparison.trials import scaled_words
     from protosphere.launch.processes import Interrupted
 
-    remedy = " ".join([f"--resume {folder.path}", *([shlex.join(run_arguments)] if run_arguments else [])])
+    remedy = f"`{shlex.join(['protosphere', 'compare', '--resume', str(folder.path), *run_arguments])}`"
     typer.echo(f"results: {folder.path}")
     for text in scaled_words(cells):
         typer.echo(text)

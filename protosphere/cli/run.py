@@ -17,7 +17,7 @@ from protosphere.core.errors import ToldError
 from protosphere.core.startup import uncollected
 
 if TYPE_CHECKING:
-    from protosphere.launch.run_config import Plan
+    from protosphere.launch.run_config import Plan, RunConfig
 
 
 class Engine(StrEnum):
@@ -115,7 +115,7 @@ def run(
         try:
             with interruptible():
                 # its imports take seconds
-                ending = _plan_run(settings or [], choices, ray, in_process, (cpus, gpus))
+                ending = run_plan = _plan_run(settings or [], choices, ray, in_process, (cpus, gpus))
                 if what_leaves and not isinstance(ending, _Ending):
                     ending = _list_disclosures(ending, display)
         except Interrupted as interruption:
@@ -131,10 +131,14 @@ def run(
     again = {"--superlink": superlink, "--flower": flower, "--ray": ray, "--workers": workers}
     again |= {"--engine": engine and engine.value, "--cohort-size": cohort_size}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
+    again |= {"--trust": trust, "--verbose": verbose}
     begun = ending.folder or ending.flower_run or ending.log
     # a run of another machine that was resumed is known there by what it was resumed by
     elsewhere = (resume or (ending.flower_run if ending.resumable else "")) if superlink else ""
-    after = _afterwords(ending, again, elsewhere) if ending.code and begun else []
+    after: list[str] = []
+    if ending.code and begun and not isinstance(run_plan, _Ending):
+        again |= {"-c": _not_saved(run_plan.run_config, ending.folder or Path(resume))}
+        after = _afterwords(ending, again, elsewhere)
     if outcome is not None:
         _leave(outcome, ending)
     if ending.code:
@@ -276,6 +280,28 @@ def _run_here(
         message, code = str(error), FAILED
         lines.keep(f"error: {error}")
     return _Ending(code, lines.folder, message, str(lines.save() or ""))
+
+
+def _not_saved(run_config: "RunConfig", folder: Path) -> str:
+    """The settings of a run that its folder does not have, as `-c` takes them: those that were changed when it was
+    resumed or, where no folder of it is on this machine, all that are not the default."""
+    from protosphere.launch.connection import toml_value
+    from protosphere.record.folder import RunFolder
+    from protosphere.strategies import as_of_today, known_settings
+
+    is_here = (folder / "settings.json").exists()
+    try:
+        saved = as_of_today(RunFolder(folder).settings()) if is_here else known_settings(str(run_config["strategy"]))
+    except ToldError:
+        # a damaged folder, of which a resume says so
+        return ""
+    # a folder is named by its whole path
+    named = {"resume", "results-dir"} if is_here else {"resume"}
+    words = []
+    for name, value in run_config.items():
+        if name not in named and saved.get(name) != value:
+            words.append(f"{name}={toml_value(value)}")
+    return " ".join(words)
 
 
 def _afterwords(ending: _Ending, options: Mapping[str, object], elsewhere: str) -> list[str]:

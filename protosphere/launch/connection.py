@@ -220,7 +220,7 @@ def find_executable(name: str) -> str:
 
 def as_toml(run_config: Mapping[str, Scalar]) -> str:
     """Settings as a TOML document; the dots of a name stand for tables, as Flower reads them."""
-    return "".join(f"{_key(name)} = {_value(value)}\n" for name, value in run_config.items())
+    return "".join(f"{_key(name)} = {toml_value(value)}\n" for name, value in run_config.items())
 
 
 def flower_environment() -> dict[str, str]:
@@ -242,9 +242,9 @@ def flower_environment() -> dict[str, str]:
 
 
 def _key(name: str) -> str:
-    return ".".join(_value(part) for part in name.split("."))
+    return ".".join(toml_value(part) for part in name.split("."))
 
 
-def _value(value: Scalar) -> str:
+def toml_value(value: Scalar) -> str:
     # JSON's forms are TOML's but for the one control character that JSON leaves as it is
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import signal
 from pathlib import Path
 
@@ -210,7 +211,7 @@ def test_what_is_started_can_be_resumed(invoke, ran):
     assert first.exit_code == 1
     folder = ran["folder"].path
     assert f"failed: digits | local | seed 0: it broke. ({folder}/cells/digits-local-seed0/output.log)" in first.stderr
-    assert f"1 of 2 runs failed; --resume {folder} runs them again." in first.stderr
+    assert f"1 of 2 runs failed; `protosphere compare --resume {folder}` runs them again." in first.stderr
     assert "missing" in (folder / "table.csv").read_text()
     ran.failing = ()
     again = invoke("--resume", "latest")
@@ -290,17 +291,28 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
     result = invoke("--methods", "local", "--seeds", "0", "-c", QUICK)
     assert result.exit_code == 128 + signal.SIGTERM
     folder = ran["folder"].path
-    assert result.stderr == f"stopped by SIGTERM; finished runs are kept, and --resume {folder} runs the others.\n"
+    again = f"`protosphere compare --resume {folder}`"
+    assert result.stderr == f"stopped by SIGTERM; finished runs are kept, and {again} runs the others.\n"
 
 
 def test_what_goes_on_is_run_as_what_is_finished_was(invoke, ran):
     ran.failing, asked = ("local",), ["--engine", "cohort", "--cohort-size", "7", "--keep-models"]
     result = invoke("--methods", "local,pfpl", "--seeds", "0", "-c", QUICK, *asked)
     folder = ran["folder"].path
-    assert f"--resume {folder} --engine cohort --cohort-size 7 --keep-models runs them again." in result.stderr
+    assert f"--resume {folder} --engine cohort --cohort-size 7 --keep-models` runs them again." in result.stderr
     ran.raised = Interrupted(signal.SIGTERM)
-    flower = ["--flower", "--gpus-per-client", "0.0", "--reports"]
-    assert f"--resume {folder} {' '.join(flower)} runs the others." in invoke("--resume", str(folder), *flower).stderr
+    for more in (["--flower", "--gpus-per-client", "0.0", "--reports"], ["--jobs", "2", "--reuse", "--trust"]):
+        stopped = invoke("--resume", str(folder), *more).stderr
+        assert f"and `protosphere compare --resume {folder} {' '.join(more)}` runs the others." in stopped
+
+
+def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke, ran):
+    ran.failing = ("local",)
+    first = invoke("--methods", "local,pfpl", "--seeds", "0", "-c", QUICK, "--results", "my results", "--workers", "2")
+    command = first.stderr.splitlines()[-1].split("`")[1]
+    ran.failing = ()
+    assert invoke(*shlex.split(command)[2:]).exit_code == 0
+    assert (ran["folder"].path.parent, ran["share"].flags()[2:]) == (Path("my results").absolute(), ["--workers", "2"])
 
 
 # what is wrong with a comparison is in tests/comparison

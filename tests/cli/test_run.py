@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import signal
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +13,7 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
 from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.flower_run import Outcome, RunInterrupted
+from protosphere.launch.run_config import read_assignments
 from protosphere.strategies import known_settings
 from tests.cli.conftest import QUICK, SUMMARY
 
@@ -209,6 +211,7 @@ def test_a_run_that_was_not_completed_exits_with_its_reason_and_its_log(invoke, 
 def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke, launched, folder, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     (folder / "checkpoint.safetensors").touch()
+    (folder / "settings.json").write_text(json.dumps(known_settings() | {"clients": 3}))
     launched.outcome = RunInterrupted(15, Outcome(False, folder, "stopped by SIGTERM after round 1.", None))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     told = invoke("--cpus-per-client", "2", "--gpus-per-client", "0.5", "--clients", "3").stderr.splitlines()
@@ -217,11 +220,46 @@ def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke
     launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373", resumable=True))
     told = invoke("--superlink", "clinics").stderr.splitlines()
     assert told[1] == "resume: protosphere run --superlink clinics --resume 8373"
+    # where its settings are not known, and are to be given again
+    (Path.cwd() / "mine.toml").write_text("rounds = 7\n[protonorm]\ngamma = 5.0\n")
+    names = ["-c", "mine.toml", "-c", 'strategy="protonorm" dataset="x-rays" partition="iid"', "--clients", "5"]
+    told = invoke("--superlink", "clinics", "--results", "/there", *names).stderr.splitlines()[1]
+    begun = launched["run_config"]
+    *words, first, text, resume, number = shlex.split(told.removeprefix("resume: "))
+    assert [*words, first, resume, number] == ["protosphere", "run", "--superlink", "clinics", "-c", "--resume", "8373"]
+    expected = {"rounds": 7, "protonorm.gamma": 5.0, "strategy": "protonorm", "dataset": "x-rays", "partition": "iid"}
+    assert read_assignments(text) == expected | {"clients": 5, "results-dir": "/there"}
+    invoke(*words[2:], first, text, resume, number)
+    assert launched["run_config"] == begun | {"resume": "8373"}
     # and of one that had no round there is nothing to go on with
     launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
     assert "--resume" not in invoke("--superlink", "clinics").stderr
     # what was resumed has a checkpoint, by whatever name
     assert "--resume latest" in invoke("--superlink", "clinics", "--resume", "latest").stderr
+
+
+def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here, monkeypatch):
+    assert here("--clients", "3", "-c", QUICK, "--results", "my results").exit_code == 0
+
+    def fail(config, **keywords):
+        (folder,) = (Path.cwd() / "my results").iterdir()
+        keywords["opened"](folder)
+        calls.append(config)
+        raise RunError("it broke.")
+
+    calls = []
+    monkeypatch.setattr(local_grid, "run_in_process", fail)
+    settings = 'rounds=4 round-timeout=77.0 keep-prototypes="all"'
+    first = here("--resume", "latest", "--results", "my results", "-c", settings, "--workers", "2", "--verbose")
+    assert first.exit_code == 1
+    (line,) = [line for line in first.stderr.splitlines() if line.startswith("resume: ")]
+    second = here(*shlex.split(line)[3:])
+    assert second.exit_code == 1
+    assert calls[0] | {"results-dir": ""} == calls[1] | {"results-dir": ""}
+    assert calls[1]["rounds"] == 4
+    assert [line] == [text for text in second.stderr.splitlines() if text.startswith("resume: ")]
+    assert "--workers 2" in line
+    assert "--verbose" in line
 
 
 @pytest.mark.parametrize(
