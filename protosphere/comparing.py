@@ -50,7 +50,7 @@ ARRAYS = "arrays"
 LABELS = ("label", "base", "missing")
 # columns of `Comparison.table` by those of the frame of all cells
 COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
-OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds", "needed": "needed"}
+OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds"}
 OF_DIFFERENCE |= {"p": "p", "significant": "significant"}
 
 
@@ -229,9 +229,8 @@ class Comparison:
         over the seeds that both have, with `low` and `high`, the ends of its 95 % interval by a paired t test.
 
         Columns are `row`, `method`, `baseline`, `metric`, `difference` in the mean (shares of 1), `low` and `high` (not
-        a number for a single seed), `seeds`, and `needed`: with how many seeds the interval would leave zero out, if
-        mean and spread stayed as they are; missing where it does. `p` is the test's, `significant` whether it rejects
-        equality at 5 % after Holm's correction for the methods of a row and metric.
+        a number for a single seed), and `seeds`. `p` is the test's, `significant` whether it rejects equality at 5 %
+        after Holm's correction for the methods of a row and metric.
 
         >>> found.differences()[["method", "baseline", "seeds"]].values.tolist()
         [['protonorm, gamma 5', 'local', 1]]
@@ -243,8 +242,7 @@ class Comparison:
             for (row, metric, method), contrast in every_difference(comparison, frame).items()
         ]
         table = pd.DataFrame(rows, columns=["row", "method", "baseline", "metric", *OF_DIFFERENCE])
-        integer_types = dict.fromkeys(("seeds", "needed"), "Int64")
-        return table.astype(dict.fromkeys(("difference", "low", "high", "p"), "float64") | integer_types)
+        return table.astype(dict.fromkeys(("difference", "low", "high", "p"), "float64") | {"seeds": "Int64"})
 
     def chosen(self) -> pd.DataFrame:
         """A row for each variant that a sweep tried, and whether it is `chosen`; empty without a sweep.

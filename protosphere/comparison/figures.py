@@ -232,8 +232,7 @@ def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple
 
 def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:
     """A line for each row, metric and method but the baseline, and for each gain of an exchange; as shares of 1."""
-    heads = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "seeds_needed"]
-    heads += ["p", "significant"]
+    heads = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "p", "significant"]
     lines: list[list[object]] = [[*heads]]
     for labels, contrast in every_difference(comparison, frame).items():
         lines.append([*labels, comparison.baseline_label, *_in_numbers(contrast)])
@@ -246,9 +245,9 @@ def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:
 def _in_numbers(contrast: Difference | None) -> list[object]:
     """A difference as a line of the file has it; of no seed nothing but that."""
     if contrast is None:
-        return [0, None, None, None, None, None, None]
-    ends = (contrast.low, contrast.high, contrast.needed)
-    return [contrast.seeds, contrast.mean, *ends, contrast.p, None if contrast.p is None else contrast.significant]
+        return [0, None, None, None, None, None]
+    is_significant = None if contrast.p is None else contrast.significant
+    return [contrast.seeds, contrast.mean, contrast.low, contrast.high, contrast.p, is_significant]
 
 
 def for_file(frame: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,6 @@ import pandas as pd
 
 CONFIDENCE = 0.95
 LEVEL = 0.05
-MOST_SEEDS = 1000  # beyond that a difference is none that seeds would show
 Key = TypeVar("Key", bound=Hashable)
 Contrast = TypeVar("Contrast", bound="Difference | None")
 
@@ -29,8 +28,6 @@ class Difference:
         mean: of the differences, as the figures are (shares of 1).
         low, high: ends of the interval; None of fewer than two seeds.
         seeds: how many both have.
-        needed: with how many seeds the interval would leave zero out, if mean and spread stayed as they are; None
-            where it does already, where one seed says nothing of the spread, or beyond `MOST_SEEDS`.
         p: of the paired t-test; None of fewer than two seeds.
         significant: whether the test rejects equality after the correction that `with_significance` makes.
     """
@@ -39,7 +36,6 @@ class Difference:
     low: float | None
     high: float | None
     seeds: int
-    needed: int | None = None
     p: float | None = None
     significant: bool = False
 
@@ -64,10 +60,7 @@ def difference(figures: Mapping[int, float | None], other: Mapping[int, float | 
     std = statistics.stdev(gaps)
     half = _half_width(std, len(gaps))
     low, high = mean - half, mean + half
-    needed = None
-    if low <= 0 <= high:
-        needed = next((n for n in range(len(gaps) + 1, MOST_SEEDS + 1) if _half_width(std, n) < abs(mean)), None)
-    return Difference(mean, low, high, len(gaps), needed, p_value(gaps))
+    return Difference(mean, low, high, len(gaps), p_value(gaps))
 
 
 def p_value(gaps: Sequence[float]) -> float:

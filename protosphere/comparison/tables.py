@@ -19,7 +19,7 @@ from protosphere.comparison.figures import (
     gains_of_exchange,
     spread,
 )
-from protosphere.comparison.paired import CONFIDENCE, MOST_SEEDS, Difference, ahead
+from protosphere.comparison.paired import CONFIDENCE, Difference, ahead
 from protosphere.comparison.plan import DOMAIN, Comparison
 from protosphere.comparison.sweep import Choice
 from protosphere.core.text import readable_size
@@ -187,7 +187,9 @@ def _name(comparison: Comparison, row: str, metric: str) -> str:
 def _differences(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) -> Grid:
     columns: dict[str, dict[str, Shown]] = {}
     for (row, metric, method), contrast in every_difference(comparison, frame).items():
-        columns.setdefault(_name(comparison, row, metric), {})[method] = _show_difference(contrast)
+        columns.setdefault(_name(comparison, row, metric), {})[method] = _show_difference(
+            contrast, len(comparison.seeds)
+        )
     title = (
         f"{comparison.title or comparison.name}: difference to {comparison.baseline_label} in points of accuracy "
         f"({', '.join(map(str, comparison.metrics))}), seed by seed"
@@ -199,7 +201,7 @@ def _differences(comparison: Comparison, notes: Sequence[str], frame: pd.DataFra
 def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[str, str, str], Difference]) -> Grid:
     columns: dict[str, dict[str, Shown]] = {}
     for (row, figure, method), contrast in gains.items():
-        columns.setdefault(f"{row} ({figure})", {})[method] = _show_difference(contrast)
+        columns.setdefault(f"{row} ({figure})", {})[method] = _show_difference(contrast, len(comparison.seeds))
     title = (
         f"{comparison.title or comparison.name}: what the exchange adds, in points of accuracy: a rule less the same "
         "rule of a client's own samples alone (encoder less encoder-local, pool less pool-local), in the same run"
@@ -219,9 +221,8 @@ def _interval_legend(comparison: Comparison) -> str:
     if len(comparison.seeds) == 1:
         return "of one seed there is no interval: what differs may be chance"
     return (
-        f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t, of each difference alone; where "
-        "it holds zero, the number of seeds estimated to be needed; bold: not zero by the paired t-test at 5 %, after "
-        "Holm's correction for the number of methods"
+        f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t, of each difference alone; bold "
+        "difference: not zero by the paired t-test at 5 %, after Holm's correction for the number of methods"
     )
 
 
@@ -287,16 +288,14 @@ def _tabulate_sweep(comparison: Comparison, scaled: Sequence[str], choices: Sequ
     return _lay_out("sweep", title, columns, names, [*scaled, legend])
 
 
-def _show_difference(difference: Difference | None) -> Shown:
-    """`+1.20 [+0.40, +2.00]`, or `+0.10 [-0.80, +1.00], 41 seeds`."""
+def _show_difference(difference: Difference | None, seeds: int) -> Shown:
+    """`+1.20 [+0.40, +2.00]`; with the number of seeds where some of the comparison's are missing."""
     if difference is None:
         return Shown(NONE)
-    if difference.low is None or difference.high is None or difference.low == difference.high == 0:
-        return Shown(_points(difference.mean))
-    text = f"{_points(difference.mean)} [{_points(difference.low)}, {_points(difference.high)}]"
-    if difference.apart:
-        return Shown(text, best=difference.significant)
-    return Shown(f"{text}, {difference.needed or f'> {MOST_SEEDS}'} seeds")
+    text = _points(difference.mean)
+    if difference.low is not None and difference.high is not None and (difference.low or difference.high):
+        text += f" [{_points(difference.low)}, {_points(difference.high)}]"
+    return Shown(text + _some_seeds(difference.seeds, seeds), best=difference.significant)
 
 
 def _points(share: float) -> str:
