@@ -248,9 +248,9 @@ def _run(
     for grid in written.grids:
         typer.echo(grid.title)
         terminal.print(tables.console(grid))
-        for note in grid.notes:
-            typer.echo(note)
-        typer.echo()
+    for note in tables.notes_below(written.grids):
+        typer.echo(note)
+    typer.echo()
     for path in written.paths:
         typer.echo(f"written: {_shorten(path)}")
     failed = [finished for finished in ended if finished.reason]

@@ -12,7 +12,7 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.pictures import pictures_of
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
-from protosphere.comparison.tables import Grid, grids, labels_for, latex, markdown
+from protosphere.comparison.tables import Grid, grids, labels_for, latex, markdown, notes_below
 from protosphere.comparison.trials import Cell, not_default, scaled_words
 from protosphere.core.terms import TERMS
 from protosphere.core.text import one_line, own_version
@@ -87,6 +87,7 @@ def _page(
     parts = [
         section("Accuracy", *map(_table, measured), term_list(dict.fromkeys([*words, *BASELINES]))),
         section("Cost", _table(sizes)),
+        section("Notes", *[paragraph(note, class_="note") for note in notes_below(table_grids)]),
     ]
     parts += [section(row, gallery(*map(framed, drawn))) for row, drawn in pictures.items()]
     parts.append(section("Runs", _runs(folder, comparison, frame)))
@@ -100,9 +101,8 @@ def _table(grid: Grid) -> Html:
     for first, *others in grid.lines:
         cells = [element("strong", cell.text) if cell.best else cell.text for cell in others]
         lines.append([_explain(first.text), *cells])
-    notes = [paragraph(note, class_="note") for note in grid.notes]
     # above the table, whose width would break a caption
-    return element("div", paragraph(_explain(grid.title)), table([*map(_explain, grid.head)], lines), *notes)
+    return element("div", paragraph(_explain(grid.title)), table([*map(_explain, grid.head)], lines))
 
 
 def _explain(text: str) -> Html:

@@ -48,7 +48,8 @@ class Shown:
 
 @dataclass(frozen=True)
 class Grid:
-    """A table before it is written: the first entry of a line is its heading. `kind` is one of `KINDS`."""
+    """A table before it is written: the first entry of a line is its heading. `kind` is one of `KINDS`; `notes` are all
+    that it needs where it stands alone, as in LaTeX."""
 
     kind: str
     title: str
@@ -64,7 +65,7 @@ def grids(
     public encoder was read, what a sweep has tried, the bytes.
 
     Args:
-        scaled: what was made smaller, in words; shown under every table.
+        scaled: what was made smaller, in words; a note of every table.
         frame: of the finished cells.
         choices: what was chosen of methods that were swept; comparison and frame have these once, see `tuned`.
     """
@@ -94,6 +95,11 @@ def grids(
     return tables
 
 
+def notes_below(grids: Sequence[Grid]) -> list[str]:
+    """The notes of tables that stand together, each once."""
+    return list(dict.fromkeys(note for grid in grids for note in grid.notes))
+
+
 def console(grid: Grid) -> Table:
     """For a terminal, without title and notes, which would be broken to its width."""
     table = Table(box=box.SIMPLE_HEAD)
@@ -105,7 +111,7 @@ def console(grid: Grid) -> Table:
 
 
 def markdown(grids: Sequence[Grid]) -> str:
-    """GitHub's tables, what stands out in bold."""
+    """GitHub's tables, what stands out in bold, and below all their notes."""
 
     def cell(content: Shown) -> str:
         text = re.sub(r"[\\|*<`]", r"\\\g<0>", content.text)
@@ -115,8 +121,8 @@ def markdown(grids: Sequence[Grid]) -> str:
     for grid in grids:
         rows = [f"| {' | '.join(map(cell, line))} |" for line in _lines_with_head(grid)]
         rows.insert(1, "|---" + "|---:" * (len(grid.head) - 1) + "|")
-        parts.append("\n\n".join([grid.title, "\n".join(rows), *grid.notes]))
-    return "\n\n".join(parts) + "\n"
+        parts += [grid.title, "\n".join(rows)]
+    return "\n\n".join([*parts, *notes_below(grids)]) + "\n"
 
 
 def latex(grids: Sequence[Grid], labels: Sequence[str] = (), caption: str = "") -> str:
@@ -171,10 +177,8 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
         notes = [*notes, "paper: what the paper's table prints, not measured here"]
     over = f"mean ± sample standard deviation (ddof 1) over {seeds} seeds" if seeds > 1 else "one seed"
     if seeds > 1 and len(methods) > 1:
-        notes = [
-            *notes,
-            f"bold: the best method, where it differs from every other (paired t-test, {100 * CONFIDENCE:g} %)",
-        ]
+        legend = "bold accuracy: the best method, where it differs from every other"
+        notes = [*notes, f"{legend} (paired t-test, {100 * CONFIDENCE:g} %)"]
     metrics = ", ".join(map(str, comparison.metrics))
     title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
     return _lay_out("accuracy", title, columns, [*methods, FLOOR], notes, paper)
@@ -284,7 +288,7 @@ def _tabulate_sweep(comparison: Comparison, scaled: Sequence[str], choices: Sequ
             columns.setdefault(choice.row, {})[label] = cell
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
     title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation samples in %"
-    legend = "bold: chosen, in each row for itself; the test samples played no part"
+    legend = "bold in the sweep: chosen, in each row for itself; the test samples played no part"
     return _lay_out("sweep", title, columns, names, [*scaled, legend])
 
 

@@ -136,7 +136,8 @@ def test_methods_for_a_file_that_has_none(invoke, ran, tmp_path):
 
 def test_equal_steps(invoke, ran):
     arguments = ["--methods", "local,fedrep", "--seeds", "0", "-c", QUICK, "-c", "fedrep.head-epochs=2"]
-    assert invoke(*arguments, "--equal-steps").exit_code == 0
+    printed = invoke(*arguments, "--equal-steps")
+    assert (printed.exit_code, printed.stdout.count("epochs scaled by --equal-steps")) == (0, 1)
     assert [cell.settings["local-epochs"] for cell in ran["cells"]] == [3, 1]
     refused = invoke("--resume", "latest", "--equal-steps")
     assert refused.exit_code == 2

@@ -135,7 +135,7 @@ def tables(folder, made, scaled=()):
     return grids(made, scaled, finished(folder, made))
 
 
-def test_a_second_model_that_all_clients_have_is_named_under_every_table(folder):
+def test_a_second_model_that_all_clients_have_is_a_note_of_every_table(folder):
     made = comparison()
     found = finished(folder(made), made)
     beside = found.copy()
@@ -353,6 +353,24 @@ def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold
     assert "76.67 ± 2.89" in text
 
 
+def test_of_several_tables_each_note_stands_once_below_all(folder):
+    made = comparison(note="a note of the file", target=0.8)
+    place = folder(made)
+    found = write_all(place, made, cells_of(made)).grids
+    notes = list(dict.fromkeys(note for grid in found for note in grid.notes))
+    assert "a note of the file" in notes
+    assert len(notes) < sum(len(grid.notes) for grid in found), "some are of several tables"
+    for name in ("table.md", "report.html"):
+        text = (place.path / name).read_text()
+        last_table = text.rindex("|---") if name == "table.md" else text.index(found[-1].lines[-1][0].text)
+        for note in notes:
+            written = note if name == "table.md" else escape(note)
+            assert text.count(written) == 1, (name, note)
+            assert text.index(written) > last_table, (name, note)
+    # a table of LaTeX is taken out by itself
+    assert latex(found).count("A note of the file") == len(found)
+
+
 def test_differences_are_to_the_baseline_seed_by_seed(folder):
     made = comparison(paper=(), baseline="Proto_Norm")
     apart = tables(folder(made, {("FedProto", 2)}), made)[1]
@@ -397,7 +415,7 @@ def test_bold_among_many_methods_is_what_holms_correction_leaves(folder):
     assert any("Holm's correction for the number of methods" in note for note in grid.notes)
 
 
-def test_the_number_of_test_samples_stands_under_every_table(folder):
+def test_the_number_of_test_samples_is_a_note_of_every_table(folder):
     made = comparison()
     for grid in tables(folder(made), made):
         assert any(note.startswith("test samples of all clients together: CIFAR-10 90; seeds") for note in grid.notes)
@@ -447,7 +465,7 @@ def test_the_majority_class_is_of_the_samples_and_clients_of_the_figure_beside_i
     assert shown["CIFAR-10"][-1] == floor
 
 
-def test_budgets_that_differ_by_more_than_a_tenth_are_said_under_every_table(folder):
+def test_budgets_that_differ_by_more_than_a_tenth_are_a_note_of_every_table(folder):
     made = comparison()
     place = folder(made)
     found = figures_of(place, made, cells_of(made))
