@@ -26,7 +26,7 @@ from protosphere.comparison.resources import share
 from protosphere.comparison.reuse import reuse as take_finished
 from protosphere.comparison.sweep import Choice, settings_varied, swept, tuned, varied
 from protosphere.comparison.tables import grids, labels_for, latex
-from protosphere.comparison.trials import cells, scaled_words
+from protosphere.comparison.trials import cells, scaled_words, with_common_rules
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
@@ -104,7 +104,8 @@ def compare(
         dataset: a single one, as `run` takes it, instead of `datasets`.
         metric: what is compared: `headline`, `selected`, `best`, `client-best`, `client-best-unweighted`, `last-5`,
             `final` or `final-unweighted`, perhaps after a rule (`classifier last-5`); `macro`; `domain NAME` or
-            `domain-unweighted NAME`; the first of several makes the curves.
+            `domain-unweighted NAME`; the first of several makes the curves. `headline` alone is by the rules
+            `classifier` and `discriminant` where the methods' own rules differ.
         target: an accuracy in (0, 1] up to which bytes are counted.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
         sweep: settings of methods, each with values to choose from on validation samples, in each row for itself.
@@ -150,6 +151,7 @@ def compare(
     comparison = from_table("comparison", table)
     comparison = swept(varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets))))
     planned = cells(comparison, {}, {})
+    comparison = with_common_rules(comparison, planned)
     machine = share(planned, jobs=jobs, in_process=True, workers=workers)
     machine = replace(machine, reports=reports, engine={"--engine": engine, "--workers": workers})
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))

@@ -115,6 +115,7 @@ def compare(
     from protosphere.comparison.selection import chosen, listed, named
     from protosphere.comparison.sweep import swept, varied
     from protosphere.comparison.trials import cells as cells_of
+    from protosphere.comparison.trials import with_common_rules
     from protosphere.launch.ray_cluster import cluster_at
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
@@ -158,6 +159,7 @@ def compare(
             comparison = named(comparison, overrides, [*(sweep or []), *(vary or [])])
             comparison = swept(varied(comparison, vary or [], overrides), sweep or [], overrides)
             cells = cells_of(comparison, overrides, _read_places(data or []), scale)
+            comparison = with_common_rules(comparison, cells)
         if cluster:
             machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
         else:

@@ -24,8 +24,9 @@ NO_FIGURES = ("selected_round", "clients", "since", "complete")
 VALIDATION = "validation"  # column of what a sweep is decided by
 TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline was measured
 # columns of the frame of all cells that are not in table.csv: the values exchanged a round, as float32 (None where
-# another format was sent), the second model that all clients have, and every evaluation by the first metric's rule
-BESIDE = ("values", "companion", "curve")
+# another format was sent), the second model that all clients have, every evaluation by the first metric's rule, and the
+# run's own headline
+BESIDE = ("values", "companion", "curve", "headline")
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
             row |= {"status": "completed", "run": run.relative_to(folder.path).as_posix()}
             row |= figures_of_run(run, comparison)
         rows.append(row)
-    first = ["row", "method", "strategy", "seed", "status"]
+    first = ["row", "method", "strategy", "seed", "status", "rule"]
     first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
     first += [VALIDATION, *FLOORS, TEST_SAMPLES]
     last = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
@@ -89,6 +90,8 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
         "wire_bytes": sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"],
         "values": payload / 4 / max(summary["rounds"], 1) if is_float32 else None,
         "curve": curve,
+        "rule": rule,
+        "headline": value_of(summary, Metric()),
     }
     reached = curve[(curve.index > 0) & (curve["accuracy"] >= (math.inf if target is None else target))]
     if len(reached):

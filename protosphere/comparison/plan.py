@@ -24,7 +24,8 @@ PRESETS = Path(__file__).parents[1] / "presets" / "compare"
 MACRO = "macro"  # by the run's own rule, which alone tells of each class
 ALL_CLASSES = "all-classes"
 FIGURES = ("headline", *FIGURES_OF_RUN, ALL_CLASSES, MACRO)
-OF_A_RULE = tuple(name for name in FIGURES if name not in ("headline", MACRO))
+OF_A_RULE = tuple(name for name in FIGURES if name != MACRO)
+COMMON_RULES = ("classifier", "discriminant")  # of a private model; what methods are compared by whose own rules differ
 ENSEMBLE = "ensemble"
 DOMAIN = "domain"
 # what stands before a domain's name -> its key in summary.json
@@ -54,7 +55,7 @@ USUAL_SEEDS = (0, 1, 2)
 class Metric:
     """A figure of a run's summary: `figure` by the prediction rule `rule`, empty for the method's own.
 
-    The figure `headline` is what the run calls so: `selected`, or `final` without validation rows. After one of
+    The figure `headline` is the one that the run calls so: `selected`, or `final` without validation rows. After one of
     `DOMAIN_KEYS` in the place of a rule it is the name of a domain.
     """
 

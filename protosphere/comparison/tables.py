@@ -81,6 +81,7 @@ def grids(
         notes.append(comparison.note)
     if comparison.equal_steps:
         notes.append("epochs scaled by --equal-steps")
+    notes += _own_rules(comparison, frame)
     notes += _test_samples(comparison, frame)
     notes += _unknown_domains(comparison, frame)
     notes += _different_budgets(comparison, frame)
@@ -185,7 +186,9 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
 
 
 def _name(comparison: Comparison, row: str, metric: str) -> str:
-    return f"{row} ({metric})" if len(comparison.metrics) > 1 else row
+    """A heading: the row, and the metric where there are several, or where it is of one rule."""
+    several = len(comparison.metrics) > 1 or comparison.metrics[0].rule
+    return f"{row} ({metric})" if several else row
 
 
 def _differences(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) -> Grid:
@@ -237,6 +240,29 @@ def _describe_choice(choice: Choice) -> str:
     text = f"{where}: {choice.values(choice.chosen)}, chosen on validation samples among {len(choice.tried)}"
     ties = [choice.values(label) for label in choice.ties if label != choice.chosen]
     return f"{text}; equal to {'; '.join(ties)}: the first of equals stands" if ties else text
+
+
+def _own_rules(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+    """What the inference rule of a metric that names none is; and of methods whose rules differ what each gives, where
+    the table is by the rules that all have."""
+    by_own_rule = any(not metric.rule or metric.of_domain for metric in comparison.metrics)
+    by_common_rules = any(metric.rule and metric.figure == "headline" for metric in comparison.metrics)
+    rules = frame["rule"].dropna().unique()
+    if not len(rules) or not (by_own_rule or by_common_rules):
+        return []
+    if len(rules) == 1:
+        return [f"own inference rule of every method: {rules[0]}"]
+    notes = []
+    for row in comparison.rows:
+        words = []
+        for method, runs in by_method(frame, comparison, row.label).items():
+            if len(runs):
+                own_rule = " or ".join(runs["rule"].unique())
+                headline = accuracy(spread(runs["headline"]), len(comparison.seeds)) if by_common_rules else ""
+                words.append(f"{method} {own_rule} {headline}".strip())
+        gives = ", and its accuracy in %" if by_common_rules else ""
+        notes.append(f"{row.label}: each method's own inference rule{gives}: {'; '.join(words)}")
+    return notes
 
 
 def _test_samples(comparison: Comparison, frame: pd.DataFrame) -> list[str]:

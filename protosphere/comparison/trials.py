@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protosphere.comparison.budget import equal_epochs
-from protosphere.comparison.plan import NOT_HERE, Comparison, Entry, Row
+from protosphere.comparison.plan import COMMON_RULES, NOT_HERE, Comparison, Entry, Metric, Row
 from protosphere.comparison.scale import scaled
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
@@ -123,6 +123,17 @@ def cells(
                 )
             made[name] = cell
     return list(made.values())
+
+
+def with_common_rules(comparison: Comparison, cells: Sequence[Cell]) -> Comparison:
+    """The comparison by the rules that all its methods have, where it names no metric and their own rules differ: an
+    accuracy by one rule less an accuracy by another would compare rules, and not methods. What a paper prints is of its
+    own rules."""
+    runs = [read_settings(cell.settings) for cell in cells]
+    if comparison.metrics != (Metric(),) or comparison.paper or len({run.inference for run in runs}) == 1:
+        return comparison
+    rules = [rule for rule in COMMON_RULES if all(rule in run.rules for run in runs)]
+    return replace(comparison, metrics=tuple(Metric(rule) for rule in rules) or comparison.metrics)
 
 
 def settings_of(

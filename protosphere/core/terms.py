@@ -93,7 +93,8 @@ _ALL = (
         "headline",
         "figures",
         "The run's main figure, by the method's own inference rule or the one that `inference` names: selected, or "
-        "final without validation samples.",
+        "final without validation samples. A comparison of methods whose own rules differ has it by classifier and by "
+        "discriminant.",
     ),
     Term("worst client", "figures", "The lowest test accuracy of any client in a round.", "min_i a_i(t)"),
     Term(

@@ -100,6 +100,16 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
     assert written == ["table.csv", "differences.csv", "table.md", "table.tex", "report.html"]
 
 
+def test_a_header_names_the_rule_where_the_methods_own_rules_differ(invoke, ran):
+    result = invoke("--methods", "local,pfpl", "--seeds", "0,1", "-c", QUICK)
+    assert result.exit_code == 0, result.output
+    assert "accuracy in % (classifier headline, discriminant headline), mean" in result.stdout
+    heads = r"^ *digits \(classifier headline\) +digits \(discriminant headline\) *$"
+    assert re.search(heads, result.stdout, re.MULTILINE)
+    for method in ("local", "pfpl"):
+        assert re.search(rf"^ *{method} +81\.25 ± 0\.00 +- *$", result.stdout, re.MULTILINE)
+
+
 def test_runs_have_the_engine_and_the_workers_that_are_named(invoke, ran, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     base = ["--methods", "local,pfpl", "--seeds", "0,1,2,3", "--results", "out", "-c", QUICK]

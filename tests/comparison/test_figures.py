@@ -408,7 +408,7 @@ def test_bold_among_many_methods_is_what_holms_correction_leaves(folder):
     assert 0.05 / 2 < p_values["near"] < 0.05, "significant, if it were the only one"
     assert {row["method"]: row["significant"] for row in rows} == {"far": "True", "near": "False", "same": "False"}
     frame = pd.DataFrame(lines).assign(companion=None, test_samples=90, gradient_steps=1.0, **{"majority-class": 0.1})
-    frame = frame.assign(payload_bytes=1, wire_bytes=1, values=1.0, target_round=None)
+    frame = frame.assign(payload_bytes=1, wire_bytes=1, values=1.0, target_round=None, rule="classifier")
     grid = grids(made, (), frame)[1]
     shown = {line[0].text: line[1] for line in grid.lines}
     assert {name: cell.best for name, cell in shown.items()} == {"far": True, "near": False, "same": False}
@@ -421,6 +421,47 @@ def test_the_number_of_test_samples_is_a_note_of_every_table(folder):
         assert any(note.startswith("test samples of all clients together: CIFAR-10 90; seeds") for note in grid.notes)
     single = comparison(seeds=(1,))
     assert "test samples of all clients together: CIFAR-10 90" in tables(folder(single), single)[0].notes
+
+
+def with_own_rule(place, made, method, rule):
+    """The runs of a method as ones whose own rule is this."""
+    for cell in cells_of(made):
+        path = place.of(cell) / "run" / "summary.json"
+        if cell.method == method and path.exists():
+            summary = json.loads(path.read_text())
+            summary["headline"] |= {"rule": rule, "accuracy": summary["rules"][rule]["final"]}
+            path.write_text(json.dumps(summary))
+
+
+def test_accuracies_by_one_rule_stand_beside_what_each_methods_own_rule_gives(folder):
+    made = comparison(paper=(), baseline="FedProto", metrics=(Metric("classifier"),))
+    place = folder(made)
+    with_own_rule(place, made, "Proto_Norm", "classifier")
+    accuracies, differences, _ = tables(place, made)
+    # half of what is given by the nearest prototype
+    name = "CIFAR-10 (classifier headline)"
+    assert texts(accuracies)[name][:2] == ["40.00 ± 5.00", "41.00 ± 1.32"]
+    # (0.85, 0.8, 0.81) less (0.8, 0.7, 0.9), and half of that; t(0.975, 2) = 4.302653
+    gaps = np.array([0.05, 0.1, -0.09]) / 2
+    half = 4.302653 * gaps.std(ddof=1) / np.sqrt(3)
+    expected = f"{100 * gaps.mean():+.2f} [{100 * (gaps.mean() - half):+.2f}, {100 * (gaps.mean() + half):+.2f}]"
+    assert texts(differences)[name] == [expected]
+    told = "CIFAR-10: each method's own inference rule, and its accuracy in %: "
+    told += "FedProto local-prototypes 80.00 ± 10.00; Proto_Norm classifier 41.00 ± 1.32"
+    assert accuracies.notes.count(told) == 1
+    rows = list(csv.DictReader(as_csv(figures_of(place, made, cells_of(made))).splitlines()))
+    assert [row["rule"] for row in rows][:6] == ["local-prototypes"] * 3 + ["classifier"] * 3
+
+
+def test_a_metric_without_a_rule_is_by_own_rules_that_are_named(folder):
+    made = comparison(paper=())
+    place = folder(made)
+    assert "own inference rule of every method: local-prototypes" in tables(place, made)[0].notes
+    with_own_rule(place, made, "Proto_Norm", "classifier")
+    told = "CIFAR-10: each method's own inference rule: FedProto local-prototypes; Proto_Norm classifier"
+    assert told in tables(place, made)[0].notes
+    named = replace(made, metrics=(Metric("classifier", "final"),))
+    assert not any("own inference rule" in note for note in tables(place, named)[0].notes)
 
 
 def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_class(folder):
@@ -462,7 +503,7 @@ def test_the_majority_class_is_of_the_samples_and_clients_of_the_figure_beside_i
     metric = Metric(*figure.split()) if " " in figure else Metric("classifier", figure)
     made = comparison(metrics=(metric,), paper=())
     shown = texts(tables(folder(made), made)[0])
-    assert shown["CIFAR-10"][-1] == floor
+    assert shown[f"CIFAR-10 ({metric})"][-1] == floor
 
 
 def test_budgets_that_differ_by_more_than_a_tenth_are_a_note_of_every_table(folder):

@@ -255,12 +255,21 @@ def test_own_data_need_no_file():
 
 
 def test_a_metric_is_written_as_it_is_read_and_no_other_is_one():
-    for text in ("headline", "final", "classifier best", "etf last-5", "ensemble best", "macro", "domain mnist-m"):
+    for text in (
+        "headline",
+        "classifier headline",
+        "final",
+        "classifier best",
+        "etf last-5",
+        "ensemble best",
+        "macro",
+        "domain mnist-m",
+    ):
         assert str(parse_metric(text)) == text
     # a domain is called by its folder
     for word in ("domain", "domain-unweighted"):
         assert parse_metric(f"{word} Real World") == Metric(word, "Real World")
-    for text in ("", "a b c", 3, "classifier headline", "classifier macro", "domain", "domain-unweighted"):
+    for text in ("", "a b c", 3, "classifier macro", "domain", "domain-unweighted"):
         with pytest.raises(SettingError, match="metric is"):
             parse_metric(text)
 

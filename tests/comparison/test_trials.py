@@ -7,10 +7,10 @@ import pytest
 from protosphere.comparison import trials as compare_cells
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.jobs import SETTINGS, prepare
-from protosphere.comparison.plan import Comparison, Entry
+from protosphere.comparison.plan import Comparison, Entry, Metric, Printed, parse_metric
 from protosphere.comparison.scale import scaled
 from protosphere.comparison.sweep import varied
-from protosphere.comparison.trials import cells, not_default, scaled_words, settings_of, toml
+from protosphere.comparison.trials import cells, not_default, scaled_words, settings_of, toml, with_common_rules
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.data.from_settings import data_spec
@@ -45,6 +45,28 @@ def test_every_row_method_and_seed_is_a_cell():
     assert {cell.settings["partition"] for cell in found[:4]} == {"iid"}
     assert [cell.settings["seed"] for cell in found[:2]] == [0, 5]
     assert found[0].settings.keys() == known_settings().keys() - {"results-dir", "resume"}
+
+
+def test_methods_whose_own_rules_differ_are_compared_by_rules_that_all_have():
+    """`local` asks its prototypes, `pfpl` its classifier, `protosphere` its pool."""
+    names = ("local", "pfpl", "protosphere")
+    methods = tuple(Entry(name, {"strategy": name}) for name in names)
+    common = (Metric("classifier"), Metric("discriminant"))
+    printed = Printed("Digits", "local", "headline", 90.0)
+    for changes, metrics in (
+        ({}, common),
+        ({"methods": methods[:1]}, (Metric(),)),
+        ({"methods": (methods[0], NORM)}, (Metric(),)),  # one rule
+        ({"methods": (methods[1], replace(LOCAL, settings=LOCAL.settings | {"inference": "classifier"}))}, (Metric(),)),
+        ({"metrics": (Metric("", "final"),)}, (Metric("", "final"),)),
+        ({"metrics": (Metric("pool", "final"),)}, (Metric("pool", "final"),)),
+        ({"paper": (printed,)}, (Metric(),)),
+    ):
+        made = comparison(**{"methods": methods, "seeds": (0,)} | changes)
+        found = with_common_rules(made, cells(made, {}, {}))
+        assert found == replace(made, metrics=metrics)
+    assert [str(metric) for metric in common] == ["classifier headline", "discriminant headline"]
+    assert tuple(map(parse_metric, map(str, common))) == common
 
 
 def test_later_layers_lie_over_earlier_ones():
