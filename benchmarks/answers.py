@@ -292,23 +292,32 @@ def answer_table(answer: Answer) -> Iterator[str]:
 
 
 def exchange_table(answer: Answer) -> Iterator[str]:
-    """Of the baseline, which has all of these rules, a line a row: its own discriminant, its pool with and without the
-    exchange, what that adds, and how the pool stands to the best of its parts; then the shared classifier of each
-    method, where all of them were measured."""
-    base = answer.comparison.baseline_label
+    """Of the baseline, which has all of these rules, a line a row: its own discriminant, its pool, what the exchange
+    adds to the pool of `local`, where that was measured, and how the pool stands to the best of its parts; then the
+    shared classifier of each method, where all of them were measured."""
+    base, control = answer.comparison.baseline_label, answer.comparison.control_label
     parts = {MODEL: "private model", OWN: "own", SPACE: "shared"}
+    is_controlled = any(answer.of(row, control, OWN_POOL) for row in answer.rows)
     yield f"`{base}`: mean accuracy in %, and differences in points; of the parts the one that is best on average."
     yield ""
-    yield table_head("data, samples a client", *map(_rule, (OWN, OWN_POOL, POOLED)), "exchange adds", "less best part")
+    heads = [*map(_rule, (OWN, POOLED)), *["exchange adds"] * is_controlled, "less best part"]
+    yield table_head("data, samples a client", *heads)
     for row in answer.rows:
-        figures = {name: answer.of(row, base, name) for name in (*parts, OWN_POOL, POOLED)}
+        figures = {name: answer.of(row, base, name) for name in (*parts, POOLED)}
         if not figures[POOLED]:
             continue
         # the best part by its mean: whoever chooses a part for all seeds
         best = max(parts, key=lambda name: fmean(value or 0.0 for value in figures[name].values()))
-        cells = [answer.mean_alone(row, base, METRIC + name) for name in (OWN, OWN_POOL, POOLED)]
-        gains = [interval(difference(figures[POOLED], figures[other])) for other in (OWN_POOL, best)]
-        yield table_row([_sized(row), *cells, gains[0], f"{gains[1]} {parts[best]}"])
+        cells = [answer.mean_alone(row, base, METRIC + name) for name in (OWN, POOLED)]
+        if is_controlled:
+            cells.append(interval(difference(figures[POOLED], answer.of(row, control, OWN_POOL))))
+        gap = interval(difference(figures[POOLED], figures[best]))
+        yield table_row([_sized(row), *cells, f"{gap} {parts[best]}"])
+    yield ""
+    if is_controlled:
+        yield f"The exchange adds `pool` minus the `pool-local` of `{control}`, seed by seed."
+    else:
+        yield "What the exchange adds is not told: its control is missing, `pool-local` of `local`."
     measured = {row: [m for m in answer.methods if any(answer.of(row, m, SPACE).values())] for row in answer.rows}
     most = max(map(len, measured.values()))
     # rows of which nearly all methods were measured, and methods that were measured in all of these

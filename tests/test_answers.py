@@ -182,18 +182,21 @@ def test_of_a_sweep_every_value_is_a_line_and_the_chosen_one_is_by_validation_sa
     assert figures_of["`local`"] == "50.00 ± 0.00"
 
 
-def test_what_the_exchange_adds_is_the_pool_less_the_same_without_one_and_less_its_best_part(tmp_path, monkeypatch):
+@pytest.mark.parametrize("is_controlled", [True, False])
+def test_what_the_exchange_adds_is_the_pool_less_that_of_local(tmp_path, monkeypatch, is_controlled):
     monkeypatch.setattr(answers, "QUESTIONS", tmp_path)
     monkeypatch.setattr(answers, "RESULTS", tmp_path)
     rules = [answers.MODEL, answers.OWN, answers.OWN_POOL, answers.SPACE, answers.POOLED]
     metrics = ", ".join(f'"{rule}"' for rule in rules)
     (tmp_path / "space.toml").write_text(
         f'# Does it add?\nseeds = [0, 1]\nmetric = [{metrics}]\nbaseline = "protosphere"\n'
-        'methods = ["protosphere", "fedncm"]\ndatasets = ["digits"]\n'
+        'methods = ["protosphere", "fedncm", "local"]\ndatasets = ["digits"]\n'
     )
     (tmp_path / "space.json").write_text(json.dumps({"digits": {"command": "c", "commit": "abc", "machine": "m"}}))
     figures = {"protosphere": [(0.5, 0.7, 0.72, 0.8, 0.85), (0.6, 0.6, 0.62, 0.7, 0.75)]}
     figures["fedncm"] = [("", "", "", 0.5, ""), ("", "", "", 0.4, "")]
+    if is_controlled:
+        figures["local"] = [(0.4, 0.7, 0.75, "", ""), (0.4, 0.6, 0.65, "", "")]
     with (tmp_path / "space.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow([*HEAD[:5], *(f"metric: {rule}" for rule in rules), *HEAD[-2:]])
@@ -202,9 +205,12 @@ def test_what_the_exchange_adds_is_the_pool_less_the_same_without_one_and_less_i
                 writer.writerow(["digits", method, method, seed, "completed", *row, 4000, 2])
     monkeypatch.setitem(answers.TABLES, "space", answers.exchange_table)
     text = page(Answer("space"))
-    assert "| digits | 65.00 | 67.00 | 80.00 |" in text
-    # 13 points more than without the exchange and 5 more than the shared discriminant, on both seeds
-    assert "**+13.0 [+13.0, +13.0]** | **+5.0 [+5.0, +5.0]** shared |" in text
+    # 10 points more than `local` by the same rule, not 13 more than its own run; and 5 more than its best part
+    adds = "**+10.0 [+10.0, +10.0]** | " if is_controlled else ""
+    assert f"| digits | 65.00 | 80.00 | {adds}**+5.0 [+5.0, +5.0]** shared |" in text
+    assert ("`pool` minus the `pool-local` of `local`, seed by seed" in text) == is_controlled
+    assert ("its control is missing, `pool-local` of `local`" in text) != is_controlled
+    assert "+13.0" not in text
     assert "| digits | **75.00** | 45.00 |" in text
 
 

@@ -17,10 +17,12 @@ from protosphere.record.folder import RunFolder
 from protosphere.record.summary import FLOORS, rounds_to_choose_from, up_to_date, with_members
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
-from protosphere.strategies.release import POOL, RULE
+from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 
 # of a rule in summary.json; a round's number is no figure
 NO_FIGURES = ("selected_round", "clients", "since", "complete")
+# a rule -> the same rule without an exchange, of `local`, against which it is measured what an exchange adds
+CONTROLS = {RULE: OWN_RULE, POOL: OWN_POOL}
 VALIDATION = "validation"  # column of what a sweep is decided by
 TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline was measured
 # columns of the frame of all cells that are not in table.csv: the values exchanged a round, as float32 (None where
@@ -213,24 +215,41 @@ def every_difference(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[
 
 
 def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference]:
-    """(row, figure, method) -> the figure of a rule less that of the same rule without an exchange (`-local`), in the
-    same run, seed by seed; of methods that have both. Significance is corrected as in `every_difference`."""
+    """(row, figure, method) -> what the exchange adds: the figure of a rule of `CONTROLS` less that of its control in
+    the runs of `local`, seed by seed. Significance is corrected as in `every_difference`."""
     gains: dict[tuple[str, str, str], Difference] = {}
     for row in comparison.rows:
-        for method, runs in by_method(frame, comparison, row.label).items():
+        runs_by_method = by_method(frame, comparison, row.label)
+        if comparison.control_label not in runs_by_method:
+            continue
+        control_runs = runs_by_method[comparison.control_label].set_index("seed")
+        for method, runs in runs_by_method.items():
             runs = runs.set_index("seed")
-            for rule in (RULE, POOL):
-                # the rules' own figures have no headline
+            for rule, control in CONTROLS.items():
+                # no column is called headline
                 for figure in (comparison.metrics[0].figure, "selected", "final"):
-                    name, alone = f"{rule} {figure}", f"{rule}-local {figure}"
-                    if name in runs and alone in runs and runs[name].notna().any():
-                        contrast = difference(runs[name].astype(float), runs[alone].astype(float))
-                        if contrast:
-                            gains[row.label, name, method] = contrast
+                    name, control_name = f"{rule} {figure}", f"{control} {figure}"
+                    if name not in runs or control_name not in runs:
+                        continue
+                    contrast = difference(runs[name], control_runs[control_name])
+                    if contrast:
+                        gains[row.label, name, method] = contrast
                         break
     for column in dict.fromkeys((row_label, name) for row_label, name, _ in gains):
         gains |= with_significance({key: gain for key, gain in gains.items() if key[:2] == column})
     return gains
+
+
+def without_control(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+    """The controls that `local` lacks where another method has the rule: what the exchange adds cannot be told."""
+    is_control = frame["method"] == comparison.control_label
+    lacking = []
+    for rule, control in CONTROLS.items():
+        measured = [name for name in frame.columns if name.startswith(f"{rule} ") and frame[name].notna().any()]
+        controls = [name for name in frame.columns if name.startswith(f"{control} ")]
+        if measured and not frame.loc[is_control, controls].notna().any(axis=None):
+            lacking.append(control)
+    return lacking
 
 
 def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:
@@ -241,7 +260,7 @@ def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:
         lines.append([*labels, comparison.baseline_label, *_in_numbers(contrast)])
     for (row, figure, method), gain in gains_of_exchange(comparison, frame).items():
         rule = figure.partition(" ")[0]
-        lines.append([row, figure, method, f"{method}: {rule}-local", *_in_numbers(gain)])
+        lines.append([row, figure, method, f"{comparison.control_label}: {CONTROLS[rule]}", *_in_numbers(gain)])
     return csv_files.as_csv(lines)
 
 

@@ -180,8 +180,13 @@ class Comparison:
     def baseline_label(self) -> str:
         """Label of the method that the others are held against: `baseline`, else that which trains alone, else the
         first."""
-        alone = (entry.label for entry in self.methods if entry.settings.get("strategy") == "local")
-        return self.baseline or next(alone, self.methods[0].label)
+        return self.baseline or self.control_label or self.methods[0].label
+
+    @property
+    def control_label(self) -> str:
+        """Label of the method that trains alone, `local`; the baseline where several do, empty where none does."""
+        labels = [entry.label for entry in self.methods if entry.settings.get("strategy") == "local"]
+        return self.baseline if self.baseline in labels else next(iter(labels), "")
 
     @property
     def rows(self) -> list[Row]:

@@ -18,6 +18,7 @@ from protosphere.comparison.figures import (
     every_difference,
     gains_of_exchange,
     spread,
+    without_control,
 )
 from protosphere.comparison.paired import CONFIDENCE, Difference, ahead
 from protosphere.comparison.plan import DOMAIN, Comparison
@@ -82,6 +83,7 @@ def grids(
     if comparison.equal_steps:
         notes.append("epochs scaled by --equal-steps")
     notes += _own_rules(comparison, frame)
+    notes += _missing_controls(comparison, frame)
     notes += _test_samples(comparison, frame)
     notes += _unknown_domains(comparison, frame)
     notes += _different_budgets(comparison, frame)
@@ -210,8 +212,9 @@ def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[st
     for (row, figure, method), contrast in gains.items():
         columns.setdefault(f"{row} ({figure})", {})[method] = _show_difference(contrast, len(comparison.seeds))
     title = (
-        f"{comparison.title or comparison.name}: what the exchange adds, in points of accuracy: a rule less the same "
-        "rule of a client's own samples alone (encoder less encoder-local, pool less pool-local), in the same run"
+        f"{comparison.title or comparison.name}: what the exchange adds, in points of accuracy: a rule minus the same "
+        f"rule without an exchange as {comparison.control_label} has it (encoder minus encoder-local, pool minus "
+        "pool-local), seed by seed"
     )
     methods = [method.label for method in comparison.methods if any(method.label == name for _, _, name in gains)]
     legends = [_interval_legend(comparison)]
@@ -263,6 +266,14 @@ def _own_rules(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
         gives = ", and its accuracy in %" if by_common_rules else ""
         notes.append(f"{row.label}: each method's own inference rule{gives}: {'; '.join(words)}")
     return notes
+
+
+def _missing_controls(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+    controls = " and ".join(without_control(comparison, frame))
+    if not controls:
+        return []
+    remedy = "name an `encoder` for all methods" if comparison.control_label else "add `local` to the methods"
+    return [f"what the exchange adds is not told: its control is missing, {controls} of `local`; {remedy}"]
 
 
 def _test_samples(comparison: Comparison, frame: pd.DataFrame) -> list[str]:

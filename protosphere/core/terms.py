@@ -106,9 +106,10 @@ _ALL = (
     Term(
         "exchange adds",
         "figures",
-        "What the exchange is worth in a public encoder's space: a rule less the same rule without the exchange, in "
-        "the same run.",
-        "A of pool less A of pool-local; A of encoder less A of encoder-local",
+        "What the exchange of a method is worth: its accuracy by a rule minus that of `local` by the same rule without "
+        "an exchange, seed by seed.",
+        "A of pool − A of pool-local of `local`; A of encoder − A of encoder-local of `local`; A of classifier − A of "
+        "classifier of `local`",
     ),
     Term("classifier", "rules", "The client's own model: its extractor, then its head.", "argmax_j g(x)_j"),
     Term("local-prototypes", "rules", "The nearest of the client's own class means.", "argmin_j ‖z(x) − p_ij‖"),

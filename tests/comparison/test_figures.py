@@ -646,33 +646,59 @@ def test_a_scale_of_orders_is_for_orders(payload, scale):
     assert axes.get_xlim()[0] < 0
 
 
-def test_what_the_exchange_adds_is_a_rule_less_the_same_without_an_exchange_in_the_same_run(folder):
-    made = comparison(paper=())
-    found = finished(folder(made), made)
+def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_exchange(folder):
+    made = comparison(methods=(*METHODS, Entry("Alone", {"strategy": "local"})), paper=())
+    found = finished(folder(made, {("Alone", seed) for seed in SEEDS}), made)
+    alone = found[found["method"] == "FedProto"].assign(method="Alone")
+    found = pd.concat([found, alone], ignore_index=True)
     assert not any("what the exchange adds" in grid.title for grid in grids(made, (), found))
-    has_both = found["method"] == "FedProto"
-    pool, alone = [0.9, 0.8, 0.95], [0.8, 0.78, 0.84]
-    for name, values in (("pool final", pool), ("pool-local final", alone), ("encoder-local final", alone)):
-        found[name] = None
-        found.loc[has_both, name] = values
+    pool, own_control, control = [0.9, 0.8, 0.95], [0.8, 0.78, 0.84], [0.85, 0.8, 0.84]
+    for name, method, values in (
+        ("pool final", "FedProto", pool),
+        ("pool-local final", "FedProto", own_control),
+        ("pool-local final", "Alone", control),
+        ("encoder-local final", "Alone", control),
+    ):
+        if name not in found:
+            found[name] = None
+        found.loc[found["method"] == method, name] = values
     grid = next(grid for grid in grids(made, (), found) if "what the exchange adds" in grid.title)
-    gaps = np.subtract(pool, alone)
+    gaps = np.subtract(pool, control)
     # t(0.975, 2) = 4.302653
     half = 4.302653 * gaps.std(ddof=1) / np.sqrt(3)
     expected = f"{100 * gaps.mean():+.2f} [{100 * (gaps.mean() - half):+.2f}, {100 * (gaps.mean() + half):+.2f}]"
     (line,) = grid.lines
-    # the other method has no such rules, and no method has the rule `encoder`
+    # the others have no such rule, and no method has the rule `encoder`
     assert grid.head == ["", "FedProto"]
-    assert line[0].text == "CIFAR-10 (pool final)"
-    assert line[1].text.startswith(expected)
+    assert [cell.text for cell in line] == ["CIFAR-10 (pool final)", expected]
+    assert "as Alone has it (encoder minus encoder-local, pool minus pool-local)" in grid.title
     told = list(csv.DictReader(differences_csv(made, found).splitlines()))[-1]
-    assert (told["metric"], told["method"], told["baseline"]) == ("pool final", "FedProto", "FedProto: pool-local")
+    assert (told["metric"], told["method"], told["baseline"]) == ("pool final", "FedProto", "Alone: pool-local")
     assert float(told["difference"]) == pytest.approx(gaps.mean())
     # both know how often a client has each class; of the rule `encoder` the client's own alone does
     assert not any("uses the class shares" in note for note in grid.notes)
+    assert not any("its control is missing" in note for note in grid.notes)
     found["encoder final"] = found["pool final"]
     grid = next(grid for grid in grids(made, (), found) if "what the exchange adds" in grid.title)
     assert any("encoder-local uses the class shares of its client and encoder does not" in n for n in grid.notes)
+
+
+def test_where_local_has_no_control_none_of_another_run_takes_its_place(folder):
+    made = comparison(paper=())
+    found = finished(folder(made), made)
+    for name in ("pool final", "pool-local final", "encoder final"):
+        found[name] = 0.5
+    found["encoder-local final"] = None
+    alone = replace(made, methods=(METHODS[0], Entry("Proto_Norm", {"strategy": "local"})))
+    bare = found.assign(**{"pool-local final": found["pool-local final"].where(found["method"] == "FedProto")})
+    missing = "what the exchange adds is not told: its control is missing, encoder-local and pool-local of `local`; "
+    for plan, frame, remedy in (
+        (made, found, "add `local` to the methods"),
+        (alone, bare, "name an `encoder` for all methods"),
+    ):
+        assert not any("what the exchange adds" in grid.title for grid in grids(plan, (), frame))
+        assert missing + remedy in grids(plan, (), frame)[0].notes
+        assert "pool" not in differences_csv(plan, frame)
 
 
 def test_equal_figures_differ_by_nothing(folder):
