@@ -227,7 +227,7 @@ _ALL = (
         "macro F1",
         "words",
         "The mean of the classes' own F1 scores, of all clients' test samples in the last evaluation.",
-        "(1/K) Σ_j 2 right_j / (samples_j + predicted_j)",
+        "(1/K) Σ_j 2 right_j / (samples_j + predicted_j), of the classes that have test samples",
     ),
     Term(
         "ROC AUC",

@@ -90,9 +90,9 @@ def by_class(triples: Iterable[Sequence[int]]) -> dict[str, dict[str, float | in
 
 
 def macro(triples: Iterable[Sequence[int]]) -> dict[str, float | None]:
-    """Every class alike, however many rows it has: `accuracy`, the mean of the classes' own accuracies (balanced
-    accuracy), of the classes that have rows; `f1`, the mean of their F1, of those that have rows or were predicted. As
-    scikit-learn's balanced_accuracy_score and f1_score(average="macro") have them.
+    """Every class that has test rows alike, however many: `accuracy`, the mean of the classes' own accuracies (balanced
+    accuracy), and `f1`, the mean of their F1. As scikit-learn's balanced_accuracy_score and f1_score(average="macro")
+    have them, the latter with these classes as its `labels`.
 
     None where there are no rows; `f1` also where clients told of each class alone how many are right.
     """
@@ -102,7 +102,7 @@ def macro(triples: Iterable[Sequence[int]]) -> dict[str, float | None]:
     accuracy = math.fsum(right[label] / rows[label] for label in rows) / len(rows)
     if OTHER in predictions:
         return {"accuracy": accuracy, "f1": None}
-    scores = [2 * right[label] / (rows[label] + predictions[label]) for label in rows.keys() | predictions.keys()]
+    scores = [2 * right[label] / (rows[label] + predictions[label]) for label in rows]
     return {"accuracy": accuracy, "f1": math.fsum(scores) / len(scores)}
 
 

@@ -22,7 +22,16 @@ def test_macro_figures_are_scikit_learns(seed):
     predicted = np.where(rng.random(number) < 0.5, true, rng.integers(0, K, number))
     found = macro(triples_of(true, predicted))
     assert found["accuracy"] == pytest.approx(balanced_accuracy_score(true, predicted), abs=1e-12)
-    assert found["f1"] == pytest.approx(f1_score(true, predicted, average="macro"), abs=1e-12)
+    labels = np.unique(true)
+    assert found["f1"] == pytest.approx(f1_score(true, predicted, labels=labels, average="macro"), abs=1e-12)
+
+
+def test_both_figures_are_of_the_classes_that_have_test_rows():
+    """Of the third class there is no row, and one was taken for it."""
+    true, predicted = np.array([0, 0, 0, 1, 1]), np.array([0, 0, 2, 1, 1])
+    found = macro(triples_of(true, predicted))
+    assert found == {"accuracy": pytest.approx((2 / 3 + 1) / 2), "f1": pytest.approx((4 / 5 + 1) / 2)}
+    assert f1_score(true, predicted, average="macro") == pytest.approx((4 / 5 + 1) / 3)
 
 
 def test_where_counts_do_not_tell_there_is_none():
