@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from protosphere.comparison.figures import Spread, by_method, by_seed, spread
@@ -14,7 +13,7 @@ from protosphere.comparison.sweep import settings_varied
 from protosphere.comparison.tables import floor
 from protosphere.core.settings import Scalar
 from protosphere.reports import canvas
-from protosphere.reports.charts import DASHED, DOTTED, Chart, Line
+from protosphere.reports.charts import DASHED, DOTTED, PERCENT, Chart, Line, band, heights, with_majority
 from protosphere.reports.pictures import Picture, plain_numbers
 
 if TYPE_CHECKING:
@@ -116,11 +115,11 @@ def chart_of(curves_by_method: Mapping[str, pd.DataFrame], column: str, lowest: 
         colour = canvas.COLOURS[number % len(canvas.COLOURS)]
         dash = list(STYLES)[number // len(canvas.COLOURS) % len(STYLES)]
         lines.append(Line(method, points, colour, dash, spread=spreads, run=number))
+    chart = Chart(label, "test accuracy (%)", lines, whole=column == "round", bounds=PERCENT)
     values = [x for line in lines for x, _ in line.points]
-    if lowest is not None and values:
-        ends = [(min(values), 100 * lowest), (max(values), 100 * lowest)]
-        lines.append(Line("majority class", ends, canvas.SOFT, DOTTED, 1))
-    return Chart(label, "test accuracy (%)", lines, whole=column == "round")
+    if lowest is None or not values:
+        return chart
+    return with_majority(chart, [(min(values), 100 * lowest), (max(values), 100 * lowest)])
 
 
 def _scale_of(curves: Iterable[pd.DataFrame], name: str) -> tuple[float, str]:
@@ -159,11 +158,12 @@ def _svg(charts: Sequence[Chart], columns: Sequence[str]) -> str:
 def draw(axes: "Axes", chart: Chart, column: str) -> None:
     """Draw a chart's lines: those of methods, then the majority class from side to side."""
     axes.set_xlabel(chart.x)
+    axes.set_ylim(*heights(chart))
     for line in chart.lines:
         if line.run < 0:
             axes.axhline(line.points[0][1], color=line.colour, linewidth=1, linestyle=(0, (1, 2)))
         else:
-            _draw_curve(axes, line)
+            _draw_curve(axes, line, chart.bounds)
             if column == "payload" and line.points and not any(x for x, _ in line.points):
                 axes.axhline(line.points[-1][1], color=line.colour, linewidth=1.2, linestyle=":", gid=SILENT)
     if column in SIZES:
@@ -172,10 +172,9 @@ def draw(axes: "Axes", chart: Chart, column: str) -> None:
         axes.locator_params(axis="x", integer=True)
 
 
-def _draw_curve(axes: "Axes", line: Line) -> None:
+def _draw_curve(axes: "Axes", line: Line, bounds: tuple[float, float]) -> None:
     across = [x for x, _ in line.points]
-    means = np.array([y for _, y in line.points])
-    bands = np.array(line.spread)
+    means = [y for _, y in line.points]
     axes.plot(
         across,
         means,
@@ -185,8 +184,8 @@ def _draw_curve(axes: "Axes", line: Line) -> None:
         markevery=max(1, len(means) // 8),
         markersize=4.5,
     )
-    if bands.any():
-        axes.fill_between(across, means - bands, means + bands, color=line.colour, alpha=0.15, linewidth=0)
+    if any(line.spread):
+        axes.fill_between(across, *band(line, bounds), color=line.colour, alpha=0.15, linewidth=0)
 
 
 def _set_scale_of_bytes(axes: "Axes", sent: Sequence[float]) -> None:
@@ -272,7 +271,10 @@ def _draw_points(axes: "Axes", points: Mapping[float, Spread], is_numeric: bool,
     means = [100 * points[x].mean for x in across]
     errors = [100 * (points[x].std or 0.0) for x in across]
     if any(errors):
-        axes.errorbar(across, means, errors, color=look["color"], linestyle="none", capsize=3, linewidth=1.1)
+        low, high = band(Line("", list(zip(across, means, strict=True)), spread=errors), PERCENT)
+        below = [mean - edge for mean, edge in zip(means, low, strict=True)]
+        above = [edge - mean for mean, edge in zip(means, high, strict=True)]
+        axes.errorbar(across, means, [below, above], color=look["color"], linestyle="none", capsize=3, linewidth=1.1)
     (line,) = axes.plot(across, means, linestyle="-" if is_numeric else "none", **look)
     return line
 

@@ -36,7 +36,11 @@ TEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
     | {"α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "λ": r"$\lambda$", "μ": r"$\mu$"}
+    | {letter: f"${letter}$" for letter in "<>|"}  # in text LaTeX's first fonts have other letters in their places
+    | {"−": "$-$"}
 )
+# before a number, and not between two parts of a name such as CIFAR-10; in a number such as 5e-05
+MINUS = re.compile(r"(?<![\w.])-(?=\.?\d)|(?<=\de)-(?=\d)")
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def labels_for(grids: Sequence[Grid], name: str) -> list[str]:
 def _caption(grid: Grid) -> str:
     """Title and notes as sentences, each with a capital."""
     sentences = [sentence[:1].upper() + sentence[1:].rstrip(".") for sentence in (grid.title, *grid.notes)]
-    return " ".join(f"{sentence.translate(TEX)}." for sentence in sentences)
+    return " ".join(f"{_as_tex(sentence)}." for sentence in sentences)
 
 
 def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) -> Grid:
@@ -435,5 +439,10 @@ def _lay_out(
 
 
 def _tex(content: Shown) -> str:
-    text = content.text.translate(TEX)
+    text = _as_tex(content.text)
     return rf"\textbf{{{text}}}" if content.best else text
+
+
+def _as_tex(text: str) -> str:
+    """Text as LaTeX shows it again, minus signs as longer ones than hyphens."""
+    return MINUS.sub("−", text).translate(TEX)

@@ -161,14 +161,21 @@ class Chart {
     return low === high ? [low - 0.5, high + 0.5] : [low - 0.01 * (high - low), high + 0.01 * (high - low)];
   }
 
+  // of a curve's band, the lower (0) or the upper (1); of none the curve itself
+  edge(line, side, i) {
+    const y = line.spread.length ? line.band[side][i] : line.y[i];
+    return y > 0 || !this.data.log.includes("y") ? y : line.y[i];
+  }
+
   heights() {
     const [left, right] = this.range;
     let low = Infinity, high = -Infinity;
-    for (const line of this.shown) line.x.forEach((x, i) => {
-      const at = this.toX(x), around = line.spread[i] || 0;
+    const framed = this.shown.filter(line => line.framed);
+    for (const line of framed.length ? framed : this.shown) line.x.forEach((x, i) => {
+      const at = this.toX(x);
       if (at < left || at > right) return;
-      low = Math.min(low, this.toY(line.y[i] - around > 0 ? line.y[i] - around : line.y[i]));
-      high = Math.max(high, this.toY(line.y[i] + around));
+      low = Math.min(low, this.toY(this.edge(line, 0, i)));
+      high = Math.max(high, this.toY(this.edge(line, 1, i)));
     });
     if (low > high) return [0, 1];
     const edge = low === high ? 0.5 : 0.05 * (high - low);
@@ -218,11 +225,8 @@ class Chart {
     const at = line.x.map((x, i) => [this.X(this.toX(x)), this.Y(this.toY(line.y[i]))]);
     const path = points => points.map(([x, y]) => `${x.toFixed(1)} ${y.toFixed(1)}`).join("L");
     if (line.spread.length) {
-      const edge = sign => line.x.map((x, i) => {
-        const y = line.y[i] + sign * line.spread[i];
-        return [this.X(this.toX(x)), this.Y(this.toY(y > 0 || !this.data.log.includes("y") ? y : line.y[i]))];
-      });
-      add(curves, "path", { d: `M${path([...edge(1), ...edge(-1).reverse()])}Z`, fill: colour(line), opacity: 0.15 });
+      const edge = side => line.x.map((x, i) => [this.X(this.toX(x)), this.Y(this.toY(this.edge(line, side, i)))]);
+      add(curves, "path", { d: `M${path([...edge(1), ...edge(0).reverse()])}Z`, fill: colour(line), opacity: 0.15 });
     }
     const group = add(curves, "g", { class: "curve", opacity: this.lines.length > FEW_LINES ? 0.7 : 1 });
     const look = { fill: "none", stroke: colour(line), "stroke-width": line.width, "stroke-dasharray": line.dash,
@@ -271,7 +275,8 @@ class Chart {
     const upright = { x1: first.px, x2: first.px, y1: this.box.top, y2: this.box.bottom };
     add(this.marks, "line", { ...upright, stroke: "var(--soft)", "stroke-dasharray": "3 3" });
     for (const { line, px, py } of told)
-      add(this.marks, "circle", { cx: px, cy: py, r: 4.5, fill: colour(line), stroke: "var(--ground)" });
+      if (py >= this.box.top - 4 && py <= this.box.bottom + 4)
+        add(this.marks, "circle", { cx: px, cy: py, r: 4.5, fill: colour(line), stroke: "var(--ground)" });
     if (this.lines.length > FEW_LINES)
       for (const [line, group] of this.drawn) group.setAttribute("opacity", line === nearest.line ? 1 : 0.3);
     this.values.replaceChildren();

@@ -12,7 +12,7 @@ from protosphere.core.text import cut_apart, readable_size
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.reports import canvas, page
 from protosphere.reports.canvas import COLOURS, INK, SOFT
-from protosphere.reports.charts import DASHED, DOTTED, Chart, Line, as_json
+from protosphere.reports.charts import DASHED, DOTTED, PERCENT, Chart, Line, as_json, heights, with_majority
 from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import Html
 from protosphere.reports.results import Results
@@ -112,12 +112,14 @@ def accuracy_chart(results: Results) -> Chart:
         points = points_of(100 * results.figure(name))
         if points:
             spreads = [spread.get(of_round, 0.0) for of_round, _ in points] if name == "accuracy" else []
-            dash = DOTTED if name in ("validation", MAJORITY) else DASHED * (name == "worst")
+            dash = DOTTED if name == "validation" else DASHED * (name == "worst")
             label = f"{look['label']}, ± 1 std over clients" if spreads else look["label"]
             lines.append(Line(label, points, look["color"], dash, look.get("linewidth", 1.8), spreads))
     if selected := _selected(results):
         lines.append(Line(f"selected (round {selected[0]})", [selected], INK, marked=True))
-    return Chart("round", "test accuracy (%)", lines, whole=True)
+    chart = Chart("round", "test accuracy (%)", lines, whole=True, bounds=PERCENT)
+    majority = points_of(100 * results.figure(MAJORITY))
+    return with_majority(chart, majority) if majority else chart
 
 
 def points_of(column: "pd.Series[float]") -> list[tuple[float, float]]:
@@ -141,9 +143,13 @@ def draw_accuracy(drawn: "Figure", results: Results) -> str:
             marks: dict[str, Any] = {"marker": dots(means), "markersize": 3.5} if name == "accuracy" else {}
             axes.plot(figures.index, figures, **look, **marks)
     chosen = _draw_selected(axes, results)
-    axes.set(xlabel="round", ylabel="test accuracy (%)")
+    chart = accuracy_chart(results)
+    for line in chart.lines:
+        if not line.framed:
+            axes.plot(*zip(*line.points, strict=True), label=line.name, color=SOFT, linewidth=line.width, linestyle=":")
+    axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=heights(chart))
     whole_rounds(axes)
-    drawn.legend(loc="outside lower center", ncols=3)
+    drawn.legend(loc="outside lower center", ncols=2)
     return chosen
 
 
@@ -156,7 +162,6 @@ ACCURACY_CURVES: dict[str, dict[str, Any]] = {
         "linewidth": 1.3,
         "linestyle": (0, (1.5, 1.5)),
     },
-    MAJORITY: {"label": "majority class", "color": SOFT, "linewidth": 1.3, "linestyle": ":"},
     "ensemble": {"label": "ensemble", "color": COLOURS[2], "linewidth": 1.3, "marker": "^", "markersize": 4},
 }
 

@@ -23,7 +23,7 @@ from protosphere.comparison.figures import (
     value_of,
 )
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.pictures import chart_of, curves, draw
+from protosphere.comparison.pictures import _draw_points, chart_of, curves, draw, picture_of
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
 from protosphere.comparison.report import write_all
 from protosphere.comparison.sweep import tuned
@@ -33,6 +33,7 @@ from protosphere.core.terms import TERMS
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import MAJORITY_ALL_CLASSES, MAJORITY_UNWEIGHTED
 from protosphere.reports import canvas
+from protosphere.reports.charts import as_json
 from protosphere.strategies import known_settings
 
 RULES = ("local-prototypes", "classifier")
@@ -353,6 +354,25 @@ def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold
     assert "76.67 ± 2.89" in text
 
 
+def test_latex_shows_the_letters_and_signs_that_are_meant():
+    texts = ["-7.50 [-39.27, +24.27]", "5e-05", "CIFAR-10 <last-5>", "a|b > c", "λ=-1", "-", "γ - 2", "x-.5 −3"]
+    written = [
+        "$-$7.50 [$-$39.27, +24.27]",
+        "5e$-$05",
+        "CIFAR-10 $<$last-5$>$",
+        "a$|$b $>$ c",
+        r"$\lambda$=$-$1",
+        "-",
+        r"$\gamma$ - 2",
+        "x-.5 $-$3",
+    ]
+    shown = [Shown(text) for text in texts]
+    text = latex([Grid("cost", "from <a> by -3 % on CIFAR-10", ["", *texts[1:]], [shown])])
+    assert f"{' & '.join(written)} \\\\" in text
+    assert f"\\toprule\n & {' & '.join(written[1:])} \\\\" in text
+    assert r"\caption{From $<$a$>$ by $-$3 \% on CIFAR-10.}" in text
+
+
 def test_of_several_tables_each_note_stands_once_below_all(folder):
     made = comparison(note="a note of the file", target=0.8)
     place = folder(made)
@@ -644,6 +664,56 @@ def test_a_scale_of_orders_is_for_orders(payload, scale):
         draw(axes, chart_of({"a": curve(payload)}, "payload", None), "payload")
     assert axes.get_xscale() == scale
     assert axes.get_xlim()[0] < 0
+
+
+def test_bands_end_at_none_and_all_of_the_samples():
+    """A standard deviation over seeds says nothing of accuracies that cannot be."""
+    near = pd.DataFrame({"round": [0, 1, 2], "mean": [0.04, 0.5, 0.97], "std": [0.1, 0.1, 0.05]})
+    chart = chart_of({"a": near}, "round", None)
+    with canvas.figure() as drawing:
+        axes = drawing.add_subplot()
+        draw(axes, chart, "round")
+        (drawn,) = axes.collections
+        edges = drawn.get_paths()[0].vertices
+    assert {(x, round(y, 9)) for x, y in edges} == {(0, 0), (0, 14), (1, 40), (1, 60), (2, 92), (2, 100)}
+    (line,) = json.loads(as_json([chart]))[0]["lines"]
+    assert line["band"] == [[0, 40, 92], [14, 60, 100]]
+    assert line["spread"] == [10, 10, 5], "what is said where a reader points"
+    flat = pd.DataFrame({"round": [0, 1], "mean": [0.5, 0.6], "std": np.nan})
+    assert json.loads(as_json([chart_of({"a": flat}, "round", None)]))[0]["lines"][0]["band"] == [[], []]
+
+
+def test_bars_end_at_none_and_all_of_the_samples():
+    with canvas.figure() as drawing:
+        axes = drawing.add_subplot()
+        points = {1.0: Spread(0.04, 0.1, 3), 2.0: Spread(0.5, 0.1, 3), 3.0: Spread(0.97, 0.05, 3)}
+        _draw_points(axes, points, True, {"color": "#0b5cad"})
+        (bars,) = axes.collections
+        ends = [sorted(round(float(y), 9) for _, y in path) for path in bars.get_segments()]
+    assert ends == [[0, 14], [40, 60], [92, 100]]
+
+
+@pytest.mark.parametrize(
+    ("lowest", "name"),
+    [
+        (0.3, "majority class (30.0 %, below)"),
+        (0.9, "majority class (90.0 %)"),
+        (0.99, "majority class (99.0 %, above)"),
+    ],
+)
+def test_the_majority_class_makes_the_axis_no_longer(lowest, name):
+    high = pd.DataFrame({"round": [0, 1, 2], "mean": [0.9, 0.92, 0.94], "std": np.nan})
+    chart = chart_of({"a": high, "b": high - 0.01}, "round", lowest)
+    with canvas.figure() as drawing:
+        axes = drawing.add_subplot()
+        draw(axes, chart, "round")
+        low, top = axes.get_ylim()
+    # curves from 89 to 94, and a twentieth around them
+    assert (low, top) == pytest.approx((88.75, 94.25))
+    assert [line.name for line in chart.lines] == ["a", "b", name]
+    framed = [line["framed"] for line in json.loads(as_json([chart]))[0]["lines"]]
+    assert framed == [True, True, False]
+    assert name in picture_of({"a": high}, "rounds", "x", "here", lowest).svg
 
 
 def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_exchange(folder):

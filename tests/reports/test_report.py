@@ -17,10 +17,14 @@ from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import MEANS
 from protosphere.record.summary import FIGURES
+from protosphere.reports import canvas
 from protosphere.reports import report as report_module
+from protosphere.reports.charts import band, heights
 from protosphere.reports.csv_files import as_csv
 from protosphere.reports.page import term
+from protosphere.reports.pictures import accuracy_chart, draw_accuracy
 from protosphere.reports.report import write_report
+from protosphere.reports.results import read_results
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import (
     ANGLES,
@@ -411,3 +415,33 @@ def test_real_runs_have_reports(run, settings, request):
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
     assert "Samples of each class that a client holds" in outline(folder).text
+
+
+def test_the_axis_of_accuracies_is_that_of_the_curves_and_bands_end_at_all_samples(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    figures = {"local-prototypes": (0.95, 0.1, 0.9), "classifier": (0.9, 0.1, 0.8), "majority-class": (0.2, 0.1, 0.1)}
+    for line in lines:
+        for rule, (mean, std, worst) in figures.items():
+            line["evaluation"]["rules"][rule]["test"] |= {"mean": mean, "std": std, "worst": worst}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    results = read_results(folder)
+    chart = accuracy_chart(results)
+    by_name = {line.name: line for line in chart.lines}
+    assert band(by_name["mean of all samples, ± 1 std over clients"], chart.bounds) == (
+        [pytest.approx(85)] * 4,
+        [pytest.approx(100)] * 4,
+    )
+    # the band from 85 to 100, and a twentieth around it
+    assert heights(chart) == pytest.approx((84.25, 100.75))
+    assert [name for name, line in by_name.items() if not line.framed] == ["majority class (20.0 %, below)"]
+    with canvas.figure() as drawn:
+        draw_accuracy(drawn, results)
+        (axes,) = drawn.axes
+        assert axes.get_ylim() == pytest.approx((84.25, 100.75))
+        assert "majority class (20.0 %, below)" in axes.get_legend_handles_labels()[1]
+        drawn.draw_without_rendering()
+        (legend,) = drawn.legends
+        box = legend.get_window_extent()
+        assert box.x0 >= 0, "nothing of it is cut off"
+        assert box.x1 <= drawn.bbox.width
