@@ -123,8 +123,10 @@ def is_due(run, way, kind, number):
         return kind == MessageType.TRAIN and number == (EXCHANGE if way == "up" else AFTER)
     if way == "up":
         return bool(run.exchange.up) and kind == MessageType.TRAIN
-    # those that begin with prototypes of all classes, and the others once something was uploaded
-    return bool(run.exchange.down) and (number > 1 or run.method.server.begin is not ServerHalf.begin)
+    # those that begin with prototypes of all classes, and the others once something was uploaded; ProtoNorm begins with
+    # directions by a setting alone
+    begins = run.method.server.begin is not ServerHalf.begin and run.settings.strategy != "protonorm"
+    return bool(run.exchange.down) and (number > 1 or begins)
 
 
 def confusion(run, number):

@@ -170,6 +170,7 @@ WRONG = {
     "protonorm.iterations": [0],
     "protonorm.stop": ["maybe"],
     "protonorm.epsilon": [0.0],
+    "protonorm.initial-directions": ["seeded"],
     "fedtgp.margin": [-0.1],
     "fedtgp.server-epochs": [0],
     "fedtgp.server-learning-rate": [0.0],
