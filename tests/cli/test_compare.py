@@ -104,10 +104,10 @@ def test_a_header_names_the_rule_where_the_methods_own_rules_differ(invoke, ran)
     result = invoke("--methods", "local,pfpl", "--seeds", "0,1", "-c", QUICK)
     assert result.exit_code == 0, result.output
     assert "accuracy in % (classifier headline, discriminant headline), mean" in result.stdout
-    heads = r"^ *digits \(classifier headline\) +digits \(discriminant headline\) *$"
-    assert re.search(heads, result.stdout, re.MULTILINE)
+    table = (ran["folder"].path / "table.md").read_text()
+    assert re.search(r"\| *digits \(classifier headline\) *\| *digits \(discriminant headline\) *\|", table), table
     for method in ("local", "pfpl"):
-        assert re.search(rf"^ *{method} +81\.25 ± 0\.00 +- *$", result.stdout, re.MULTILINE)
+        assert re.search(rf"^\| *`?{method}`? *\| *81\.25 ± 0\.00 *\| *- *\|", table, re.MULTILINE), table
 
 
 def test_runs_have_the_engine_and_the_workers_that_are_named(invoke, ran, monkeypatch):
