@@ -22,7 +22,7 @@ from protosphere.launch.app_bundle import bare
 from protosphere.launch.connection import Connection, FlowerError
 from protosphere.launch.guardian import guarded
 from protosphere.launch.processes import Interrupted, interruptible
-from protosphere.launch.superlink import SuperLink
+from protosphere.launch.superlink import SuperLink, describe_load
 from protosphere.launch.unfinished_run import stopped
 from protosphere.record.folder import append_log, find_flower_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
@@ -34,6 +34,7 @@ FINISHED = re.compile(rf"{re.escape(PREFIX)}round +\d+/\d+ \| ")  # a line of `c
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
 LONGEST_FOLDER = 35
+NO_REASON = "An error was encountered. Ending simulation"  # all that Flower says where its engine did not begin
 NEWEST = 100  # folders of runs, among which one that has just begun is
 
 
@@ -255,6 +256,13 @@ def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) ->
         process = "simulation's" if simulated else "run's server"
         remedy = "" if simulated or not _resumable(folder, listener) else "; resume it from its last checkpoint"
         details = f"the {process} process died, often for want of memory: Flower hears nothing of it any more{remedy}"
+    if isinstance(superlink, SuperLink) and folder is None and NO_REASON in details:
+        # before our ServerApp has said anything
+        details = (
+            "the simulation did not begin. Ray gives up where one of its processes does not register within 30 s, as "
+            f"on a busy machine, and {describe_load()}: end other programs or wait, and run the command again, or "
+            "leave --flower out, since a run in one process needs no Ray"
+        )
     reason = (details or f"Flower calls the run {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"

@@ -1,6 +1,7 @@
 """A SuperLink of our own in simulation mode."""
 
 import http.client
+import os
 import socket
 import subprocess
 import time
@@ -57,7 +58,9 @@ class SuperLink(Connection):
         while not _is_healthy(port):
             if self._process.poll() is not None or time.monotonic() > deadline:
                 ended = self._process.returncode
-                how = f"ended with exit code {ended}" if ended is not None else "does not answer"
+                how = f"ended with exit code {ended}"
+                if ended is None:
+                    how = f"has not answered for {START_PATIENCE:.0f} s ({describe_load()})"
                 last = self.read_log(self._scratch).strip().rpartition("\n")[2]
                 raise FlowerError(f"Flower's SuperLink {how} on port {port}; its last line is: {last or 'none'}.")
             time.sleep(0.1)
@@ -105,6 +108,11 @@ def _environment(scratch: Path, ray: str = "") -> dict[str, str]:
     environment.pop("RAY_ADDRESS", None)
     # the second is also where Ray would look for a running cluster to join
     return environment | ({"RAY_ADDRESS": ray} if ray else {"RAY_TMPDIR": str(scratch)})
+
+
+def describe_load() -> str:
+    """How busy this machine is, for errors that come of it."""
+    return f"its load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
 
 
 def free_port() -> int:

@@ -202,6 +202,22 @@ def test_why_a_run_failed(status, details, said, message, tmp_path):
     assert message.format(folder=tmp_path) in outcome.message
 
 
+def test_a_simulation_that_did_not_begin_names_ray_s_limit_the_load_and_what_to_do(tmp_path, monkeypatch):
+    """It is all that Flower says, whatever Ray has said; where there is a folder, Ray had begun."""
+    monkeypatch.setattr("os.getloadavg", lambda: (14.25, 9.0, 5.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    details = "Simulation failed with exception: An error was encountered. Ending simulation."
+    heard, _ = listener(tmp_path)
+    with heard:
+        heard.hear("RuntimeError: An error was encountered. Ending simulation.")
+        message = module._outcome(Ended("finished:failed", details), heard, None).message
+        begun = module._outcome(Ended("finished:failed", details), heard, tmp_path).message
+    assert "Ray gives up where one of its processes does not register within 30 s" in message
+    assert "its load is 14.2 on 2 cores" in message
+    assert "run the command again, or leave --flower out" in message
+    assert "register within 30 s" not in begun
+
+
 def test_a_folder_that_a_run_has_taken_away_is_none(tmp_path):
     heard, _ = listener(tmp_path)
     with heard:

@@ -66,7 +66,7 @@ def test_executables_beside_python_come_before_those_on_the_path(tmp_path, monke
             "ended with exit code 3 .* line is: no such database",
             "first\nno such database\n",
         ),
-        ("exec sleep 600", "does not answer on port .* line is: none", ""),
+        ("exec sleep 600", "has not answered for .* on port .* line is: none", ""),
     ],
 )
 def test_a_superlink_that_does_not_start_is_reported_with_its_last_words(
