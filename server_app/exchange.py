@@ -77,17 +77,20 @@ def exchange(
     """Send one message a client and collect the replies, in partition order.
 
     The round closes when `min_replies` valid train replies are there (0: when every train reply is), or after
-    `timeout` seconds. Evaluate-only replies never decide that; when training has closed they get as long as
-    training took, and `patience` seconds at least, counted anew from each arrival: so the figures do not depend
-    on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known dead). Where
-    nobody trains they get `timeout`. A train reply that comes while others are waited for still counts. Where clients
-    answer in turn (`protosphere.core.flower.in_turn`) no time counts.
+    `timeout` seconds. In a simulation it waits for every train reply: they come in the order of the partitions, so that
+    `min_replies` would always leave out the highest. Evaluate-only replies never decide that; when training has closed
+    they get as long as training took, and `patience` seconds at least, counted anew from each arrival: so the figures
+    do not depend on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known
+    dead). Where nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
+    Where clients answer in turn (`protosphere.core.flower.in_turn`) no time counts.
     Each reply is checked when it comes.
 
     Raises:
         RunError: when a simulation worker died or has another home than the run, or Flower refused the messages.
     """
     simulated = is_simulated(grid)
+    if simulated:
+        min_replies = 0
     if in_turn(grid):
         timeout = patience = math.inf
     recipients = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]

@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from protosphere.core import plugins
 from protosphere.core.errors import RunError, SettingError
-from protosphere.core.flower import over_ray
+from protosphere.core.flower import is_simulated, over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
 from protosphere.data.partition.way_shot import WAY_SHOT
@@ -153,6 +153,12 @@ class PrototypeStrategy(Strategy):
             self._meet()
         self.folder.set_end(rounds, self.settings)
         self.summary()
+        if self.settings.min_replies and is_simulated(grid):
+            log.warning(
+                "warning: a simulation waits for every client that trains; `min-replies` %d closes no round here, and "
+                "only says how many valid replies keep a round from counting as failed",
+                self.settings.min_replies,
+            )
         with ExitStack() as stack:
             for feature in self.features:
                 stack.enter_context(feature.during())

@@ -52,6 +52,15 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
     assert json.loads((folder / "settings.json").read_text()).keys() == known_settings().keys() | {"digest"}
 
 
+def test_min_replies_leaves_nobody_out_of_a_simulation(home, capsys):
+    start({"min-replies": 2}, clients=4)
+    (folder,) = (home / "results").iterdir()
+    training = RunFolder(folder).lines()[0]["training"]
+    assert (training["valid"], training["asked"]) == (4, 4)
+    notice = f"{PREFIX}warning: a simulation waits for every client that trains; `min-replies` 2 closes no round here"
+    assert notice in capsys.readouterr().out
+
+
 # what is wrong with a setting is in tests/core/test_settings.py
 MISTAKES = [
     ({"strategy": "fedprotto"}, "fedproto"),

@@ -91,6 +91,14 @@ def test_min_replies_counts_valid_train_replies_alone(ask):
     assert [reply.valid for reply in replies] == [False, False, False, True, True, False]
 
 
+def test_a_simulation_waits_for_all_whatever_min_replies_says(ask, script, monkeypatch):
+    """Its workers answer in the order of the partitions, so the highest would never train."""
+    monkeypatch.setattr(script.Grid, "simulated", True)
+    replies = ask({partition: (1.0 + partition, trained(partition)) for partition in range(8)}, min_replies=4)
+    assert [reply.partition for reply in replies if reply.valid] == list(range(8))
+    assert ask.took == about(8)
+
+
 # --- errors -----------------------------------------------------------------------------------------------
 
 RAY = "\x1b[36mray::ClientAppActor.run()\x1b[39m (pid=42)\n  File app.py, line 3\n\x1b[31mValueError: boom 1\x1b[0m\n\n"
