@@ -182,7 +182,7 @@ class PrototypeStrategy(Strategy):
             SettingError: it cannot be read, or is of a later round than `rounds`.
         """
         tensors, stored = self.folder.load_checkpoint()
-        self.folder.refuse_fewer_rounds(rounds, stored["round"])
+        self.folder.refuse_fewer_rounds(rounds, stored["round"], self.settings.resume)
         self.state = unpack(tensors, stored, self.features)
         self.half.constants, self.half.group_names = self.state.constants, self.state.group_names
 

@@ -248,14 +248,14 @@ def _plan_resumed(overrides: RunConfig, name: str, remote: bool, here: bool, tru
         # the other code is the other machines'
         refuse_untrusted(Path(place), [plugin for plugin in named(saved) if plugin[0] == "strategy"], trust)
         return _for_others(as_of_today(saved) | overrides | {"resume": place})
-    folder = RunFolder(find_run(_maybe_here(name), str(overrides.get("results-dir", ""))))
+    folder = RunFolder(find_run(_maybe_here(name), str(overrides.get("results-dir", "")), resumes=True))
     saved = folder.settings()
     refuse_untrusted(folder.path, named(saved), trust)
     settings = as_of_today(saved) | overrides | {"resume": str(folder.path)}
     # their types, before any is used
     run = read_settings(settings)
     RunFolder.resume(run.settings, settings, as_of_today)
-    folder.refuse_fewer_rounds(run.settings.rounds, folder.load_checkpoint()[1]["round"])
+    folder.refuse_fewer_rounds(run.settings.rounds, folder.load_checkpoint()[1]["round"], name)
     number = run.settings.clients or len(folder.roster())
     if not number:
         raise SettingError(f"{folder.path / 'roster.json'} names no client; start a new run.")

@@ -145,7 +145,7 @@ class RunFolder:
         Raises:
             SettingError: no such run, no checkpoint yet, or a setting that may not change does.
         """
-        folder = cls(find_run(settings.resume, settings.results_dir))
+        folder = cls(find_run(settings.resume, settings.results_dir, resumes=True))
         if not is_run_name(folder.name):
             raise SettingError(
                 f"cannot resume {folder.path}: clients keep their models under the folder's name, which is no plain "
@@ -215,12 +215,20 @@ class RunFolder:
                 for _ in range(math.ceil(size / 2**20)):
                     probe.write(bytes(2**20))
 
-    def refuse_fewer_rounds(self, rounds: int, finished: int) -> None:
-        """A resumed run cannot end before the round that it has finished.
+    def refuse_fewer_rounds(self, rounds: int, finished: int, resume: str) -> None:
+        """A resumed run cannot end before the round that it has finished, and `latest` names one that can go on.
+
+        Args:
+            resume: by what the run was named.
 
         Raises:
-            SettingError: it is asked to.
+            SettingError: it is asked to end earlier, or `latest` has come to its end.
         """
+        if resume == "latest" and rounds == finished and (self.path / "summary.json").exists():
+            raise SettingError(
+                f"the newest run, {self.path}, has finished round {rounds} of {rounds}, so there is nothing to resume; "
+                "set more `rounds` to go on with it, or name an earlier run."
+            )
         if rounds < finished:
             raise SettingError(
                 f"setting `rounds` is {rounds}, but {self.path} has finished {finished}; resume with that many or more."
@@ -422,22 +430,30 @@ class RunFolder:
             yield temporary
 
 
-def find_run(name: str, results_dir: str) -> Path:
+def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
     """The folder of a finished or cut run: a path, a name in the results folder, `latest`, or the number that Flower
     knows it by.
 
+    Args:
+        resumes: `latest` is the run that began last. Else it is the newest of those with a finished round.
+
     Raises:
-        SettingError: when there is none.
+        SettingError: when there is none, or no round of the run that is to be resumed was finished.
     """
     root = results_root(results_dir)
     if name == "latest":
-        # a run that was cut before its first checkpoint is none that could be resumed
-        runs = [
-            path.parent for path in root.glob("*/settings.json") if (path.parent / "checkpoint.safetensors").exists()
-        ]
-        if not runs:
+        files = sorted(root.glob("*/settings.json"), key=lambda file: file.stat().st_mtime_ns)
+        runs = [file.parent.resolve() for file in files]
+        runs_with_rounds = [run for run in runs if (run / "checkpoint.safetensors").exists()]
+        if resumes and runs and runs[-1:] != runs_with_rounds[-1:]:
+            earlier = f", or resume an earlier run: {runs_with_rounds[-1].name}" if runs_with_rounds else ""
+            raise SettingError(
+                f'setting `resume` is "latest", but of the newest run, {runs[-1]}, no round was finished; start it '
+                f"anew{earlier}."
+            )
+        if not runs_with_rounds:
             raise SettingError(f'setting `resume` is "latest", but {root} holds no run; start one first.')
-        return max(runs, key=lambda run: (run / "settings.json").stat().st_mtime_ns).resolve()
+        return runs_with_rounds[-1]
     for path in (Path(os.path.expanduser(name)), root / name):
         if path.is_absolute() and (path / "settings.json").exists():
             # the last part of the path is the run's key, which `..` or a link would hide

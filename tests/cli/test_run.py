@@ -341,6 +341,9 @@ def test_a_real_run_in_process(here, home):
     assert folder.parent == Path.cwd() / "out"
     assert json.loads((folder / "summary.json").read_text())["clients"] == 3
     assert "round 1/1" in result.stdout
+    over = here("--resume", "latest", "--results", "out")
+    assert (over.exit_code, over.stdout) == (2, "")
+    assert over.stderr.startswith(f"the newest run, {folder}, has finished round 1 of 1")
     more = here("--resume", "latest", "--results", "out", "-c", "rounds=2")
     assert more.exit_code == 0, more.output
     assert "round 2/2" in more.stdout

@@ -159,8 +159,29 @@ def test_latest_is_the_run_that_began_last_whatever_its_name(results):
     first, second = finished(), finished()
     for folder, age in ((first, 1), (second, 2)):
         os.utime(folder.path / "settings.json", (NOON - age, NOON - age))
-    create()  # of no finished round
     assert resume(first, how="latest").path == first.path
+
+
+def test_latest_is_no_earlier_run_where_the_newest_has_finished_no_round(results):
+    first = finished()
+    killed = create()
+    os.utime(first.path / "settings.json", (NOON, NOON))
+    text = refused(RunFolder.resume, settings(resume="latest"), CONFIG)
+    assert f"of the newest run, {killed.path}, no round was finished" in text
+    assert text.endswith(f"or resume an earlier run: {first.name}.")
+    # what is only read is the newest run with results
+    assert find_run("latest", "") == first.path
+
+
+def test_latest_says_where_the_newest_run_has_come_to_its_end(results):
+    folder = finished(2)
+    # cut in its final evaluation it may go on
+    folder.refuse_fewer_rounds(2, 2, "latest")
+    folder.write_summary({"rounds": 2})
+    text = refused(folder.refuse_fewer_rounds, 2, 2, "latest")
+    assert f"the newest run, {folder.path}, has finished round 2 of 2" in text
+    folder.refuse_fewer_rounds(3, 2, "latest")
+    folder.refuse_fewer_rounds(2, 2, folder.name)
 
 
 def test_where_and_how_patiently_it_runs_may_change_and_a_longer_run_remembers_its_rounds(results):

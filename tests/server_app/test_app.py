@@ -109,7 +109,7 @@ def test_a_resumed_run_that_cannot_start_keeps_its_folder(home):
     (folder,) = (home / "results").iterdir()
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     with pytest.raises(RosterError, match="3 clients"):
-        start({"resume": "latest"}, clients=2)
+        start({"resume": "latest", "rounds": 2}, clients=2)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 

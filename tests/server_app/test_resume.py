@@ -204,5 +204,16 @@ def test_a_run_without_a_finished_round_cannot_be_resumed(federation):
     group = federation(3, tamper=cut_at(1))
     with pytest.raises(Cut):
         group.start()
-    with pytest.raises(SettingError, match="holds no run"):
+    with pytest.raises(SettingError, match=r"of the newest run, .*, no round was finished"):
         federation(3).start({"resume": "latest"})
+
+
+def test_latest_that_has_come_to_its_end_is_left_as_it_is(federation):
+    folder = federation(3).start({"rounds": 2}).folder.path
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    group = federation(3)
+    with pytest.raises(SettingError, match="has finished round 2 of 2, so there is nothing to resume"):
+        group.start({"rounds": 2, "resume": "latest"})
+    assert group.asked == []
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+    assert federation(3).start({"rounds": 3, "resume": "latest"}).folder.path == folder

@@ -107,7 +107,7 @@ def test_somebody_who_is_told_of_rounds_ends_the_run_by_false_alone(federation, 
     strategy = group.start({"rounds": 4}, on_round)
     assert heard == ([1, 2] if stops else [1, 2, 3, 4])
     assert summary(strategy).get("stopped") == ("on-round" if stops else None)
-    assert federation(2).start({"rounds": 4, "resume": "latest"}).state.last_round == 4
+    assert federation(2).start({"rounds": 4, "resume": str(strategy.folder.path)}).state.last_round == 4
 
 
 @pytest.mark.parametrize("last", [2, None])
