@@ -42,7 +42,7 @@ class Deployment:
     Args:
         folder: credentials, states and logs come here; `config/` is a FLWR_HOME whose connection `deployment` is this
             SuperLink.
-        sites: the clients.
+        sites: the clients; their SuperNodes' ports are `ports`.
         tell: who hears of every process that is started, as in `Family`.
         environment: variables for all processes, beside those of this one.
     """
@@ -59,7 +59,7 @@ class Deployment:
         self.home = folder / "superlink"
         self.config = folder / "config"
         self.port, self.fleet = free_port(), free_port()
-        self._ports = [free_port() for _ in sites]
+        self.ports = [free_port() for _ in sites]
         self._family = Family(tell)
         self._tell = tell
         # the scripts take this environment's Flower, whatever lies in .venv
@@ -143,7 +143,7 @@ class Deployment:
         options: dict[str, object] = {
             "ca": self.authority,
             "key": self.key(partition),
-            "port": str(self._ports[self.sites.index(site)]),
+            "port": str(self.ports[self.sites.index(site)]),
         }
         options |= {"superlink": f"localhost:{self.fleet}", "state": self.folder / f"site-{partition}" / "state"}
         options |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}

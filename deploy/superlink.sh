@@ -88,23 +88,33 @@ mkdir -p "$state/empty" "$state/flwr"
 state=$(cd "$state" && pwd)
 chmod 700 "$state" || echo "deploy/superlink.sh: $state belongs to another user; see who can read it" >&2
 cd "$state/empty"
-export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
+# Flower's processes call each other at this machine, where no proxy is asked
+no_proxy=${no_proxy:-${NO_PROXY:-}}
+no_proxy=${no_proxy:+$no_proxy,}127.0.0.1,localhost
+NO_PROXY=$no_proxy
+export PATH no_proxy NO_PROXY PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
-set -- "$@" --host "$host" --port "$port" --database "$state/superlink.db" --disable-runtime-dependency-installation
+# what listens everywhere is called on loopback
+case $host in
+    0.0.0.0) inside=127.0.0.1 ;;
+    :: | '[::]') inside='[::1]' ;;
+    *:*) inside="[$host]" ;;
+    *) inside=$host ;;
+esac
+set -- flower-superlink "$@" --host "$host" --port "$port" --database "$state/superlink.db"
 if [ "$transport" = grpc ]; then
     [ -n "$gate" ] || refuse "--no-gate is for Flower 1.40 and newer; this one speaks gRPC at --fleet"
+    gate=''
     set -- "$@" --fleet-api-address "$fleet"
-elif [ -n "$gate" ]; then
-    # what listens everywhere is called on loopback
-    case $host in
-        0.0.0.0) inside=127.0.0.1 ;;
-        :: | '[::]') inside='[::1]' ;;
-        *:*) inside="[$host]" ;;
-        *) inside=$host ;;
-    esac
-    set -- "$@" -- "$python" "$root/deploy/gate.py" --listen "$fleet" --superlink "$inside:$port" \
+fi
+# the SuperExec beside it starts the ServerApp of each run
+set -- "$@" :: "$python" -P "$root/deploy/executor.py" --cold -- --runtime-api-address "$inside:$port"
+if [ -n "$credentials" ]; then set -- "$@" --root-certificates "$credentials/ca.crt"; else set -- "$@" --insecure; fi
+set -- "$python" -P "$root/deploy/with_superexec.py" "$state" "$@"
+if [ -n "$gate" ]; then
+    set -- "$@" ::: "$python" "$root/deploy/gate.py" --listen "$fleet" --superlink "$inside:$port" \
         --connections "$connections" --largest-body "$largest"
     if [ -n "$credentials" ]; then set -- "$@" --credentials "$credentials"; else set -- "$@" --insecure; fi
 fi
 # its database is kept clear of messages, which tell of the sites' rows
-exec "$python" "$root/deploy/swept.py" "$state/superlink.db" flower-superlink "$@"
+exec "$python" "$root/deploy/swept.py" "$state/superlink.db" "$@"

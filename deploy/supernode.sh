@@ -34,8 +34,10 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
                          absolute path, weights as resnet18@/srv/weights.pth
   --trusted-entities FILE  run signed code alone, of publishers that this file names (docs/privacy.md)
   --port PORT            for Flower's own processes on this machine (default 9094; one a SuperNode)
-  --warm no              a process from its start for each message, as Flower has it; without it, each is a fork of one that
-                         has loaded Flower and torch (docs/deployment.md)
+  --allow-app FILE       run only the apps whose digests are lines of this file (`protosphere app-hash` prints Protosphere's);
+                         without it, whoever may start runs at the SuperLink chooses the code that runs here
+  --warm no              start each ClientApp from nothing; without it, each is a fork of a process that has loaded Flower
+                         and torch (docs/deployment.md)
   --state FOLDER         this site's models and decoded data (default $PROTOSPHERE_HOME, or ~/.protosphere)
 END
 }
@@ -96,7 +98,7 @@ own_folder() {
 }
 
 superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' name='' shared='' port=9094
-label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted='' warm=yes
+label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted='' warm=yes allowed=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
@@ -105,7 +107,8 @@ while [ $# -gt 0 ]; do
         -h | --help) usage; exit 0 ;;
         --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --name | --shared-test | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
-            --privacy-delta | --encoder | --privacy-encoder | --trusted-entities | --warm)
+            --privacy-delta | --encoder | --privacy-encoder | --trusted-entities | --warm | \
+            --allow-app)
             [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
@@ -132,6 +135,7 @@ while [ $# -gt 0 ]; do
         --port) port=$2 ;;
         --state) state=$2 ;;
         --warm) warm=$2 ;;
+        --allow-app) allowed=$2 ;;
     esac
     shift 2
 done
@@ -209,6 +213,11 @@ if [ -n "$trusted" ]; then
     set -- "$@" --trusted-entities "$(cd "$(dirname "$trusted")" && pwd)/${trusted##*/}"
 fi
 
+if [ -n "$allowed" ]; then
+    [ -r "$allowed" ] || refuse "--allow-app $allowed cannot be read"
+    allowed="$(cd "$(dirname "$allowed")" && pwd)/${allowed##*/}"
+fi
+
 root=$(cd "$(dirname "$0")/.." && pwd)
 # PROTOSPHERE_BIN names the bin of another environment than .venv
 bin=${PROTOSPHERE_BIN:-$root/.venv/bin}
@@ -217,10 +226,9 @@ command -v flower-supernode >/dev/null ||
     refuse "there is no flower-supernode in $bin or on the PATH; install Protosphere with pip"
 # where Flower is, Python is beside it
 python=$(dirname "$(command -v flower-supernode)")/python
-if [ -x "$python" ]; then
-    answer=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
-fi
-if [ -n "$model$device" ] && [ -x "$python" ]; then
+[ -x "$python" ] || refuse "there is no $python, which flower-supernode runs in; install Protosphere with pip"
+answer=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
+if [ -n "$model$device" ]; then
     answer=$("$python" "$root/deploy/model.py" "$model" "$device" 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
 fi
 [ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
@@ -231,14 +239,20 @@ mkdir -p "$state/empty" "$state/flwr"
 state=$(cd "$state" && pwd)
 chmod 700 "$state" || echo "deploy/supernode.sh: $state belongs to another user; see who can read it" >&2
 cd "$state/empty"
-export PATH PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
+# Flower's processes call each other at this machine, where no proxy is asked
+no_proxy=${no_proxy:-${NO_PROXY:-}}
+no_proxy=${no_proxy:+$no_proxy,}127.0.0.1,localhost
+NO_PROXY=$no_proxy
+export PATH no_proxy NO_PROXY PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 # each message is a new process: it reads what the first has compiled of the app
 unset PYTHONDONTWRITEBYTECODE
-set -- flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config"
-# a key that still counts as online is waited for
-[ ! -x "$python" ] || set -- "$python" "$root/deploy/patient.py" "$@"
-# which runs the rest of it, beside a server for its messages
-[ "$warm" = no ] || [ ! -x "$python" ] ||
-    set -- "$python" "$root/deploy/warm_clientapp.py" start "$state" "$(dirname "$python")/flwr-clientapp" "$@"
-exec "$@"
+set -- flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config" \
+    :: "$python" -P "$root/deploy/executor.py"
+if [ -n "$allowed" ]; then
+    set -- "$@" --allow-app "$allowed"
+else
+    echo "deploy/supernode.sh: whoever may start runs at the SuperLink chooses the code that runs here (--allow-app)"
+fi
+[ "$warm" = yes ] || set -- "$@" --cold
+exec "$python" -P "$root/deploy/with_superexec.py" "$state" "$@" -- --insecure --runtime-api-address "127.0.0.1:$port"

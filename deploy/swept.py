@@ -1,4 +1,4 @@
-"""Runs the SuperLink and keeps its database clear of messages: `swept.py FILE COMMAND ... [-- GATE ...]`.
+"""Runs the SuperLink and keeps its database clear of messages: `swept.py FILE COMMAND ... [::: GATE ...]`.
 
 Flower deletes a message when it has been answered, but SQLite leaves its bytes in the write-ahead log and, as it may be
 built, in the file; and those of a round that was cut stay for good. So when the SuperLink has ended, and before it
@@ -182,5 +182,5 @@ def main(file: Path, command: list[str], gate: list[str]) -> int:
 
 if __name__ == "__main__":
     words = sys.argv[2:]
-    border = words.index("--") if "--" in words else len(words)
+    border = words.index(":::") if ":::" in words else len(words)
     sys.exit(main(Path(sys.argv[1]), words[:border], words[border + 1 :]))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from protosphere.cli.app_hash import app_hash
 from protosphere.cli.compare import compare
 from protosphere.cli.data import data
 from protosphere.cli.doctor import doctor
@@ -108,6 +109,7 @@ app.command("settings", cls=Command, epilog="    protosphere settings --search p
 app.command("glossary", cls=Command, epilog="    protosphere glossary --search pool")(glossary)
 app.add_typer(new, name="new", epilog="    protosphere new method mymethod.py")
 app.command("doctor", cls=Command, epilog="    protosphere doctor")(doctor)
+app.command("app-hash", cls=Command, epilog="    protosphere app-hash")(app_hash)
 
 
 def _version(value: bool) -> None:

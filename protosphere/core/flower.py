@@ -233,7 +233,6 @@ _STARTED = re.compile(r"Successfully started run (\d+)")
 _RAISED = " failed with exception: "  # of a run whose ServerApp raised; the exception's words follow
 _SILENT = "No heartbeat"  # of a run whose process is gone
 
-_REFUSED_KEY = "[code: 2004]"  # of a SuperNode whose key is not registered, or still counts as online
 
 # no telemetry, no question of updates; lines that are not broken: `flwr` frames its refusals in a box as wide as this
 QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", "COLUMNS": "500"}
@@ -274,11 +273,6 @@ def raised_words(details: str) -> str:
 def is_silent(details: str) -> bool:
     """Whether a run ended since nothing was heard of its process."""
     return _SILENT in details
-
-
-def is_refused_key(line: str) -> bool:
-    """Whether a line of a SuperNode's log says that the SuperLink does not take its key."""
-    return _REFUSED_KEY in line
 
 
 def registered_node(answer: str) -> int | None:

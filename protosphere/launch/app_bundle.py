@@ -4,8 +4,10 @@
 one there, 84,000 files and 7.5 processor seconds, without it 0.1.
 """
 
+import hashlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -38,6 +40,18 @@ def bare(app: Path, target: Path) -> Path:
                 with suppress(FileNotFoundError), _explain_errors(os.path.join(place, name), app, target):
                     shutil.copyfile(os.path.join(place, name), to / name)
     return target
+
+
+def digest_of(app: Path) -> str:
+    """SHA-256 of the bundle that `flwr run` makes of an app, which sites may list (`deploy/supernode.sh --allow-app`).
+
+    Raises:
+        FlowerError: a file cannot be read.
+    """
+    from flwr.cli.build import build_fab_from_disk
+
+    with tempfile.TemporaryDirectory(prefix="protosphere-") as folder:
+        return hashlib.sha256(build_fab_from_disk(bare(app, Path(folder)))).hexdigest()
 
 
 @contextmanager

@@ -11,13 +11,15 @@ import pytest
 from deploy.model import check
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.data.forms.folders import read_folder
-from tests.waiting import comes
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 STAND_IN = f"""#!{sys.executable}
-import json, os, sys
+import json, os, sys, time
 told = {{"arguments": sys.argv[1:], "cwd": os.getcwd(), "here": os.listdir(), "environment": dict(os.environ)}}
 told["umask"] = os.umask(0)
+deadline = time.monotonic() + 20
+while not os.path.exists(os.environ["TOLD"] + ".superexec") and time.monotonic() < deadline:
+    time.sleep(0.02)
 open(os.environ["TOLD"], "w").write(json.dumps(told))
 """
 # it stays until the gate has said what it was told
@@ -34,6 +36,11 @@ told.with_suffix(".half").write_text(json.dumps(sys.argv[1:]))
 told.with_suffix(".half").rename(told)
 time.sleep(60)
 """
+OF_SUPEREXEC = """
+import json, os, sys, time
+open(os.environ["TOLD"] + ".superexec", "w").write(json.dumps(sys.argv[1:]))
+time.sleep(60)
+"""
 GRPC, HTTP = "1.39.0", "1.42.0"
 
 
@@ -48,11 +55,9 @@ def script(tmp_path, monkeypatch):
         "superlink.sh",
         "supernode.sh",
         "swept.py",
-        "patient.py",
+        "with_superexec.py",
         "model.py",
         "credentials.py",
-        "warm_clientapp.py",
-        "warm_stub.py",
     ):
         (place / name).write_text((DEPLOY / name).read_text())
         (place / name).chmod(0o755)
@@ -62,6 +67,7 @@ def script(tmp_path, monkeypatch):
         (programs / name).write_text(STAND_IN)
         (programs / name).chmod(0o755)
     (place / "gate.py").write_text(OF_GATE)
+    (place / "executor.py").write_text(OF_SUPEREXEC)
     # not a link, which would be another environment's Python
     (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (programs / "python").chmod(0o755)
@@ -70,6 +76,7 @@ def script(tmp_path, monkeypatch):
 
     def run(name, *arguments, flower=GRPC, **changed):
         told.unlink(missing_ok=True)
+        told.with_name("told.json.superexec").unlink(missing_ok=True)
         told.with_name("told.json.gate").unlink(missing_ok=True)
         # what is found first is the version that is there
         installed = tmp_path / f"flower-{flower}"
@@ -359,23 +366,56 @@ def test_without_flower_the_scripts_say_what_to_install(script, credentials):
         assert said.endswith("install Protosphere with pip\n")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere each message takes a process from its start")
-def test_flowers_program_for_messages_is_a_warm_one_unless_it_is_told_not_to(script, tmp_path):
-    program = tmp_path / "programs" / "flwr-clientapp"
-    program.write_text(f"#!{sys.executable}\n")
-    program.chmod(0o755)
-    flower = tmp_path / f"flower-{GRPC}" / f"flwr-{GRPC}.dist-info"
-    flower.mkdir(parents=True)
-    (flower / "entry_points.txt").write_text("[console_scripts]\nflwr-clientapp = flwr.supernode.cli:flwr_clientapp\n")
-    own = ("--insecure", "--state", tmp_path / "state")
+def superexec_of(tmp_path):
+    """What the SuperExec beside it was told: its own options, and those of Flower's."""
+    words = json.loads((tmp_path / "told.json.superexec").read_text())
+    border = words.index("--")
+    return words[:border], words[border + 1 :]
+
+
+def test_a_superexec_of_ours_shares_a_secret_with_the_supernode_and_starts_its_clientapps(script, tmp_path):
+    own = ("--insecure", "--state", tmp_path / "state", "--port", 9100)
     code, said, told = script("supernode.sh", *NODE, *own)
-    first = Path(told["environment"]["PATH"].split(os.pathsep)[0])
-    assert (code, said, first.parent, first.name[:5]) == (0, "", tmp_path / "state", "warm-")
-    # its server ends with it
-    assert comes(lambda: not first.exists())
-    *_, told = script("supernode.sh", *NODE, *own, "--warm", "no")
-    assert "warm-" not in told["environment"]["PATH"]
-    assert not list((tmp_path / "state").glob("warm-*"))
+    assert (code, said) == (0, "")
+    arguments = told["arguments"]
+    ours, of_flower = superexec_of(tmp_path)
+    assert after(arguments, "--isolation") == "process"
+    assert after(of_flower, "--runtime-api-address") == "127.0.0.1:9100"
+    secret = after(arguments, "--superexec-auth-secret-file")
+    assert after(of_flower, "--superexec-auth-secret-file") == secret
+    assert Path(secret).parent == tmp_path / "state"
+    # it ends with both
+    assert not Path(secret).exists()
+    assert ours == []
+    (tmp_path / "apps.txt").touch()
+    script("supernode.sh", *NODE, *own, "--warm", "no", "--allow-app", "apps.txt")
+    assert superexec_of(tmp_path)[0] == ["--allow-app", str(tmp_path / "apps.txt"), "--cold"]
+
+
+def test_so_does_that_of_the_superlink(script, tmp_path, certified, home):
+    *_, told = script("superlink.sh", "--insecure", "--port", 8100)
+    ours, of_flower = superexec_of(tmp_path)
+    assert (ours, after(of_flower, "--runtime-api-address")) == (["--cold"], "127.0.0.1:8100")
+    assert "--insecure" in of_flower
+    assert after(told["arguments"], "--isolation") == "process"
+    credentials = certified(-1, 100)
+    script("superlink.sh", "--credentials", credentials)
+    _, of_flower = superexec_of(tmp_path)
+    assert after(of_flower, "--root-certificates") == str(credentials / "ca.crt")
+    assert "--insecure" not in of_flower
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("supernode.sh", (*NODE, "--insecure")), ("superlink.sh", ("--insecure",))]
+)
+@pytest.mark.parametrize(
+    ("variable", "before"), [("no_proxy", "example.org"), ("NO_PROXY", "example.org"), ("no_proxy", None)]
+)
+def test_no_proxy_is_asked_for_this_machine(script, name, arguments, variable, before):
+    cleared = {"no_proxy": None, "NO_PROXY": None}
+    *_, told = script(name, *arguments, **cleared | {"http_proxy": "http://127.0.0.1:9", variable: before})
+    expected = ",".join(filter(None, (before, "127.0.0.1,localhost")))
+    assert [told["environment"][each] for each in ("no_proxy", "NO_PROXY")] == [expected] * 2
 
 
 def test_without_tls_one_has_to_say_so(script, credentials):

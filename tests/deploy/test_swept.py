@@ -151,7 +151,7 @@ def test_every_table_of_the_flower_that_is_installed_is_known(tmp_path):
 def test_the_gate_is_started_again_and_ends_with_the_superlink(tmp_path):
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     command = [sys.executable, SWEPT, tmp_path / "none.db", sys.executable, "-c", WAITS, begun]
-    runner = subprocess.Popen([*command, "--", sys.executable, "-c", WAITS, gate], stderr=subprocess.PIPE, text=True)
+    runner = subprocess.Popen([*command, ":::", sys.executable, "-c", WAITS, gate], stderr=subprocess.PIPE, text=True)
     superlink, first = wait_for(begun), wait_for(gate)
     os.kill(first, signal.SIGKILL)
     assert comes(lambda: int(gate.read_text() or first) != first)
@@ -168,7 +168,7 @@ def test_a_signal_ends_both(number, tmp_path):
     begun, gate = tmp_path / "begun", tmp_path / "gate"
     heard = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
     command = [sys.executable, SWEPT, tmp_path / "none.db", sys.executable, "-c", WAITS, begun]
-    runner = subprocess.Popen([*command, "--", sys.executable, "-c", WAITS, gate], **heard)
+    runner = subprocess.Popen([*command, ":::", sys.executable, "-c", WAITS, gate], **heard)
     both = wait_for(begun), wait_for(gate)
     runner.send_signal(number)
     assert runner.wait(20) == -number
@@ -181,7 +181,7 @@ def test_a_gate_that_cannot_begin_ends_the_superlink(tmp_path, superlink):
     refuses = (
         f"import pathlib, time\nwhile not pathlib.Path({str(begun)!r}).exists(): time.sleep(0.05)\nraise SystemExit(2)"
     )
-    command = [sys.executable, "-c", superlink, begun, "--", sys.executable, "-c", refuses]
+    command = [sys.executable, "-c", superlink, begun, ":::", sys.executable, "-c", refuses]
     done = swept(tmp_path / "none.db", *command, timeout=40)
     assert done.returncode == 2
     assert not Path(f"/proc/{begun.read_text()}").exists()

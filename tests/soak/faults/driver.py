@@ -116,11 +116,12 @@ class Federation:
                 self._started[partition] = time.monotonic()
 
     def apps(self, name: str, partition: int | None = None) -> list[int]:
-        """The processes of a site, or of the SuperLink, with that in their command line."""
+        """The processes of a site, or of the SuperLink, with that in their command line, or of that name."""
         found = []
         for pid in self.deployment.alive(partition):
             with suppress(OSError):
-                if name.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                process = Path(f"/proc/{pid}")
+                if name.encode() in (process / "cmdline").read_bytes() + (process / "comm").read_bytes():
                     found.append(pid)
         return found
 

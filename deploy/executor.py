@@ -1,0 +1,167 @@
+"""The SuperExec of a SuperNode or a SuperLink, which starts a process for each of its tasks.
+
+    executor.py [option ...] -- OPTION ...
+
+    --cold            each process loads Flower and torch itself, and is no fork of one that has
+    --allow-app FILE  runs no app but those whose bundles' SHA-256 digests are in this file, one a line
+
+What follows `--` are options of `flower-superexec`. How a task is started is chosen by a class of Flower's own,
+`SubprocessExecutor`, of which two methods are replaced here; tests/deploy/test_executor.py holds that they are there. A
+task's token crosses a pipe, where Flower writes it into a command line that everybody on the machine can read.
+"""
+
+import argparse
+import ctypes
+import hashlib
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from importlib.metadata import entry_points
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+from flwr.supercore.cli.flower_superexec import flower_superexec
+from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+from flwr.supernode.runtime import run_clientapp
+
+PRELOADED = ["flwr.supernode.cli", "torch", "safetensors.torch", "scipy.linalg", "filelock", "PIL.Image"]
+TASKS = (TaskType.CLIENT_APP, TaskType.SERVER_APP)
+SET_NAME = 15  # of prctl
+ENDING = 5.0  # seconds that processes have to end when the SuperExec does
+
+
+class TaskExecutor:
+    """Starts the processes of tasks.
+
+    Args:
+        cold: each loads what it needs itself.
+        allowed: the file of digests; None where any app may run.
+    """
+
+    def __init__(self, cold: bool, allowed: Path | None):
+        self._context: Any = multiprocessing.get_context("spawn" if cold else "forkserver")
+        self._allowed = allowed
+        if not cold:
+            self._context.set_forkserver_preload(PRELOADED)
+            # it loads while the site waits for its first message
+            forkserver.ensure_running()
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        """Start a task."""
+        if spec.task_type not in TASKS:
+            return LaunchResult.failed(f"{spec.task_type} is none of the tasks that are run here: {', '.join(TASKS)}")
+        # no daemon, since that may have no children: an app may load its data by processes
+        self._context.Process(target=run_task, args=(spec, self._allowed)).start()
+        # so that those that have ended are waited for
+        multiprocessing.active_children()
+        return LaunchResult.accepted()
+
+    def close(self) -> None:
+        """End all that was started."""
+        children = multiprocessing.active_children()
+        for child in children:
+            child.terminate()
+        deadline = time.monotonic() + ENDING
+        for child in children:
+            child.join(max(0.0, deadline - time.monotonic()))
+            child.kill()
+
+
+def read_digests(file: Path) -> set[str]:
+    """The first word of each line; comments begin with #. The file may change while the site runs.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digests = set()
+    for line in file.read_text("utf-8").splitlines():
+        words = line.split()
+        if words and not words[0].startswith("#"):
+            digests.add(words[0].lower())
+    return digests
+
+
+def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
+    """Be Flower's program for a task, in a process of its own.
+
+    Args:
+        allowed: the file of digests; None where any app may run.
+    """
+    # a fork has the random state of the process that it comes from
+    for name in ("numpy", "torch"):
+        if name in sys.modules:
+            sys.modules[name].random.seed()
+    if spec.suppress_output:
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    if sys.platform == "linux":
+        # what `ps -eo comm` calls it; its command line is that of the process that it was forked from
+        ctypes.CDLL(None).prctl(SET_NAME, TASK_TYPE_TO_COMMAND[spec.task_type].encode())
+    run_clientapp.pull_task_input = note_task(run_clientapp.pull_task_input)
+    run_clientapp.install_from_fab = refuse_unlisted(run_clientapp.install_from_fab, allowed)
+    (program,) = entry_points(group="console_scripts", name=TASK_TYPE_TO_COMMAND[spec.task_type])
+    sys.argv = [program.name, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
+    if spec.insecure:
+        sys.argv.append("--insecure")
+    elif spec.root_certificates_path is not None:
+        sys.argv += ["--root-certificates", spec.root_certificates_path]
+    sys.argv += ["--parent-pid", str(spec.parent_pid)]
+    with tempfile.TemporaryDirectory(prefix="app-") as folder:
+        if allowed is not None:
+            # Flower goes on with a folder that is named after eight digits of the digest, whatever lies in it
+            os.environ["FLWR_HOME"] = folder
+        program.load()()
+
+
+def note_task(pull_task_input: Any) -> Any:
+    """The function of Flower's that asks for a ClientApp's task; then a line says what it is."""
+
+    def pull(client: Any) -> Any:
+        message, context, run, fab = pull_task_input(client)
+        method, rounds = (context.run_config.get(name, "-") for name in ("strategy", "rounds"))
+        print(f"{now()} run={run.run_id} app={fab.hash_str} method={method} rounds={rounds}", flush=True)
+        return message, context, run, fab
+
+    return pull
+
+
+def refuse_unlisted(install_from_fab: Any, allowed: Path | None) -> Any:
+    """The function of Flower's that unpacks an app; one that is not listed is refused before. The server is told so,
+    and the site is free for the next message."""
+
+    def install(content: bytes, **options: Any) -> Any:
+        digest = hashlib.sha256(content).hexdigest()
+        if allowed is not None and digest not in read_digests(allowed):
+            print(f"{now()} refused app={digest}: it is not listed in {allowed}", flush=True)
+            raise PermissionError(f"this site does not run the app with the digest {digest}: it has not listed it")
+        return install_from_fab(content, **options)
+
+    return install
+
+
+def now() -> str:
+    """The time, as 2026-11-27T09:30:00+0000."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
+
+
+def main(words: list[str]) -> None:
+    """Be the SuperExec."""
+    border = words.index("--")
+    parser = argparse.ArgumentParser(prog="deploy/executor.py")
+    parser.add_argument("--cold", action="store_true")
+    parser.add_argument("--allow-app", type=Path)
+    options = parser.parse_args(words[:border])
+    executor = TaskExecutor(options.cold, options.allow_app)
+    methods = {"launch": lambda _, spec: executor.launch(spec), "close": lambda _: executor.close()}
+    for name, method in methods.items():
+        setattr(SubprocessExecutor, name, method)
+    sys.argv = ["flower-superexec", *words[border + 1 :]]
+    flower_superexec()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

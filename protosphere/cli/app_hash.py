@@ -1,0 +1,19 @@
+"""`protosphere app-hash`: what a site lists, so that it runs this app and no other."""
+
+import typer
+
+
+def app_hash() -> None:
+    """Print the digest of the app that `run --superlink` sends to sites.
+
+    A site that is started with `deploy/supernode.sh --allow-app FILE` runs the
+    apps whose digests are lines of FILE, and no others. The digest changes with
+    every change of the code.
+
+    Exits 0.
+    """
+    from protosphere.core.text import own_version
+    from protosphere.launch.app_bundle import digest_of
+    from protosphere.launch.flower_run import ROOT
+
+    typer.echo(f"{digest_of(ROOT)}  protosphere {own_version()}")

@@ -1,0 +1,188 @@
+"""Two sites over Flower's own processes, with the SuperExec of ours: one forks its ClientApps, one starts each anew and
+runs listed apps alone. Two apps that have a name, a version and their modules' names in common say different things."""
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from deploy.deployment import CONNECTION, Deployment, Site
+from protosphere.launch.app_bundle import digest_of
+from protosphere.launch.flower_run import launch
+from protosphere.launch.guardian import guarded
+from protosphere.launch.processes import processes
+from tests.waiting import comes
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(sys.platform != "linux", reason="no /proc to look at processes in"),
+]
+PROJECT = """
+[project]
+name = "told"
+version = "1.0.0"
+description = ""
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "told"
+[tool.flwr.app.components]
+serverapp = "told.server:app"
+clientapp = "told.client:app"
+[tool.flwr.app.config]
+nodes = 2
+strategy = "none"
+rounds = 2
+"""
+SERVER = """
+import time
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    while len(nodes := list(grid.get_node_ids())) < context.run_config["nodes"]:
+        time.sleep(0.2)
+    for _ in range(2):
+        messages = [Message(RecordDict({"none": ConfigRecord()}), node, "train") for node in nodes]
+        for reply in grid.send_and_receive(messages, timeout=30):
+            if reply.has_error():
+                print("ERROR", reply.error.reason, flush=True)
+            else:
+                print("REPLY " + reply.content["told"]["words"], flush=True)
+"""
+CLIENT = """
+import json, os, time
+import numpy, torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from told.words import WORDS, SECONDS
+from told import words
+app = ClientApp()
+calls = []
+@app.train()
+def train(message, context):
+    calls.append(1)
+    lines = [open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()]
+    torch.manual_seed(3)
+    told = {"site": context.node_config["partition-id"], "words": WORDS, "file": words.__file__, "calls": len(calls)}
+    told |= {"random": [torch.initial_seed() and numpy.random.random(), torch.rand(2).tolist()]}
+    told |= {"tokens": sum("--token" in line for line in lines), "name": open("/proc/self/comm").read().strip()}
+    told |= {"parent": open(f"/proc/{os.getppid()}/cmdline").read()}
+    print("waiting as", os.getpid(), flush=True)
+    time.sleep(SECONDS)
+    return Message(RecordDict({"told": ConfigRecord({"words": json.dumps(told)})}), reply_to=message)
+"""
+
+
+def write_app(folder, words, seconds=0):
+    """An app that says these words after so many seconds."""
+    (folder / "told").mkdir(parents=True, exist_ok=True)
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "told" / "__init__.py").touch()
+    (folder / "told" / "server.py").write_text(SERVER)
+    (folder / "told" / "client.py").write_text(CLIENT)
+    (folder / "told" / "words.py").write_text(f"WORDS, SECONDS = {words!r}, {seconds}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def place():
+    with tempfile.TemporaryDirectory(prefix="protosphere-test-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="module")
+def deployment(place):
+    apps = [write_app(place / words, words) for words in ("first", "second")]
+    (place / "apps.txt").write_text("".join(f"{digest_of(app)} {app.name}\n" for app in apps))
+    sites = [Site(0, {"warm": "yes"}), Site(1, {"warm": "no", "allow-app": str(place / "apps.txt")})]
+    with guarded(place / "scratch") as tell:
+        made = Deployment(place / "federation", sites, tell, {"PROTOSPHERE_HOME": str(place / "home")})
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+            assert made.members() == set()
+
+
+@pytest.fixture
+def replies(deployment, monkeypatch):
+    """replies(app): what sites answered in two rounds of it."""
+    for name, value in deployment.environment.items():
+        monkeypatch.setenv(name, value)
+
+    def run(app):
+        lines = []
+        outcome = launch({}, clients=2, show=lines.append, verbose=True, app=app, connection=CONNECTION)
+        assert outcome.ok, outcome.message
+        return [json.loads(line.partition("REPLY ")[2]) for line in lines if "REPLY " in line]
+
+    return run
+
+
+def test_runs_of_different_code_stay_apart_and_tokens_out_of_sight(replies, deployment, place):
+    files, numbers = set(), []
+    for words in ("first", "second"):
+        told = replies(place / words)
+        assert sorted(each["site"] for each in told) == [0, 0, 1, 1]
+        warm, cold = ([each for each in told if each["site"] == site] for site in (0, 1))
+        assert {each["words"] for each in told} == {words}
+        # none goes on with what one before it has left
+        assert {each["calls"] for each in told} == {1}
+        assert {each["name"] for each in told} == {"flwr-clientapp"}
+        assert {each["tokens"] for each in told} == {0}
+        assert all("forkserver" in each["parent"] for each in warm)
+        assert all("executor.py" in each["parent"] for each in cold)
+        # what is seeded is the same, and what is not differs from fork to fork
+        assert len({str(each["random"][1]) for each in told}) == 1
+        numbers += [each["random"][0] for each in told]
+        files |= {each["file"] for each in warm}
+        # a folder of its own for each task of the site that asks whose code it is
+        assert len({each["file"] for each in cold}) == 2
+    assert len(files) == 2
+    assert len(set(numbers)) == len(numbers)
+    assert deployment.log(0).read_text().count(" method=none rounds=2") == 4
+
+
+def test_a_site_runs_no_app_that_it_has_not_listed_nor_what_others_put_there(replies, deployment, place):
+    changed = write_app(place / "changed", "changed")
+    told = replies(changed)
+    assert {each["site"] for each in told} == {0}
+    log = deployment.log(1).read_text()
+    assert f"refused app={digest_of(changed)}: it is not listed in {place / 'apps.txt'}" in log
+    # Flower would go on with a folder of that name, whatever lies in it
+    home = deployment.folder / "site-1" / "state" / "flwr" / "apps"
+    folder = home / f"told.told.1.0.0.{digest_of(place / 'first')[:8]}"
+    write_app(folder, "planted")
+    assert {each["words"] for each in replies(place / "first") if each["site"] == 1} == {"first"}
+
+
+def test_nobody_else_on_the_machine_gets_a_site_s_task(deployment):
+    port = deployment.ports[0]
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/runtime/acquire-task", data=b"", method="POST")
+    request.add_header("content-type", "application/protobuf")
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with pytest.raises(urllib.error.HTTPError, match="401"):
+        opener.open(request, timeout=20)
+
+
+def test_a_supernode_that_is_killed_in_a_message_leaves_nothing(place, deployment):
+    log = deployment.log(0)
+    before = len(log.read_text())
+    deployment.flwr("run", str(write_app(place / "long", "long", seconds=600)), CONNECTION)
+    assert comes(lambda: "waiting as" in log.read_text()[before:], 60), log.read_text()
+    client = int(log.read_text()[before:].partition("waiting as ")[2].split()[0])
+    alive = deployment.alive(0)
+    assert client in alive
+    (node,) = (pid for pid in alive if b"/flower-supernode\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    os.kill(node, signal.SIGKILL)
+    assert comes(lambda: not deployment.alive(0), 20), deployment.alive(0)
+    assert client not in processes()
