@@ -209,9 +209,9 @@ def runs(served):
 
 def superexec(served):
     """The SuperLink's process that takes tasks."""
-    named = [pid for pid in served.alive() if b"flower-superexec" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    (found,) = named
-    return found
+    lines = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in served.alive()}
+    (process,) = [pid for pid, line in lines.items() if b"executor.py" in line and b"with_superexec.py" not in line]
+    return process
 
 
 def test_a_stranger_neither_lists_nor_starts_runs_where_sites_call(served, app, tmp_path):
@@ -231,7 +231,7 @@ def test_a_stranger_neither_lists_nor_starts_runs_where_sites_call(served, app, 
 
 
 def test_a_stranger_takes_no_task_from_the_server_where_sites_call(served, app, tmp_path):
-    from flwr.proto.runtime_pb2 import AcquireTaskRequest, AcquireTaskResponse, PullTaskInputResponse
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
     from flwr.supercore.constant import TaskType
 
     wanted = AcquireTaskRequest(supported_task_types=[str(TaskType.SERVER_APP)]).SerializeToString()
@@ -245,16 +245,8 @@ def test_a_stranger_takes_no_task_from_the_server_where_sites_call(served, app, 
         )
         for path in (*paths, *(f"/v1/fleet/..{path[3:]}" for path in paths)):
             assert served.post(served.fleet, path, wanted).status_code == 404
-        # without the gate: the task, its token, and all that the token opens
-        taken = served.post(served.port, paths[0], wanted)
-        task = AcquireTaskResponse.FromString(taken.content)
-        assert taken.status_code == 200
-        assert task.token
-        opened = served.post(served.port, paths[1], b"", flwr_task_token=task.token)
-        assert opened.status_code == 200
-        assert PullTaskInputResponse.FromString(opened.content).fab.content
-        # and with the token in hand, still not where sites call
-        assert served.post(served.fleet, paths[1], b"", flwr_task_token=task.token).status_code == 404
+        # nor at the SuperLink's own port, without the secret that its SuperExec has
+        assert served.post(served.port, paths[0], wanted).status_code == 401
     finally:
         os.kill(superexec(served), signal.SIGCONT)
 
@@ -304,7 +296,7 @@ def test_a_gate_that_was_killed_is_back_and_the_superlink_never_went(served):
         return {pid for pid, line in lines.items() if program in line and b"swept.py" not in line}
 
     # those of its runs, which the tests before this one have begun, come and go
-    staying = (b"flower-superlink\0", b"flower-superexec\0")
+    staying = (b"flower-superlink\0", b"executor.py\0")
     before = [processes_of(program) for program in staying]
     assert all(before)
     (gate,) = processes_of(b"gate.py\0--listen")
