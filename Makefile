@@ -71,8 +71,7 @@ docker-demo:
 
 # a file's tests stay together: they share what takes long to make. The longest files are first, or one worker would wait
 # for the other at the end
-LONG := $(addprefix tests/,strategies/test_contract.py client_app/test_cohort.py \
-	comparison/test_warm.py serving/test_export.py comparison/test_text_run.py test_one_name.py launch/test_guardian.py)
+LONG := $(addprefix tests/,strategies/test_contract.py comparison/test_warm.py serving/test_export.py comparison/test_text_run.py test_one_name.py launch/test_guardian.py)
 TESTS = $(LONG) $(filter-out $(LONG),$(sort $(shell find tests -name 'test_*.py')))
 test: $(READY)
 	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30
@@ -133,7 +132,6 @@ settings: $(READY)
 # beside HtFLlib it is `python -m benchmarks.against_htflib --htflib DIR`, with a checkout of it
 bench: $(READY)
 	for figure in start bare-loop many-clients overhead; do $(BIN)/python -m benchmarks.costs $$figure || exit 1; done
-	$(BIN)/python -m benchmarks.cohort
 
 clean:
 	rm -rf $(VENV) .venv-flower-* docs/_build docs/jupyter_execute .pytest_cache .mypy_cache .ruff_cache

@@ -3,7 +3,7 @@
     python -m benchmarks.costs start          # from `protosphere run` to its first round, and which imports take it
     python -m benchmarks.costs bare-loop      # a round in process over a bare loop of the same steps, in turns
     python -m benchmarks.costs bare-loop --mnist PATH
-    python -m benchmarks.costs many-clients --clients 200 1000 10000 --engines loop cohort
+    python -m benchmarks.costs many-clients --clients 200 1000 10000
     python -m benchmarks.costs registered --clients 1000 100000   # of which 100 train a round
     python -m benchmarks.costs overhead       # a client-round besides training and evaluation, in process and over Ray
     python -m benchmarks.costs overhead --clients 200 \\
@@ -61,7 +61,6 @@ from protosphere.client_app.client import Client
 from protosphere.client_app.store import new_state
 from protosphere.client_app.train import batches
 from protosphere.core.seeds import generator, limited_threads
-from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.flower_run import launch
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.launch.processes import processes
@@ -80,7 +79,6 @@ ARMS, ARM_POINTS = 6, 20_000  # of the spiral
 SELECTED = 100  # clients a round, of those that are registered
 SITE_MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 BARE_CLIENTS = 50  # of many, whose steps are taken alone
-ENGINES = {"loop": LocalGrid, "cohort": CohortGrid}
 EMPTY_PROJECT = """
 [project]
 name = "empty"
@@ -214,27 +212,27 @@ def bare_epochs(client: Client) -> float:
 
 def many_clients(options: argparse.Namespace) -> None:
     """Print what a client-round costs by the number of clients, a process each row and repeat, in turns."""
-    columns = ("clients", "engine", "states", "CPU ms a client-round", "of bare steps")
-    print(table_head(*columns, "peak memory, MB", "on disk, MB", left=3))
+    columns = ("clients", "states", "CPU ms a client-round", "of bare steps")
+    print(table_head(*columns, "peak memory, MB", "on disk, MB", left=2))
     places = ("in memory", "on disk") if options.from_disk else ("in memory",)
     for clients in options.clients or (200, 1000):
         arm_points = options.points * clients // ARMS or ARM_POINTS
         settings = [f"{SPIRAL} spiral-points={arm_points} rounds={options.rounds}", options.set]
-        runs: dict[tuple[str, str], list[tuple[float, ...]]] = {row: [] for row in product(places, options.engines)}
-        for _, (place, engine) in product(range(options.repeats), runs):
-            runs[place, engine].append(in_new_process(client_round, settings, clients, place, engine))
-        for (place, engine), figures in runs.items():
+        runs: dict[str, list[tuple[float, ...]]] = {place: [] for place in places}
+        for _, place in product(range(options.repeats), places):
+            runs[place].append(in_new_process(client_round, settings, clients, place))
+        for place, figures in runs.items():
             ms, steps, memory, disk = (median(column) for column in zip(*figures, strict=True))
             numbers = (f"{ms:.1f}", f"{steps:.1f}", f"{memory:,.0f}", f"{disk:,.0f}")
-            print(table_row([f"{clients:,}", engine, place, *numbers]), flush=True)
+            print(table_row([f"{clients:,}", place, *numbers]), flush=True)
 
 
-def client_round(settings: Sequence[str], clients: int, place: str, engine: str) -> tuple[float, ...]:
+def client_round(settings: Sequence[str], clients: int, place: str) -> tuple[float, ...]:
     """Milliseconds of the processor a client-round, and of the steps alone; MB of peak memory, and on disk."""
     memory = 0 if place == "on disk" else 1 << 20
     config = plan([*settings, f"state-memory={memory}"], clients=clients).run_config
     with own_home() as folder:
-        _, seconds = timed_rounds(config, clients, ENGINES[engine])
+        _, seconds = timed_rounds(config, clients, LocalGrid)
         sizes = [path.stat().st_size for path in folder.rglob("*") if path.is_file()]
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
         few = min(BARE_CLIENTS, clients)
@@ -408,7 +406,6 @@ def main() -> None:
     parser.add_argument("--points", type=int, default=0, help="many-clients: of each client; 0: 20,000 an arm for all")
     parser.add_argument("--rounds", type=int, default=4, help="many-clients, deployment")
     parser.add_argument("--from-disk", action="store_true", help="many-clients: also without states in memory")
-    parser.add_argument("--engines", nargs="+", choices=list(ENGINES), default=["loop"], help="many-clients")
     parser.add_argument("-c", "--set", default="", help="settings, over those of the figure")
     options = parser.parse_args()
     print(f"{where()} | {options.figure}, {options.repeats} repeats {options.set}\n", flush=True)

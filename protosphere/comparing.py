@@ -36,7 +36,7 @@ from protosphere.names import Value, plain, settings_of
 from protosphere.names import setting as setting_name
 from protosphere.own_objects import with_names
 from protosphere.results import Report, Run
-from protosphere.running import Engine, refuse_engine
+from protosphere.running import refuse_workers
 
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
@@ -70,7 +70,6 @@ def compare(
     reuse: bool = False,
     jobs: int | None = None,
     workers: int = 1,
-    engine: Engine = "loop",
     keep_models: bool = False,
     reports: bool = False,
     results_dir: str | os.PathLike[str] = "",
@@ -114,7 +113,7 @@ def compare(
         equal_steps: scale the epochs of each method so that all take as many gradient steps a round.
         reuse: take finished runs of the same settings from the results folder.
         jobs: runs at a time; None for what the machine holds.
-        workers, engine: of each run, as `run` takes them.
+        workers: of each run, as `run` takes them.
         keep_models: keep the clients' models, for `Run.client`; they take much room.
         reports: give each run a report of its own, which `Run.report` makes at any time.
         results_dir: the results folder; "" for that in PROTOSPHERE_HOME.
@@ -134,7 +133,7 @@ def compare(
     jobs = plain(jobs)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
-    refuse_engine(engine, workers)
+    refuse_workers(workers)
     common_settings = _nameable(settings_of(settings, more))
     table = {
         "methods": [_method_entry(entry) for entry in methods],
@@ -153,7 +152,7 @@ def compare(
     planned = cells(comparison, {}, {})
     comparison = with_common_rules(comparison, planned)
     machine = share(planned, jobs=jobs, in_process=True, workers=workers)
-    machine = replace(machine, reports=reports, engine={"--engine": engine, "--workers": workers})
+    machine = replace(machine, reports=reports, workers=workers)
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
     with folder.hold():
         if reuse:

@@ -4,15 +4,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from protosphere.arrays import data_of
 from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
-from protosphere.launch.cohort_grid import CohortGrid
-from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.launch.grid import run_in_process
 from protosphere.launch.run_config import plan
 from protosphere.launch.unfinished_run import left_of
 from protosphere.names import Value, plain, settings_of
@@ -27,10 +26,8 @@ if TYPE_CHECKING:
 
     from protosphere.strategies.contract import Method, Objective, ServerHalf
 
-Engine = Literal["loop", "cohort"]
 # models are drawn from torch's global generator; a run may start another from on_round
 _ONE_AT_A_TIME = threading.RLock()
-GRIDS: Mapping[str, Callable[..., LocalGrid]] = {"loop": LocalGrid, "cohort": CohortGrid}
 
 
 def run(
@@ -40,7 +37,6 @@ def run(
     models: "str | Model | Sequence[str | Model]" = "",
     clients: int | None = None,
     workers: int = 1,
-    engine: Engine = "loop",
     preset: str = "",
     resume: str | os.PathLike[str] = "",
     on_round: Callable[[Mapping[str, Any]], object] | None = None,
@@ -109,7 +105,6 @@ def run(
             for what fits the data.
         clients: how many are simulated; None for the setting `clients`, or 10.
         workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
-        engine: `loop` trains one client after the other, `cohort` those of one architecture together, by one worker.
         preset: settings of a paper's experiment, by the name of a preset.
         resume: go on with a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
         trust: with `resume`: whether code that the folder names may be run, though this PROTOSPHERE_HOME has not.
@@ -135,7 +130,7 @@ def run(
     chosen_settings |= settings_of(None, {name: value for name, value in named.items() if _is_given(value)})
     chosen_settings = with_names(chosen_settings)
     clients = plain(clients)
-    refuse_engine(engine, workers)
+    refuse_workers(workers)
     _refuse_arguments(clients, on_round)
     folders: list[Path] = []
     with _ONE_AT_A_TIME, Progress(quiet) as progress:
@@ -164,7 +159,6 @@ def run(
                 workers=workers,
                 show=progress.line,
                 opened=opened,
-                grid_of=GRIDS[engine],
                 on_round=hear,
             )
             progress.ended(folder)
@@ -179,14 +173,10 @@ def _is_given(value: object) -> bool:
     return value is not None and not (isinstance(value, str | list | tuple) and not value)
 
 
-def refuse_engine(engine: str, workers: int) -> None:
-    """Raise SettingError where a run cannot have these."""
-    if engine not in GRIDS:
-        raise SettingError(f"engine is {shown(engine)}, but it is loop or cohort.")
+def refuse_workers(workers: int) -> None:
+    """Raise SettingError where a run cannot have so many."""
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise SettingError(f"workers is {shown(workers)}, but a run needs at least 1.")
-    if engine == "cohort" and workers != 1:
-        raise SettingError(f"workers is {workers}, but engine cohort trains clients in one process; leave it out.")
 
 
 def _refuse_arguments(clients: object, on_round: object) -> None:

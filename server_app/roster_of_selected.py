@@ -27,8 +27,8 @@ class RosterOfSelected(Roster):
         partitions: dict[int, int] | None = getattr(grid, "nodes_by_partition", None)
         if partitions is None:
             raise RosterError(
-                'setting `meet-clients` is "selected", which is for simulations in one process (`--engine loop` or '
-                '"cohort"): elsewhere a node says which client it is only when it is asked; use "all".'
+                'setting `meet-clients` is "selected", which is for simulations in one process: '
+                'elsewhere a node says which client it is only when it is asked; use "all".'
             )
         # once: a round draws from all of them several times
         self.registered = dict(sorted(partitions.items()))

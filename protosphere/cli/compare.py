@@ -11,7 +11,6 @@ from rich.console import Console
 
 from protosphere.cli import complete
 from protosphere.cli.options import FAILED, KILLED, Trust, end, option
-from protosphere.cli.run import ENGINE, Engine, refuse_idle_engine
 from protosphere.cli.tables import console
 from protosphere.core.errors import ToldError
 
@@ -80,8 +79,6 @@ def compare(
     ] = "",
     jobs: Annotated[int | None, option("Runs at a time (default: what the machine holds).", "N")] = None,
     workers: Annotated[int | None, option("Processes that the clients of a run share (default: 1).", "N")] = None,
-    engine: Annotated[Engine | None, option(ENGINE)] = None,
-    cohort_size: Annotated[int | None, option("Clients in one step, with --engine cohort (default: 100).", "N")] = None,
     cpus_per_client: Annotated[int | None, option(CPUS, "N")] = None,
     gpus_per_client: Annotated[float | None, option(GPUS, "SHARE")] = None,
     flower: Annotated[
@@ -129,13 +126,11 @@ def compare(
         end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.")
     if workers is not None and (not in_process or workers < 1):
         end("--workers is a number of processes, 1 at least; it goes without --flower and --ray.")
-    refuse_idle_engine(in_process, workers, engine, cohort_size)
-    engine_flags = {"--engine": engine and engine.value, "--cohort-size": cohort_size, "--workers": workers}
     # how each run goes, and what becomes of it, is not kept with the comparison
     run_flags: dict[str, object] = {
         "--flower": flower,
         "--ray": ray,
-        **engine_flags,
+        "--workers": workers,
         "--cpus-per-client": cpus_per_client,
     }
     run_flags |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
@@ -171,7 +166,7 @@ def compare(
                 in_process=in_process,
                 workers=workers or 1,
             )
-        machine = replace(machine, reports=reports, engine=engine_flags)
+        machine = replace(machine, reports=reports, workers=workers)
         if not resume:
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.hold():

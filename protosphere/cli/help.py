@@ -8,6 +8,8 @@ import click
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
+from protosphere.cli.options import end
+
 
 class _Plain:
     """What commands and their group write alike."""
@@ -23,8 +25,22 @@ class _Plain:
                 formatter.write(f"{'':{formatter.current_indent}}{line}\n")
 
 
+# a flag that commands had -> what takes its place
+REMOVED = dict.fromkeys(
+    ("--engine", "--cohort-size"), "`--workers N` lets N processes share the clients, on a GPU as well"
+)
+
+
 class Command(_Plain, TyperCommand):
     """A command of ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The arguments; a flag that is gone ends with what takes its place."""
+        for word in args:
+            flag = word.partition("=")[0]
+            if flag in REMOVED and not ctx.resilient_parsing:
+                end(f"{flag} is gone: {REMOVED[flag]}.")
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Arguments, then options, with defaults."""

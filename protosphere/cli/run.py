@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,19 +19,9 @@ if TYPE_CHECKING:
     from protosphere.launch.run_config import Plan, RunConfig
 
 
-class Engine(StrEnum):
-    """How clients of one process train."""
-
-    LOOP = "loop"
-    COHORT = "cohort"
-
-
 RAY = (
     "The Ray cluster that has the clients, with --flower: HOST:PORT of its head (default: one of the run's own). "
     "docs/ray.md says what its nodes need."
-)
-ENGINE = (
-    "One client after the other, or those of one architecture in one step (default: loop). docs/engines.md says which."
 )
 SETTINGS = "'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`)."
 
@@ -57,8 +46,6 @@ def run(
         option("Run on the real nodes of this SuperLink: a connection's name in Flower's config.toml.", "CONNECTION"),
     ] = "",
     workers: Annotated[int | None, option("Processes that the clients share (default: 1, this one).", "N")] = None,
-    engine: Annotated[Engine | None, option(ENGINE)] = None,
-    cohort_size: Annotated[int | None, option("Clients in one step, with --engine cohort (default: 100).", "N")] = None,
     settings: Annotated[
         list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c", complete=complete.settings)
     ] = None,
@@ -100,7 +87,6 @@ def run(
     if membership:
         settings = [*(settings or []), f"membership={json.dumps(membership, ensure_ascii=False)}"]
     in_process = not flower and not superlink
-    refuse_idle_engine(in_process, workers, engine, cohort_size)
     if what_leaves and (superlink or resume):
         end("--what-leaves is of a simulation's clients; what others have disclosed is in their run's roster.json.")
     if outcome is not None:
@@ -125,11 +111,10 @@ def run(
             for note in ending.notes:
                 display.line(note)
             if in_process:
-                ending = _run_here(ending, workers or 1, engine, cohort_size, verbose, display)
+                ending = _run_here(ending, workers or 1, verbose, display)
             else:
                 ending = _run_flower(ending, cpus, gpus, verbose, superlink, ray, display)
     again = {"--superlink": superlink, "--flower": flower, "--ray": ray, "--workers": workers}
-    again |= {"--engine": engine and engine.value, "--cohort-size": cohort_size}
     again |= {"--cpus-per-client": cpus_per_client, "--gpus-per-client": gpus_per_client}
     again |= {"--trust": trust, "--verbose": verbose}
     begun = ending.folder or ending.flower_run or ending.log
@@ -246,10 +231,8 @@ def _run_flower(
     )
 
 
-def _run_here(
-    run_plan: "Plan", workers: int, engine: Engine | None, cohort_size: int | None, verbose: bool, display: Display
-) -> _Ending:
-    from protosphere.launch.grid import KeptLines, LocalGrid, run_in_process
+def _run_here(run_plan: "Plan", workers: int, verbose: bool, display: Display) -> _Ending:
+    from protosphere.launch.grid import KeptLines, run_in_process
     from protosphere.launch.processes import Interrupted, interruptible
     from protosphere.launch.unfinished_run import stopped
     from protosphere.server_app.app import USER_ERRORS
@@ -261,17 +244,10 @@ def _run_here(
         lines.opened = folder
         _follow(display, folder)
 
-    grid_of: Callable[..., LocalGrid] = LocalGrid
-    if engine == Engine.COHORT:
-        from protosphere.launch.cohort_grid import SIZE, CohortGrid
-
-        grid_of = partial(CohortGrid, size=cohort_size or SIZE)
     try:
         with interruptible():
             config, clients = run_plan.run_config, run_plan.clients
-            folder = run_in_process(
-                config, clients=clients, workers=workers, show=lines.hear, opened=opened, grid_of=grid_of
-            )
+            folder = run_in_process(config, clients=clients, workers=workers, show=lines.hear, opened=opened)
             lines.save()
             return _Ending(0, folder)
     except Interrupted as interruption:
@@ -376,15 +352,3 @@ def _refuse_idle_flags(
         end("--workers goes without --flower, where --cpus-per-client sets how many run at a time.")
     if workers is not None and workers < 1:
         end(f"--workers is {workers}, but a run needs at least 1.")
-
-
-def refuse_idle_engine(in_process: bool, workers: int | None, engine: Engine | None, cohort_size: int | None) -> None:
-    """End where a flag of the engine would change nothing; also of the runs of a comparison."""
-    if engine is not None and not in_process:
-        end("--engine goes without --flower, --ray and --superlink.")
-    if engine != Engine.COHORT and cohort_size is not None:
-        end("--cohort-size goes with --engine cohort.")
-    if engine == Engine.COHORT and (workers or 1) != 1:
-        end("--engine cohort trains clients in one process; --workers goes without it.")
-    if cohort_size is not None and cohort_size < 1:
-        end(f"--cohort-size is {cohort_size}, but a step needs at least 1 client.")

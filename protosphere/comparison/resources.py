@@ -3,8 +3,8 @@
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from protosphere.comparison.trials import Cell
 from protosphere.core.errors import SettingError
@@ -24,7 +24,7 @@ class Share:
             in one process; empty for this machine.
         place: where that is, in words.
         reports: whether each cell's run ends with a report of its own.
-        engine: `--engine`, `--cohort-size` and `--workers` of each cell's run, in one process; None where not set.
+        workers: `--workers` of each cell's run, in one process; None where not set.
     """
 
     jobs: int
@@ -36,7 +36,7 @@ class Share:
     ray: str = ""
     place: str = ""
     reports: bool = False
-    engine: Mapping[str, object] = field(default_factory=dict)
+    workers: int | None = None
 
     def __str__(self) -> str:
         resources = f"{self.cores} core{'s' * (self.cores > 1)}"
@@ -54,10 +54,7 @@ class Share:
         if not self.in_process:
             flags += ["--flower", "--cpus-per-client", str(self.cpus_per_client)]
             return [*flags, "--gpus-per-client", f"{self.gpus_per_client:g}"]
-        for flag, value in self.engine.items():
-            if value is not None:
-                flags += [flag, str(value)]
-        return flags
+        return flags if self.workers is None else [*flags, "--workers", str(self.workers)]
 
     def environment(self, place: int) -> dict[str, str]:
         """What a cell gets that runs in one of the `jobs` places, counted from 0."""

@@ -3,7 +3,7 @@
 Before: `run_config.py` merges what is asked for to a plan, with what follows from the data (`fitting_defaults.py`), and
 `preflight.py` refuses what cannot work.
 
-In this process: `grid.py`, and `cohort_grid.py`, which trains clients together.
+In this process: `grid.py`.
 
 Over Flower: `flower_run.py`, from the bundle of the app (`app_bundle.py`) to the outcome, over the `flwr` commands
 (`connection.py`; why they do not get through: `reachability.py`) or a SuperLink of our own (`superlink.py`).

@@ -173,7 +173,7 @@ def run_in_process(
         run_config: settings by name; what is missing takes its default.
         show: gets each line that the run says.
         opened: told the run's folder as soon as there is one.
-        grid_of: what makes the grid of (configuration, nodes, workers), such as `CohortGrid`.
+        grid_of: what makes the grid of (configuration, nodes, workers).
         on_round: told the line of every round when its checkpoint is written; False ends the run.
 
     Returns:

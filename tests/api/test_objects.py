@@ -292,9 +292,6 @@ def test_the_settings_of_a_method_that_is_an_object_are_known_and_refused_by_nam
     assert run.settings["mymethod.memory"] == 0.9
     with pytest.raises(protosphere.SettingError, match=r"`mymethod.memory` is 1, but"):
         protosphere.run(names["METHOD"], **asked, mymethod__memory=1)
-    # and together as one after the other
-    together = protosphere.run(names["METHOD"], **asked, mymethod__memory=0.9, engine="cohort")
-    assert together.rounds["loss"].tolist()[1:] == pytest.approx(run.rounds["loss"].tolist()[1:], rel=1e-4)
 
 
 def test_what_can_be_imported_is_named_by_that_and_goes_everywhere():

@@ -110,11 +110,9 @@ def test_a_header_names_the_rule_where_the_methods_own_rules_differ(invoke, ran)
         assert re.search(rf"^\| *`?{method}`? *\| *81\.25 ± 0\.00 *\| *- *\|", table, re.MULTILINE), table
 
 
-def test_runs_have_the_engine_and_the_workers_that_are_named(invoke, ran, monkeypatch):
+def test_runs_have_the_workers_that_are_named(invoke, ran, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     base = ["--methods", "local,pfpl", "--seeds", "0,1,2,3", "--results", "out", "-c", QUICK]
-    assert invoke(*base, "--engine", "cohort", "--cohort-size", "7").exit_code == 0
-    assert ran["share"].flags()[2:] == ["--engine", "cohort", "--cohort-size", "7"]
     assert invoke(*base, "--workers", "4").exit_code == 0
     assert (ran["share"].jobs, ran["share"].flags()[2:]) == (2, ["--workers", "4"])
 
@@ -307,10 +305,10 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
 
 
 def test_what_goes_on_is_run_as_what_is_finished_was(invoke, ran):
-    ran.failing, asked = ("local",), ["--engine", "cohort", "--cohort-size", "7", "--keep-models"]
+    ran.failing, asked = ("local",), ["--workers", "2", "--keep-models"]
     result = invoke("--methods", "local,pfpl", "--seeds", "0", "-c", QUICK, *asked)
     folder = ran["folder"].path
-    assert f"--resume {folder} --engine cohort --cohort-size 7 --keep-models` runs them again." in result.stderr
+    assert f"--resume {folder} --workers 2 --keep-models` runs them again." in result.stderr
     ran.raised = Interrupted(signal.SIGTERM)
     for more in (["--flower", "--gpus-per-client", "0.0", "--reports"], ["--jobs", "2", "--reuse", "--trust"]):
         stopped = invoke("--resume", str(folder), *more).stderr
@@ -341,8 +339,7 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
         (["--jobs", "0"], "--jobs is 0, but one must run at least."),
         (["--workers", "0"], "--workers is a number of processes, 1 at least"),
         (["--workers", "2", "--flower"], "it goes without --flower and --ray"),
-        (["--engine", "cohort", "--flower"], "--engine goes without --flower"),
-        (["--engine", "cohort", "--workers", "2"], "--workers goes without it"),
+        (["--engine", "cohort"], "--engine is gone"),
         (["--resume", "latest"], "holds no comparison; start one first."),
         (["--resume", "latest", "--seeds", "0"], "--resume goes on with a comparison as it was started"),
     ],

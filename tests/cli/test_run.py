@@ -4,14 +4,12 @@ import json
 import re
 import shlex
 import signal
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
-from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.flower_run import Outcome, RunInterrupted
 from protosphere.launch.run_config import read_assignments
 from protosphere.strategies import known_settings
@@ -47,13 +45,6 @@ def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
     result = here("--workers", "2", "--clients", "3")
     assert result.exit_code == 0, result.output
     assert (calls["clients"], calls["workers"], calls["run_config"]["clients"]) == (3, 2, 3)
-    assert calls["grid_of"] is local_grid.LocalGrid
-    here("--engine", "cohort", "--cohort-size", "7")
-    with closing(calls["grid_of"]({}, [], 1)) as grid:
-        assert (type(grid), grid.size) == (CohortGrid, 7)
-    here("--engine", "cohort")
-    with closing(calls["grid_of"]({}, [], 1)) as grid:
-        assert grid.size == 100
 
 
 def test_what_leaves_is_listed_without_a_run(here):
@@ -400,11 +391,9 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, i
         (["--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
         (["--ray", "127.0.0.1:1"], "--ray is the cluster of Flower's simulation: give --flower"),
         (["--workers", "0"], "--workers is 0, but a run needs at least 1."),
-        (["--flower", "--engine", "cohort"], "--engine goes without --flower"),
-        (["--cohort-size", "3"], "--cohort-size goes with --engine cohort."),
-        (["--engine", "loop", "--cohort-size", "3"], "--cohort-size goes with"),
-        (["--engine", "cohort", "--workers", "2"], "--engine cohort trains clients in one process"),
-        (["--engine", "cohort", "--cohort-size", "0"], "--cohort-size is 0, but a step needs"),
+        (["--engine", "cohort"], "--engine is gone: `--workers N` lets N processes share the clients"),
+        (["--engine=loop"], "--engine is gone"),
+        (["--cohort-size", "3"], "--cohort-size is gone"),
     ],
 )
 def test_a_flag_that_would_do_nothing_in_process_is_refused(here, arguments, words):

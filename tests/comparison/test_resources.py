@@ -186,9 +186,9 @@ def test_jobs_share_what_is_left_but_no_cell_is_cut_in_two():
     assert left(ended, waiting=[SLOW, FAST], jobs=2) == pytest.approx(100.0)
 
 
-def test_workers_and_the_engine_are_the_runs_and_each_worker_has_its_cores(machine):
+def test_workers_are_the_runs_and_each_has_its_cores(machine):
     machine(16, 0)
     found = share([cell(str(index), clients=20) for index in range(20)], in_process=True, workers=4)
     assert found.jobs == 4
-    flags = replace(found, engine={"--engine": "cohort", "--cohort-size": 5, "--workers": None}).flags()
-    assert flags == ["-c", "report=false", "--engine", "cohort", "--cohort-size", "5"]
+    assert found.flags() == ["-c", "report=false"]
+    assert replace(found, workers=4).flags() == ["-c", "report=false", "--workers", "4"]

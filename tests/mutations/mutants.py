@@ -183,18 +183,6 @@ MUTANTS = {
         "{name: self.alpha.clamp(0, 1) * p +",
         S + "test_own_models.py -k apfl",
     ),
-    "bounds that a cohort forgets": Mutant(
-        C + "cohort_steps.py",
-        "            project(parameters, bounds)\n",
-        "",
-        "tests/client_app/test_cohort.py -k bounds",
-    ),
-    "a phase that starts anew but for cohorts": Mutant(
-        C + "cohort_steps.py",
-        'if settings.optimizer_state != "persistent" or phase.fresh:',
-        'if settings.optimizer_state != "persistent":',
-        "tests/client_app/test_cohort.py -k gfpl",
-    ),
     "a negative variance among others": Mutant(
         W + "weights.py", "bool((tensor < 0).any())", "bool((tensor < 0).all())", S + "test_weights.py -k single"
     ),

@@ -15,7 +15,7 @@ from protosphere.strategies import read_settings
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ("rounds", "exchange", "feature", "checkpoint", "guards", "roster", "gathering", "queries", "opening", "app")
 CLIENT_CORES = {
-    "client_app": ("app", "client", "cohort", "evaluate", "site", "store", "train"),
+    "client_app": ("app", "client", "evaluate", "site", "store", "train"),
     "protosphere/wire": ("messages", "payloads", "codec", "specs", "checks"),
     "protosphere/record": ("replies", "snapshots", "folder"),
 }

@@ -14,7 +14,7 @@ from protosphere.data.client_data import InputTransform
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.fedrod import _compute_log_counts
-from tests.client_app.stacked import job_of
+from tests.strategies.jobs import job_of
 from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objective_of, received_of
 
 # --- Ditto and APFL -----------------------------------------------------------------------------------------

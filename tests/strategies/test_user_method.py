@@ -7,7 +7,6 @@ import pytest
 from flwr.app import Message, MessageType
 
 from protosphere.core.errors import RunError
-from protosphere.launch.cohort_grid import CohortGrid
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.replies import Reply
 from protosphere.server_app.exchange import refuse_failing_method
@@ -77,20 +76,8 @@ WRONG = {
 }
 
 
-# the server's half is the same however clients train
-OF_SERVER = list(WRONG)[list(WRONG).index("a state") :]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "grid"),
-    [
-        *((wrong, LocalGrid) for wrong in WRONG),
-        *((wrong, CohortGrid) for wrong in WRONG if wrong not in OF_SERVER),
-    ],
-)
-def test_what_is_wrong_in_a_method_ends_the_run_in_its_first_round_by_file_and_line(
-    project: Path, wrong: str, grid: type[LocalGrid]
-) -> None:
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_in_a_method_ends_the_run_in_its_first_round_by_file_and_line(project: Path, wrong: str) -> None:
     before, after, words = WRONG[wrong]
     text = whole().replace("    carried_on,\n", "    carried_on,\n    remembered,\n", 1)
     assert before in text
@@ -98,7 +85,7 @@ def test_what_is_wrong_in_a_method_ends_the_run_in_its_first_round_by_file_and_l
     config = QUICK | {"strategy": str(project / "wrong.py"), "rounds": 5}
     opened: list[Path] = []
     with pytest.raises(RunError, match=words) as raised:
-        run_in_process(config, clients=3, show=lambda line: None, opened=opened.append, grid_of=grid)
+        run_in_process(config, clients=3, show=lambda line: None, opened=opened.append)
     found = re.search(r"\((\S*wrong\.py), line (\d+)\)", str(raised.value))
     assert found is not None
     # whichever half it is in

@@ -1,14 +1,11 @@
-"""Clients made for a cohort, and what becomes of them together and alone."""
+"""Clients of made-up samples, ready to train in float64."""
 
 import torch
 from torch import nn
 from torchvision.ops import StochasticDepth
 
-from protosphere.client_app.cohort import Cohorts
-from protosphere.client_app.evaluate import DivergenceError
 from protosphere.client_app.store import lay_out, new_state
 from protosphere.client_app.train import Job
-from protosphere.core.seeds import seed_process
 from protosphere.data.client_data import ClientData, InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
@@ -42,27 +39,3 @@ def job_of(client, rows=16, model="tiny_perceptron", shape=(5,), targets=True, *
         lay_out(objective, state, payload(PrototypeSet(torch.arange(CLASSES - 1), vectors)), torch.device("cpu"))
     stream = (0, "client", client, "round", 2)
     return Job(objective, state, ClientData(data, data, data, tuple("abcd"), transform), stream, 2, model)
-
-
-def trained(make):
-    """Reasons why the jobs that `make` makes were not trained together; how each ended, together and alone; the largest
-    difference of any tensor of theirs."""
-    jobs, copies, reasons = make(), make(), []
-    alone = []
-    for job in copies:
-        seed_process(*job.stream, "process")
-        try:
-            alone.append(job.alone())
-        except DivergenceError as error:
-            alone.append(error)
-    found = {id(job): outcome for job, outcome in Cohorts(lambda *reason: reasons.append(reason))(jobs)}
-    together = [found[id(job)] for job in jobs]
-    apart = 0.0
-    for one, other, outcome in zip(jobs, copies, together, strict=True):
-        if isinstance(outcome, Exception):
-            continue
-        ours, theirs = ({**job.state.module.state_dict(), **job.state.optimiser} for job in (one, other))
-        assert ours.keys() == theirs.keys()
-        assert one.state.module.training == other.state.module.training
-        apart = max([apart, *(float((ours[name] - theirs[name]).abs().max()) for name in ours if ours[name].numel())])
-    return reasons, together, alone, apart
