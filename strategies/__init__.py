@@ -2,8 +2,9 @@
 imported only when asked for, since a deployment starts a process a message."""
 
 import json
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from importlib import import_module
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError, public
 from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown, without_gone
-from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, Options
+from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options
 from protosphere.strategies.release import (
     OWN_POOL,
     OWN_RULE,
@@ -132,7 +133,7 @@ def load_method(name: str) -> Method:
                 "docs/adding-a-method.md shows one.",
                 public("not-loaded"),
             )
-        return plugin
+        return _with_settings_of_halves(plugin)
     if name not in METHODS:
         raise SettingError(
             f"setting `strategy` is {shown(name)}{nearest(name, METHODS)}; one of {', '.join(METHODS)} is "
@@ -141,6 +142,22 @@ def load_method(name: str) -> Method:
     module, _, attribute = METHODS[name].partition(":")
     method: Method = getattr(import_module(module), attribute or "METHOD")
     return method
+
+
+def _with_settings_of_halves(method: Method) -> Method:
+    """A method of somebody's own that takes a half of ours, or derives one from it, with the settings of the method
+    that the half is of: the half reads them. What the method has itself goes before."""
+    settings = dict(method.settings)
+    for half in (*method.server.__mro__, *method.objective.__mro__):
+        if not half.__module__.startswith(f"{__name__}."):
+            continue
+        for other in vars(sys.modules[half.__module__]).values():
+            if not isinstance(other, Method) or half not in (other.server, other.objective):
+                continue
+            for prefix, kind in other.settings.items():
+                if prefix not in settings and kind not in settings.values():
+                    settings[prefix] = kind
+    return replace(method, settings=settings)
 
 
 def read_settings(run_config: Mapping[str, Scalar]) -> Run:
@@ -185,7 +202,11 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             f"setting `inference` is {shown(settings.inference)}, but with `{settings.strategy}` it can be auto, "
             f"{' or '.join(rules)}."
         )
-    _refuse_unobeyed(settings, method.exchange(options))
+    try:
+        exchange = method.exchange(options)
+    except MethodError as error:
+        raise SettingError(f"setting `strategy` is {shown(settings.strategy)}, but {error}") from None
+    _refuse_unobeyed(settings, exchange)
     if run.private:
         refuse_unreleasable(settings, method, options)
         return run
@@ -195,7 +216,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
             f"setting `encoder` is empty, but `{settings.strategy}` works in the space of a public encoder, "
             'the same at all clients; name one ("random" is for trying)',
         )
-    if method.exchange(options).counts and not settings.disclose_class_counts:
+    if exchange.counts and not settings.disclose_class_counts:
         raise SettingError(
             f"setting `disclose-class-counts` is false, but `{settings.strategy}` as set uploads class counts; allow "
             "it with true, or choose an aggregation without them."

@@ -7,6 +7,7 @@ prototypes of section 0 of the methods page: a method overrides what its paper c
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -139,13 +140,36 @@ class Phase:
     of_model: bool = True
 
 
+class MethodError(Exception):
+    """A method is wrong; one sentence with the file's path and the line, where they are known.
+
+    Attributes:
+        told: the same by the file's name and the line alone, which tell nothing of data.
+    """
+
+    def __init__(self, reason: str, file: str = "", line: int = 0):
+        super().__init__(f"{reason.rstrip('.')} ({file}, line {line})." if file else reason)
+        self.told = f"its method failed ({Path(file).name}, line {line})" if file else ""
+
+
 @dataclass(frozen=True)
 class Options:
-    """The settings of one method, by the dataclass that checks them."""
+    """The settings of one method, by the dataclass that checks them.
+
+    Raises:
+        MethodError: on a look at settings that the method does not have.
+    """
 
     values: Mapping[type, Any]
 
     def __getitem__(self, kind: type[T]) -> T:
+        if kind not in self.values:
+            name = kind.__name__
+            raise MethodError(
+                f"one half of the method reads the settings {name}, which its Method(...) does not name: add "
+                f'"{name.removesuffix("Settings").lower()}": {name} to its `settings`, with '
+                f"`from {kind.__module__} import {name}`."
+            )
         value: T = self.values[kind]
         return value
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protosphere.core import plugins
 from protosphere.prototypes.prototype_set import Part
-from protosphere.strategies.contract import Loss, Method, Objective, Outcome, Phase
+from protosphere.strategies.contract import Loss, Method, MethodError, Objective, Outcome, Phase
 from protosphere.wire.payloads import KINDS
 from protosphere.wire.specs import Spec
 
@@ -22,18 +22,6 @@ FAILED = 101  # beyond Flower's own error codes: what a client answers whose met
 # of the machine and the moment, and no fault of the method's
 TRANSIENT = (OSError, MemoryError, torch.OutOfMemoryError)
 CROSS_ENTROPY, TOTAL = "cross-entropy", "loss"
-
-
-class MethodError(Exception):
-    """A method is wrong; one sentence with the file's path and the line.
-
-    Attributes:
-        told: the same by the file's name and the line alone, which tell nothing of data.
-    """
-
-    def __init__(self, reason: str, file: str = "", line: int = 0):
-        super().__init__(f"{reason.rstrip('.')} ({file}, line {line})." if file else reason)
-        self.told = f"its method failed ({Path(file).name}, line {line})" if file else ""
 
 
 def in_method(error: Exception, strategy: str, method: Method) -> MethodError | None:

@@ -22,14 +22,15 @@ from protosphere.client_app import public_errors
 from protosphere.client_app.client import Client
 from protosphere.client_app.site import run_of
 from protosphere.core import plugins
-from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.errors import ModelError, RunError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.launch.run_config import plan
 from protosphere.models import build
 from protosphere.server_app.agreement import Terms, agree
 from protosphere.server_app.roster import RosterError
-from protosphere.strategies import known_settings, packed, read_settings, unpacked
+from protosphere.strategies import METHODS, known_settings, load_method, packed, read_settings, unpacked
 from protosphere.strategies.contract import Batch, ClientState
+from protosphere.strategies.fedproto import FedProtoSettings
 from protosphere.wire.codec import codec_of
 from protosphere.wire.payloads import Identity
 
@@ -207,6 +208,79 @@ def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytes
     context.run_config["models"] = str(project / "dropped.py")
     with pytest.raises(SettingError, match="no run names files of this site"):
         Client(context)
+
+
+# --- one half of ours ----------------------------------------------------------------------------------------
+
+
+def test_the_printed_method_of_one_half_has_the_settings_of_the_other(project: Path) -> None:
+    (project / "cosine.py").write_text(printed("adding-a-method.md", 2))
+    strategy = str(project / "cosine.py")
+    config = plan([f'strategy="{strategy}" fedproto.aggregation="median"'], clients=3).run_config
+    assert read_settings(config).options[FedProtoSettings] == FedProtoSettings(aggregation="median")
+    said: list[str] = []
+    folder = run_in_process(
+        QUICK | {"strategy": strategy, "fedproto.aggregation": "weighted", "disclose-class-counts": True},
+        clients=3,
+        show=said.append,
+    )
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert set(lines[1]["training"]["loss"]) == {"cross-entropy", "cosine", "loss"}
+    # who calls it otherwise, or has settings of its own under the name, keeps them
+    (project / "cosine.py").write_text(
+        printed("adding-a-method.md", 2).replace("FEDPROTO.exchange)", 'FEDPROTO.exchange, settings={"f": Settings})')
+        + "\n\nOTHER = Method(server=FEDPROTO.server, objective=Cosine, settings={'fedproto': Settings})\n"
+    )
+    text = (project / "cosine.py").read_text()
+    (project / "cosine.py").write_text(text.replace("METHOD as", "FedProtoSettings as Settings, METHOD as", 1))
+    assert load_method(strategy).settings == {"f": FedProtoSettings}
+    assert load_method(f"{strategy}:OTHER").settings == {"fedproto": FedProtoSettings}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_half_of_ours_brings_its_settings(project: Path, name: str) -> None:
+    """Those of halves that several methods share are their server's (`weights.*`)."""
+    ours = load_method(name)
+    (project / "halves.py").write_text(
+        "from protosphere.strategies import load_method\n"
+        "from protosphere.strategies.contract import Method, PullObjective, ServerHalf\n"
+        f"ours = load_method({name!r})\n"
+        "class Server(ours.server): ...\n"
+        "class Client(ours.objective): ...\n"
+        "SERVER = Method(server=Server, objective=PullObjective)\n"
+        "CLIENT = Method(server=ServerHalf, objective=Client)\n"
+    )
+    found = {**load_method("./halves.py:SERVER").settings, **load_method("./halves.py:CLIENT").settings}
+    assert found == ours.settings
+
+
+HALVES = """
+from protosphere.strategies.contract import Method, PullObjective, ServerHalf
+from protosphere.strategies.fedproto import METHOD as FEDPROTO, FedProtoSettings
+
+class Server(ServerHalf):
+    def aggregate(self, uploads, state, server_round):
+        return self.options[FedProtoSettings]
+
+class Client(PullObjective):
+    def loss(self, state, batch, phase, round_number):
+        return self.options[FedProtoSettings]
+
+SERVER = Method(server=Server, objective=PullObjective)
+CLIENT = Method(server=ServerHalf, objective=Client)
+EXCHANGE = Method(server=ServerHalf, objective=PullObjective, exchange=FEDPROTO.exchange)
+"""
+
+
+@pytest.mark.parametrize("name", ["SERVER", "CLIENT", "EXCHANGE"])
+def test_settings_that_a_method_lacks_are_named_with_what_to_write(project: Path, name: str) -> None:
+    (project / "halves.py").write_text(HALVES)
+    with pytest.raises((RunError, SettingError)) as raised:
+        run_in_process(QUICK | {"strategy": f"{project}/halves.py:{name}"}, clients=2, show=lambda line: None)
+    words = str(raised.value).replace("'", '"')
+    assert "one half of the method reads the settings FedProtoSettings, which its Method(...) does not name" in words
+    assert 'add "fedproto": FedProtoSettings to its `settings`' in words
+    assert "`from protosphere.strategies.fedproto import FedProtoSettings`" in words
 
 
 # --- a client half of one's own ------------------------------------------------------------------------------
