@@ -224,7 +224,8 @@ def page(answer: Answer) -> str:
     lines += [outcome.read_text("utf-8").strip(), ""] if outcome.exists() else []
     table = TABLES.get(answer.name, answer_table)
     lines += [*table(answer), ""]
-    lines += [f"![Points of test accuracy less `{base}`, by rule, with 95 % intervals]({answer.name}.svg)", ""]
+    alt_text = f"Test accuracy minus that of `{base}` in percentage points, by rule, with 95 % intervals"
+    lines += [f"![{alt_text}]({answer.name}.svg)", ""]
     lines += [
         f"**Measured** by {sources(answer)} Every rule and seed: [CSV](../../{csv_file}); whole commands: "
         f"[JSON](../../{csv_file.removesuffix('csv')}json); [how to read](../results.md#how-to-read-a-table).",
@@ -239,7 +240,7 @@ def sources(answer: Answer) -> str:
     in_parts = ", in parts" * any(PARTS.search(source["command"]) for source in answer.measured.values())
     for row in answer.rows:
         source = answer.measured[row]
-        commit = f"commit {source['commit']}" + " (the file was another than today's)" * (PROTOCOL not in source)
+        commit = f"commit {source['commit']}" + " (with an earlier version of that file)" * (PROTOCOL not in source)
         command = f"`{OPTIONS.sub('', source['command'])}`" + in_parts
         rows_of.setdefault((command, commit, _seeds(answer, row), source["machine"]), []).append(row)
     common = [values[0] for values in zip(*rows_of, strict=True) if len(set(values)) == 1]
@@ -249,7 +250,7 @@ def sources(answer: Answer) -> str:
     is_longest = sum(len(rows) == len(others) for rows in rows_of.values()) == 1
     parts = []
     for facts, rows in rows_of.items():
-        names = [shown(row).removesuffix(" samples a client") for row in rows]
+        names = [shown(row).removesuffix(" samples per client") for row in rows]
         prefix = "the others: " if rows is others and is_longest else f"{', '.join(names)}: "
         parts.append(prefix + ", ".join(fact for fact in facts if fact not in common))
     # the others stand last
@@ -275,11 +276,11 @@ def answer_table(answer: Answer) -> Iterator[str]:
     chosen = {row: answer.chosen(row) for row in answer.rows}
     note = "; *chosen*: the value with the highest accuracy on validation samples" if answer.tried else ""
     rules = " and ".join(f"`{metric}`{OWN_RULE * (metric == HEADLINE)}" for metric in metrics)
-    yield f"By {rules}: accuracy of `{base}` in %, of the others the difference to it in points{note}."
+    yield f"By {rules}: accuracy of `{base}` in %; for the others, the difference to it in percentage points{note}."
     yield ""
     heads = [shown(row) if len(metrics) == 1 else f"{shown(row)}: `{metric}`" for row, metric in columns]
     with_bytes = answer.name not in WITHOUT_BYTES
-    yield table_head("method", *heads, *["kB a round"] * with_bytes)
+    yield table_head("method", *heads, *["kB per round"] * with_bytes)
     for method in answer.methods:
         cells = [f"`{method.replace(' = ', '=')}`"]
         for row, metric in columns:
@@ -298,10 +299,10 @@ def exchange_table(answer: Answer) -> Iterator[str]:
     base, control = answer.comparison.baseline_label, answer.comparison.control_label
     parts = {MODEL: "private model", OWN: "own", SPACE: "shared"}
     is_controlled = any(answer.of(row, control, OWN_POOL) for row in answer.rows)
-    yield f"`{base}`: mean accuracy in %, and differences in points; of the parts the one that is best on average."
+    yield f"`{base}`: mean accuracy in %, and differences in points. The last column names the best part on average."
     yield ""
-    heads = [*map(_rule, (OWN, POOLED)), *["exchange adds"] * is_controlled, "less best part"]
-    yield table_head("data, samples a client", *heads)
+    heads = [*map(_rule, (OWN, POOLED)), *["exchange adds"] * is_controlled, "minus best part"]
+    yield table_head("data, samples per client", *heads)
     for row in answer.rows:
         figures = {name: answer.of(row, base, name) for name in (*parts, POOLED)}
         if not figures[POOLED]:
@@ -315,18 +316,18 @@ def exchange_table(answer: Answer) -> Iterator[str]:
         yield table_row([_sized(row), *cells, f"{gap} {parts[best]}"])
     yield ""
     if is_controlled:
-        yield f"The exchange adds `pool` minus the `pool-local` of `{control}`, seed by seed."
+        yield f"What the exchange adds is `pool` minus the `pool-local` of `{control}`, seed by seed."
     else:
-        yield "What the exchange adds is not told: its control is missing, `pool-local` of `local`."
+        yield "What the exchange adds is not shown: its control, `pool-local` of `local`, was not measured."
     measured = {row: [m for m in answer.methods if any(answer.of(row, m, SPACE).values())] for row in answer.rows}
     most = max(map(len, measured.values()))
     # rows of which nearly all methods were measured, and methods that were measured in all of these
     compared = [row for row, methods in measured.items() if 2 * len(methods) > most]
     family = [method for method in answer.methods if all(method in measured[row] for row in compared)]
     yield ""
-    yield f"The shared classifier alone ({_rule(SPACE)}), which knows classes that a client lacks: mean accuracy in %."
+    yield f"Accuracy in % of the shared classifier alone ({_rule(SPACE)}), which knows classes that a client lacks."
     yield ""
-    yield table_head("data, samples a client", *[f"`{method}`" for method in family])
+    yield table_head("data, samples per client", *[f"`{method}`" for method in family])
     for row in compared:
         best_method = ahead({method: answer.of(row, method, SPACE) for method in family})
         cells = [bold(answer.mean_alone(row, method, METRIC + SPACE), method == best_method) for method in family]
@@ -345,16 +346,16 @@ def tables_by_rule(answer: Answer) -> Iterator[str]:
             if any(first.values()) and all(other == first for other in others):
                 same.append(metric)
         metrics = [metric for metric in answer.metrics if metric not in same]
-        yield f"**{shown(answer.heading(row))}**, accuracy in %; bold what is ahead of all others by the same rule."
+        yield f"**{shown(answer.heading(row))}**, accuracy in %. Bold: ahead of every other method by the same rule."
         yield ""
-        yield table_head("method", *map(_rule, metrics), "kB a round")
+        yield table_head("method", *map(_rule, metrics), "kB per round")
         leaders = {metric: ahead(figures[metric]) for metric in metrics}
         for method in methods:
             means = {metric: answer.mean_in_row(row, method, METRIC + metric) for metric in metrics}
             cells = [bold(mean, method == leaders[metric]) for metric, mean in means.items()]
             yield table_row([f"`{method}`", *cells, answer.kilobytes(method, [row])])
         alike = [
-            f"{_rule(metric)}: {answer.mean_in_row(row, methods[0], METRIC + metric)} by every method."
+            f"{_rule(metric)}: {answer.mean_in_row(row, methods[0], METRIC + metric)} for every method."
             for metric in same
         ]
         yield ""
@@ -373,7 +374,8 @@ def one_table(shown_answers: Sequence[Answer]) -> Iterator[str]:
     base = first.comparison.baseline_label
     lines = [(base, MODEL_RULES), (base, [OWN]), (base, [OWN_POOL])]
     lines += [(method, LINE_RULES.get(method, MODEL_RULES)) for method in first.methods if method != base]
-    yield table_head("method", "by the rule", *[answer.heading(row) for answer, row in columns], "kB a round", left=2)
+    headings = [answer.heading(row) for answer, row in columns]
+    yield table_head("method", "inference rule", *headings, "kB per round", left=2)
     floors = [answer.mean_alone(row, base, MAJORITY) for answer, row in columns]
     yield table_row(["majority class", "", *floors, "0.0"])
     for method, metrics in lines:
@@ -405,12 +407,12 @@ def _rule(metric: str) -> str:
 
 def _sized(row: str) -> str:
     """The label of a row that says how many samples a client has, without the words for it."""
-    return shown(row).replace(": ", ", ").removesuffix(" samples a client")
+    return shown(row).replace(": ", ", ").removesuffix(" samples per client")
 
 
 def shown(row: str) -> str:
-    """The label of a row of the comparison: of some that were measured early it calls samples rows."""
-    return re.sub(r"\brows\b", "samples", row)
+    """The label of a row of the comparison, in today's words: labels of stored figures say rows, and "a client"."""
+    return re.sub(r"\brows\b", "samples", row).replace("samples a client", "samples per client")
 
 
 def bold(text: str, whether: bool) -> str:

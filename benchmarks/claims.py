@@ -19,10 +19,10 @@ from protosphere.comparison.paired import p_value, rejected, seed_gaps
 FEWEST_SEEDS = 3
 HEAD = """# Which of the papers' claims appear?
 
-What five papers say of their methods, run here with small data, few rounds and small models: larger data and longer
-runs may show what does not appear. Differences are in points of test accuracy, the mean over the seeds of each data
-set, from the least to the most; significant: paired t-test, 5 %, Holm-corrected over these data sets. `frame` is a
-control whose targets come from the seed, so that nothing is sent.
+Claims of five papers about their methods, tested here with small data, few rounds and small models. Larger data and
+longer runs may show what does not appear. Differences are in percentage points of test accuracy, averaged over the
+seeds of each data set, from the smallest to the largest. Significant: paired t-test, 5 %, Holm-corrected over these
+data sets. `frame` is a control whose targets come from the seed, so that nothing is sent.
 """
 FOOT = """
 Where clients share a space, an exchange teaches: [`protosphere`](default.md), [classes that a client
@@ -69,7 +69,7 @@ def described(seen: Mapping[str, str]) -> str:
         f"{word} on {count} of {len(by_data_set)}" for count, word in ((higher, "higher"), (lower, "lower")) if count
     ]
     return (
-        f"less `{seen['base']}` by `{rule}`, {seen['of'].replace('_', ' ')}: {min(means):+.1f} to {max(means):+.1f}, "
+        f"minus `{seen['base']}` by `{rule}`, {seen['of'].replace('_', ' ')}: {min(means):+.1f} to {max(means):+.1f}, "
         f"significantly {' and '.join(counts) or f'different on none of {len(by_data_set)}'}"
     )
 

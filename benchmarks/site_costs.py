@@ -88,10 +88,10 @@ def page(results: dict[str, Any]) -> str:
     lines = [
         "# What does a site pay?",
         "",
-        "Seconds of its processor, and bytes; cheapest first. What the server learns of its samples: "
+        "CPU seconds and bytes, cheapest first. What the server learns about its samples: "
         "[privacy](../privacy.md#what-a-server-learns-without-release), and `protosphere run --what-leaves`.",
         "",
-        "| method | CPU, times `local` | kB up / down |",
+        "| method | CPU time, relative to `local` | kB up / down |",
         "|---|---:|---:|",
     ]
     for method in ordered(results):
@@ -99,15 +99,15 @@ def page(results: dict[str, Any]) -> str:
         lines.append(table_row([f"`{method}`", f"{times(results, method):.2f}", sizes]))
     lines += [
         "",
-        f"![CPU seconds beside local's, with the payload, by method]({NAME}.svg)",
+        f"![CPU seconds relative to `local`, with the payload, by method]({NAME}.svg)",
         "",
-        f"Payload of a client and round, the mean over all rounds; whole messages have {min(around):,.1f} to "
-        f"{max(around):,.1f} kB more each way. In a deployment the start of a process for each message costs more than "
+        f"Payload per client per round, averaged over all rounds. Whole messages are {min(around):,.1f} to "
+        f"{max(around):,.1f} kB larger each way. In a deployment starting a process for each message costs more than "
         "all of this ([a round](../performance.md)).",
         "",
         f"**Measured** by `python -m benchmarks.{NAME}`, commit {results['commit']}, {results['machine']}: {CLIENTS} "
-        f"clients, {task}, seed 0, defaults; median of {results['repeats']} turns beside `local`, with the server's "
-        "work.",
+        f"clients, {task}, seed 0, defaults; median of {results['repeats']} repeats beside `local`, including the "
+        "server's work.",
     ]
     return "\n".join(lines) + "\n"
 
@@ -125,7 +125,7 @@ def picture(results: dict[str, Any]) -> str:
         axes.invert_yaxis()
         axes.margins(x=0.15)
         axes.axvline(1, color=canvas.INK, linewidth=1)
-        axes.set_xlabel("CPU, times local; at the end of a bar its payload, a client and round")
+        axes.set_xlabel("CPU time relative to local; beside each bar, payload per client per round")
         return canvas.svg(drawing)
 
 

@@ -154,7 +154,7 @@ def test_a_page_says_where_the_file_was_another_when_it_was_measured(answer, tmp
     measured = json.loads((tmp_path / "better.json").read_text())
     del measured["digits"][answers.PROTOCOL]
     (tmp_path / "better.json").write_text(json.dumps(measured))
-    assert "commit abc (the file was another than today's), seeds" in page(Answer("better"))
+    assert "commit abc (with an earlier version of that file), seeds" in page(Answer("better"))
 
 
 def test_its_picture_has_each_method_but_the_baseline(answer):
@@ -209,7 +209,7 @@ def test_what_the_exchange_adds_is_the_pool_less_that_of_local(tmp_path, monkeyp
     adds = "**+10.0 [+10.0, +10.0]** | " if is_controlled else ""
     assert f"| digits | 65.00 | 80.00 | {adds}**+5.0 [+5.0, +5.0]** shared |" in text
     assert ("`pool` minus the `pool-local` of `local`, seed by seed" in text) == is_controlled
-    assert ("its control is missing, `pool-local` of `local`" in text) != is_controlled
+    assert ("its control, `pool-local` of `local`, was not measured" in text) != is_controlled
     assert "+13.0" not in text
     assert "| digits | **75.00** | 45.00 |" in text
 
@@ -217,7 +217,7 @@ def test_what_the_exchange_adds_is_the_pool_less_that_of_local(tmp_path, monkeyp
 def test_a_table_by_rule_has_each_method_and_marks_what_is_ahead(answer, monkeypatch):
     monkeypatch.setitem(answers.TABLES, "better", answers.tables_by_rule)
     text = page(answer)
-    assert "| method | `headline` | `classifier final` | kB a round |" in text
+    assert "| method | `headline` | `classifier final` | kB per round |" in text
     assert "| `local` | 60.00 ± 10.00 | - | 2.0 |" in text
     assert "| `protonorm` | **70.33 ± 10.50** | - | 2.0 |" in text
     assert "\n\nMajority-class baseline: 20.00 ± 0.00." in text
@@ -228,8 +228,8 @@ def test_a_rule_by_which_all_methods_are_alike_is_a_sentence(answer, tmp_path, m
     stored = (tmp_path / "better.csv").read_text()
     (tmp_path / "better.csv").write_text(stored.replace(",,0.2,", ",0.4,0.2,"))
     text = page(Answer("better"))
-    assert "| method | `headline` | kB a round |" in text
-    assert "\n\n`classifier final`: 40.00 ± 0.00 by every method. Majority-class baseline: 20.00 ± 0.00." in text
+    assert "| method | `headline` | kB per round |" in text
+    assert "\n\n`classifier final`: 40.00 ± 0.00 for every method. Majority-class baseline: 20.00 ± 0.00." in text
 
 
 @pytest.mark.parametrize("name", [each.name for each in answers.answers()])
@@ -240,7 +240,7 @@ def test_a_page_is_what_the_script_makes_of_the_kept_figures(name):
 
 
 def test_the_one_table_has_a_line_a_method_with_its_rules(answer, tmp_path, monkeypatch):
-    # the same once more, of more bytes: 0, 2 and 10 kB a round
+    # the same once more, of more bytes: 0, 2 and 10 kB per round
     for ending in ("toml", "json", "csv"):
         text = (tmp_path / f"better.{ending}").read_text()
         (tmp_path / f"heavier.{ending}").write_text(text.replace(",8000,", ",20000,"))
@@ -254,7 +254,7 @@ def test_the_one_table_has_a_line_a_method_with_its_rules(answer, tmp_path, monk
     assert text.endswith(after)
     assert "old" not in text
     lines = text.splitlines()
-    assert lines[3] == "| method | by the rule | digits | digits | kB a round |"
+    assert lines[3] == "| method | inference rule | digits | digits | kB per round |"
     assert "| majority class |  | 20.00 | 20.00 | 0.0 |" in lines
     assert "| `protonorm` | `headline` / `classifier final` | 70.33 / - | 70.33 / - | 2.0 to 4.0 |" in lines
     assert answers.with_one_table(text) == text
