@@ -358,6 +358,21 @@ def test_a_node_whose_query_flower_did_not_take_is_asked_again(clock, refuse):
     assert grid.queries.count(60) == 2
 
 
+def test_a_node_that_flower_refuses_is_asked_again_after_longer_and_longer_pauses(clock):
+    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: identity(2)})
+    push, attempts = grid.push_messages, []
+
+    def refuse(messages):
+        messages = list(messages)
+        attempts.extend(clock.now - grid.began for message in messages if message.metadata.dst_node_id == 70)
+        return [None if message.metadata.dst_node_id == 70 else push([message])[0] for message in messages]
+
+    grid.push_messages = refuse
+    assert "(missing partitions: 2)" in refused(gathered, grid, start_timeout=20.0)
+    assert attempts == pytest.approx([0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5], abs=0.5)
+    assert grid.queries == [50, 60]
+
+
 @pytest.mark.parametrize(
     ("odd", "clients", "named"),
     [
