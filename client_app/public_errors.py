@@ -17,7 +17,7 @@ log = logging.getLogger("protosphere")
 # Of errors that say nothing that may be told: at least what kind they are.
 KINDS: dict[type[Exception], str] = {
     DataError: "its data cannot be used",
-    ModelError: "its model cannot be had",
+    ModelError: "its model is not available",
     SettingError: "its node config does not suit the run",
     StoreError: "its kept state cannot be used",
     LedgerError: "its privacy ledger refuses",

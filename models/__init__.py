@@ -107,7 +107,7 @@ def build(
         feature_activation: "linear" or "relu" on z; it holds for a callable's SplitModel, too.
 
     Raises:
-        ModelError: an unknown name, a model and an input that do not fit, a callable that cannot be had or gives
+        ModelError: an unknown name, a model and an input that do not fit, a callable that is not available or gives
             other widths than asked.
     """
     _check_name(name)

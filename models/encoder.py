@@ -216,7 +216,7 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
     """The encoder of this name for inputs of this shape, as models take them; torch's random state stays as it was.
 
     Raises:
-        ModelError: it cannot be had, or does not fit the inputs.
+        ModelError: it is not available, or does not fit the inputs.
     """
     check_encoder(name)
     make = _maker(name, input_shape)

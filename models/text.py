@@ -191,7 +191,7 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
         input_shape: (L,), L = max-tokens.
 
     Raises:
-        ModelError: no transformers; an encoder or tokenizer that cannot be had, or is not whole, or do not belong
+        ModelError: no transformers; an encoder or tokenizer that is not available, or is not whole, or do not belong
             together; more layers or more positions than it has; an input that is no row.
     """
     reference = encoder_name(name)

@@ -70,7 +70,8 @@ class Drawing(Figure):
                     self.savefig(target, dpi=DOTS, metadata=times, facecolor="auto")
         except OSError as error:
             raise SettingError(
-                f"{target} cannot be written ({error.strerror or error}); give a folder that is there and is yours."
+                f"{target} cannot be written ({error.strerror or error}); give an existing folder that you may write "
+                "to."
             ) from None
         return target
 

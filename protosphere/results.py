@@ -453,7 +453,7 @@ class Run:
             "clients": summary["clients"],
             "rounds": f"{summary['rounds']} of {self.settings['rounds']}",
             "test accuracy": "-" if accuracy is None else f"{100 * accuracy:.1f} % by {headline['rule']}",
-            "gradient steps a client and round": "-" if steps is None else f"{steps:.4g}",
+            "gradient steps per client per round": "-" if steps is None else f"{steps:.4g}",
             "payload": f"{(sizes['payload_up'] + sizes['payload_down']) / 1e3:.1f} kB",
             **rows,
         }

@@ -81,11 +81,11 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     settings = run.settings
     lines = [
         f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
-        f"d = {codec.dim}, {settings.rounds} rounds, prediction by {run.inference}"
+        f"d = {codec.dim}, {settings.rounds} rounds, inference rule {run.inference}"
     ]
     if "prototypes" in run.exchange.kinds() and (codec.masked or codec.wire_dtype != "float32"):
-        lines.append(f"  of each prototype {codec.width} of {codec.dim} values cross, as {codec.wire_dtype}")
-    lines.append("  clients, with their numbers of samples for training + validation + test:")
+        lines.append(f"  {codec.width} of {codec.dim} values of each prototype are sent, as {codec.wire_dtype}")
+    lines.append("  clients, with their training + validation + test samples:")
     names = client_names(map(vars, identities.values()))
     named = sorted(identities.items())
     for partition, identity in named[:MOST_CLIENTS]:

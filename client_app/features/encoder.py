@@ -269,7 +269,7 @@ def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -
     """The encoder that the run's setting `encoder` names, or the `--encoder` of a site.
 
     Raises:
-        ModelError: it cannot be had.
+        ModelError: it is not available.
     """
     try:
         return public_encoder(name, shape, dim)

@@ -23,24 +23,24 @@ if TYPE_CHECKING:
 
 PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "presets" / "compare").glob("*.toml"))
 METRIC = (
-    "What is compared: headline, selected, best, client-best, client-best-unweighted, last-5, final or "
-    "final-unweighted, perhaps after an inference rule or `ensemble`: 'classifier last-5'; macro; 'domain NAME' "
-    "or 'domain-unweighted NAME'. Several with commas (`protosphere glossary`)."
+    "The metrics to compare, separated by commas: headline, selected, best, client-best, client-best-unweighted, "
+    "last-5, final or final-unweighted, optionally after an inference rule or `ensemble` ('classifier last-5'); "
+    "macro; 'domain NAME' or 'domain-unweighted NAME'. `protosphere glossary` explains them."
 )
 SWEEP = (
-    "Values of a method's setting to choose from, on validation samples: 'protonorm.gamma=3,10,30'; may be repeated, "
+    "Values of a method's setting to choose from by validation accuracy: 'protonorm.gamma=3,10,30'. May be repeated, "
     "for all combinations."
 )
 VARY = (
-    "Values of a method's setting to show side by side, with a curve over them: 'protonorm.gamma=1,10,100'; may be "
-    "repeated, each varied by itself."
+    "Values of a method's setting to show side by side and as a curve: 'protonorm.gamma=1,10,100'. May be repeated; "
+    "one setting varies at a time."
 )
-CPUS = "CPU cores of a client, with --flower (default: 1); of a run, with --ray (the setting `threads`)."
+CPUS = "CPU cores per client, with --flower (default: 1); per trial, with --ray (default: the setting `threads`)."
 GPUS = (
-    "GPUs of a client, such as 0.25, with --flower (default: 0); of a run, with --ray (1 where there are any and "
-    "`device` allows it)."
+    "GPUs per client, such as 0.25, with --flower (default: 0); per trial, with --ray (default: 1 if there are any "
+    "and `device` allows it)."
 )
-RAY = "Run each as a task of a Ray cluster: HOST:PORT of its head. docs/ray.md says what its nodes need."
+RAY = "Run each trial as a task of a Ray cluster: HOST:PORT of its head. docs/ray.md says what its nodes need."
 
 
 def compare(
@@ -49,61 +49,82 @@ def compare(
         str, option(f"A table of the papers: {', '.join(PRESETS)}.", "NAME", complete=complete.comparisons)
     ] = "",
     methods: Annotated[
-        str, option("Methods: of the file or preset, or others: a,b.", "NAMES", complete=complete.methods)
+        str,
+        option(
+            "Methods, separated by commas: those of the file or preset, or others.", "NAMES", complete=complete.methods
+        ),
     ] = "",
-    datasets: Annotated[str, option("Some of the data sets: a,b.", "NAMES")] = "",
-    partitions: Annotated[str, option("Some of the partitions: a,b.", "NAMES")] = "",
-    seeds: Annotated[str, option("Seeds: 0,1,2.", "NUMBERS")] = "",
+    datasets: Annotated[str, option("Use only these data sets, separated by commas.", "NAMES")] = "",
+    partitions: Annotated[str, option("Use only these partitions, separated by commas.", "NAMES")] = "",
+    seeds: Annotated[str, option("Seeds, such as 0,1,2.", "NUMBERS")] = "",
     metric: Annotated[str, option(METRIC, "FIGURES")] = "",
-    target: Annotated[float | None, option("An accuracy such as 0.8: bytes are counted up to it.", "SHARE")] = None,
+    target: Annotated[
+        float | None,
+        option(
+            "A target accuracy, such as 0.8. The table of costs then shows the bytes sent until it is reached.", "SHARE"
+        ),
+    ] = None,
     baseline: Annotated[
-        str, option("The method that the others are compared with (default: `local`, else the first).", "NAME")
+        str,
+        option(
+            "The method that all others are compared with (default: `local` if it is there, else the first).", "NAME"
+        ),
     ] = "",
     sweep: Annotated[list[str] | None, option(SWEEP, "SETTING=VALUES")] = None,
     vary: Annotated[list[str] | None, option(VARY, "SETTING=VALUES")] = None,
     equal_steps: Annotated[
         bool,
-        option("Scale each method's epochs so that all take as many gradient steps a round.", None, "--equal-steps"),
+        option(
+            "Scale each method's epochs so that all take the same number of gradient steps per round.",
+            None,
+            "--equal-steps",
+        ),
     ] = False,
     settings: Annotated[
         list[str] | None,
-        option("Settings for all runs, as `run` takes them.", "SETTINGS", "--set", "-c", complete=complete.settings),
+        option("Settings for all trials, as `run` takes them.", "SETTINGS", "--set", "-c", complete=complete.settings),
     ] = None,
     data: Annotated[
-        list[str] | None, option("Where a data set lies: cifar10=/path; may be repeated.", "NAME=PATH")
+        list[str] | None, option("Where to find a data set: cifar10=/path. May be repeated.", "NAME=PATH")
     ] = None,
     scale: Annotated[float, option("Shrink rounds, samples and clients to this share of them.", "SHARE")] = 1.0,
-    results: Annotated[str, option("The folder that gets the comparison's.", "DIR")] = "",
+    results: Annotated[str, option("The folder in which the comparison's folder is created.", "DIR")] = "",
     resume: Annotated[
-        str, option("Go on with a comparison: its folder, or `latest`.", "FOLDER", complete=complete.runs)
+        str, option("Continue a comparison: its folder, or `latest`.", "FOLDER", complete=complete.runs)
     ] = "",
-    jobs: Annotated[int | None, option("Runs at a time (default: what the machine holds).", "N")] = None,
-    workers: Annotated[int | None, option("Processes that the clients of a run share (default: 1).", "N")] = None,
+    jobs: Annotated[
+        int | None, option("Number of trials at a time (default: as many as fit on the machine).", "N")
+    ] = None,
+    workers: Annotated[
+        int | None, option("Number of processes that train the clients of a trial (default: 1).", "N")
+    ] = None,
     cpus_per_client: Annotated[int | None, option(CPUS, "N")] = None,
     gpus_per_client: Annotated[float | None, option(GPUS, "SHARE")] = None,
     flower: Annotated[
-        bool, option("Run each over Flower's own simulation: a SuperLink and Ray.", None, "--flower")
+        bool, option("Run each trial over Flower's own simulation: a SuperLink and Ray.", None, "--flower")
     ] = False,
     ray: Annotated[str, option(RAY, "ADDRESS")] = "",
     reuse: Annotated[
-        bool, option("Take finished runs of the same settings from the results folder.", None, "--reuse")
+        bool, option("Reuse finished runs with the same settings from the results folder.", None, "--reuse")
     ] = False,
     keep_models: Annotated[
-        bool, option("Keep the clients' models of finished runs, for `predict`.", None, "--keep-models")
+        bool, option("Keep the clients' models of finished trials, for `predict`.", None, "--keep-models")
     ] = False,
     reports: Annotated[
-        bool, option("Give each run a report of its own; `protosphere report RUN` makes one later.", None, "--reports")
+        bool,
+        option("Write a report for each trial; `protosphere report RUN` can also write one later.", None, "--reports"),
     ] = False,
     trust: Trust = False,
 ) -> None:
     """Compare methods over data sets, partitions and seeds.
 
-    All methods of a row of the table get the same partition, initial models and client selection.
-    FILE is a comparison in TOML; without it and --preset, methods are compared on digits with the usual settings.
+    On each data set and partition all methods get the same split, initial models and client selection.
+    FILE is a comparison in TOML; without it and --preset, methods are compared on digits with default settings.
 
-    Leaves a folder with every run, table.csv, table.md, table.tex and report.html. What is finished is not run again
-    by --resume. Exits 0 when every run was completed, 1 when some failed, 2 when nothing could start, and 128 + n on
-    signal n.
+    A trial is one run: one method, data set, partition and seed. The comparison writes a folder with all trials,
+    table.csv, table.md, table.tex and report.html. --resume runs only the trials that are not finished.
+
+    Exits 0 if every trial completed, 1 if some failed, 2 if nothing could start, and 128 + n on signal n.
     """
     from protosphere.comparison.folder import ComparisonFolder
     from protosphere.comparison.plan import load
@@ -119,13 +140,13 @@ def compare(
     narrowing |= {"baseline": baseline}
     in_process = not flower and not ray
     if trust and not resume:
-        end("--trust goes with --resume: what you name yourself is run anyhow.")
+        end("--trust needs --resume: code that you name yourself runs without it.")
     if ray and flower:
-        end("--ray makes each run in one process of a cluster; it goes without --flower.")
+        end("--ray and --flower exclude each other: --ray runs each trial in one process of a cluster.")
     if in_process and (cpus_per_client is not None or gpus_per_client is not None):
-        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower or --ray, or --jobs instead.")
+        end("--cpus-per-client and --gpus-per-client need --flower or --ray; without them, use --jobs.")
     if workers is not None and (not in_process or workers < 1):
-        end("--workers is a number of processes, 1 at least; it goes without --flower and --ray.")
+        end("--workers is a number of processes, at least 1; it excludes --flower and --ray.")
     # how each run goes, and what becomes of it, is not kept with the comparison
     run_flags: dict[str, object] = {
         "--flower": flower,
@@ -138,7 +159,7 @@ def compare(
     run_flags |= {"--jobs": jobs if resume else None, "--reuse": reuse, "--trust": trust}
     choices = [file, preset, *narrowing.values(), sweep, vary, equal_steps, settings, data]
     if resume and (any(choices) or target is not None or scale != 1.0):
-        end("--resume goes on with a comparison as it was started: give it no file and no other choices.")
+        end("--resume continues a comparison as it was started: give no file and no other choices with it.")
     try:
         cluster = cluster_at(ray) if ray else None
         if resume:
@@ -177,7 +198,9 @@ def compare(
     except ToldError as error:
         end(str(error))
     except OSError as error:
-        end(f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished runs are kept.", FAILED)
+        end(
+            f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished trials are kept.", FAILED
+        )
 
 
 def _read_overrides(texts: Sequence[str]) -> "RunConfig":
@@ -233,12 +256,12 @@ def _run(
     typer.echo(f"results: {folder.path}")
     for text in scaled_words(cells):
         typer.echo(text)
-    typer.echo(f"{len(cells)} runs, {machine}")
+    typer.echo(f"{len(cells)} trials, {machine}")
     try:
         with Bar(Console(highlight=False)) as bar:
             ended = run_cells(folder, cells, machine, bar.update, keep)
     except Interrupted as interruption:
-        sentence = f"stopped by {interruption.name}; finished runs are kept, and {remedy} runs the others."
+        sentence = f"stopped by {interruption.name}; finished trials are kept, and {remedy} runs the others."
         end(sentence, KILLED + interruption.number)
     written = write_all(folder, comparison, cells)
     terminal = console()
@@ -256,7 +279,7 @@ def _run(
             f"failed: {finished.cell.title}: {finished.reason} ({folder.of(finished.cell) / 'output.log'})", err=True
         )
     if failed:
-        end(f"{len(failed)} of {len(cells)} runs failed; {remedy} runs them again.", FAILED)
+        end(f"{len(failed)} of {len(cells)} trials failed; {remedy} runs them again.", FAILED)
 
 
 def _shorten(path: Path) -> str:

@@ -31,30 +31,31 @@ SHADES, ASCII_SHADES = "·░▒▓█", " .:+#"  # none, few, ..., most
 
 
 def data(
-    clients: Annotated[int | None, option("Clients (default: the setting `clients`, or 10).", "N")] = None,
+    clients: Annotated[int | None, option("Number of clients (default: the setting `clients`, or 10).", "N")] = None,
     settings: Annotated[
         list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c", complete=complete.settings)
     ] = None,
     preset: Preset = "",
-    picture: Annotated[Path | None, option("Draw the heat map into this file, .svg or .png.", "FILE")] = None,
+    picture: Annotated[Path | None, option("Draw the heat map to this file (.svg or .png).", "FILE")] = None,
     export_table: Annotated[
         Path | None,
-        option('Write the partition as a table (CSV), to use again with partition = "table".', "FILE"),
+        option('Write the partition as a table (CSV) that partition = "table" reads.', "FILE"),
     ] = None,
     export_columns: Annotated[
         Path | None,
         option(
-            "Write the columns of a table of numbers into this file (JSON), as sites need it beside their own.", "FILE"
+            "Write the columns of a table of numbers to this file (JSON). Sites need it beside their own tables.",
+            "FILE",
         ),
     ] = None,
-    as_json: Annotated[bool, option("Print all of it as JSON.", None, "--json")] = False,
+    as_json: Annotated[bool, option("Print everything as JSON.", None, "--json")] = False,
 ) -> None:
     """Show a data set and its partition among the clients.
 
-    Nothing is trained. `protosphere run` gives the same clients the same samples. On real machines every site
+    Nothing is trained. `protosphere run` gives the same clients the same samples. On real machines each site
     brings its own.
 
-    Exits 0, or 2 when the data or the settings are of no use.
+    Exits 0, or 2 if the data or the settings cannot be used.
     """
     from protosphere.data.forms.tabular import write_schema
     from protosphere.data.partition.table import write_table
@@ -111,7 +112,9 @@ def _about(data_view: "DataView") -> list[str]:
     """The data set, then the partition, then what clients have on the whole."""
     names = ", ".join(data_view.class_names[:12]) + (", ..." if len(data_view.class_names) > 12 else "")
     domains = ", ".join(f"{name} ({count} samples)" for name, count in data_view.domains.items())
-    groups = [f"  groups: {data_view.groups}; the samples of one stay together"] if data_view.groups is not None else []
+    groups = (
+        [f"  groups: {data_view.groups}; the samples of a group stay together"] if data_view.groups is not None else []
+    )
     totals = [client.train + client.validation + client.test for client in data_view.clients]
     classes = [client.classes for client in data_view.clients]
     return [
@@ -124,7 +127,7 @@ def _about(data_view: "DataView") -> list[str]:
         *groups,
         "",
         "partition: " + ", ".join(f"{name} = {json.dumps(value)}" for name, value in data_view.partition.items()),
-        f"  samples of a client: {_spread(totals)}; classes of a client: {_spread(classes)}",
+        f"  samples per client: {_spread(totals)}; classes per client: {_spread(classes)}",
         *([f"  {data_view.shared} samples are the ensemble's shared test set"] if data_view.shared else []),
         *([f"  {data_view.nobodys} samples belong to no client"] if data_view.nobodys else []),
     ]

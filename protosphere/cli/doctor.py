@@ -15,21 +15,21 @@ from protosphere.core.flower import CONTROL_PORT, FLEET_PORT, LOCAL_PORT, NODE_P
 
 PACKAGES = ("flwr", "ray", "torch", "torchvision", "numpy", "datasets", "transformers", "safetensors", "pydantic")
 PORTS = {
-    FLEET_PORT: "a SuperLink's, for SuperNodes",
-    CONTROL_PORT: "a SuperLink's, for `flwr run`",
-    NODE_PORT: "a SuperNode's, for its own processes",
-    LOCAL_PORT: "of the SuperLink that `flwr run` starts by itself",
+    FLEET_PORT: "SuperLink, for SuperNodes",
+    CONTROL_PORT: "SuperLink, for `flwr run`",
+    NODE_PORT: "SuperNode, for its own processes",
+    LOCAL_PORT: "for the SuperLink that `flwr run` starts itself",
 }
 LEAST_DISK, LEAST_MEMORY = 10, 2  # GB
 PROBLEM = 1
 
 
 def doctor() -> None:
-    """Check what this machine has, for a report of a bug.
+    """Check this machine before a deployment or a bug report.
 
-    Versions, devices, Flower's commands and ports, disk, shared memory. Nothing is sent anywhere.
+    It prints versions, devices, Flower's commands and ports, disk space and shared memory. It sends nothing.
 
-    Exits 0, or 1 where something would keep a run from working.
+    Exits 0, or 1 if something would keep a run from working.
     """
     problems = 0
     for good, what, detail in _check_machine():
@@ -55,7 +55,7 @@ def _check_machine() -> Iterator[tuple[bool, str, str]]:
             yield name in ("ray", "transformers"), name, "not installed"
     try:
         over = {"grpc": "gRPC", "http": "HTTPS"}[fleet_transport()]
-        yield True, "Flower", f"SuperNodes and SuperLink speak {over}; all of a federation need the same"
+        yield True, "Flower", f"SuperNodes and SuperLink speak {over}; all machines of a federation need the same"
     except UntriedFlowerError as error:
         yield False, "Flower", str(error)
     except PackageNotFoundError:
@@ -68,7 +68,7 @@ def _check_machine() -> Iterator[tuple[bool, str, str]]:
             yield False, name, str(error)
     for port, whose in PORTS.items():
         taken = _is_taken(port)
-        yield True, f"port {port}", f"{whose}: " + ("something answers there" if taken else "free")
+        yield True, f"port {port}", f"{whose}: " + ("in use" if taken else "free")
     yield _room("home", home(), LEAST_DISK)
     if Path("/dev/shm").is_dir():
         # Ray keeps its objects there, and falls back to a disk where it is small
@@ -97,5 +97,5 @@ def _room(what: str, folder: Path, least: int) -> tuple[bool, str, str]:
     ancestor = next(place for place in (folder, *folder.parents) if place.is_dir())
     free = shutil.disk_usage(ancestor).free / 1e9
     writable = os.access(ancestor, os.W_OK)
-    detail = f"{folder}: {free:.0f} GB free" + ("" if writable else ", and it cannot be written")
-    return writable and free >= least, what, detail + (f"; {least} GB are advised" if free < least else "")
+    detail = f"{folder}: {free:.0f} GB free" + ("" if writable else ", but you cannot write to it")
+    return writable and free >= least, what, detail + (f"; at least {least} GB are recommended" if free < least else "")

@@ -8,7 +8,7 @@ import typer
 from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
 from protosphere.core.errors import ToldError
 
-KIND = "torch (torch.export, .pt2) or onnx (.onnx, needs the extra `onnx`); the file's name says it as well."
+KIND = "torch (torch.export, .pt2) or onnx (.onnx, needs the extra `onnx`). Default: by the file's ending."
 
 
 def export(
@@ -17,14 +17,14 @@ def export(
     kind: Annotated[str, option(KIND, "NAME", "--format")] = "",
     rule: Rule = "",
     encoder: Encoder = "",
-    force: Annotated[bool, option("Replace a file that is there.", None, "--force")] = False,
+    force: Annotated[bool, option("Overwrite an existing file.", None, "--force")] = False,
     trust: Trust = False,
 ) -> None:
-    """Write a client's model as one file for elsewhere.
+    """Write a client's model as one file for use elsewhere.
 
-    It holds the prototypes and class names, too, and needs no part of Protosphere; docs/predict.md tells how to use it.
+    It also holds the prototypes and class names, and runs without Protosphere; docs/predict.md shows how.
 
-    Exits 0 when the file is written, and 2 when it cannot be.
+    Exits 0 if the file was written, else 2.
     """
     from protosphere.serving.export import export as write
     from protosphere.serving.predict import open_trained

@@ -24,9 +24,9 @@ def methods() -> Iterator[tuple[str, str, str, str, str]]:
         method = load_method(name)
         exchange = method.exchange(Options({kind: kind() for kind in method.settings.values()}))
         up, down = (", ".join(spec.name for spec in specs) or "-" for specs in (exchange.up, exchange.down))
-        mixed = "one a run" if getattr(method.server, "one_architecture", False) else "any"
+        mixed = "one per run" if getattr(method.server, "one_architecture", False) else "any"
         if mixed == "any" and any(spec.name in ("extractor", "backbone") for spec in exchange.up):
-            mixed = "by groups of one"
+            mixed = "any, grouped"
         yield name, " ".join(about.split()), up, down, mixed
 
 

@@ -10,15 +10,18 @@ from rich.table import Table
 from protosphere.cli.tables import console
 
 Search = Annotated[
-    str, typer.Option(help="Only what has this word somewhere, in any case.", metavar="WORD", show_default=False)
+    str,
+    typer.Option(
+        help="List only entries that contain this word (case is ignored).", metavar="WORD", show_default=False
+    ),
 ]
 
 
 def methods(search: Search = "") -> None:
     """List the methods that `strategy` names.
 
-    What goes up and comes down is that of the defaults; `any` architecture may take part, all of them together, or
-    only those of one exchange with each other.
+    `up` and `down` are what clients and server send with the default settings. Architectures: `any` means that
+    different ones exchange with each other; grouped, that only equal ones do; one per run, that all must be equal.
 
     Exits 0.
     """
@@ -38,7 +41,7 @@ def models(search: Search = "") -> None:
 
 
 def presets(search: Search = "") -> None:
-    """List the presets, settings of the papers' experiments.
+    """List the presets: settings of the papers' experiments.
 
     Exits 0.
     """
@@ -48,9 +51,9 @@ def presets(search: Search = "") -> None:
 
 
 def settings(search: Search = "") -> None:
-    """List the settings, with defaults and what is allowed.
+    """List the settings with their defaults and allowed values.
 
-    Exits 0; 1 where no setting has the word.
+    Exits 0, or 1 if no setting contains the word.
     """
     from protosphere.cli.listing import settings as rows
 
@@ -58,9 +61,9 @@ def settings(search: Search = "") -> None:
 
 
 def glossary(search: Search = "") -> None:
-    """Explain the figures, inference rules and baselines.
+    """Explain the metrics, inference rules and other terms.
 
-    Exits 0; 1 where no term has the word.
+    Exits 0, or 1 if no term contains the word.
     """
     from protosphere.core.terms import TERMS
 

@@ -15,7 +15,7 @@ app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, no_arg
 
 @app.callback()
 def new() -> None:
-    """Write a file to begin with: a method of your own.
+    """Create a template for your own method.
 
     Exits 0.
     """
@@ -23,14 +23,14 @@ def new() -> None:
 
 @app.command("method", cls=Command, epilog="    protosphere new method mymethod.py")
 def method(
-    file: Annotated[Path, typer.Argument(help="The file to write; its name ends in .py.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="The file to create; its name ends in .py.", show_default=False)],
 ) -> None:
-    """Write a method of your own that runs as it is.
+    """Create a method of your own that already runs.
 
-    It has both halves of a method: an average of prototypes that the server keeps, and a cosine loss at the client.
-    docs/adding-a-method.md explains it. A file that is there already stays as it is.
+    The template has both halves of a method: the server averages prototypes, and the client has a cosine loss.
+    docs/adding-a-method.md explains it. An existing file is not overwritten.
 
-    Exits 0 when the file was written, else 2.
+    Exits 0 if the file was written, else 2.
     """
     if file.suffix != ".py":
         end(f"{file} is no Python file; give a name that ends in .py, as in `protosphere new method mymethod.py`.")
@@ -42,7 +42,7 @@ def method(
     except FileExistsError:
         end(f"{file} is there already and stays as it is; give another name.")
     except OSError as error:
-        end(f"{file} cannot be written ({error.strerror or error}); give a folder that is there and is yours.")
+        end(f"{file} cannot be written ({error.strerror or error}); give an existing folder that you may write to.")
     typer.echo(f"written: {file}")
     typer.echo(f"run it:  protosphere run -c 'strategy=\"{_as_plugin(file)}\"'")
 

@@ -21,18 +21,23 @@ def option(
 
 
 Preset = Annotated[
-    str, option("A paper's settings by name; an unknown one lists all.", "NAME", complete=complete.presets)
+    str,
+    option(
+        "The settings of a paper's experiment, by name (`protosphere presets` lists all).",
+        "NAME",
+        complete=complete.presets,
+    ),
 ]
-Rule = Annotated[str, option("Another inference rule than the client's own.", "NAME")]
+Rule = Annotated[str, option("The inference rule (default: the client's own).", "NAME")]
 Encoder = Annotated[
-    str, option("Where the public encoder of the rule `encoder` lies, if elsewhere than at the client.", "NAME")
+    str, option("The public encoder for the rule `encoder`, if it is elsewhere than at the client.", "NAME")
 ]
 State = Annotated[
     Path, typer.Option(help="The client's folder: PROTOSPHERE_HOME/clients/<run>/<partition>.", metavar="FOLDER")
 ]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run code that the folder names, though this PROTOSPHERE_HOME has not run it itself."),
+    typer.Option("--trust", help="Run code that the folder names, even if this PROTOSPHERE_HOME has never run it."),
 ]
 
 

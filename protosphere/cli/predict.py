@@ -23,34 +23,35 @@ def predict(
     files: Annotated[
         list[Path] | None,
         typer.Argument(
-            help="Images; text files for a client that reads text; or one folder of classes, table, or .npz file.",
+            help="Images, text files (for a client that reads text), or one folder of classes, table or .npz file.",
             metavar="INPUT...",
         ),
     ] = None,
     rule: Rule = "",
     texts: Annotated[
-        list[str] | None, typer.Option("--text", help="A text itself, for a client that reads text; may be repeated.")
+        list[str] | None,
+        typer.Option("--text", help="A text to classify, for a client that reads text. May be repeated."),
     ] = None,
     encoder: Encoder = "",
     device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, mps, xpu, or with a number, cuda:0.", metavar="NAME")
+        str, typer.Option(help="auto, cpu, cuda, mps or xpu, also with a number: cuda:0.", metavar="NAME")
     ] = "auto",
-    as_json: Annotated[bool, option("Print one line of JSON for each input.", None, "--json")] = False,
+    as_json: Annotated[bool, option("Print one line of JSON per input.", None, "--json")] = False,
     csv: Annotated[
-        Path | None, option("Of a folder, table or .npz file: one line for each input into this file.", "FILE")
+        Path | None, option("Write one line per input to this file; for a folder, table or .npz file.", "FILE")
     ] = None,
-    label_column: Annotated[str, option("Of a table: where the classes are.", "NAME")] = "",
+    label_column: Annotated[str, option("The table's column that holds the classes.", "NAME")] = "",
     trust: Trust = False,
 ) -> None:
     """Classify images, texts or table rows with a client's model.
 
-    It is the private model that the client trained, where it trained it; no training data are needed.
+    It uses the private model in the folder where the client trained it. No training data are needed.
 
-    A folder whose subfolders are named by class, a table (.csv, .jsonl, .parquet) with a column of classes, or arrays
-    (.npz) with `y` is measured: accuracy, also by class, and a confusion matrix. Rows of numbers and categories
-    are a table with the columns of the training data, or arrays of their shape; without classes they are classified.
+    Labelled inputs are measured: accuracy, accuracy per class, and a confusion matrix. These are a folder whose
+    subfolders are named by class, a table (.csv, .jsonl, .parquet) with a column of classes, or arrays (.npz) with
+    `y`. A table needs the columns of the training data, and arrays need their shape.
 
-    Exits 0 when all could be read, 1 when some could not, and 2 when the client or the question is of no use.
+    Exits 0 if all inputs could be read, 1 if some could not, and 2 if the client or the options cannot be used.
     """
     from protosphere.cli.measure import measure, tell_problems, tell_unknown, write_answers
     from protosphere.serving.input_rows import answers_to, holds_rows, read_rows

@@ -10,17 +10,22 @@ from protosphere.cli.options import end, option
 
 def privacy(
     state: Annotated[str, option("The site's folder; default: PROTOSPHERE_HOME.", "FOLDER")] = "",
-    delta: Annotated[float, typer.Option(help="The δ at which ε is given.", min=1e-300, max=0.5, metavar="D")] = 1e-5,
+    delta: Annotated[
+        float, typer.Option(help="The δ for which ε is printed.", min=1e-300, max=0.5, metavar="D")
+    ] = 1e-5,
     renew: Annotated[
-        bool, typer.Option("--renew", help="Forget the stored releases: the next run makes new ones, and spends again.")
+        bool,
+        typer.Option(
+            "--renew", help="Forget the stored releases. The next run makes new ones and spends privacy budget again."
+        ),
     ] = False,
 ) -> None:
     """Print a site's privacy ledger.
 
-    A line a release; what all together have spent stands last. A stored release is sent again whenever the same is
-    asked for, though rows have changed, until it is renewed; do that on a schedule that does not depend on the rows.
+    It has one line per release and ends with the total spent. A stored release is sent again whenever the same one is
+    requested, even if the rows have changed, until it is renewed. Renew on a schedule that does not depend on the rows.
 
-    Exits 0, or 2 when the ledger cannot be read or written, or there is none to renew.
+    Exits 0, or 2 if the ledger cannot be read or written, or if there is nothing to renew.
     """
     from protosphere.client_app.features.privacy_ledger import RENEWED, Ledger, LedgerError
     from protosphere.core.home import home

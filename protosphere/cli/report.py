@@ -11,12 +11,12 @@ from protosphere.cli.options import Trust, end, option
 from protosphere.core.errors import ToldError
 
 STATE = (
-    "A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>: print the figures that it keeps to itself under "
-    "`privacy`."
+    "A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>. Prints the metrics that the client withholds "
+    "under `privacy`."
 )
 HTML = (
-    "The file of a page: of several runs; or with --state, what left this machine, how the model fares here, the "
-    "settings."
+    "The file for the page: of several runs, or with --state of a client (what left this machine, accuracy here, "
+    "settings)."
 )
 
 
@@ -24,7 +24,7 @@ def report(
     folders: Annotated[
         list[str] | None,
         typer.Argument(
-            help="A run's folder, its name in the results folder, or `latest`; or several.",
+            help="A run's folder, its name in the results folder, or `latest`. Several runs make one page.",
             metavar="[RUN...]",
             show_default=False,
             autocompletion=complete.runs,
@@ -35,20 +35,20 @@ def report(
     html: Annotated[str, option(HTML, "FILE")] = "",
     trust: Trust = False,
 ) -> None:
-    """Write a run's report, or several runs over each other.
+    """Write a run's report, or one page that overlays several runs.
 
-    report.html and its pictures go into the folder of the run, finished or interrupted. Everything comes from that
-    folder, wherever it was copied to. A method's code that this home has not run itself is run with --trust alone.
+    The report and its pictures go into the run's folder. The run may be finished or interrupted, and its folder may
+    have been copied here. A method's code that this PROTOSPHERE_HOME has never run is only run with --trust.
 
-    Of two runs or more one page is written, into the results folder or to --html: their curves over each other, figures
-    and the settings in which they differ. Its reader chooses which runs are shown.
+    Two or more runs get one page, in the results folder or at --html. It overlays their curves and lists their metrics
+    and the settings in which they differ. On the page you choose which runs are shown.
 
-    Exits 0 when the report was written, else 2.
+    Exits 0 if the report was written, else 2.
     """
     if bool(folders) == bool(state):
         end("give a run's folder, or --state and a client's folder.")
     if html and not state and len(folders or ()) < 2:
-        end("--html is a page of several runs, or a client's own: give more runs, or --state and its folder.")
+        end("--html writes a page of several runs or of a client: give more runs, or --state and a client's folder.")
     if html and state:
         _write_site_page(Path(state).expanduser(), Path(html).expanduser())
         return

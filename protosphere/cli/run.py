@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 RAY = (
-    "The Ray cluster that has the clients, with --flower: HOST:PORT of its head (default: one of the run's own). "
+    "Ray cluster that runs the clients, with --flower: HOST:PORT of its head (default: the run starts its own). "
     "docs/ray.md says what its nodes need."
 )
 SETTINGS = "'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`protosphere settings`)."
@@ -29,13 +29,15 @@ SETTINGS = "'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win (`p
 def run(
     clients: Annotated[
         int | None,
-        option("Clients (default: the setting `clients`, or 10; with --superlink as many as there are).", "N"),
+        option("Number of clients (default: the setting `clients`, or 10; with --superlink, all that there are).", "N"),
     ] = None,
     cpus_per_client: Annotated[
-        int | None, option("CPU cores of a client, with --flower (default: 1); as many run as fit.", "N")
+        int | None,
+        option("CPU cores per client, with --flower (default: 1). As many clients run at a time as fit.", "N"),
     ] = None,
     gpus_per_client: Annotated[
-        float | None, option("GPUs of a client, such as 0.25, with --flower (default: 0, on the CPU).", "SHARE")
+        float | None,
+        option("GPUs per client, such as 0.25, with --flower (default: 0, which trains on the CPU).", "SHARE"),
     ] = None,
     flower: Annotated[
         bool, option("Run over Flower's own simulation: a SuperLink, and Ray for the clients.", None, "--flower")
@@ -45,7 +47,9 @@ def run(
         str,
         option("Run on the real nodes of this SuperLink: a connection's name in Flower's config.toml.", "CONNECTION"),
     ] = "",
-    workers: Annotated[int | None, option("Processes that the clients share (default: 1, this one).", "N")] = None,
+    workers: Annotated[
+        int | None, option("Number of processes that train the clients (default: 1, this process).", "N")
+    ] = None,
     settings: Annotated[
         list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c", complete=complete.settings)
     ] = None,
@@ -53,42 +57,45 @@ def run(
     resume: Annotated[
         str,
         option(
-            "Go on with a run: its folder, its name, its number in `flwr ls`, or `latest`.",
+            "Continue a run: its folder, its name, its number in `flwr ls`, or `latest`.",
             "RUN",
             complete=complete.runs,
         ),
     ] = "",
     results: Annotated[
-        str, option("The folder that gets the run's folder (default: results in PROTOSPHERE_HOME).", "DIR")
+        str, option("The folder in which the run's folder is created (default: results in PROTOSPHERE_HOME).", "DIR")
     ] = "",
     membership: Annotated[
-        str, option("In a simulation: a CSV of who joins or leaves when (round,client,change).", "FILE")
+        str,
+        option(
+            "For simulations: a CSV file that says which client joins or leaves when (round,client,change).", "FILE"
+        ),
     ] = "",
     what_leaves: Annotated[
-        bool, option("List what the server would learn of each client, and end.", None, "--what-leaves")
+        bool, option("List what the server would learn about each client, then exit.", None, "--what-leaves")
     ] = False,
     trust: Trust = False,
     outcome: Annotated[
         Path | None,
-        option("Leave there, as JSON, how it ended: exit code, folder, reason. For programs.", "FILE"),
+        option("Write the outcome to this file as JSON: exit code, folder, reason. For scripts.", "FILE"),
     ] = None,
-    verbose: Annotated[bool, option("Show all that Flower and Ray say.", None, "--verbose")] = False,
+    verbose: Annotated[bool, option("Show all output of Flower and Ray.", None, "--verbose")] = False,
 ) -> None:
     """Train clients together, simulated or on real machines.
 
-    Each client of a simulation has samples of its own (`protosphere data` shows which) and a private model. What comes
-    out goes to a folder of its own: metrics, a summary, a report, the state from which --resume goes on.
+    Each client of a simulation has its own samples (`protosphere data` shows them) and a private model. The run writes
+    a folder of its own with metrics, a summary, a report, and the state from which --resume continues.
 
-    Exits 0 when the run was completed, 1 when it failed, 2 when it could not start, and 128 + n on signal n.
+    Exits 0 if the run completed, 1 if it failed, 2 if it could not start, and 128 + n on signal n.
     """
     if trust and not resume:
-        end("--trust goes with --resume: what you name yourself is run anyhow.")
+        end("--trust needs --resume: code that you name yourself runs without it.")
     _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
     if membership:
         settings = [*(settings or []), f"membership={json.dumps(membership, ensure_ascii=False)}"]
     in_process = not flower and not superlink
     if what_leaves and (superlink or resume):
-        end("--what-leaves is of a simulation's clients; what others have disclosed is in their run's roster.json.")
+        end("--what-leaves works for simulations only; what real clients have disclosed is in their run's roster.json.")
     if outcome is not None:
         _clear(outcome)
     from protosphere.launch.processes import Interrupted, interruptible
@@ -187,7 +194,7 @@ def _list_disclosures(run_plan: "Plan", display: Display) -> _Ending:
         items = disclosures(run_plan.run_config, run_plan.clients)
     except ToldError as error:
         return _Ending(BAD_INPUT, words=str(error))
-    display.line("the server would learn of each client:")
+    display.line("the server would learn about each client:")
     for item in items:
         display.line(f"  - {item}")
     return _Ending(0)
@@ -199,7 +206,7 @@ def _run_flower(
     from protosphere.launch.flower_run import RunInterrupted, launch
 
     if connection:
-        number = f"{run_plan.clients} clients" if run_plan.clients else "as many clients as its nodes say"
+        number = f"{run_plan.clients} clients" if run_plan.clients else "as many clients as its nodes report"
         display.line(f"running on the nodes of the SuperLink `{connection}`: {number}")
         display.stage(f"running on the nodes of `{connection}`")
     else:
@@ -341,14 +348,18 @@ def _refuse_idle_flags(
     """A flag that would do nothing is a mistake that nobody would notice."""
     rays = cpus is not None or gpus is not None
     if ray and not flower:
-        end("--ray is the cluster of Flower's simulation: give --flower, too.")
+        end("--ray needs --flower: it is the cluster of Flower's simulation.")
     if superlink and (flower or rays or workers is not None):
         end(
-            "--superlink runs on other machines; --flower, --workers and what a simulated client gets go without it.",
+            "--superlink runs on other machines, so it excludes --flower, --workers and the resources of simulated "
+            "clients.",
         )
     if rays and not flower:
-        end("--cpus-per-client and --gpus-per-client are Ray's: give --flower, too, or --workers instead.")
+        end("--cpus-per-client and --gpus-per-client need --flower; without it, use --workers.")
     if workers is not None and flower:
-        end("--workers goes without --flower, where --cpus-per-client sets how many run at a time.")
+        end(
+            "--workers and --flower exclude each other: with --flower, --cpus-per-client sets how many clients run "
+            "at a time."
+        )
     if workers is not None and workers < 1:
         end(f"--workers is {workers}, but a run needs at least 1.")

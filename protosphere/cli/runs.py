@@ -24,9 +24,9 @@ app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, invoke
 def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     """List runs and comparisons; compare or delete some.
 
-    State `cut`: it did not come to its end, and `--resume` goes on with it; beside the state stand finished rounds, or
-    cells. A long name of data lacks its middle. `%` is the headline's accuracy. The size counts the clients' models
-    that lie in this home.
+    The state `cut` means interrupted: `--resume` continues it. Beside the state are the finished rounds, or trials. A
+    long data set name is shortened in its middle. `%` is the headline accuracy. The size includes the clients' models
+    in this PROTOSPHERE_HOME.
 
     Exits 0.
     """
@@ -40,7 +40,7 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
 
     entries = list_stored(results)
     if not entries:
-        typer.echo(f"{results_root(results)} holds no run; `protosphere run` makes one.")
+        typer.echo(f"{results_root(results)} holds no run; `protosphere run` starts one.")
         return
     terminal = console()
     most = MOST_OF_DATA[terminal.width >= WIDE]
@@ -78,17 +78,17 @@ def compare(
     names: Annotated[
         list[str],
         typer.Argument(
-            help="Two runs or more: names, folders, or `latest`.", metavar="RUN...", autocompletion=complete.runs
+            help="Two or more runs: names, folders, or `latest`.", metavar="RUN...", autocompletion=complete.runs
         ),
     ],
     results: Annotated[str, RESULTS] = "",
 ) -> None:
-    """Put runs beside each other: settings, figures.
+    """Show runs side by side: settings and metrics.
 
-    Settings are those in which they differ. Where two have the same clients with the same rows, it is said how the
-    second's clients fare against the first's.
+    Only the settings that differ are shown. If two runs have the same clients with the same samples, the difference
+    between their clients' accuracies is shown, too.
 
-    Exits 0; 2 where a name is no run.
+    Exits 0, or 2 if a name is no run.
     """
     from protosphere.reports.results import read_results
     from protosphere.runs.differences import differing_settings, figures, gain
@@ -97,7 +97,7 @@ def compare(
     try:
         run_results = [read_results(find(name, _in(context, results)).resolve()) for name in names]
         if len(run_results) < 2:
-            end("a run is compared with another: give two or more.")
+            end("give two or more runs to compare.")
         first, *other_runs = run_results
         # before anything is printed: of many clients it reads files beside the lines
         gains = [(other, gain(first, other)) for other in other_runs]
@@ -114,7 +114,7 @@ def compare(
         if table.row_count:
             terminal.print(table)
         else:
-            typer.echo("they differ in no setting")
+            typer.echo("their settings are the same")
     for other, outcome in gains:
         typer.echo(f"{other.folder.name} against {first.folder.name}: {outcome}")
 
@@ -129,9 +129,9 @@ def delete(
 ) -> None:
     """Delete runs and their clients' models.
 
-    Of comparisons all runs go; models lie in this home.
+    Deleting a comparison deletes all its trials. Models are deleted from this PROTOSPHERE_HOME.
 
-    Exits 0; 1 where nobody said yes; 2 where a name is no run, or one is being written: then nothing is deleted.
+    Exits 0, 1 if the answer was not yes, or 2 if a name is no run or one is being written. Then nothing is deleted.
     """
     from protosphere.runs.stored_runs import delete as away
     from protosphere.runs.stored_runs import find
@@ -142,7 +142,7 @@ def delete(
             typer.echo(f"{folder}")
         if not yes:
             if not sys.stdin.isatty():
-                end("this is no terminal, so that nobody can confirm: give --yes to delete them.")
+                end("this is no terminal, so nobody can confirm; give --yes to delete them.")
             if not typer.confirm(f"Delete {'it' if len(folders) == 1 else 'them'}, with the clients' models?"):
                 raise typer.Exit(1)
         away(folders)

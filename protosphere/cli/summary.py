@@ -64,24 +64,24 @@ def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
     floor = summary["floor"]["majority-class"]
     where = f" (round {headline['of_round']}, {headline['clients']} clients)" if headline.get("clients") else ""
     unweighted = (
-        f" ({_percent(headline['unweighted'])} % with every client alike)" if headline.get("unweighted") else ""
+        f" (unweighted mean over clients: {_percent(headline['unweighted'])} %)" if headline.get("unweighted") else ""
     )
     accuracy_line = (
         f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %{unweighted}; "
         f"majority-class baseline: {_percent(floor)} %"
     )
     if summary.get("settings", {}).get("privacy") == "release" and not summary["rules"]:
-        accuracy_line = "accuracy: kept by the clients (`privacy`); `protosphere report --state` prints it where one is"
+        accuracy_line = "accuracy: withheld by the clients (`privacy`); `protosphere report --state` prints it there"
     payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
     above = wire - sizes["evaluation_wire_up"] - payload
     return [
-        *([f"every figure is with {summary['companion']}"] if "companion" in summary else []),
+        *([f"all accuracies are measured with {summary['companion']}"] if "companion" in summary else []),
         accuracy_line,
         *doubts(summary, names),
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
-        f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, of which "
-        f"{readable_size(above)} around the payload and {readable_size(sizes['evaluation_wire_up'])} for evaluation",
+        f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, including "
+        f"{readable_size(above)} of overhead and {readable_size(sizes['evaluation_wire_up'])} for evaluation",
         *_step_lines(summary),
         *_domain_lines(summary),
         *_all_classes_lines(summary),
@@ -93,7 +93,7 @@ def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
 
 def _step_lines(summary: Mapping[str, Any]) -> list[str]:
     steps = summary.get("gradient_steps")
-    return [] if steps is None else [f"gradient steps: {steps:.4g} a client and round"]
+    return [] if steps is None else [f"{steps:.4g} gradient steps per client per round"]
 
 
 def _domain_lines(summary: Mapping[str, Any]) -> list[str]:
@@ -112,7 +112,7 @@ def _all_classes_lines(summary: Mapping[str, Any]) -> list[str]:
     accuracies = ", ".join(f"{rule} {_percent(accuracy)} %" for rule, accuracy in accuracy_by_rule.items())
     floor = _percent(summary["floor"].get("majority-class-all-classes"))
     return [
-        f"at the end on test samples of all classes, including those that a client lacks: {accuracies}; "
+        f"final accuracy on test samples of all classes, including those that a client lacks: {accuracies}; "
         f"majority-class baseline: {floor} %"
     ]
 
@@ -123,7 +123,7 @@ def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
         return []
     accuracies = ", ".join(f"{name} {_percent(ensemble[name])} %" for name in ("best", "last-5", "final"))
     size = readable_size(summary["bytes"].get("ensemble_wire_up", 0))
-    return [f"ensemble of all clients on {ensemble['rows']} shared test samples: {accuracies} ({size} of answers)"]
+    return [f"ensemble of all clients on {ensemble['rows']} shared test samples: {accuracies} (answers: {size})"]
 
 
 def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: int = 10) -> list[str]:
@@ -137,7 +137,7 @@ def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: i
         for partition, failed in failures[:most]
     ]
     more = len(failures) - most
-    return [*lines, f"and {more} other clients failed at times; metrics.jsonl lists them"] if more > 0 else lines
+    return [*lines, f"{more} more clients failed in some rounds; metrics.jsonl lists them"] if more > 0 else lines
 
 
 def _percent(value: float | None) -> str:

@@ -46,7 +46,7 @@ class Share:
             resources += f" and {self.gpus_per_client:g} GPU"
         if self.ray:
             resources += f", on {self.place}"
-        return f"{self.jobs} job{'s' * (self.jobs > 1)} at a time of {resources}"
+        return f"{self.jobs} at a time with {resources}{' each' * (self.jobs > 1)}"
 
     def flags(self) -> list[str]:
         """For `protosphere run`."""

@@ -125,7 +125,7 @@ def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequen
     differing = sorted((overrides.keys() | {text.partition("=")[0].strip() for text in tried}) - INDIFFERENT)
     differing += ["epochs"] if comparison.equal_steps else []
     if comparison.paper and differing:
-        remark = f"the paper's figures are left out: they are not of {', '.join(differing)} as set here"
+        remark = f"the paper's values are left out: they were not measured with {', '.join(differing)} as set here"
         changes |= {"paper": (), "note": ". ".join(filter(None, (comparison.note.rstrip("."), remark)))}
     if "dataset" in overrides and len(comparison.datasets) == 1:
         (old,) = comparison.datasets

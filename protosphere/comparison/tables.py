@@ -76,7 +76,7 @@ def grids(
     """
     if scaled and comparison.paper:
         comparison = replace(comparison, paper=())
-        scaled = [*scaled, "the paper's figures are left out: they are of its own settings, unscaled"]
+        scaled = [*scaled, "the paper's values are left out: they belong to its own, unscaled settings"]
     notes = list(scaled)
     companions = frame.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
     for row, method, name in companions.itertuples(index=False):
@@ -181,10 +181,10 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
             columns[name] = cells
             paper[name] = {method: printed.get((row.label, str(metric), method), "") for method in methods}
     if any(text for texts in paper.values() for text in texts.values()):
-        notes = [*notes, "paper: what the paper's table prints, not measured here"]
+        notes = [*notes, "paper: values printed in the paper, not measured here"]
     over = f"mean ± sample standard deviation (ddof 1) over {seeds} seeds" if seeds > 1 else "one seed"
     if seeds > 1 and len(methods) > 1:
-        legend = "bold accuracy: the best method, where it differs from every other"
+        legend = "bold accuracy: the best method, if it differs significantly from every other"
         notes = [*notes, f"{legend} (paired t-test, {100 * CONFIDENCE:g} %)"]
     metrics = ", ".join(map(str, comparison.metrics))
     title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
@@ -204,8 +204,8 @@ def _differences(comparison: Comparison, notes: Sequence[str], frame: pd.DataFra
             contrast, len(comparison.seeds)
         )
     title = (
-        f"{comparison.title or comparison.name}: difference to {comparison.baseline_label} in points of accuracy "
-        f"({', '.join(map(str, comparison.metrics))}), seed by seed"
+        f"{comparison.title or comparison.name}: difference to {comparison.baseline_label} in percentage points "
+        f"({', '.join(map(str, comparison.metrics))}), paired by seed"
     )
     methods = [method.label for method in comparison.methods if method.label != comparison.baseline_label]
     return _lay_out("differences", title, columns, methods, [*notes, _interval_legend(comparison)])
@@ -216,37 +216,37 @@ def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[st
     for (row, figure, method), contrast in gains.items():
         columns.setdefault(f"{row} ({figure})", {})[method] = _show_difference(contrast, len(comparison.seeds))
     title = (
-        f"{comparison.title or comparison.name}: what the exchange adds, in points of accuracy: a rule minus the same "
-        f"rule without an exchange as {comparison.control_label} has it (encoder minus encoder-local, pool minus "
-        "pool-local), seed by seed"
+        f"{comparison.title or comparison.name}: what the exchange adds (percentage points): the rule minus its "
+        f"local counterpart, taken from {comparison.control_label} (encoder minus encoder-local, pool minus "
+        "pool-local), paired by seed"
     )
     methods = [method.label for method in comparison.methods if any(method.label == name for _, _, name in gains)]
     legends = [_interval_legend(comparison)]
     if any(figure.partition(" ")[0] == RULE for _, figure, _ in gains):
         # pool and pool-local both know them
         legends.append(
-            "encoder-local uses the class shares of its client and encoder does not, so that under label skew the "
-            "exchange adds more than this says"
+            "encoder-local uses the client's class shares and encoder does not: under label skew the exchange adds "
+            "more than shown for encoder"
         )
     return _lay_out("gains", title, columns, methods, [*notes, *legends])
 
 
 def _interval_legend(comparison: Comparison) -> str:
     if len(comparison.seeds) == 1:
-        return "of one seed there is no interval: what differs may be chance"
+        return "one seed gives no interval: differences may be due to chance"
     return (
-        f"in brackets: the {100 * CONFIDENCE:g} % interval over seeds by Student's t, of each difference alone; bold "
-        "difference: not zero by the paired t-test at 5 %, after Holm's correction for the number of methods"
+        f"in brackets: {100 * CONFIDENCE:g} % t interval over seeds, not corrected for multiple comparisons; bold "
+        "difference: significantly different from zero (paired t-test, 5 %, Holm-corrected for the number of methods)"
     )
 
 
 def _describe_choice(choice: Choice) -> str:
     where = f"{choice.row}, {choice.method}"
     if not choice.chosen:
-        return f"{where}: nothing is chosen while runs of its sweep are missing"
+        return f"{where}: nothing is chosen while trials of its sweep are missing"
     text = f"{where}: {choice.values(choice.chosen)}, chosen on validation samples among {len(choice.tried)}"
     ties = [choice.values(label) for label in choice.ties if label != choice.chosen]
-    return f"{text}; equal to {'; '.join(ties)}: the first of equals stands" if ties else text
+    return f"{text}; equal to {'; '.join(ties)}: the first of them is taken" if ties else text
 
 
 def _own_rules(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
@@ -258,7 +258,7 @@ def _own_rules(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     if not len(rules) or not (by_own_rule or by_common_rules):
         return []
     if len(rules) == 1:
-        return [f"own inference rule of every method: {rules[0]}"]
+        return [f"every method's own inference rule: {rules[0]}"]
     notes = []
     for row in comparison.rows:
         words = []
@@ -266,9 +266,13 @@ def _own_rules(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
             if len(runs):
                 own_rule = " or ".join(runs["rule"].unique())
                 headline = accuracy(spread(runs["headline"]), len(comparison.seeds)) if by_common_rules else ""
-                words.append(f"{method} {own_rule} {headline}".strip())
-        gives = ", and its accuracy in %" if by_common_rules else ""
-        notes.append(f"{row.label}: each method's own inference rule{gives}: {'; '.join(words)}")
+                words.append(f"{method} ({own_rule}) {headline}".strip())
+        gives = (
+            "accuracy in % by each method's own inference rule"
+            if by_common_rules
+            else "each method's own inference rule"
+        )
+        notes.append(f"{row.label}: {gives}: {'; '.join(words)}")
     return notes
 
 
@@ -277,7 +281,7 @@ def _missing_controls(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     if not controls:
         return []
     remedy = "name an `encoder` for all methods" if comparison.control_label else "add `local` to the methods"
-    return [f"what the exchange adds is not told: its control is missing, {controls} of `local`; {remedy}"]
+    return [f"what the exchange adds is not shown, because its control is missing: {controls} of `local`; {remedy}"]
 
 
 def _test_samples(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
@@ -290,7 +294,7 @@ def _test_samples(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
             numbers.append(f"{row.label} {least:,}" + (f" to {most:,}" if most > least else ""))
     if not numbers:
         return []
-    of_seeds = "; seeds differ in the split of this data set, not in the data" if len(comparison.seeds) > 1 else ""
+    of_seeds = "; seeds change only the split, not the data" if len(comparison.seeds) > 1 else ""
     return [f"test samples of all clients together: {', '.join(numbers)}{of_seeds}"]
 
 
@@ -306,7 +310,7 @@ def _unknown_domains(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
 def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     """A sentence for each row whose methods trained more or less than each other."""
     notes = []
-    remedy = "--equal-steps scales epochs so that they do not"
+    remedy = "--equal-steps scales epochs to make them equal"
     if comparison.equal_steps:
         remedy = f"left over: {left_over(str(entry.settings['strategy']) for entry in comparison.methods)}"
     for row in comparison.rows:
@@ -316,7 +320,7 @@ def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]
                 steps[method] = mean.mean
         if differ(list(steps.values())):
             steps_text = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
-            notes.append(f"{row.label}: budgets differ, in gradient steps a client and round: {steps_text}; {remedy}")
+            notes.append(f"{row.label}: budgets differ ({steps_text} gradient steps per client per round); {remedy}")
     return notes
 
 
@@ -329,7 +333,7 @@ def _tabulate_sweep(comparison: Comparison, scaled: Sequence[str], choices: Sequ
             columns.setdefault(choice.row, {})[label] = cell
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
     title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation samples in %"
-    legend = "bold in the sweep: chosen, in each row for itself; the test samples played no part"
+    legend = "bold in the sweep: the value chosen for each data set; test samples were not used"
     return _lay_out("sweep", title, columns, names, [*scaled, legend])
 
 
@@ -354,15 +358,15 @@ def _costs(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) ->
             for name, text in _cost(runs, comparison).items():
                 columns.setdefault(f"{row.label}, {name}", {})[method] = Shown(text)
     legends = [
-        "M a round: millions of values in both directions, all clients, as float32 sends them",
-        "steps: gradient steps a client and round",
+        "M values per round: values exchanged per round, in millions (all clients, both directions; float32 only)",
+        "steps: gradient steps per client per round",
     ]
     if comparison.target is not None:
         rule = comparison.metrics[0].curve_rule("each method's own rule")
-        meaning = f"up to the first evaluation after round 0 whose mean accuracy by {rule} reaches it; {NONE} for never"
+        meaning = f"up to the first evaluation after round 0 whose mean accuracy by {rule} reaches it ({NONE}: never)"
         legends.append(f"to {100 * comparison.target:g} %: {meaning}")
     name = comparison.title or comparison.name
-    title = f"{name}: cost of training: bytes, payload / wire, both directions, and gradient steps"
+    title = f"{name}: cost of training: bytes in both directions (payload / on the wire) and gradient steps"
     return _lay_out("cost", title, columns, [method.label for method in comparison.methods], [*notes, *legends])
 
 
@@ -371,7 +375,7 @@ def _cost(runs: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
     values, steps = runs["values"], spread(runs["gradient_steps"])
     cost = {
         "whole run": _pair(runs[["payload_bytes", "wire_bytes"]]),
-        "M a round": f"{values.mean() / 1e6:.4g}" if len(values) and values.notna().all() else NONE,
+        "M values per round": f"{values.mean() / 1e6:.4g}" if len(values) and values.notna().all() else NONE,
         "steps": f"{steps.mean:.4g}" if steps else NONE,
     }
     if comparison.target is not None:

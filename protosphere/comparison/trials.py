@@ -255,7 +255,7 @@ def _refuse_idle(data: Mapping[str, str], items: Set[str]) -> None:
 
 
 def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
-    """Open every data set once; name all that cannot be had, and how to get them."""
+    """Open every data set once; name all that is not available, and how to get them."""
     opened: set[str] = set()
     lacking: list[str] = []
     for row, settings in row_settings:
@@ -285,7 +285,7 @@ def _describe_missing(entry: Entry, dataset: str, reason: str) -> str:
     gone = [item for item in items if is_path(item) and not Path(item).expanduser().exists()]
     first = (*of_hub, *gone, *items)[0]
     how = entry.missing or f"put it in a folder and say --data {short_name(first)}=FOLDER"
-    return f"the data set of {entry.label}{hub_hint} cannot be had: {reason.rstrip('.')}; {how.rstrip('.')}"
+    return f"the data set of {entry.label}{hub_hint} is not available: {reason.rstrip('.')}; {how.rstrip('.')}"
 
 
 def _check_cell(cell: Cell) -> Cell:

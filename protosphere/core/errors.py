@@ -67,7 +67,7 @@ class UnsizedError(DataError):
 
 
 class ModelError(ToldError):
-    """A model that cannot be had as asked; the message says why and what to do."""
+    """A model that is not available as asked; the message says why and what to do."""
 
 
 class SettingError(ToldError):

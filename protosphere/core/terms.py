@@ -6,16 +6,17 @@ from typing import Literal
 
 Kind = Literal["figures", "rules", "baselines", "training", "words"]
 HEADINGS: dict[Kind, str] = {
-    "figures": "Figures of a run",
+    "figures": "Metrics of a run",
     "rules": "Inference rules",
     "baselines": "Baselines",
     "training": "Training and communication",
     "words": "Words",
 }
 NOTATION = (
-    "a_i(t): test accuracy of client i after round t, by one inference rule. n_i: its test samples, at most "
-    "`max-weight-ratio` medians of all clients. A(t) = Σ_i n_i a_i(t) / Σ_i n_i; V(t): the same of validation samples. "
-    "N: clients. T: the last round. Round 0, before training, counts nowhere.",
+    "a_i(t): test accuracy of client i after round t, by one inference rule. n_i: its number of test samples, capped "
+    "at `max-weight-ratio` times the clients' median. A(t) = Σ_i n_i a_i(t) / Σ_i n_i; V(t): the same on validation "
+    "samples. "
+    "N: clients. T: the last round. Round 0, before training, is never counted.",
     "x: a sample. y: its class. z(x): features of the client's own extractor. g(x): logits of its own model. "
     "ẑ(x): the public encoder's features, as unit vectors. n_ij: training samples of class j at client i; "
     "K: classes; π_ij = (n_ij + 1/K) / (Σ_j n_ij + 1). p_ij: mean of z(x) over the client's training samples of class "
@@ -47,67 +48,72 @@ _ALL = (
     Term(
         "selected",
         "figures",
-        "Test accuracy at the round with the best validation accuracy; test samples play no part in the choice.",
-        "A(t*), t* = argmax_t V(t), of equal rounds the latest",
+        "Test accuracy after the round with the best validation accuracy. Test samples are not used for the choice.",
+        "A(t*), t* = argmax_t V(t); ties go to the latest round",
     ),
-    Term("best", "figures", "Test accuracy of the best round, chosen on the test samples themselves.", "max_t A(t)"),
+    Term(
+        "best",
+        "figures",
+        "Test accuracy after the best round. The round is chosen on the test samples themselves.",
+        "max_t A(t)",
+    ),
     Term(
         "client-best",
         "figures",
-        "Every client at its own best round, chosen on its test samples; weighted by test samples.",
+        "Mean over clients, each at its own best round, weighted by test samples. Rounds are chosen on test samples.",
         "Σ_i n_i max_t a_i(t) / Σ_i n_i",
     ),
     Term(
         "client-best-unweighted",
         "figures",
-        "As client-best, every client with the same weight.",
+        "As client-best, but the unweighted mean over clients.",
         "(1/N) Σ_i max_t a_i(t)",
     ),
     Term(
         "last-5",
         "figures",
-        "Mean test accuracy of the last five evaluations, or of as many as there are.",
+        "Mean test accuracy of the last five evaluations, or of all if there are fewer.",
         "(1/5) Σ A(t) over the last five evaluated t",
     ),
     Term("final", "figures", "Test accuracy after the last round.", "A(T)"),
-    Term("final-unweighted", "figures", "As final, every client with the same weight.", "(1/N) Σ_i a_i(T)"),
+    Term("final-unweighted", "figures", "As final, but the unweighted mean over clients.", "(1/N) Σ_i a_i(T)"),
     Term(
         "domain NAME",
         "figures",
-        "Test accuracy of the clients of one domain in the headline's round, by the method's own inference rule.",
+        "Test accuracy of the clients of one domain after the headline's round, by the method's own inference rule.",
         "Σ_i n_i a_i(t) / Σ_i n_i over the clients i of the domain, t the headline's round",
     ),
     Term(
         "domain-unweighted NAME",
         "figures",
-        "As domain NAME, every client of the domain with the same weight.",
+        "As domain NAME, but the unweighted mean over the domain's clients.",
         "(1/N) Σ_i a_i(t) over the N clients i of the domain, t the headline's round",
     ),
     Term(
         "all-classes",
         "figures",
-        "Accuracy after the last round on test samples of all classes, also those that a client lacks.",
+        "Accuracy after the last round on test samples of all classes, including those that a client lacks.",
         "as final, with test samples of all K classes for every client",
     ),
     Term(
         "headline",
         "figures",
-        "The run's main figure, by the method's own inference rule or the one that `inference` names: selected, or "
-        "final without validation samples. A comparison of methods whose own rules differ has it by classifier and by "
-        "discriminant.",
+        "The run's main metric: selected, or final if there are no validation samples. It uses the method's own "
+        "inference rule or the one that `inference` names. If the methods of a comparison have different rules, it "
+        "is shown by classifier and by discriminant.",
     ),
     Term("worst client", "figures", "The lowest test accuracy of any client in a round.", "min_i a_i(t)"),
     Term(
         "ensemble",
         "figures",
-        "Accuracy of all clients together on the shared test set (`ensemble-every`).",
+        "Accuracy of all clients' averaged class probabilities on the shared test set (`ensemble-every`).",
         "argmax_j (1/N) Σ_i softmax(g_i(x))_j",
     ),
     Term(
         "exchange adds",
         "figures",
-        "What the exchange of a method is worth: its accuracy by a rule minus that of `local` by the same rule without "
-        "an exchange, seed by seed.",
+        "What a method gains from its exchange: its accuracy by a rule minus the accuracy of `local` by the rule's "
+        "local counterpart, paired by seed.",
         "A of pool − A of pool-local of `local`; A of encoder − A of encoder-local of `local`; A of classifier − A of "
         "classifier of `local`",
     ),
@@ -116,138 +122,152 @@ _ALL = (
     Term(
         "global-prototypes",
         "rules",
-        "The nearest of the prototypes that came from the server; of `fedpagr` by cosine.",
+        "The nearest of the prototypes that the server sent; for `fedpagr` by cosine.",
         "argmin_j ‖z(x) − P_j‖",
     ),
     Term(
         "discriminant",
         "rules",
-        "The linear discriminant around the client's own class means, with the covariance of its features and the "
-        "frequencies of its classes.",
+        "A linear discriminant on the private model's features: the client's class means, the covariance of its "
+        "features and its class frequencies.",
         "argmax_j −½ (z(x) − p_ij)ᵀ Σ⁻¹ (z(x) − p_ij) + log(n_ij / Σ_j n_ij), Σ shrunk by 0.1 to a sphere",
     ),
     Term(
         "encoder",
         "rules",
-        "The classifier that the exchange made in a public encoder's space, over the classes of all clients. Under "
-        "`privacy` the nearest mean by cosine; under `protosphere` with the client's own means for the classes that "
-        "it holds and nobody sent.",
+        "The exchanged classifier in a public encoder's space, over the classes of all clients. Under `privacy` it "
+        "is the nearest mean by cosine. With `protosphere`, a client adds its own means for classes that it holds and "
+        "nobody sent.",
         "argmax_j q_j, q = ẑ(x) W + b, W and b from the server",
     ),
     Term(
         "encoder-local",
         "rules",
-        "As encoder, without an exchange: a linear discriminant of the client's own training samples, its shrinkage "
-        "chosen on its validation samples.",
+        "As encoder, without an exchange: a linear discriminant of the client's own training samples. Its shrinkage "
+        "is chosen on validation samples.",
         "argmax_j ẑ(x) w_ij + b_ij + log(n_ij / Σ_j n_ij), w_ij = Σ_i⁻¹ m_ij, b_ij = −½ m_ijᵀ w_ij, m_ij: mean of ẑ",
     ),
     Term(
         "pool",
         "rules",
-        "The weighted product of two class probabilities: the client's own model's, and those of the exchanged "
-        "discriminant. The weight w is chosen on the client's validation samples, near 1/2 where they are few, and "
-        "the temperature t ≤ 1 on its training samples.",
+        "The weighted product of two class probabilities: those of the private model and those of the exchanged "
+        "discriminant. The weight w is chosen on the client's validation samples, and is near 1/2 if they are few. "
+        "The temperature t ≤ 1 is chosen on its training samples.",
         "argmax_j (1 − w) log softmax(g(x))_j + w log softmax(t q + log π_i)_j, q as of encoder",
     ),
     Term(
         "pool-local",
         "rules",
-        "As pool, without an exchange: the client's own discriminant in place of the exchanged one.",
+        "As pool, without an exchange: the client's own discriminant replaces the exchanged one.",
         "as pool, with q_j = ẑ(x) w_ij + b_ij of encoder-local and t = 1",
     ),
     Term(
         "received",
         "rules",
-        "Of methods that share weights: the classifier with what has just come from the server, before any training "
-        "on it.",
+        "For methods that share weights: the classifier with the weights that the server just sent, before any "
+        "training on them.",
         "argmax_j g(x)_j with the received weights",
     ),
     Term(
         "generic",
         "rules",
-        "Of `fedrod`: its generic head, without the client's own one.",
+        "For `fedrod`: the generic head, without the client's personal one.",
         "argmax_j h(z(x))_j, h the generic head",
     ),
     Term(
         "received-generic",
         "rules",
-        "Of `fedrod`: the one model of the server.",
+        "For `fedrod`: the server's single model.",
         "as generic, with the received weights",
     ),
     Term(
         "etf",
         "rules",
-        "Of `gfpl`: the fixed head, a simplex equiangular tight frame drawn from the seed.",
+        "For `gfpl`: the fixed head, a simplex equiangular tight frame drawn from the seed.",
         "argmax_j h_jᵀ z̃(x), h the frame, z̃ the projected features",
     ),
     Term(
         "majority class",
         "baselines",
-        "Always answering the client's most frequent class among its training samples. A method below it has learnt "
-        "nothing of use.",
+        "Always predicting the class that is most frequent among the client's training samples. A method below it "
+        "has learnt nothing useful.",
         "argmax_j n_ij for every sample",
     ),
-    Term("local", "baselines", "A method: every client trains alone, and nothing crosses."),
+    Term("local", "baselines", "A method: every client trains alone, and nothing is exchanged."),
     Term(
         "frame",
         "baselines",
-        "A method: as `protonorm`, with targets that come from the seed and not from an exchange. What it gains over "
-        "local comes from targets that lie apart.",
+        "A method: as `protonorm`, but the targets come from the seed, not from an exchange. Its gain over local "
+        "comes from targets that lie far apart.",
     ),
-    Term("payload", "training", "Bytes of the values that a method exchanges, up from the clients and down to them."),
-    Term("on the wire", "training", "Bytes of whole messages: payload, names, evaluations."),
+    Term(
+        "payload",
+        "training",
+        "Bytes of the values that a method exchanges, up from the clients and down to the clients.",
+    ),
+    Term("on the wire", "training", "Bytes of whole messages: payload, names and evaluations."),
     Term(
         "gradient ratio",
         "training",
-        "What the method adds to the loss, beside the cross-entropy, in a client's first batch of a round. Far below "
-        "1 the exchange can hardly change what is learnt; far above 1 it outweighs the task.",
+        "How strong the loss that the method adds is, relative to the cross-entropy, in a client's first batch of a "
+        "round. Far below 1 the exchange hardly affects learning; far above 1 it outweighs the task.",
         "‖∂L_added/∂z‖ / ‖∂L_cross-entropy/∂z‖",
     ),
     Term(
         "target norm",
         "training",
-        "Mean length of the prototypes that clients got as targets; 0: they got none.",
+        "Mean norm of the prototypes that clients received as targets; 0 means that they received none.",
         "mean_j ‖P_j‖",
     ),
     Term(
         "prototype norm",
         "training",
-        "Mean length of a client's own prototypes after training. Near 0 the features collapse; far from the target "
-        "norm the pull is strong, or cannot reach its targets.",
+        "Mean norm of a client's own prototypes after training. Near 0 the features collapse. Far from the target "
+        "norm the pull to the targets is strong, or cannot reach them.",
         "mean_j ‖p_ij‖",
     ),
     Term(
         "macro accuracy",
         "words",
-        "The mean of the classes' own accuracies (balanced accuracy), of all clients' test samples in the last "
+        "The mean of the per-class accuracies (balanced accuracy), over all clients' test samples in the last "
         "evaluation.",
-        "(1/K) Σ_j right_j / samples_j, of the classes that have test samples",
+        "(1/K) Σ_j right_j / samples_j, over the K classes that have test samples",
     ),
     Term(
         "macro F1",
         "words",
-        "The mean of the classes' own F1 scores, of all clients' test samples in the last evaluation.",
-        "(1/K) Σ_j 2 right_j / (samples_j + predicted_j), of the classes that have test samples",
+        "The mean of the per-class F1 scores, over all clients' test samples in the last evaluation.",
+        "(1/K) Σ_j 2 right_j / (samples_j + predicted_j), over the K classes that have test samples",
     ),
     Term(
         "ROC AUC",
         "words",
-        "The area under the ROC curve (`roc-auc`), each class against the rest: the mean over a client's classes, "
+        "The area under the ROC curve (`roc-auc`), one class against the rest: averaged over a client's classes, "
         "then over clients, weighted by test samples.",
         "Σ_i n_i auc_i / Σ_i n_i, auc_i = mean_j P(score_j of a sample of class j > score_j of another)",
     ),
-    Term("sample", "words", "One input with its class: an image, a text, one line of a table."),
+    Term("sample", "words", "One input with its class: an image, a text or one row of a table."),
     Term("partition", "words", "How the samples of a data set are divided among the clients of a simulation."),
     Term(
         "label skew",
         "words",
-        "Clients hold different shares of the classes; the smaller `alpha` of the Dirichlet partition, the more.",
+        "Clients hold different shares of the classes. The smaller the `alpha` of the Dirichlet partition, the "
+        "stronger the skew.",
         "shares of class j over clients ~ Dirichlet(α, …, α)",
     ),
-    Term("client selection", "words", "Which clients train in a round: the share `fraction-train`, drawn by the seed."),
-    Term("round", "words", "The server sends, the selected clients train and send back, the server aggregates."),
-    Term("run", "words", "One training of one method with one seed, in a folder of its own."),
-    Term("comparison", "words", "Runs of several methods over data sets, partitions and seeds, with common tables."),
+    Term(
+        "client selection",
+        "words",
+        "Which clients train in a round. The share `fraction-train` of them is drawn by the seed.",
+    ),
+    Term(
+        "round",
+        "words",
+        "One exchange: the server sends, the selected clients train and reply, and the server aggregates.",
+    ),
+    Term("run", "words", "One training of one method with one seed, in its own folder."),
+    Term("trial", "words", "One run of a comparison: one method on one data set and partition, with one seed."),
+    Term("comparison", "words", "Trials of several methods over data sets, partitions and seeds, with common tables."),
     Term("extractor", "words", "A client's model up to its features."),
     Term("head", "words", "A client's model from its features to its logits."),
     Term(
@@ -256,11 +276,15 @@ _ALL = (
         "One feature vector that stands for a class; a local one is the mean over a client's training samples.",
         "p_ij = (1/n_ij) Σ z(x) over the samples of class j at client i",
     ),
-    Term("public encoder", "words", "A fixed network or transform that every client has and no private sample shaped."),
+    Term(
+        "public encoder",
+        "words",
+        "A fixed network or transform that every client has. No private sample was used to make it.",
+    ),
     Term(
         "inference rule",
         "words",
-        "How a class is predicted from a sample; a run reports several on the same models.",
+        "How a class is predicted from a sample. A run reports several rules on the same models.",
     ),
 )
 TERMS = {term.name: term for term in _ALL}
@@ -271,7 +295,7 @@ def glossary_page() -> str:
     lines = [
         "# Glossary",
         "",
-        "What the terms of output, reports and pages mean; `protosphere glossary` prints the same.",
+        "What the terms in output, reports and pages mean. `protosphere glossary` prints the same.",
         "",
         *(line for paragraph in NOTATION for line in (paragraph, "")),
     ]

@@ -181,9 +181,10 @@ class Connection:
         if status != "unknown":
             sign = f"the log of the run ended, but Flower still calls it {status}"
         return (
-            f"{sign}. Where only this connection broke the run goes on: `flwr log {self._run_id} {self._name}` follows "
-            f"it, `flwr stop {self._run_id} {self._name}` ends it. Else it is lost but for its last checkpoint: "
-            "resume it, if the log has a finished round."
+            f"{sign}. If only this connection broke, the run goes on: `flwr log {self._run_id} {self._name}` follows "
+            f"it, `flwr stop {self._run_id} {self._name}` ends it. Otherwise it is lost except for its last "
+            "checkpoint: "
+            "resume it if the log shows a finished round."
         )
 
     def _refuse_ended(self) -> None:

@@ -56,7 +56,7 @@ def fitting_partition(
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             said["partition"] = (
                 f"{len(names)} tables are {len(names)} sites: {', '.join(names[:_NAMED])}{more} "
-                '(partition = "sites"; another `partition` divides their samples together)'
+                '(partition = "sites"; another `partition` pools their samples)'
             )
     return {**run_config, **chosen}, said
 
@@ -84,10 +84,10 @@ def fitting_models(settings: Settings) -> tuple[str, str]:
     content = _content(settings)
     if content == NUMBERS:
         why = "since the data are rows of numbers"
-        return PERCEPTRON, f"models: {PERCEPTRON} for every client, {why}; `models` names others"
+        return PERCEPTRON, f"models: {PERCEPTRON} for every client, {why}; set `models` for others"
     if content == TEXTS and (encoder := _text_encoder(settings)):
-        why = "since the data are texts: the encoder stays as it is, and what follows it is trained"
-        return encoder, f"models: {encoder} for every client, {why}; `models` names others"
+        why = "since the data are texts; the encoder is frozen, and the layers after it are trained"
+        return encoder, f"models: {encoder} for every client, {why}; set `models` for others"
     return "", ""
 
 

@@ -147,7 +147,7 @@ def launch(
                 stop_command = superlink.stop()
             message = outcome.message
             if stop_command:
-                message = f"the run could not be stopped and may still be on: try `{stop_command}`."
+                message = f"the run could not be stopped and may still be running: try `{stop_command}`."
             outcome = replace(
                 outcome,
                 message=message,
@@ -255,7 +255,7 @@ def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) ->
         simulated = isinstance(superlink, SuperLink)
         process = "simulation's" if simulated else "run's server"
         remedy = "" if simulated or not _resumable(folder, listener) else "; resume it from its last checkpoint"
-        details = f"the {process} process died, often for want of memory: Flower hears nothing of it any more{remedy}"
+        details = f"the {process} process died, often because memory ran out: Flower no longer hears from it{remedy}"
     if isinstance(superlink, SuperLink) and folder is None and NO_REASON in details:
         # before our ServerApp has said anything
         details = (
@@ -263,7 +263,7 @@ def _outcome(superlink: Connection, listener: _Listener, folder: Path | None) ->
             f"on a busy machine, and {describe_load()}: end other programs or wait, and run the command again, or "
             "leave --flower out, since a run in one process needs no Ray"
         )
-    reason = (details or f"Flower calls the run {status}").rstrip(".")
+    reason = (details or f"Flower reports the run as {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"
     return Outcome(False, folder, f"{reason}.")

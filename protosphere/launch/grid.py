@@ -227,7 +227,7 @@ class KeptLines:
 
 
 def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
-    """What the server would learn of each client of a simulation, as the first of them says it; nothing is trained.
+    """What the server would learn about each client of a simulation, as the first of them says it; nothing is trained.
 
     Raises:
         SettingError, DataError, ModelError: one sentence that says why it cannot take part.

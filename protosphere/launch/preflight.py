@@ -76,7 +76,7 @@ def _refuse_encoder(data: Decoded, settings: Settings) -> None:
     """Have the public encoder that clients of this machine will have; weights of a hub are fetched.
 
     Raises:
-        ModelError: it cannot be had, or does not fit the data.
+        ModelError: it is not available, or does not fit the data.
     """
     from protosphere.client_app.features.encoder import loaded
 

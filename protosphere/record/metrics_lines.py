@@ -14,7 +14,7 @@ from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigu
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
 SPLITS = ("test", "validation", "all-classes")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
-LEGEND = "a line a round: test accuracy after the round before (the worst client's), payload up/down, time"
+LEGEND = "one line per round: test accuracy after the previous round (of the worst client), payload up/down, time"
 Line = dict[str, Any]
 
 

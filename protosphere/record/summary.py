@@ -321,20 +321,20 @@ def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELES
     clients, since = figures_of_rule.get("clients"), figures_of_rule.get("since")
     if since:
         sentences.append(
-            f"clients came and went: selected and best are chosen among the rounds since round {since}, whose clients "
-            "are those at the end"
+            f"clients joined or left: selected and best are chosen among the rounds since round {since}, which have "
+            "the final clients"
         )
     is_complete = figures_of_rule.get("complete", clients is None or clients >= summary["clients"])
     if not is_complete:
         sentences.append(
-            f"no round evaluated all {summary['clients']} clients: selected and best are chosen among those that "
-            f"evaluated {clients}"
+            f"no round evaluated all {summary['clients']} clients: selected and best are chosen among the rounds "
+            f"that evaluated {clients}"
         )
     if "capped" in headline:
         names = ", ".join(client_word(partition, client_names) for partition in headline["capped"])
         sentences.append(
-            f"{names} says that it has many more test samples than the others: figures believe it up to "
-            "`max-weight-ratio` times their median"
+            f"{names} reports many more test samples than the others: its weight is capped at `max-weight-ratio` "
+            "times their median"
         )
     return sentences
 

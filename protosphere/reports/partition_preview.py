@@ -117,7 +117,7 @@ def view(settings: Settings, clients: int) -> DataView:
     """The data set of a run, and who would hold which of its rows. Data of the hub are fetched.
 
     Raises:
-        DataError: the data cannot be had, or not be dealt so.
+        DataError: the data cannot be read, or cannot be divided so.
     """
     spec, cache = data_spec(settings, clients), home() / "cache"
     data = open_data(spec, cache)

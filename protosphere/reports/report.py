@@ -242,7 +242,7 @@ def _cards(results: Results) -> Html:
     worst = results.figure("worst").get(of_round)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
     steps = summary.get("gradient_steps")
-    trained = "" if steps is None else f"; {steps:.4g} gradient steps a client and round"
+    trained = "" if steps is None else f"; {steps:.4g} gradient steps per client per round"
     ups, downs = readable_size(sizes["payload_up"]), readable_size(sizes["payload_down"])
     return page.cards(
         [
@@ -349,7 +349,7 @@ def _roster(results: Results) -> Html:
     )
     disclosed = sorted({one_line(str(item)) for client in results.roster for item in client.get("discloses", [])})
     items = [page.element("li", item) for item in disclosed]
-    learnt = page.details("what the server learnt of each client", page.element("ul", *items)) if disclosed else ""
+    learnt = page.details("what the server learnt about each client", page.element("ul", *items)) if disclosed else ""
     table = page.table(head, rows, caption, words=(0, 1, 5, 7, 8, 9))
     return page.Html((page.details(f"{len(results.roster)} clients", table) if len(rows) > 12 else table) + learnt)
 

@@ -35,7 +35,7 @@ class Gain:
     def __str__(self) -> str:
         mean, low, high = (f"{100 * share:+.2f}" for share in (self.mean, self.low, self.high))
         return (
-            f"{mean} points [{low}, {high}], a 95 % interval over clients (bootstrap); {self.better} clients better, "
+            f"{mean} points [{low}, {high}] (95 % bootstrap interval over clients); {self.better} clients better, "
             f"{self.worse} worse"
         )
 
@@ -81,7 +81,7 @@ def _figures_of(run: Results, rules: Iterable[str]) -> dict[str, str]:
         "ROC AUC, final": "" if area is None else f"{area:.4f}",
         "payload": readable_size(sizes["payload_up"] + sizes["payload_down"]),
         "wire": readable_size(sizes["wire_up"] + sizes["wire_down"]),
-        "gradient steps a client and round": "" if steps is None else f"{steps:.4g}",
+        "gradient steps per client per round": "" if steps is None else f"{steps:.4g}",
         "seconds": f"{summary['seconds']:.0f}",
     }
 
@@ -98,16 +98,13 @@ def gain(first: Results, other: Results, seed: int = 0) -> Gain | str:
     """
     for name in sorted(OF_CLIENTS):
         if first.settings.get(name) != other.settings.get(name):
-            return f"their clients are not the same: setting `{name}` differs"
+            return f"the clients differ: setting `{name}` is not the same"
     correct, rows = [], []
     before, after = first.at_the_end, other.at_the_end
     for client in sorted(before.keys() & after.keys()):
         (old, count), (new, other_count) = before[client], after[client]
         if count != other_count:
-            return (
-                f"their clients are not the same: client {client} has {count} test samples in one, {other_count} in "
-                "the other"
-            )
+            return f"the clients differ: client {client} has {count} test samples in one, {other_count} in the other"
         correct.append((new - old) * count)
         rows.append(count)
     if len(rows) < 2:

@@ -69,7 +69,7 @@ def write_overlay(runs: Sequence[Results], target: Path) -> Path:
         (across if picture.wide else halves).append(framed_with(picture, _download(picture)))
     measured = [[name, *_on_one_line(values)] for name, values in figures(runs)]
     differing = [[code(name), *map(code, _on_one_line(values))] for name, values in differing_settings(runs)]
-    settings = paragraph("They differ in no setting.")
+    settings = paragraph("Their settings are the same.")
     if differing:
         settings = _by_run(page.table(["setting", *names], differing, words=range(len(names) + 1)))
     parts = [

@@ -42,7 +42,7 @@ class Judge:
         """The encoder itself.
 
         Raises:
-            SettingError: it cannot be had here, or is another one.
+            SettingError: it is not available here, or is another one.
         """
         try:
             encoder = loaded(self.name, self.shape, self.dim)

@@ -28,8 +28,8 @@ class Collapse(Feature):
             return ()
         return [
             f"the mean norm of the prototypes has fallen from {first:.3g} in the first round with uploads to "
-            f"{norm:.3g}: the features collapse; where the loss pulls them to prototypes, lower `prototype-weight` or "
-            "spread the targets out"
+            f"{norm:.3g}: the features collapse; if the loss pulls them to prototypes, lower `prototype-weight` or "
+            "spread the targets"
         ]
 
     def state(self) -> float | None:

@@ -94,7 +94,7 @@ class Membership(Feature):
                 if partition in roster.nodes:
                     roster.set_aside(partition)
         if not roster.nodes:
-            raise RosterError("no client is there from the start; let one of them join before round 1.")
+            raise RosterError("no client is there from the start; let at least one join before round 1.")
 
     def before_round(self, number: int) -> None:
         """Who joins, then who leaves; the run's roster has both, with the round."""
@@ -110,7 +110,7 @@ class Membership(Feature):
             if partition in self._roster.nodes:
                 self._let_go(partition, number)
         if not self._roster.nodes:
-            log.warning("warning: round %d: no client is left; the run goes on when one comes", number)
+            log.warning("warning: round %d: no client is left; the run continues when one joins", number)
         # the roster of a run that was cut in this round has who came in it already
         if {*self._roster.nodes} != before or any(partition in self._roster.nodes for partition in joining):
             self._since = number

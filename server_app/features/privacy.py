@@ -38,7 +38,7 @@ class Privacy(Feature):
                 "guarantee of `privacy`"
             ]
         return [
-            "  accuracy is kept by the clients: `protosphere report --state <client's folder>` prints it at a site",
+            "  accuracy is withheld by the clients: `protosphere report --state <client's folder>` prints it at a site",
             "  not covered by `privacy`: how long a client takes, that it takes part, its model, class list, "
             "domain and name, other code than this, and samples that come from the run's partition instead of the "
             "site's own data",

@@ -44,7 +44,7 @@ def elsewhere(tmp_path, monkeypatch, home):
 @pytest.fixture
 def invoke():
     """invoke(*arguments): the result of `protosphere compare ...`."""
-    return lambda *arguments: CliRunner().invoke(app, ["compare", *arguments])
+    return lambda *arguments: CliRunner().invoke(app, ["compare", *arguments], env={"COLUMNS": "400"})
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
     assert (ran["share"].jobs, ran["share"].cores, ran["share"].cpus_per_client) == (2, 4, 2)
     assert ran["keep_models"] is True
     assert ran["folder"].path.parent == Path("out").absolute()
-    assert "4 runs, 2 jobs at a time of 4 cores" in result.stdout
+    assert "4 trials, 2 at a time with 4 cores each" in result.stdout
     for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "digits, to 50 %"):
         assert words in result.stdout
     written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
@@ -149,7 +149,7 @@ def test_equal_steps(invoke, ran):
     assert [cell.settings["local-epochs"] for cell in ran["cells"]] == [3, 1]
     refused = invoke("--resume", "latest", "--equal-steps")
     assert refused.exit_code == 2
-    assert "--resume goes on with a comparison as it was started" in refused.stderr
+    assert "--resume continues a comparison as it was started" in refused.stderr
 
 
 PRINTED = """
@@ -177,7 +177,7 @@ def test_what_a_paper_prints_stands_beside_its_own_settings_alone(invoke, ran, t
     for arguments in left_out:
         result = invoke("mine.toml", *arguments)
         assert result.exit_code == 0, result.output
-        assert "the paper's figures are left out" in result.stdout
+        assert "the paper's values are left out" in result.stdout
         assert ("epochs scaled by --equal-steps" in result.stdout) == ("--equal-steps" in arguments)
         for name in files:
             text = (ran["folder"].path / name).read_text()
@@ -220,7 +220,7 @@ def test_what_is_started_can_be_resumed(invoke, ran):
     assert first.exit_code == 1
     folder = ran["folder"].path
     assert f"failed: digits | local | seed 0: it broke. ({folder}/cells/digits-local-seed0/output.log)" in first.stderr
-    assert f"1 of 2 runs failed; `protosphere compare --resume {folder}` runs them again." in first.stderr
+    assert f"1 of 2 trials failed; `protosphere compare --resume {folder}` runs them again." in first.stderr
     assert "missing" in (folder / "table.csv").read_text()
     ran.failing = ()
     again = invoke("--resume", "latest")
@@ -301,7 +301,7 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
     assert result.exit_code == 128 + signal.SIGTERM
     folder = ran["folder"].path
     again = f"`protosphere compare --resume {folder}`"
-    assert result.stderr == f"stopped by SIGTERM; finished runs are kept, and {again} runs the others.\n"
+    assert result.stderr == f"stopped by SIGTERM; finished trials are kept, and {again} runs the others.\n"
 
 
 def test_what_goes_on_is_run_as_what_is_finished_was(invoke, ran):
@@ -330,18 +330,18 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
     [
         (["--preset", "protonorm-tabel1"], "(did you mean `protonorm-table1`?)"),
         (["nowhere.toml"], "nowhere.toml cannot be read"),
-        (["--datasets", "digts"], "the data set of digts cannot be had: unknown data set 'digts'"),
+        (["--datasets", "digts"], "the data set of digts is not available: unknown data set 'digts'"),
         (["--data", "digits"], "--data is 'digits', but it is a name and a place"),
         (["--scale", "2"], "--scale is 2"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
-        (["--ray", "127.0.0.1:1", "--flower"], "--ray makes each run in one process of a cluster"),
-        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's"),
+        (["--ray", "127.0.0.1:1", "--flower"], "--ray and --flower exclude each other"),
+        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --flower or --ray"),
         (["--jobs", "0"], "--jobs is 0, but one must run at least."),
-        (["--workers", "0"], "--workers is a number of processes, 1 at least"),
-        (["--workers", "2", "--flower"], "it goes without --flower and --ray"),
+        (["--workers", "0"], "--workers is a number of processes, at least 1"),
+        (["--workers", "2", "--flower"], "it excludes --flower and --ray"),
         (["--engine", "cohort"], "--engine is gone"),
         (["--resume", "latest"], "holds no comparison; start one first."),
-        (["--resume", "latest", "--seeds", "0"], "--resume goes on with a comparison as it was started"),
+        (["--resume", "latest", "--seeds", "0"], "--resume continues a comparison as it was started"),
     ],
 )
 def test_bad_input_is_one_sentence_before_anything_starts(invoke, ran, home, arguments, said):

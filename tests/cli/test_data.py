@@ -36,7 +36,7 @@ def test_table_and_heat_map_hold_the_numbers_of_the_json(invoke):
     assert result.exit_code == 0
     assert "digits: 1797 samples (1797 train + 0 test)" in result.stdout
     assert "  1397 samples belong to no client" in result.stdout
-    assert "samples of a client: 100 to 100, median 100; classes of a client: 10 to 10, median 10" in result.stdout
+    assert "samples per client: 100 to 100, median 100; classes per client: 10 to 10, median 10" in result.stdout
     names = ("partition", "train", "validation", "test", "classes")
     assert rows_of(result.stdout, r" +\d+ +\d+ +\d+ +\d+ +\d+ +$") == [
         [client[name] for name in names] for client in told["clients"]
@@ -85,7 +85,7 @@ def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkey
     shown = invoke(*arguments).stdout
     assert re.search(r"^   class +cat +dog +胸部X線$", shown, flags=re.MULTILINE)
     assert re.search(
-        r"^Note: 3 clients hold one class alone \(0: \w+, 1: \w+, 2: \w+\): always", shown, flags=re.MULTILINE
+        r"^Note: 3 clients hold only one class \(0: \w+, 1: \w+, 2: \w+\): always", shown, flags=re.MULTILINE
     )
     monkeypatch.setenv("COLUMNS", "30")
     assert "classes: 0 cat, 1 dog, 2 胸部X線" in invoke(*arguments).stdout

@@ -70,7 +70,7 @@ def test_what_clients_keep_to_themselves_is_said_in_place_of_a_table(home, capsy
     folder = start(settings)
     print_summary(folder)
     told = capsys.readouterr().out
-    assert told.startswith("accuracy: kept by the clients (`privacy`)")
+    assert told.startswith("accuracy: withheld by the clients (`privacy`)")
     assert "inference rule" not in told
     state = home / "clients" / folder.name / "0"
     assert report("--state", state).stdout.startswith("round 1: classifier ")

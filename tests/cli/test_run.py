@@ -51,7 +51,7 @@ def test_what_leaves_is_listed_without_a_run(here):
     result = here("--what-leaves", "--clients", "3", "-c", 'strategy="fedproto"')
     assert result.exit_code == 0, result.output
     head, *items = result.stdout.splitlines()
-    assert head == "the server would learn of each client:"
+    assert head == "the server would learn about each client:"
     assert {"  - prototypes of its classes", "  - the classes it holds"} <= {*items}
     assert not list(Path.cwd().rglob("summary.json"))
     lost = here("--what-leaves", "-c", 'dataset="/nowhere"')
@@ -74,11 +74,11 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert ["classifier", "-", "72.0", "70.0", "45.0", "50.0"] in rows
     assert ["local-prototypes", "*", "91.1", "95.0", "96.0", "90.0", "94.0"] in rows
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"gradient_steps": 12.5}))
-    assert "gradient steps: 12.5 a client and round" in invoke().stdout
+    assert "12.5 gradient steps per client per round" in invoke().stdout
     assert lines[-4:] == [
         "* headline: selected (round 2, 3 clients) 91.1 %; majority-class baseline: 31.8 %",
-        "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, of which 110.6 kB around the "
-        "payload and 5.0 kB for evaluation",
+        "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, including 110.6 kB of "
+        "overhead and 5.0 kB for evaluation",
         "time: 61.2 s",
         f"results: {folder}",
     ]
@@ -93,10 +93,10 @@ def test_the_table_tells_the_ensemble_and_accuracy_on_all_classes_where_they_wer
     told["floor"] = SUMMARY["floor"] | {"majority-class-all-classes": 0.1}
     (folder / "summary.json").write_text(json.dumps(told))
     lines = invoke().stdout.splitlines()
-    shown = "best 44.4 %, last-5 41.0 %, final 40.8 % (45.7 kB of answers)"
+    shown = "best 44.4 %, last-5 41.0 %, final 40.8 % (answers: 45.7 kB)"
     assert f"ensemble of all clients on 180 shared test samples: {shown}" in lines
     assert any("28.4 kB up" in line for line in lines), "its bytes are no part of the wire"
-    said = "at the end on test samples of all classes, including those that a client lacks: classifier 33.3 %"
+    said = "final accuracy on test samples of all classes, including those that a client lacks: classifier 33.3 %"
     assert f"{said}; majority-class baseline: 10.0 %" in lines
 
 
@@ -114,7 +114,7 @@ def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
     many = {str(p): failures["2"] for p in range(12)}
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": many}))
     lines = invoke().stdout.splitlines()
-    assert lines[-3] == "and 2 other clients failed at times; metrics.jsonl lists them"
+    assert lines[-3] == "2 more clients failed in some rounds; metrics.jsonl lists them"
     assert sum(line.startswith("client ") for line in lines) == 10
 
 
@@ -124,7 +124,7 @@ def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
 def test_a_superlink_of_ones_own_gets_paths_and_settings_as_they_are(invoke, launched):
     result = invoke("--superlink", "clinics", "--results", "/there", "-c", 'dataset="x-rays" rounds=3')
     assert result.exit_code == 0, result.output
-    assert "running on the nodes of the SuperLink `clinics`: as many clients as its nodes say" in result.stdout
+    assert "running on the nodes of the SuperLink `clinics`: as many clients as its nodes report" in result.stdout
     assert launched["connection"] == "clinics"
     assert launched["clients"] == 0
     expected = {"dataset": "x-rays", "rounds": 3, "results-dir": "/there"}
@@ -366,7 +366,7 @@ SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
         ),
         (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
         (["--cpus-per-client", "0"], "--cpus-per-client is 0, but this machine has 4"),
-        (["--workers", "2"], "--workers goes without --flower"),
+        (["--workers", "2"], "--workers and --flower exclude each other"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
         (["--ray", "ray://127.0.0.1:1"], "--ray is 'ray://127.0.0.1:1', but it is the HOST:PORT"),
         (["-c", "nope.toml"], "the settings file nope.toml cannot be read"),
@@ -387,9 +387,9 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, i
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
-        (["--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client are Ray's: give --flower"),
-        (["--ray", "127.0.0.1:1"], "--ray is the cluster of Flower's simulation: give --flower"),
+        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --flower"),
+        (["--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client need --flower"),
+        (["--ray", "127.0.0.1:1"], "--ray needs --flower"),
         (["--workers", "0"], "--workers is 0, but a run needs at least 1."),
         (["--engine", "cohort"], "--engine is gone: `--workers N` lets N processes share the clients"),
         (["--engine=loop"], "--engine is gone"),

@@ -198,7 +198,7 @@ def test_runs_beside_each_other_show_what_differs_and_how_the_clients_fare(three
     settings, _, rest = shown.stdout.partition(" figure ")
     assert {line.split()[0] for line in settings.splitlines()[3:] if line.strip()} == {"strategy", "seed"}
     assert f"{other.name} against {first.name}: " in rest
-    assert "setting `seed` differs" in rest
+    assert "setting `seed` is not the same" in rest
     assert asked("compare", first.name, "--results", str(first.parent)).exit_code == 2
     assert asked("compare", first.name, "nonesuch", "--results", str(first.parent)).exit_code == 2
 

@@ -245,11 +245,11 @@ def test_the_table_of_accuracies(folder):
     # two points ahead in the mean, and behind on a seed
     assert not any(cell.best for each in accuracies.lines for cell in each)
     assert "mean ± sample standard deviation (ddof 1) over 3 seeds" in accuracies.title
-    assert "paper: what the paper's table prints, not measured here" in accuracies.notes
+    assert "paper: values printed in the paper, not measured here" in accuracies.notes
     assert sizes.head == ["", "FedProto", "Proto_Norm"]
     assert [cell.text for cell in sizes.lines[0]] == ["CIFAR-10, whole run", "0.4 kB / 0.6 kB", "0.4 kB / 0.6 kB"]
     # 400 bytes are 100 values, of two rounds
-    assert [cell.text for cell in sizes.lines[1]] == ["CIFAR-10, M a round", "5e-05", "5e-05"]
+    assert [cell.text for cell in sizes.lines[1]] == ["CIFAR-10, M values per round", "5e-05", "5e-05"]
 
 
 def texts(grid):
@@ -271,7 +271,7 @@ def test_values_a_round_are_told_where_all_seeds_sent_float32(folder):
             settings = {"settings": {"wire-dtype": "float16" if mixed else "float32"}}
             path.write_text(json.dumps(json.loads(path.read_text()) | settings))
     text = texts(tables(place, made)[-1])
-    assert text["CIFAR-10, M a round"] == ["-", "5e-05"]
+    assert text["CIFAR-10, M values per round"] == ["-", "5e-05"]
     assert text["CIFAR-10, whole run"] == ["0.4 kB / 0.6 kB"] * 2
 
 
@@ -432,7 +432,7 @@ def test_bold_among_many_methods_is_what_holms_correction_leaves(folder):
     grid = grids(made, (), frame)[1]
     shown = {line[0].text: line[1] for line in grid.lines}
     assert {name: cell.best for name, cell in shown.items()} == {"far": True, "near": False, "same": False}
-    assert any("Holm's correction for the number of methods" in note for note in grid.notes)
+    assert any("Holm-corrected for the number of methods" in note for note in grid.notes)
 
 
 def test_the_number_of_test_samples_is_a_note_of_every_table(folder):
@@ -466,8 +466,8 @@ def test_accuracies_by_one_rule_stand_beside_what_each_methods_own_rule_gives(fo
     half = 4.302653 * gaps.std(ddof=1) / np.sqrt(3)
     expected = f"{100 * gaps.mean():+.2f} [{100 * (gaps.mean() - half):+.2f}, {100 * (gaps.mean() + half):+.2f}]"
     assert texts(differences)[name] == [expected]
-    told = "CIFAR-10: each method's own inference rule, and its accuracy in %: "
-    told += "FedProto local-prototypes 80.00 ± 10.00; Proto_Norm classifier 41.00 ± 1.32"
+    told = "CIFAR-10: accuracy in % by each method's own inference rule: "
+    told += "FedProto (local-prototypes) 80.00 ± 10.00; Proto_Norm (classifier) 41.00 ± 1.32"
     assert accuracies.notes.count(told) == 1
     rows = list(csv.DictReader(as_csv(figures_of(place, made, cells_of(made))).splitlines()))
     assert [row["rule"] for row in rows][:6] == ["local-prototypes"] * 3 + ["classifier"] * 3
@@ -476,9 +476,9 @@ def test_accuracies_by_one_rule_stand_beside_what_each_methods_own_rule_gives(fo
 def test_a_metric_without_a_rule_is_by_own_rules_that_are_named(folder):
     made = comparison(paper=())
     place = folder(made)
-    assert "own inference rule of every method: local-prototypes" in tables(place, made)[0].notes
+    assert "every method's own inference rule: local-prototypes" in tables(place, made)[0].notes
     with_own_rule(place, made, "Proto_Norm", "classifier")
-    told = "CIFAR-10: each method's own inference rule: FedProto local-prototypes; Proto_Norm classifier"
+    told = "CIFAR-10: each method's own inference rule: FedProto (local-prototypes); Proto_Norm (classifier)"
     assert told in tables(place, made)[0].notes
     named = replace(made, metrics=(Metric("classifier", "final"),))
     assert not any("own inference rule" in note for note in tables(place, named)[0].notes)
@@ -537,13 +537,14 @@ def test_budgets_that_differ_by_more_than_a_tenth_are_a_note_of_every_table(fold
 
     for grid in grids(made, (), with_steps(FedProto=12, Proto_Norm=24)):
         assert (
-            "CIFAR-10: budgets differ, in gradient steps a client and round: FedProto 12, Proto_Norm 24; --equal-steps "
-            "scales epochs so that they do not"
+            "CIFAR-10: budgets differ (FedProto 12, Proto_Norm 24 gradient steps per client per round); "
+            "--equal-steps scales epochs to make them equal"
         ) in grid.notes
     # where they are scaled already, that is no advice
     told = grids(replace(made, equal_steps=True), (), with_steps(FedProto=12, Proto_Norm=24))[0].notes
     assert any(
-        note.endswith("FedProto 12, Proto_Norm 24; left over: parts of an epoch and of a batch") for note in told
+        note.endswith("Proto_Norm 24 gradient steps per client per round); left over: parts of an epoch and of a batch")
+        for note in told
     )
     alike = grids(made, (), with_steps(FedProto=11, Proto_Norm=12))
     assert not any("budgets" in note for grid in alike for note in grid.notes)
@@ -741,16 +742,16 @@ def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_e
     # the others have no such rule, and no method has the rule `encoder`
     assert grid.head == ["", "FedProto"]
     assert [cell.text for cell in line] == ["CIFAR-10 (pool final)", expected]
-    assert "as Alone has it (encoder minus encoder-local, pool minus pool-local)" in grid.title
+    assert "its local counterpart, taken from Alone (encoder minus encoder-local, pool minus pool-local)" in grid.title
     told = list(csv.DictReader(differences_csv(made, found).splitlines()))[-1]
     assert (told["metric"], told["method"], told["baseline"]) == ("pool final", "FedProto", "Alone: pool-local")
     assert float(told["difference"]) == pytest.approx(gaps.mean())
     # both know how often a client has each class; of the rule `encoder` the client's own alone does
-    assert not any("uses the class shares" in note for note in grid.notes)
+    assert not any("class shares" in note for note in grid.notes)
     assert not any("its control is missing" in note for note in grid.notes)
     found["encoder final"] = found["pool final"]
     grid = next(grid for grid in grids(made, (), found) if "what the exchange adds" in grid.title)
-    assert any("encoder-local uses the class shares of its client and encoder does not" in n for n in grid.notes)
+    assert any("encoder-local uses the client's class shares and encoder does not" in n for n in grid.notes)
 
 
 def test_where_local_has_no_control_none_of_another_run_takes_its_place(folder):
@@ -761,7 +762,9 @@ def test_where_local_has_no_control_none_of_another_run_takes_its_place(folder):
     found["encoder-local final"] = None
     alone = replace(made, methods=(METHODS[0], Entry("Proto_Norm", {"strategy": "local"})))
     bare = found.assign(**{"pool-local final": found["pool-local final"].where(found["method"] == "FedProto")})
-    missing = "what the exchange adds is not told: its control is missing, encoder-local and pool-local of `local`; "
+    missing = (
+        "what the exchange adds is not shown, because its control is missing: encoder-local and pool-local of `local`; "
+    )
     for plan, frame, remedy in (
         (made, found, "add `local` to the methods"),
         (alone, bare, "name an `encoder` for all methods"),

@@ -57,7 +57,7 @@ def test_jobs_and_their_cores(machine, cores, clients, number, given, jobs, each
     machine(cores)
     found = share([cell(str(index), clients=clients, device="cpu") for index in range(number)], **given)
     assert (found.jobs, found.cores, found.gpus) == (jobs, each, ())
-    assert str(found) == f"{jobs} job{'s' * (jobs > 1)} at a time of {each} core{'s' * (each > 1)}"
+    assert str(found) == f"{jobs} at a time with {each} core{'s' * (each > 1)}{' each' * (jobs > 1)}"
 
 
 @pytest.mark.parametrize(

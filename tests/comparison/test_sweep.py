@@ -165,7 +165,7 @@ def test_equal_variants_are_named_in_the_table_and_under_it(run, monkeypatch):
     accuracies, _, tried, _ = write_all(folder, made, found).grids
     (words,) = [note for note in accuracies.notes if "chosen" in note]
     assert words.endswith(
-        "gamma = 3, chosen on validation samples among 3; equal to gamma = 10: the first of equals stands"
+        "gamma = 3, chosen on validation samples among 3; equal to gamma = 10: the first of them is taken"
     )
     texts = {line[0].text: line[1].text for line in tried.lines}
     assert texts["protonorm, gamma = 3"] == "80.00 ± 0.00 (tie)"

@@ -198,9 +198,9 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch):
     with pytest.raises(SettingError) as caught:
         cells(comparison(datasets=rows, settings={}), {}, {})
     for words in (
-        "the data set of C10 (on the Hugging Face hub: uoft-cs/cifar10) cannot be had",
+        "the data set of C10 (on the Hugging Face hub: uoft-cs/cifar10) is not available",
         "say --data cifar10=FOLDER",
-        "the data set of F cannot be had: data set '~/femnist' could not be fetched; ask the authors.",
+        "the data set of F is not available: data set '~/femnist' could not be fetched; ask the authors.",
     ):
         assert words in str(caught.value)
 

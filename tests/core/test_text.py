@@ -31,10 +31,10 @@ def test_a_class_without_a_known_name_has_its_number(label, word):
     ("held", "names", "words"),
     [
         ({0: (0, 1), 1: (), 2: (1, 2)}, NAMES, ""),
-        ({0: (0, 1), 2: (1,)}, NAMES, "1 client holds one class alone (2: dog): always answering it is right"),
-        ({n: (n % 2,) for n in range(7)}, NAMES, "7 clients hold one class alone (0: cat, 1: dog, 2: cat, 3: dog, "),
+        ({0: (0, 1), 2: (1,)}, NAMES, "1 client holds only one class (2: dog): always answering it is right"),
+        ({n: (n % 2,) for n in range(7)}, NAMES, "7 clients hold only one class (0: cat, 1: dog, 2: cat, 3: dog, "),
         ({n: (n % 2,) for n in range(7)}, NAMES, "4: cat, 2 more)"),
-        ({0: (0,), 1: (0,)}, ("cat",), "all data are of class 'cat': whatever is answered is right"),
+        ({0: (0,), 1: (0,)}, ("cat",), "all data belong to class 'cat': every answer is right"),
     ],
 )
 def test_one_class_alone_is_told(held, names, words):

@@ -218,7 +218,7 @@ def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had
         federation.renew(1)
         assert first.process.wait(LONG) == 1
         assert "Traceback" not in first.said
-        assert "lost but for its last checkpoint: resume it, if the log has a finished round" in first.said
+        assert "lost except for its last checkpoint: resume it if the log shows a finished round" in first.said
         second = federation.run("--resume", str(first.folder))
         assert second.process.wait(LONG) == 0, second.said
         assert "resuming after round 1" in second.said

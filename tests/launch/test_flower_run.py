@@ -188,7 +188,7 @@ class Ended(SuperLink):
             "(the last exception in the log: ValueError: empty).",
         ),
         ("failed", "No heartbeat received from the task.", "", "the simulation's process died"),
-        ("stopped", "", "", "Flower calls the run finished:stopped."),
+        ("stopped", "", "", "Flower reports the run as finished:stopped."),
         ("completed", "", "", "the run ended without a summary in {folder}."),
     ],
 )
@@ -277,7 +277,7 @@ def test_a_run_elsewhere_that_could_not_be_stopped_is_told(toy, home, monkeypatc
     with pytest.raises(RunInterrupted) as caught:
         launch({}, clients=1, show=print, app=toy, connection="clinics")
     assert caught.value.outcome.message == (
-        "the run could not be stopped and may still be on: try `flwr stop 7 clinics`."
+        "the run could not be stopped and may still be running: try `flwr stop 7 clinics`."
     )
 
 

@@ -323,7 +323,8 @@ def test_a_headline_of_a_round_that_lacks_clients_says_so():
     summary = summary_of()
     assert doubts(summary) == []
     (sentence,) = doubts(summary | {"clients": 3})
-    assert sentence == "no round evaluated all 3 clients: selected and best are chosen among those that evaluated 1"
+    words = "no round evaluated all 3 clients: selected and best are chosen among the rounds that evaluated 1"
+    assert sentence == words
 
 
 def test_a_claim_that_was_not_believed_is_not_believed_later_either():
@@ -362,4 +363,4 @@ def test_where_clients_came_and_went_the_choice_is_told():
     summary = summary_of() | {"clients": 3}
     values = summary["rules"]["classifier"] | {"since": 4, "complete": True}
     (sentence,) = doubts(summary | {"rules": {"classifier": values}})
-    assert "since round 4, whose clients are those at the end" in sentence
+    assert "since round 4, which have the final clients" in sentence

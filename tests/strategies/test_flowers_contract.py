@@ -105,12 +105,12 @@ def test_a_method_can_refuse_classes_and_width_before_training(federation, monke
 def test_the_start_is_told(federation, say):
     federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
     said = say()
-    assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, prediction by local-prototypes"
-    assert said[1] == "  clients, with their numbers of samples for training + validation + test:"
+    assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, inference rule local-prototypes"
+    assert said[1] == "  clients, with their training + validation + test samples:"
     assert said[2] == "  client 0: scripted (7 parameters), 20 + 4 + 6 samples, 2 classes: b, d"
     assert said[3].endswith("samples, no class: no training samples, takes part in evaluation only")
     assert said[5] == f"  {LEGEND}"
-    assert said[6].startswith("warning: 1 client holds one class alone (2: a): always answering it is right")
+    assert said[6].startswith("warning: 1 client holds only one class (2: a): always answering it is right")
 
 
 def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
@@ -125,9 +125,9 @@ def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
 
 def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say):
     federation(2, codec=Codec(4, 7, 2, "int8")).start()
-    assert say()[1] == "  of each prototype 2 of 7 values cross, as int8"
+    assert say()[1] == "  2 of 7 values of each prototype are sent, as int8"
     federation(2, codec=Codec(4, 3, 0, "bfloat16")).start()
-    assert "  of each prototype 3 of 3 values cross, as bfloat16" in say()
+    assert "  3 of 3 values of each prototype are sent, as bfloat16" in say()
 
 
 # class outputs have no masks, which are of d
