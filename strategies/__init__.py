@@ -157,7 +157,7 @@ def _with_settings_of_halves(method: Method) -> Method:
             for prefix, kind in other.settings.items():
                 if prefix not in settings and kind not in settings.values():
                     settings[prefix] = kind
-    return replace(method, settings=settings)
+    return method if settings.keys() == method.settings.keys() else replace(method, settings=settings)
 
 
 def read_settings(run_config: Mapping[str, Scalar]) -> Run:
