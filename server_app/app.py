@@ -131,7 +131,7 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
 def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: int) -> Iterator[None]:
     """Keep status.json up to date while the run inside is on; docs/running.md has its keys.
 
-    Only a process that was killed leaves it as it was; `protosphere run` then writes the state "stopped".
+    A process that was killed leaves it as it was; `protosphere run` writes the state "stopped" where a signal ended it.
     """
     began = time.monotonic()
     status: dict[str, Any] = {
@@ -165,13 +165,10 @@ def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: i
     folder.listeners.append(on_line)
     try:
         yield
-    except BaseException as error:
-        # Flower ends the process of a run that is stopped by SystemExit, and Ctrl-C by KeyboardInterrupt
-        has_failed = isinstance(error, Exception)
-        news = {"state": "failed", "problem": str(error)} if has_failed else {"state": "stopped"}
+    except Exception as error:
         if may_write:
             with suppress(SettingError):
-                write(**news)
+                write(state="failed", problem=str(error))
         raise
     finally:
         folder.listeners.remove(on_line)

@@ -14,7 +14,6 @@ from protosphere.record.folder import RunFolder, find_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import known_settings
-from tests.tampered import tampered
 
 log = logging.getLogger("protosphere")
 
@@ -134,21 +133,6 @@ def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     assert seconds == sorted(seconds)
     cut({"rounds": 2, "seed": 1, "strategy": "protonorm"}, "configure_train", lambda self, number, *_: number == 2)
     assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["latest"]["of_round"]) == ("failed", 1, 0)
-
-
-@pytest.mark.parametrize("ending", [SystemExit, KeyboardInterrupt])
-def test_a_run_that_is_stopped_says_so(run, home, ending):
-    """As by `flwr stop`: Flower ends the process by SystemExit, wherever it is."""
-
-    def stop(records, partition, number):
-        if number == 2:
-            raise ending
-
-    with pytest.raises(ending):
-        run({"rounds": 3}, grid=tampered(stop))
-    (folder,) = (home / "results").iterdir()
-    status = json.loads((folder / "status.json").read_text())
-    assert (status["state"], status["problem"]) == ("stopped", "")
 
 
 # --- speaking ---------------------------------------------------------------------------------------------
