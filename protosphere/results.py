@@ -105,7 +105,7 @@ class Run:
     @property
     def status(self) -> dict[str, Any]:
         """How far it is: `state` (`starting`, `running`, `completed`, `failed`, `stopped`), `round` of `rounds`, the
-        `latest` accuracy, `seconds`, `problem`.
+        `latest` accuracy, `seconds`, `problem`. A run whose process was killed is `stopped`.
 
         >>> run.status["state"]
         'completed'

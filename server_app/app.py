@@ -12,9 +12,10 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from protosphere.core.errors import RunError, SettingError
+from protosphere.core.flower import call_when_stopped
 from protosphere.core.settings import Settings, refuse_relative_paths
 from protosphere.core.startup import end_at_once
-from protosphere.record.folder import RunFolder
+from protosphere.record.folder import UNFINISHED, RunFolder
 from protosphere.reports.report import leave_report
 from protosphere.server_app.opening import open_folder
 from protosphere.server_app.roster import RosterError
@@ -112,7 +113,7 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
         opened(folder.path)
         try:
             blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
-            with _status_file(run.settings, run.inference, folder, context.run_id), blamed:
+            with _status_file(run.settings, run.inference, folder, context.run_id, grid), blamed:
                 PrototypeStrategy(run, folder, on_round).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()
@@ -128,10 +129,10 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
 
 
 @contextmanager
-def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: int) -> Iterator[None]:
+def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: int, grid: Grid) -> Iterator[None]:
     """Keep status.json up to date while the run inside is on; docs/running.md has its keys.
 
-    A process that was killed leaves it as it was; `protosphere run` writes the state "stopped" where a signal ended it.
+    A process that was killed leaves it as it was, which `RunFolder.status` sees.
     """
     began = time.monotonic()
     status: dict[str, Any] = {
@@ -148,6 +149,9 @@ def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: i
     may_write = not settings.resume
 
     def write(**news: Any) -> None:
+        # what still runs while Flower ends the process changes nothing any more
+        if status["state"] == "stopped":
+            return
         status.update(news, seconds=time.monotonic() - began)
         folder.write_status(status)
 
@@ -160,8 +164,14 @@ def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: i
         # the line that ends a run is of no round
         write(state="running", round=line["round"] - bool(line.get("final")))
 
+    def stop() -> None:
+        if may_write and status["state"] in UNFINISHED:
+            with suppress(SettingError):
+                write(state="stopped")
+
     if may_write:
         write()
+    call_when_stopped(grid, stop)
     folder.listeners.append(on_line)
     try:
         yield
@@ -169,6 +179,10 @@ def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: i
         if may_write:
             with suppress(SettingError):
                 write(state="failed", problem=str(error))
+        raise
+    except BaseException:
+        # a signal, or in a deployment Flower's word that the run was stopped
+        stop()
         raise
     finally:
         folder.listeners.remove(on_line)

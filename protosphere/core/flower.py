@@ -174,6 +174,15 @@ def in_turn(grid: "Grid") -> bool:
     return getattr(grid, "in_turn", False)
 
 
+def call_when_stopped(grid: "Grid", handler: Callable[[], None]) -> None:
+    """Have `handler` called when Flower ends this process, as it does after `flwr stop`: the thread of a simulation's
+    ServerApp gets no exception then."""
+    if not getattr(grid, "simulated", False):
+        from flwr.supercore.exit import add_exit_handler
+
+        add_exit_handler(handler, run_before_force_exit=True)
+
+
 def pulled(grid: "Grid", message_ids: Collection[str]) -> "Iterator[tuple[str, Message | str]]":
     """The replies that have arrived: the id of the message that each answers, and the reply, or in words why it cannot
     be read.

@@ -38,6 +38,7 @@ from protosphere.data.domains import short_name
 from protosphere.record import client_tables
 
 MEMBERSHIP = "membership.json"
+UNFINISHED = ("starting", "running")  # states of a run that is on
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 REMEDY = "bring it back from a copy, or start a new run"
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
@@ -265,8 +266,21 @@ class RunFolder:
         self._write("status.json", json.dumps(status, indent=2, allow_nan=False) + "\n")
 
     def status(self) -> dict[str, Any]:
-        """Inverse of `write_status`."""
-        return self._read_json("status.json", dict, is_sealed=False)
+        """Inverse of `write_status`; a run that was on when its process ended is `stopped`, whatever the file says."""
+        status = self._read_json("status.json", dict, is_sealed=False)
+        if status.get("state") in UNFINISHED and not self._is_held():
+            status["state"] = "stopped"
+        return status
+
+    def _is_held(self) -> bool:
+        """Whether a process runs in the folder, or may: a lock that cannot be opened is another user's."""
+        if not (self.path / ".lock").exists():
+            return False
+        try:
+            with folder_lock(self.path, "a run"):
+                return False
+        except SettingError:
+            return True
 
     def _settle(self) -> None:
         with explain_unwritable(self.path):

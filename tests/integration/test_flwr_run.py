@@ -5,13 +5,16 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from protosphere.core.flower import started_run
 from protosphere.launch.superlink import _is_healthy, free_port
+from protosphere.record.folder import RunFolder
 from tests.integration.watched import Watched
 from tests.soak.faults.driver import deployed, wait_until
 from tests.soak.faults.files import finished, refuse_broken
@@ -126,6 +129,14 @@ def plain(place, environment):
     command = [flower["flwr"], "run", ".", "mine", "--stream", "--federation-config", federation]
     run = Watched([*command, "--run-config", settings], cwd=ROOT, env=environment)
     code = run.finish()
+    run.stopped = Watched([*command, "--run-config", assignments(TWO | {"rounds": 5000})], cwd=ROOT, env=environment)
+    for line in run.stopped.process.stdout:
+        run.stopped.output += line
+        if "[protosphere] round " in line:
+            break
+    number = started_run(next(line for line in run.stopped.output.splitlines() if started_run(line)))
+    subprocess.run([flower["flwr"], "stop", number, "mine"], cwd=ROOT, env=environment, check=True)
+    run.stopped.finish()
     superlink.process.send_signal(signal.SIGTERM)
     superlink.finish()
     run.code, run.superlink = code, superlink
@@ -136,6 +147,7 @@ def test_a_killed_run_ends_whole(killed, place):
     assert "| after  0:" in killed.output
     assert killed.many > 8, "guardian, SuperLink, SuperExec, the simulation, Ray's daemons and actors"
     assert killed.left(60) == set()
+    assert RunFolder(the_run(killed, place)).status()["state"] == "stopped"
     assert list((place / "tmp").glob("protosphere-*")) == []
 
 
@@ -187,6 +199,12 @@ def test_plain_flwr_run_works_as_flower_users_expect_and_nothing_lives_after_the
     assert plain.left() == set()
     assert len(plain.superlink.seen) > 3
     assert plain.superlink.left() == set()
+
+
+def test_a_run_that_flwr_stop_ended_says_so(plain, place):
+    status = json.loads((the_run(plain.stopped, place) / "status.json").read_text())
+    assert (status["state"], status["problem"]) == ("stopped", "")
+    assert 0 < status["round"] < status["rounds"]
 
 
 def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had_been(tmp_path, run, metrics):

@@ -130,6 +130,17 @@ def test_a_results_folder_that_cannot_be_written(tmp_path, place):
     assert (tmp_path / "file").read_text() == ""
 
 
+@pytest.mark.parametrize("state", ["starting", "running"])
+def test_a_run_whose_process_has_gone_does_not_read_as_one_that_is_on(results, state):
+    folder = create()
+    with folder.lock():
+        folder.write_status({"state": state, "round": 3})
+        assert RunFolder(folder.path).status() == {"state": state, "round": 3}
+    assert folder.status() == {"state": "stopped", "round": 3}
+    folder.write_status({"state": "completed"})
+    assert folder.status() == {"state": "completed"}
+
+
 # --- resume -------------------------------------------------------------------------------------------------
 
 

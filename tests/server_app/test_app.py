@@ -9,7 +9,7 @@ from flwr.app import Context, RecordDict
 
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import SERVER_NODE
-from protosphere.launch.grid import LocalGrid
+from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder, find_run
 from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS, app, said
 from protosphere.server_app.roster import RosterError
@@ -58,6 +58,24 @@ def test_min_replies_leaves_nobody_out_of_a_simulation(home, capsys):
     assert (training["valid"], training["asked"]) == (4, 4)
     notice = f"{PREFIX}warning: a simulation waits for every client that trains; `min-replies` 2 closes no round here"
     assert notice in capsys.readouterr().out
+
+
+class RunNotRunning(BaseException):
+    """As Flower raises it in a deployment whose run was stopped."""
+
+
+@pytest.mark.parametrize("end", [SystemExit, KeyboardInterrupt, RunNotRunning])
+def test_a_run_that_is_stopped_says_so(home, end):
+    config = {"device": "cpu", "max-samples": 300, "feature-dim": 12, "models": "tiny_perceptron", "rounds": 3}
+
+    def stop(line):
+        raise end
+
+    with pytest.raises(end):
+        run_in_process(config, clients=2, show=lambda line: None, on_round=stop)
+    (folder,) = (home / "results").iterdir()
+    status = json.loads((folder / "status.json").read_text())
+    assert (status["state"], status["round"], status["problem"]) == ("stopped", 1, "")
 
 
 # what is wrong with a setting is in tests/core/test_settings.py
