@@ -40,9 +40,8 @@ class Queries:
         self.problems: dict[int, str] = {}
         self._timeout = timeout
         self._times_to_ask: dict[int, float] = {}  # node -> when it may be asked again
-        self._refusal_delays: dict[
-            int, float
-        ] = {}  # node for which Flower took no message -> seconds after the next time
+        # node for which Flower took no message -> seconds until it is asked again after the next time
+        self._refusal_delays: dict[int, float] = {}
         self._silent_nodes: set[int] = set()
         self._pending_messages: dict[str, tuple[int, float]] = {}  # message id -> node, when to stop waiting for it
 
