@@ -421,7 +421,7 @@ def bold(text: str, whether: bool) -> str:
 
 
 def interval(apart: Difference | None) -> str:
-    """A difference in points with its interval, bold where that leaves zero out."""
+    """A difference in points with its interval, bold where that excludes zero."""
     if apart is None:
         return "-"
     mean = f"{100 * apart.mean:+.1f}"

@@ -1,7 +1,7 @@
 """What a feature of a run does at a client, beside training and evaluation: one file of features/ each.
 
 The client calls each of its functions at its time, in the order of the registry (features/__init__.py), and knows no
-feature by name. As it stands, a feature does nothing.
+feature by name. In the base class every hook is a no-op.
 """
 
 from collections.abc import Callable, Mapping, Sequence

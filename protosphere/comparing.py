@@ -229,7 +229,7 @@ class Comparison:
         """A row for each method but the baseline, row of the comparison and metric: the `difference` to the baseline
         over the seeds that both have, with `low` and `high`, the ends of its 95 % interval by a paired t test.
 
-        Columns are `row`, `method`, `baseline`, `metric`, `difference` in the mean (shares of 1), `low` and `high` (not
+        Columns are `row`, `method`, `baseline`, `metric`, mean `difference` (shares of 1), `low` and `high` (not
         a number for a single seed), and `seeds`. `p` is the test's, `significant` whether it rejects equality at 5 %
         after Holm's correction for the methods of a row and metric.
 

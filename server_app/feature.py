@@ -1,7 +1,7 @@
 """What a feature of a run is: something that the rounds can have or lack, in one file of features/.
 
 The rounds call each of its functions at its time, in the order of the registry (features/__init__.py), and know no
-feature by name. As it stands, a feature does nothing.
+feature by name. In the base class every hook is a no-op.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -94,7 +94,7 @@ class Queries:
         return answers
 
     def is_pending(self) -> bool:
-        """Whether a node was asked and has not answered, be it too late or not."""
+        """Whether any node that was asked has not answered yet, even after its deadline."""
         return bool(self._pending_messages)
 
     def is_waiting(self) -> bool:

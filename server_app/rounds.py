@@ -78,7 +78,7 @@ ON_ROUND, SHOULD_STOP = "on-round", "should-stop"
 class PrototypeStrategy(Strategy):
     """A Flower strategy over prototypes instead of weights, of any method.
 
-    One message a client and round: on arrival a client evaluates what it left in the last round, then trains,
+    One message per client per round: on arrival a client evaluates what it left in the last round, then trains,
     then uploads. Clients that are not sampled evaluate only (`evaluate-clients = "all"`).
 
     Args:

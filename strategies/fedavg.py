@@ -19,7 +19,7 @@ class FedAvgSettings:
     """`fedavg.*`.
 
     Attributes:
-        weighting: how clients weigh in the mean. Paper: samples.
+        weighting: weights of the clients in the mean. Paper: samples.
     """
 
     weighting: Literal["samples", "uniform"] = "samples"

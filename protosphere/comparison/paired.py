@@ -41,7 +41,7 @@ class Difference:
 
     @property
     def apart(self) -> bool:
-        """Whether the interval leaves zero out."""
+        """Whether the interval excludes zero."""
         return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
 
 

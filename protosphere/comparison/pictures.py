@@ -24,11 +24,11 @@ STYLES = {"": "-", DASHED: "--", DOTTED: ":"}  # of a chart's line -> as matplot
 SIZES = {"payload": "payload (bytes)", "wire": "wire (bytes)"}
 COLUMNS = {"rounds": ("round",), "seconds": ("seconds",), "bytes": ("payload", "wire")}
 CAPTIONS = {
-    "rounds": "Over rounds: mean of the clients' accuracy, band: standard deviation over seeds.",
-    "seconds": "Over the seconds so far, evaluations among them, of this machine as busy as it was.",
-    "bytes": "Over the bytes of training so far, both directions: on the left payload, the values that methods "
-    "exchange; on the right the wire, whole messages, which a method that exchanges nothing has as well. Such "
-    "a one stands at 0 on the left, and a dotted line goes on from its accuracy at the end.",
+    "rounds": "Over rounds: mean accuracy over clients. Band: standard deviation over seeds.",
+    "seconds": "Over the seconds so far, including evaluations, on this machine under its load at the time.",
+    "bytes": "Over the training bytes so far, both directions. Left: payload, the values that methods exchange. "
+    "Right: whole messages, which even a method without an exchange sends. Such a method is at 0 on the left; a "
+    "dotted line continues its final accuracy.",
 }
 SILENT = "sends nothing"  # id of a line that goes on from a method's curve
 
@@ -75,7 +75,7 @@ def picture_over(comparison: Comparison, frame: pd.DataFrame, row: str, kind: st
         if len(method_runs):
             curves_by_method[method] = curves(method_runs["curve"].tolist())
     if not any(len(curve) for curve in curves_by_method.values()):
-        return f"{row}: no run of it is finished."
+        return f"{row}: no trial is finished."
     # a curve is of test samples, or the ensemble's, which no client's majority class is beside
     majority = floor(frame, row) if comparison.metrics[0].rule != ENSEMBLE else None
     lowest = majority.mean if majority else None
@@ -224,7 +224,7 @@ def picture_by(comparison: Comparison, frame: pd.DataFrame, row: str, setting: s
     curves_by_method = {method: points for method, points in points_by_method.items() if "" not in points}
     values = list(dict.fromkeys(value for points in curves_by_method.values() for value in points))
     if not any(accuracy for points in curves_by_method.values() for accuracy in points.values()):
-        return f"{setting} on {row}: no run of its values is finished."
+        return f"{setting} on {row}: no trial is finished."
     is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     # between names there is nothing, and they stand side by side
     places = {value: float(value) if is_numeric else float(place) for place, value in enumerate(values)}
@@ -246,10 +246,10 @@ def picture_by(comparison: Comparison, frame: pd.DataFrame, row: str, setting: s
         drawn.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=3)
         svg = canvas.svg(drawn)
     seeds = len(comparison.seeds)
-    over_seeds = f"mean of {seeds} seeds, bars: their standard deviation" if seeds > 1 else "of one seed"
+    over_seeds = f"mean over {seeds} seeds, bars: their standard deviation" if seeds > 1 else "of one seed"
     caption = (
-        f"Test accuracy by the values of {setting}, {over_seeds}. Dashed: methods without these values. All values are "
-        "shown, so the highest point is no choice that was made without the test samples."
+        f"Test accuracy by {setting}, {over_seeds}. Dashed: methods without these values. All values "
+        "are shown: choosing the highest point would be a choice on test samples."
     )
     numbers: list[list[object]] = [["method", setting, "mean (%)", "std (%)", "seeds"]]
     highest = []

@@ -76,11 +76,13 @@ def _page(
     pictures: Mapping[str, Sequence[Picture]],
 ) -> str:
     title = comparison.title or f"Comparison {comparison.name}"
-    seeds = ", ".join(map(str, comparison.seeds))
+    numbers = {"data set": len(comparison.datasets), "partition": len(comparison.partitions)}
+    numbers |= {"method": len(comparison.methods), "seed": len(comparison.seeds)}
+    counts = [f"{number} {noun}{'s' * (number > 1)}" for noun, number in numbers.items() if number]
     lead = (
-        f"{frame['run'].count()} of {len(cells)} runs finished: {len(comparison.rows)} rows × "
-        f"{len(comparison.methods)} methods × seeds {seeds}. Every method of a row has the same partition, initial "
-        "models and client selection."
+        f"{frame['run'].count()} of {len(cells)} trials finished: {', '.join(counts)} "
+        f"({', '.join(map(str, comparison.seeds))}). On each data set and partition all methods have the same split, "
+        "initial models and client selection."
     )
     *measured, sizes = table_grids
     words = [word for metric in comparison.metrics for word in (metric.figure, metric.rule)]
@@ -90,9 +92,9 @@ def _page(
         section("Notes", *[paragraph(note, class_="note") for note in notes_below(table_grids)]),
     ]
     parts += [section(row, gallery(*map(framed, drawn))) for row, drawn in pictures.items()]
-    parts.append(section("Runs", _runs(folder, comparison, frame)))
+    parts.append(section("Trials", _runs(folder, comparison, frame)))
     parts.append(section("Settings", *_settings(comparison, cells)))
-    foot = f"Protosphere {own_version()}; the numbers of every run are in {CSV}, of the differences in {DIFFERENCES}."
+    foot = f"Protosphere {own_version()}. {CSV} has the metrics of every trial, {DIFFERENCES} the differences."
     return page(title, parts, lead, foot)
 
 
@@ -132,7 +134,7 @@ def _runs(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFrame)
         if cell["run"] and (folder.path / cell["run"] / REPORT).exists():
             report = link("report", f"{cell['run']}/{REPORT}")
         lines.append([cell["row"], cell["method"], cell["seed"], *figures, seconds, report])
-    head = ["row", "method", "seed", *(f"{metric}, %" for metric in comparison.metrics), "seconds", "report"]
+    head = ["data set", "method", "seed", *(f"{metric}, %" for metric in comparison.metrics), "seconds", "report"]
     return table(head, lines, words=(0, 1, len(head) - 1))
 
 

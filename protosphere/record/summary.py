@@ -12,7 +12,7 @@ from protosphere.record.metrics_lines import MAJORITY, Line
 from protosphere.record.provenance import versions
 from protosphere.wire.claims import most_believed
 
-MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same with every client alike
+MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same, as an unweighted mean over clients
 MAJORITY_ALL_CLASSES = "majority-class-all-classes"  # over the test samples of classes that a client lacks, too
 FLOORS = (MAJORITY, MAJORITY_UNWEIGHTED, MAJORITY_ALL_CLASSES)
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
@@ -110,7 +110,7 @@ def _is_tested(evaluation: Mapping[str, Any] | None, rule: str) -> bool:
 def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> dict[str, dict[str, float | int | None]]:
     """The run's figures by rule, from the lines of metrics.jsonl.
 
-    Round 0, before training, is chosen by none of them; of equal rounds the latest is. `selected` and `best` are chosen
+    Round 0, before training, is chosen by none of them; ties go to the latest round. `selected` and `best` are chosen
     among the rounds in which every client was evaluated that was to be; where there is none, among those with the most:
     else a round in which a weak client is missing would be the best.
 

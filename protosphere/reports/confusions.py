@@ -95,10 +95,10 @@ def _picture(results: Results, rule: str, whose: str, counts: Counts, svg: str, 
     mistakes = [
         f"“{results.class_names[true]}” for “{results.class_names[other]}” ({rows})" for rows, true, other in wrong
     ]
-    most = f"Confused most often: {', '.join(mistakes)}." if mistakes else "No sample is assigned to another class."
+    most = f"Confused most often: {', '.join(mistakes)}." if mistakes else "No sample was assigned to a wrong class."
     caption = (
-        f"Test samples of {whose} in the last evaluation by {rule}: how many of each true class (rows) were assigned "
-        f"to each class (columns). {most}"
+        f"Test samples of {whose} in the last evaluation, by {rule}: number of samples by true class (rows) and "
+        f"predicted class (columns). {most}"
     )
     right = int(np.trace(counts))
     alt = f"Confusion of {whose}: {right} of {counts.sum()} test samples right. {most}"
@@ -115,7 +115,7 @@ def _macro_table(rule: str, triples_by_name: Sequence[tuple[str, Sequence[Sequen
         shares = [None if value is None else f"{100 * value:.1f}" for value in figures.values()]
         rows.append([name, sum(number for *_, number in triples), *shares])
     head = ["clients", "samples", page.term("macro accuracy"), page.term("macro F1")]
-    return page.table(head, rows, f"Every class alike, in %, by {rule}, in the last evaluation")
+    return page.table(head, rows, f"Mean over classes in %, by {rule}, in the last evaluation")
 
 
 def class_table(results: Results) -> Iterator[Html]:

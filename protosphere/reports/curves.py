@@ -56,8 +56,8 @@ def loss_over_rounds(results: Results) -> Picture | str:
     ends = table.iloc[[0, -1]].dropna(axis=1)
     changes = "; ".join(f"{labels[name]} from {ends[name].iloc[0]:.3g} to {ends[name].iloc[1]:.3g}" for name in ends)
     caption = (
-        "Training loss, the mean of each round's steps over clients, weighted by samples. Terms are unweighted; "
-        "the total is weighted."
+        "Training loss: the mean of each round's steps, averaged over clients weighted by samples. Terms are "
+        "unweighted; the total is weighted."
     )
     numbers = [["round", *heads], *rows_of(table)]
     lines = [
@@ -93,8 +93,8 @@ def roc_auc_over_rounds(results: Results) -> Picture | None:
         svg = canvas.svg(drawn)
     last = told[rounds[-1]]
     caption = (
-        f"Area under the ROC curve by {last['rule']}: of each client on its own test samples, each class against the "
-        f"rest, the mean over classes; then the mean over {last['clients']} clients by test samples. 0.5: by chance."
+        f"Area under the ROC curve by {last['rule']}, on each client's test samples: one class against the rest, "
+        f"averaged over classes, then over {last['clients']} clients weighted by test samples. 0.5 is chance level."
     )
     alt = f"Area under the ROC curve at the end: mean {last['mean']:.3f}, worst client {last['worst']:.3f}."
     numbers: list[list[object]] = [["round", "mean", "worst", "clients"]]
@@ -173,7 +173,7 @@ def _draw_together(
     ]
     ends = [percents[partition][-1][1] for partition in order]
     alt = f"Test accuracy of {len(order)} clients over rounds; at the end from {min(ends):.0f} to {max(ends):.0f} %."
-    caption = f"Test accuracy by {results.rule} of each of the {len(order)} clients. Broad: the mean over all samples."
+    caption = f"Test accuracy by {results.rule} of each of the {len(order)} clients. Thick line: mean over all samples."
     table: list[list[Any]] = [[p, of_round, value] for p in order for of_round, value in percents[p]]
     heads = ["client", "round", "accuracy (%)"]
     if names:
@@ -233,7 +233,7 @@ def _draw_small(
     last = ", ".join(f"{partition} {100 * curves[partition][-1][1]:.0f} %" for partition in partitions[:5])
     who = "number and name" if results.client_names else "number"
     caption = (
-        f"{some}, {ORDERS[name]}: {who}, test accuracy by {results.rule} at the end, training samples, model. Broad: "
+        f"{some}, {ORDERS[name]}: {who}, final test accuracy by {results.rule}, training samples, model. Thick line: "
         "the mean over all clients' samples."
     )
     table = [[p, models[p], rows[p] or None, of_round, 100 * value] for p in order for of_round, value in curves[p]]

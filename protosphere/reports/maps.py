@@ -40,10 +40,9 @@ def partition_map(holdings: Holdings, client_names: Sequence[str]) -> Picture:
     fewest, most = classes_of_client.min(), classes_of_client.max()
     of_all = f"{len(counts)} clients and {len(counts.T)} classes; a client holds {fewest} to {most} of them"
     caption = (
-        "Samples of each class that a client holds (training, validation and test), on a scale of orders; empty where "
-        "it has none."
+        "Samples per client and class (training, validation and test); log scale; blank means no samples."
         if holdings.exact
-        else "Filled: the client has training samples of the class. How many stays with the client."
+        else "Filled: the client has training samples of the class. The number is not disclosed."
     )
     names = holdings.class_names
     rows = [
@@ -115,7 +114,7 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
             axes = drawn.add_subplot(1, 2, place)
             # the bound is broad and faint: where the others reach it, they lie on it
             for name, colour, style, width, label in (
-                ("bound", GRID, "-", 7.0, "bound: the largest minimum that there could be"),
+                ("bound", GRID, "-", 7.0, "bound: the largest possible minimum"),
                 ("mean", COLOURS[0], "-", 1.8, "mean of all pairs"),
                 ("min", COLOURS[1], (0, (4, 1.5)), 1.8, "nearest pair"),
             ):
@@ -134,9 +133,9 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
         f"nearest pair {last['distance_min']:.3g}, mean {last['distance_mean']:.3g}, bound {last['distance_bound']:.3g}"
     )
     caption = (
-        f"Pairwise distances and angles of the {last['classes']:.0f} global prototypes, as targets: where the nearest "
-        "pair comes near 0, two classes are pulled to one place. Bound: √(2K/(K−1)) times the root mean square of "
-        "their norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
+        f"Pairwise distances and angles of the {last['classes']:.0f} global prototypes, as targets. If the nearest "
+        "pair comes close to 0, two classes are pulled to one place. Bound: √(2K/(K−1)) times the root mean square "
+        "of their norms, and arccos(−1/(K−1)); only a simplex reaches it (K ≤ d + 1)."
     )
     alt = f"Distances of global prototypes at the end: {distances}."
     numbers: list[list[object]] = [["round", *names], *rows_of(table[names])]
@@ -145,7 +144,7 @@ def separation_over_rounds(results: Results, tensors: "dict[str, Tensor]") -> Pi
 
 def _separation_chart(table: "pd.DataFrame", kind: str, unit: str) -> Chart:
     looks = {
-        "bound": ("bound: the largest minimum that there could be", GRID, "", 6.0),
+        "bound": ("bound: the largest possible minimum", GRID, "", 6.0),
         "mean": ("mean of all pairs", COLOURS[0], "", 1.8),
         "min": ("nearest pair", COLOURS[1], DASHED, 1.8),
     }
@@ -159,14 +158,14 @@ def _separation_chart(table: "pd.DataFrame", kind: str, unit: str) -> Chart:
 def _why_none(results: Results, tensors: "dict[str, Tensor]") -> str:
     name, receives = results.run.settings.strategy, sorted({spec.kind for spec in results.run.exchange.down})
     if results.unknown:
-        return f"{name} was not loaded, so what it exchanges is not known"
+        return f"{name} was not loaded, so its exchange is unknown"
     if not receives:
         return f"{name} has none; nothing is exchanged"
     if "prototypes" not in receives:
-        return f"{name} sends {' and '.join(receives)} down, which have no one distance"
+        return f"{name} sends {' and '.join(receives)} down, for which there is no single distance"
     if tensors and "global/labels" not in tensors:
         return f"{name} gives each client prototypes of its own"
-    return "no round has any; the server had fewer than two, or too many to measure, or did not record them yet"
+    return "no round has any: the server had fewer than two or too many, or did not record them yet"
 
 
 def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
@@ -179,9 +178,9 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
     units = vectors[nonzero] / norms[nonzero]
     names = [results.class_names[label] for label, long in zip(labels, nonzero, strict=True) if long]
     if len(set(labels)) < len(labels):
-        return "Angles of global prototypes: a class has several, one for each component of its mixture."
+        return "Angles of global prototypes: not shown, since each class has several, one per component of its mixture."
     if not 2 <= len(names) <= MOST_ANGLES:
-        return f"Angles of global prototypes: of {len(names)} that are not zero there is no matrix to read."
+        return f"Angles of global prototypes: not shown; a matrix of {len(names)} non-zero prototypes is not readable."
     degrees = np.degrees(np.arccos(np.clip(units @ units.T, -1, 1)))
     np.fill_diagonal(degrees, np.nan)
     with canvas.figure((5.7, 4.9)) as drawn:
@@ -206,7 +205,7 @@ def angles(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]
 def prototype_map(results: Results, tensors: "dict[str, Tensor]", about: dict[str, int]) -> Picture | str:
     """Global and local prototypes of the last round with uploads, in the plane."""
     if not tensors and results.unknown:
-        return "Map of prototypes: what is exchanged is not known without the method's code."
+        return "Map of prototypes: without the method's code its exchange is unknown."
     if not tensors:
         reason = "nothing is exchanged" if not results.run.exchange.down else "no round's uploads were kept"
         return f"Map of prototypes: {reason}."
@@ -261,18 +260,18 @@ def _map_caption(results: Results, about: dict[str, int], ours: Array, step: int
     sentences = [
         f"Prototypes of round {about.get('round', '?')}: small, those of {about.get('clients', 0) - left_out} clients "
         + ("as they came up, on the targets' scale" if about.get("scaled") else "as they came up"),
-        "; large, the global ones that came of them, as targets."
+        "; large: the global prototypes made from them, as targets."
         if len(ours)
-        else f"; {results.run.settings.strategy} has no global ones that all clients share.",
+        else f"; {results.run.settings.strategy} has no global prototypes that all clients share.",
     ]
     if not about.get("clients"):
         sentences = [f"The global prototypes of round {about.get('round', '?')}, as targets."]
     if "mixtures" in results.run.exchange.kinds():
-        sentences.append(" Of a mixture they are the means of its components.")
+        sentences.append(" For a mixture they are the means of its components.")
     if step > 1:
-        sentences.append(f" Of the small ones one in {step} is drawn.")
+        sentences.append(f" One in {step} of the small ones is shown.")
     if left_out:
-        sentences.append(f" Those of {left_out} further clients were not kept, since all would take too much room.")
+        sentences.append(f" Those of {left_out} more clients were not stored, since all would take too much space.")
     return "".join(sentences)
 
 

@@ -87,7 +87,7 @@ def accuracy_over_rounds(results: Results) -> Picture | str:
     """The primary rule's mean, spread and worst client over rounds; the floor; which round was selected."""
     means = 100 * results.figure("accuracy")
     if means.empty:
-        return f"Accuracy over rounds: no evaluation by the rule {results.rule} came in."
+        return f"Accuracy over rounds: there is no evaluation by {results.rule}."
     with canvas.figure() as drawn:
         chosen = draw_accuracy(drawn, results)
         svg = canvas.svg(drawn)
@@ -96,7 +96,7 @@ def accuracy_over_rounds(results: Results) -> Picture | str:
         f"{means.iloc[0]:.1f} % to {means.iloc[-1]:.1f} %, worst client {100 * results.figure('worst').iloc[-1]:.1f} % "
         f"at the end{chosen}."
     )
-    caption = f"Test accuracy by {results.rule}, of the models that each round left (0: before training)."
+    caption = f"Test accuracy by {results.rule}, measured on the models after each round (round 0: before training)."
     names = {"accuracy": "mean", "std": "std", "worst": "worst", "validation": "validation mean"}
     table = results.rounds.reindex(columns=[*names, MAJORITY, "ensemble"]).dropna(how="all").dropna(axis=1, how="all")
     heads = ["round", *(f"{names.get(name, name)} (%)" for name in table)]
@@ -200,14 +200,14 @@ def accuracy_over_bytes(results: Results) -> Picture | str:
     curves = []
     for name, label, colour, style in (
         ("payload", "payload: prototype values", COLOURS[0], "-"),
-        ("wire", "wire: whole messages, without evaluation's figures", COLOURS[1], (0, (4, 1.5))),
+        ("wire", "wire: whole messages, without evaluation results", COLOURS[1], (0, (4, 1.5))),
     ):
         # before anything has crossed there is no place on a scale of orders
         crossed = table[table[name] > 0]
         if len(crossed):
             curves.append((label, colour, style, crossed[name] / 1e6, crossed["mean"]))
     if not curves:
-        return "Accuracy over bytes: nothing crossed before an evaluation."
+        return "Accuracy over bytes: nothing was sent before an evaluation."
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
         for label, colour, style, xs, ys in curves:
@@ -216,18 +216,18 @@ def accuracy_over_bytes(results: Results) -> Picture | str:
         if is_long:
             axes.set_xscale("log")
         plain_numbers(axes.xaxis)
-        axes.set(xlabel="sent since the start, up and down (MB)", ylabel="test accuracy (%)")
+        axes.set(xlabel="sent since the start, both directions (MB)", ylabel="test accuracy (%)")
         drawn.legend(loc="outside lower center", ncols=1)
         svg = canvas.svg(drawn)
     *_, xs, ys = curves[0]
     alt = f"Test accuracy over megabytes sent: {ys.iloc[-1]:.1f} % after {readable_size(round(xs.iloc[-1] * 1e6))}."
-    caption = f"The same mean accuracy by {results.rule}, over what all clients and the server had sent by then."
+    caption = f"The same mean accuracy by {results.rule}, over the bytes that clients and server had sent by then."
     heads = ["round", "payload (bytes)", "wire (bytes)", "mean (%)"]
     lines = [
         Line(label, list(zip(xs, ys, strict=True)), colour, DASHED if style != "-" else "")
         for label, colour, style, xs, ys in curves
     ]
-    chart = Chart("sent since the start, up and down (MB)", "test accuracy (%)", lines, log="x" if is_long else "")
+    chart = Chart("sent since the start, both directions (MB)", "test accuracy (%)", lines, log="x" if is_long else "")
     return Picture("accuracy-over-bytes", svg, alt, caption, numbers=[heads, *rows_of(table)], charts=[chart])
 
 
@@ -240,7 +240,7 @@ def accuracy_by_model(results: Results) -> Picture | str:
             accuracy, _ = results.at_the_end[client["partition"]]
             accuracies.setdefault(client["model"], []).append(100 * accuracy)
     if not accuracies:
-        return f"{title}: no client was evaluated by the rule {results.rule}."
+        return f"{title}: no client was evaluated by {results.rule}."
     names = sorted(accuracies)[:MOST_MODELS]
     labels = cut_apart([name or "?" for name in names], 28)
     with canvas.figure() as drawn:
@@ -254,14 +254,14 @@ def accuracy_by_model(results: Results) -> Picture | str:
         svg = canvas.svg(drawn)
     medians = "; ".join(f"{word} {median(accuracies[name]):.1f} %" for word, name in zip(labels, names, strict=True))
     more = (
-        f" Only the first {MOST_MODELS} of {len(accuracies)} architectures are drawn."
+        f" Only the first {MOST_MODELS} of {len(accuracies)} architectures are shown."
         if len(accuracies) > MOST_MODELS
         else ""
     )
     number = sum(map(len, accuracies.values()))
     caption = (
-        f"Each dot is one of {number} clients, after round {results.figure('accuracy').index[-1]}; bars are medians, "
-        f"boxes the middle half of five clients or more.{more}"
+        f"Each dot is one of {number} clients, after round {results.figure('accuracy').index[-1]}; bars are medians; "
+        f"boxes span the middle half, if there are five clients or more.{more}"
     )
     alt = f"Median test accuracy by architecture: {medians}."
     rows = [[name, value] for name in sorted(accuracies) for value in sorted(accuracies[name])]
@@ -315,11 +315,11 @@ def time_by_part(results: Results) -> Picture | str:
         svg = canvas.svg(drawn)
     totals = [math.fsum(values) for values in zip(*parts, strict=True)]
     totals_text = ", ".join(f"{name} {seconds:.1f} s" for (name, _), seconds in zip(PARTS, totals, strict=True))
-    caption = "Seconds of the wall clock by round. " + (
-        f"Clients worked several at a time; their seconds are divided by {at_a_time}, the least number with which they "
-        "fit into the rounds."
+    caption = "Wall-clock seconds per round. " + (
+        f"Several clients worked at a time. Their seconds are divided by {at_a_time}, the smallest number with which "
+        "they fit into the rounds."
         if at_a_time > 1
-        else "The rest is messages, starting processes and waiting."
+        else "The rest is messages, process starts and waiting."
     )
     heads = ["round", *(f"{name} (s)" for name, _ in PARTS)]
     rows = [[number, *part_seconds] for number, part_seconds in zip(rounds, parts, strict=True)]

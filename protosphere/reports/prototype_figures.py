@@ -57,8 +57,8 @@ def alignment(results: Results) -> Picture | None:
         f"{last['mean']:.3g}; iterations from {iterations.iloc[0]:.0f} to {iterations.iloc[-1]:.0f} in the last round."
     )
     caption = (
-        "Left: distances between the global prototypes' directions during the first round's alignment. Right: after "
-        "how many iterations each round's ended."
+        "Left: distances between the global prototypes' directions during the alignment of round 1. Right: number of "
+        "iterations of each round's alignment."
     )
     numbers: list[list[object]] = [["iteration", *TRACE]]
     numbers += [[step, *(trace[name][step] for name in TRACE)] for step in steps]
@@ -101,8 +101,8 @@ def margins(results: Results, tensors: "dict[str, Tensor]", about: Mapping[str, 
     least = int(shares.argmin())
     alt = f"Normalised margins of {len(labels)} global prototypes: the least {shares[least]:.2f}, of {names[least]}."
     caption = (
-        f"Margins of the global prototypes of round {about.get('round', '?')}: the distance to the nearest other one, "
-        "divided by the largest such. All 1: equally far apart."
+        f"Margins of the global prototypes of round {about.get('round', '?')}: each one's distance to its nearest "
+        "neighbour, divided by the largest such distance. All 1: equally far apart."
     )
     rows = [[name, float(near), float(share)] for name, near, share in zip(names, nearest, shares, strict=True)]
     heads = ["class", "margin", "normalised margin"]
@@ -134,9 +134,9 @@ def prototype_values(results: Results, tensors: "dict[str, Tensor]", about: Mapp
     words = {"local": "the clients' own", "global": "the global ones"}
     zeros = " and ".join(f"{share:.0f} % of {words[side]}" for side, share in zero_percentages.items())
     caption = (
-        f"Values of the prototypes of round {about.get('round', '?')} by their size, empty where they are zero: "
-        f"{zeros}. A value of a client's own that is zero is of a unit that is dead for all its samples of the class, "
-        "or one that is masked and not sent."
+        f"Values of the prototypes of round {about.get('round', '?')} by magnitude, blank where zero: {zeros}. A "
+        "zero in a client's prototype means that the unit is dead for all its samples of the class, or that the "
+        "value is masked and not sent."
     )
     alt = f"Values of prototypes by class and dimension; zero are {zeros}."
     heads = ["class", "prototypes of clients", "zeros of the clients' own", "zeros of the global one"]

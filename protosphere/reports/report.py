@@ -191,7 +191,7 @@ def _page(results: Results, distribution: Holdings, drawn: Mapping[str, Sequence
         parts.insert(0, paragraph(f"{_without_code(results)}.", class_="note"))
     if not results.finished:
         rounds = summary["rounds"]
-        parts.insert(0, paragraph(f"This run has not come to its end: all here is of its first {rounds} rounds."))
+        parts.insert(0, paragraph(f"This run is not finished: the report covers its first {rounds} rounds."))
     elif by := summary.get("stopped"):
         parts.insert(0, paragraph(f"This run was ended by {one_line(str(by), 40)} after {summary['rounds']} rounds."))
     for title, pictures in drawn.items():
@@ -200,7 +200,7 @@ def _page(results: Results, distribution: Holdings, drawn: Mapping[str, Sequence
     parts += [*_failures(results), *_origin(results), _settings(results)]
     lead = (
         f"{len(results.roster)} clients, {len(results.class_names)} classes, {summary['rounds']} of {settings.rounds} "
-        f"rounds, partition {settings.partition}, seed {settings.seed}, prediction by {results.rule}"
+        f"rounds, partition {settings.partition}, seed {settings.seed}, inference rule {results.rule}"
     ) + (f", with {one_line(str(summary['companion']), 120)}" if summary.get("companion") else "")
     versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
     foot = f"Protosphere's report of {results.folder.name}. Made with {versions}."
@@ -210,11 +210,12 @@ def _page(results: Results, distribution: Holdings, drawn: Mapping[str, Sequence
 def _without_code(results: Results) -> str:
     if is_object(results.unknown):
         return (
-            f"the report was made without the method {stem(results.unknown)}, an object of the process that had the run"
+            f"the report was made without the method {stem(results.unknown)}, an object of the process that made the "
+            "run"
         )
     return (
         f"the report was made without the method's code, {one_line(results.unknown, 200)}, which this "
-        "PROTOSPHERE_HOME has not run itself; `protosphere report --trust` runs it"
+        "PROTOSPHERE_HOME has never run; `protosphere report --trust` runs it"
     )
 
 
@@ -238,7 +239,9 @@ def _cards(results: Results) -> Html:
     of_round = headline.get("of_round")
     where = f", after round {of_round}" if of_round is not None else ""
     unweighted_accuracy = headline.get("unweighted")
-    unweighted = "" if unweighted_accuracy is None else f"; {_percent(unweighted_accuracy)} with every client alike"
+    unweighted = (
+        "" if unweighted_accuracy is None else f"; unweighted mean over clients: {_percent(unweighted_accuracy)}"
+    )
     worst = results.figure("worst").get(of_round)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
     steps = summary.get("gradient_steps")
@@ -255,11 +258,11 @@ def _cards(results: Results) -> Html:
             (
                 page.term("majority class", "majority-class baseline"),
                 _percent(summary["floor"].get("majority-class")),
-                "always answering a client's most frequent class",
+                "always predicting a client's most frequent class",
             ),
             (page.term("payload"), readable_size(payload), f"{ups} up, {downs} down"),
-            (page.term("on the wire"), readable_size(wire), "all of the messages"),
-            ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds and the evaluation{trained}"),
+            (page.term("on the wire"), readable_size(wire), "whole messages"),
+            ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds and the final evaluation{trained}"),
         ]
     )
 
@@ -273,7 +276,7 @@ def _rules(results: Results) -> Html:
         for rule, values in rules.items()
     ]
     terms = page.term_list([*figures, *rules])
-    caption = "Test accuracy in % by inference rule (* the run's own)"
+    caption = "Test accuracy in % by inference rule (* used for the headline)"
     return page.element("div", page.table(["rule", *map(page.term, figures)], rows, caption), terms)
 
 
@@ -283,7 +286,7 @@ def _domains(summary: Mapping[str, Any]) -> Iterator[Html]:
         rules = list(dict.fromkeys(rule for accuracies in domains.values() for rule in accuracies))
         rows = [[name, *(_in_percent(accuracies.get(rule)) for rule in rules)] for name, accuracies in domains.items()]
         yield page.table(
-            ["domain", *map(page.term, rules)], rows, "Test accuracy in % by domain, in the headline's round"
+            ["domain", *map(page.term, rules)], rows, "Test accuracy in % by domain, after the headline's round"
         )
 
 
@@ -298,7 +301,7 @@ def _ensemble(summary: Mapping[str, Any]) -> Iterator[Html]:
         yield page.table(
             [page.term("ensemble"), *map(page.term, names), "samples", "answers"],
             rows,
-            "Accuracy in % of the mean of all clients' class probabilities",
+            "Accuracy in % of all clients' averaged class probabilities",
         )
 
 
@@ -321,8 +324,8 @@ def _figures(results: Results) -> Iterator[Html]:
         if table[name].notna().all() and table[name].any()
     ]
     if rows:
-        head = ["figure", "first round", "last round", "what it says"]
-        yield page.table(head, rows, "Of training, the mean over clients", words=(0, 3))
+        head = ["figure", "first round", "last round", "what it means"]
+        yield page.table(head, rows, "Training metrics, averaged over clients", words=(0, 3))
 
 
 def _roster(results: Results) -> Html:
@@ -344,8 +347,8 @@ def _roster(results: Results) -> Html:
     head = ["client", "model", "training", "validation", "test", "classes", "accuracy"]
     head += ["domain"] * domains + ["name"] * named + ["takes part"] * changes
     more = len(results.roster) - MOST_CLIENTS
-    caption = "Clients: samples, classes among the training samples, last test accuracy in %" + (
-        f"; the first {MOST_CLIENTS}, {more} more are in roster.json" if more > 0 else ""
+    caption = "Clients: samples, classes of the training samples, last test accuracy in %" + (
+        f"; the first {MOST_CLIENTS}; roster.json has {more} more" if more > 0 else ""
     )
     disclosed = sorted({one_line(str(item)) for client in results.roster for item in client.get("discloses", [])})
     items = [page.element("li", item) for item in disclosed]
@@ -364,11 +367,11 @@ def _membership(client: Mapping[str, Any]) -> str:
 def _bytes(summary: Mapping[str, Any]) -> Html:
     sizes = summary["bytes"]
     kinds = (
-        ("payload: prototype values alone", "payload"),
-        ("wire: the messages of training", "wire"),
-        ("of that, evaluation's figures", "evaluation_wire"),
-        ("messages for evaluation alone", "evaluate_only_wire"),
-        ("the ensemble's answers", "ensemble_wire"),
+        ("payload: prototype values only", "payload"),
+        ("wire: training messages", "wire"),
+        ("of which evaluation results", "evaluation_wire"),
+        ("messages for evaluation only", "evaluate_only_wire"),
+        ("predictions for the ensemble", "ensemble_wire"),
         ("confusion matrices", "confusion_wire"),
     )
     rows = [
@@ -376,7 +379,7 @@ def _bytes(summary: Mapping[str, Any]) -> Html:
         for name, kind in kinds
         if any(sizes.get(f"{kind}_{way}") for way in ("up", "down")) or kind in ("payload", "wire")
     ]
-    return page.table(["sent in all", "up", "down"], rows, "Bytes, from the clients and to them")
+    return page.table(["sent in all", "up", "down"], rows, "Bytes sent, from and to the clients")
 
 
 def _failures(results: Results) -> Iterator[Html]:
@@ -391,12 +394,12 @@ def _failures(results: Results) -> Iterator[Html]:
             ]
             for partition, failure in failures[:MOST_CLIENTS]
         ]
-        head = ["", "rounds", "last in round", "why, the last time"]
+        head = ["", "rounds", "most recently in round", "most recent reason"]
         more = len(failures) - MOST_CLIENTS
-        more_note = (
-            [paragraph(f"And {more} more clients; metrics.jsonl lists them.", class_="note")] if more > 0 else []
+        more_note = [paragraph(f"metrics.jsonl lists {more} more clients.", class_="note")] if more > 0 else []
+        yield section(
+            "Problems", page.table(head, rows, "Clients that failed in at least one round", (0, 3)), *more_note
         )
-        yield section("Problems", page.table(head, rows, "Clients that failed in some round", (0, 3)), *more_note)
 
 
 def _settings(results: Results) -> Html:
@@ -409,7 +412,11 @@ def _settings(results: Results) -> Html:
     ]
     every = [[code(name), code(shown(value))] for name, value in written.items()]
     head = ["setting", "value", "default"]
-    table = page.table(head, changed, "Set for this run", (0, 1, 2)) if changed else paragraph("All at their defaults.")
+    table = (
+        page.table(head, changed, "Set for this run", (0, 1, 2))
+        if changed
+        else paragraph("All settings have their defaults.")
+    )
     return section("Settings", table, page.details("all settings", page.table(head[:2], every, words=(0, 1))))
 
 
@@ -431,7 +438,7 @@ def _origin(results: Results) -> Iterator[Html]:
             text = ", ".join(f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in record.items())
             rows.append([name, one_line(text, 500)])
     if not starts[0].get("command"):
-        rows.insert(0, ["command", "of Flower, or of a notebook: the settings are below"])
+        rows.insert(0, ["command", "started by Flower or in a notebook; see the settings below"])
     yield section("What was run", page.table(["", ""], rows, words=(0, 1)))
 
 

@@ -52,7 +52,7 @@ def write_site(folder: Path, target: Path) -> Path:
         section("Settings", page.details("all settings", page.table(["setting", "value"], settings, words=(0, 1))))
     )
     names = about["class_names"]
-    lead = f"{one_line(about['model'], 60)}, {class_words(range(len(names)), names)}, prediction by {about['rule']}"
+    lead = f"{one_line(about['model'], 60)}, {class_words(range(len(names)), names)}, inference rule {about['rule']}"
     whose = f"client {about['partition']} of run {folder.absolute().parent.name}"
     return page.write(target, page.page(f"This site in {about['strategy']}", parts, lead=lead, foot=f"Of {whose}."))
 
@@ -117,7 +117,7 @@ def _cards(messages: Sequence[Line], evaluations: Sequence[Line], rule: str) -> 
 def _curve(evaluations: Sequence[Line], rule: str) -> Iterator[Html]:
     tests, validations = (_accuracies(evaluations, rule, place) for place in (0, 1))
     if not tests:
-        yield paragraph(f"No evaluation by the rule {rule} is on record here.", class_="note")
+        yield paragraph(f"There is no evaluation by {rule} on record here.", class_="note")
         return
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
@@ -129,22 +129,20 @@ def _curve(evaluations: Sequence[Line], rule: str) -> Iterator[Html]:
         drawn.legend(loc="outside lower center", ncols=2)
         svg = canvas.svg(drawn)
     alt = f"Accuracy of this site's model by {rule}: from {tests[0][1]:.1f} % to {tests[-1][1]:.1f} %."
-    caption = f"Accuracy of this site's model on its own samples by {rule}, as each round left it."
+    caption = f"Accuracy of this site's model on its own samples by {rule}, measured after each round."
     yield page.gallery(page.picture(svg, alt, caption))
 
 
 def _sizes(messages: Sequence[Line]) -> Iterator[Html]:
     if not messages:
-        yield paragraph(
-            "No message is on record: a simulation, or a version before this one, keeps none.", class_="note"
-        )
+        yield paragraph("No message is on record. Simulations and earlier versions keep none.", class_="note")
         return
     names = dict.fromkeys(name for line in messages for way in ("sent", "received") for name in line[way])
     rows = []
     for name in names:
         sent, received = ([line[way][name] for line in messages if name in line[way]] for way in ("sent", "received"))
         rows.append([name, len(sent), readable_size(sum(sent)), readable_size(sum(received)) if received else None])
-    yield page.table(["part", "replies", "sent", "received"], rows, "Bytes by part of the messages, in all rounds")
+    yield page.table(["part", "replies", "sent", "received"], rows, "Bytes per part of the messages, over all rounds")
     by_round = [
         [line["round"], "trained" if line.get("trains") else "evaluated"]
         + [readable_size(sum(line[way].values())) for way in ("sent", "received")]
@@ -154,7 +152,7 @@ def _sizes(messages: Sequence[Line]) -> Iterator[Html]:
         f"the {len(messages)} replies", page.table(["round", "what", "sent", "received"], by_round, words=(0, 1))
     )
     yield paragraph(
-        "Sizes are of the records as they are serialised; what Flower puts around a message, and the one answer to who "
-        "this client is, are not among them.",
+        "Sizes are those of the serialised records. They exclude what Flower adds to a message, and this client's "
+        "one reply that says who it is.",
         class_="note",
     )

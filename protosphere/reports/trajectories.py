@@ -61,15 +61,15 @@ def _ways(results: Results, maps: Sequence[tuple[int, dict[int, list[float]]]], 
         svg = canvas.svg(drawn)
     first, last = maps[0][0], maps[-1][0]
     caption = (
-        f"Ways of the global prototypes from round {first} to round {last}, {len(maps)} rounds of them, by the first "
-        "two principal components of all; each ends at its mark."
+        f"Trajectories of the global prototypes from round {first} to round {last}, {len(maps)} rounds in total, on "
+        "the first two principal components of all; each ends at its marker."
     )
     rows = [
         [number, results.class_names[label], *points_by_label[label]]
         for number, points_by_label in maps
         for label in sorted(points_by_label)
     ]
-    alt = f"Ways of {len(labels)} global prototypes over rounds {first} to {last} in the plane."
+    alt = f"Trajectories of {len(labels)} global prototypes over rounds {first} to {last} in the plane."
     return Picture("paths-of-global-prototypes", svg, alt, caption, numbers=[["round", "class", *axis_names], *rows])
 
 
@@ -97,6 +97,6 @@ def _frame(results: Results, points_by_label: dict[int, list[float]], low: np.nd
 
 def slider(frames: Sequence[tuple[str, Html]]) -> Html:
     """One round at a time, by mouse or with the arrow keys."""
-    caption = page.element("figcaption", "Round by round: choose one, or go on with the arrow keys.")
+    caption = page.element("figcaption", "Choose a round, or use the arrow keys.")
     choice = page.choice("round", frames[-page.MOST_CHOICES :], "round", wide=False)
     return page.element("figure", choice, caption, class_="rounds")

@@ -28,10 +28,10 @@ MOST_BYTES = 180  # of a file's name
 
 
 CAPTIONS = {
-    "rounds": "Over rounds: the mean of all clients' test samples, each run by its own prediction rule.",
-    "seconds": "Over the seconds so far, evaluations among them, of the machines that the runs had.",
-    "bytes": "Over the bytes of training so far, both directions: on the left payload, the values that methods "
-    "exchange; on the right the wire, whole messages.",
+    "rounds": "Over rounds: the mean over all clients' test samples, each run by its own inference rule.",
+    "seconds": "Over the seconds so far, including evaluations, on the machines that the runs used.",
+    "bytes": "Over the training bytes so far, both directions. Left: payload, the values that methods exchange. "
+    "Right: whole messages.",
 }
 
 
@@ -57,12 +57,12 @@ def write_overlay(runs: Sequence[Results], target: Path) -> Path:
     if len({run.folder for run in runs}) < len(runs):
         raise SettingError("a run is named twice; name each once.")
     if not 2 <= len(runs) <= MOST_RUNS:
-        raise SettingError(f"runs can be laid over each other from two on, {MOST_RUNS} at most; these are {len(runs)}.")
+        raise SettingError(f"an overlay needs two to {MOST_RUNS} runs; these are {len(runs)}.")
     names = _names(runs)
     notes = []
     for place, (name, run) in enumerate(zip(names, runs, strict=True)):
         if not run.finished:
-            notes.append(paragraph(f"{name} has not come to its end.", class_="note", data_run=place))
+            notes.append(paragraph(f"{name} is not finished.", class_="note", data_run=place))
     halves: list[Html] = []
     across: list[Html] = []
     for picture in _pictures(runs, names):
@@ -77,7 +77,7 @@ def write_overlay(runs: Sequence[Results], target: Path) -> Path:
         *notes,
         section("Accuracy and cost", page.gallery(*halves, _by_run(page.table(["figure", *names], measured)), *across)),
         section("Settings that differ", settings),
-        section("Clients of one against another's", *_gains(runs, names)),
+        section("Clients of one run against another's", *_gains(runs, names)),
     ]
     lead = ", ".join(names)
     return page.write(target, page.page(f"{len(runs)} runs", parts, lead=lead, foot=f"Protosphere {own_version()}."))
@@ -131,7 +131,7 @@ def _losses(runs: Sequence[Results], names: Sequence[str]) -> Picture | None:
         drawn.legend(list(axes.lines), list(names), loc="outside lower center", ncols=1)
         svg = canvas.svg(drawn)
     caption = (
-        "The weighted sum of each method's terms, the mean over clients: of different methods, or weights, these are "
+        "The weighted sum of each method's terms, averaged over clients. For different methods or weights these are "
         "different sums."
     )
     chart = Chart("round", "training loss", curves_of_loss, whole=True)

@@ -225,7 +225,7 @@ def test_a_setting_that_is_varied_has_a_curve_of_its_runs(tmp_path):
     (dashed,) = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert set(dashed.get_ydata()) == {100 * means[0]}
     assert (found.report().path.parent / "pictures" / "accuracy-by-protonorm.gamma-row1.svg").exists()
-    assert "Test accuracy by the values of protonorm.gamma" in found.report().path.read_text()
+    assert "Test accuracy by protonorm.gamma" in found.report().path.read_text()
     # it is in its folder, whoever reads it; and the curves over rounds are of the same runs
     again = protosphere.Comparison(found.folder)
     assert again.plot_varied("protonorm__gamma").numbers.equals(drawn.numbers)

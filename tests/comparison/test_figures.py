@@ -597,6 +597,7 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     # the title's metric has the glossary's words, and loses no space to them
     title = f'accuracy in % (<abbr title="{escape(TERMS["final"].tooltip)}">final</abbr>), '
     assert title in page
+    assert "trials finished: 2 data sets, 2 methods, 3 seeds (0, 1, 2). " in page
     # of bytes and steps
     assert ">Cost</h2>" in page
     assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page
@@ -616,6 +617,10 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
         assert f"{name} so far, kB" in (place.path / "pictures" / "accuracy-over-bytes-row1.svg").read_text()
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
+    one = replace(made, datasets=made.datasets[:1], partitions=(Entry("iid"), Entry("skewed")), seeds=(0,), paper=())
+    write_all(place, one, cells_of(one))
+    page = (place.path / "report.html").read_text()
+    assert "0 of 4 trials finished: 1 data set, 2 partitions, 2 methods, 1 seed (0). " in page
 
 
 def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(folder):

@@ -153,4 +153,4 @@ def test_a_curve_has_its_method_s_values_and_waits_for_none():
     drawn = picture_by(plan, frame, "digits", "protonorm.gamma", "vary")
     assert [row[1] for row in drawn.numbers[1:]] == ["", 10]
     assert "highest protonorm 85.0 % at 10" in drawn.alt
-    assert "no run of its values is finished" in picture_by(plan, frame[:2], "digits", "protonorm.gamma", "vary")
+    assert "no trial is finished" in picture_by(plan, frame[:2], "digits", "protonorm.gamma", "vary")

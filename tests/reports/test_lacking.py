@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("undrawn")
 def test_a_run_that_was_cut_says_so(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=2, finished=False)
     write_report(folder)
-    assert "has not come to its end: all here is of its first 2 rounds" in outline(folder).text
+    assert "is not finished: the report covers its first 2 rounds" in outline(folder).text
     assert pictures(folder) == EVERY
 
 
@@ -83,7 +83,7 @@ def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     del line["evaluation"]
     (folder / "metrics.jsonl").write_text(json.dumps(line | {"clients": {}}) + "\n")
     write_report(folder)
-    assert "no evaluation by the rule local-prototypes came in" in outline(folder).text
+    assert "there is no evaluation by local-prototypes" in outline(folder).text
 
 
 # --- the partition -------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_counts_that_are_not_of_these_clients_are_not_shown(run, tmp_path):
     (folder / "roster.json").write_text(json.dumps(roster))
     write_report(folder)
     assert not (folder / "partition.json").exists()
-    assert "How many stays with the client" in outline(folder).text
+    assert "The number is not disclosed" in outline(folder).text
 
 
 def test_a_forged_partition_file_is_not_believed(tmp_path):
@@ -131,7 +131,7 @@ def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, repor
     with pytest.raises(RunError, match="no more"):
         run({"rounds": 1})
     (folder,) = set((home / "results").iterdir()) - {folder}
-    assert "has not come to its end" in outline(folder).text
+    assert "is not finished" in outline(folder).text
 
 
 def test_a_report_that_fails_fails_no_run(run, reporting, monkeypatch):
@@ -157,7 +157,7 @@ def change(folder, name, **values):
 
 
 def only(folder, lines):
-    """Lines of a run that has not come to its end."""
+    """Lines of a run that is not finished."""
     (folder / "summary.json").unlink()
     (folder / "metrics.jsonl").write_text(lines)
 

@@ -317,8 +317,8 @@ def test_what_was_run_is_told(plain, tmp_path):
 def test_many_clients_are_cut_and_the_page_stays_small(many):
     assert (many / "report.html").stat().st_size < 3e6
     found = outline(many)
-    assert "the first 50, 70 more are in roster.json" in found.text
-    assert "one in 3 is drawn" in found.text
+    assert "the first 50; roster.json has 70 more" in found.text
+    assert "One in 3 of the small ones is shown" in found.text
 
 
 def test_classes_have_their_names_also_where_a_picture_has_room_for_numbers_alone(plain, many):
@@ -414,7 +414,7 @@ def test_real_runs_have_reports(run, settings, request):
     held = json.loads((folder / "partition.json").read_text())
     rows = [sum(client["rows"][:3]) for client in json.loads((folder / "roster.json").read_text())]
     assert [sum(counts) for counts in held["counts"]] == rows
-    assert "Samples of each class that a client holds" in outline(folder).text
+    assert "Samples per client and class" in outline(folder).text
 
 
 def test_the_axis_of_accuracies_is_that_of_the_curves_and_bands_end_at_all_samples(tmp_path):
