@@ -15,6 +15,7 @@ import ctypes
 import hashlib
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import time
@@ -31,7 +32,7 @@ from flwr.supernode.runtime import run_clientapp
 PRELOADED = ["flwr.supernode.cli", "torch", "safetensors.torch", "scipy.linalg", "filelock", "PIL.Image"]
 TASKS = (TaskType.CLIENT_APP, TaskType.SERVER_APP)
 SET_NAME = 15  # of prctl
-ENDING = 5.0  # seconds that processes have to end when the SuperExec does
+ENDING = 3.0  # seconds that processes have to end; five after it was told to, Flower ends the SuperExec by force
 
 
 class TaskExecutor:
@@ -52,8 +53,10 @@ class TaskExecutor:
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Start a task."""
-        if spec.task_type not in TASKS:
-            return LaunchResult.failed(f"{spec.task_type} is none of the tasks that are run here: {', '.join(TASKS)}")
+        # a site that asks whose code it runs is asked by Flower for ClientApps alone
+        tasks = TASKS if self._allowed is None else TASKS[:1]
+        if spec.task_type not in tasks:
+            return LaunchResult.failed(f"{spec.task_type} is none of the tasks that are run here: {', '.join(tasks)}")
         # no daemon, since that may have no children: an app may load its data by processes
         self._context.Process(target=run_task, args=(spec, self._allowed)).start()
         # so that those that have ended are waited for
@@ -101,7 +104,7 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
     if sys.platform == "linux":
         # what `ps -eo comm` calls it; its command line is that of the process that it was forked from
         ctypes.CDLL(None).prctl(SET_NAME, TASK_TYPE_TO_COMMAND[spec.task_type].encode())
-    run_clientapp.pull_task_input = note_task(run_clientapp.pull_task_input)
+    run_clientapp.pull_task_input = note_task(run_clientapp.pull_task_input, allowed)
     run_clientapp.install_from_fab = refuse_unlisted(run_clientapp.install_from_fab, allowed)
     (program,) = entry_points(group="console_scripts", name=TASK_TYPE_TO_COMMAND[spec.task_type])
     sys.argv = [program.name, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
@@ -110,19 +113,31 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
     elif spec.root_certificates_path is not None:
         sys.argv += ["--root-certificates", spec.root_certificates_path]
     sys.argv += ["--parent-pid", str(spec.parent_pid)]
-    with tempfile.TemporaryDirectory(prefix="app-") as folder:
-        if allowed is not None:
-            # Flower goes on with a folder that is named after eight digits of the digest, whatever lies in it
-            os.environ["FLWR_HOME"] = folder
+    if allowed is None:
+        program.load()()
+        return
+    # Flower goes on with a folder that is named after eight digits of the digest, whatever lies in it
+    with tempfile.TemporaryDirectory(prefix="app-", dir=os.environ.get("PROTOSPHERE_HOME")) as folder:
+        os.environ["FLWR_HOME"] = folder
         program.load()()
 
 
-def note_task(pull_task_input: Any) -> Any:
-    """The function of Flower's that asks for a ClientApp's task; then a line says what it is."""
+def note_task(pull_task_input: Any, allowed: Path | None) -> Any:
+    """The function of Flower's that asks for a ClientApp's task; then a line says what it is.
+
+    Where apps are listed, the names by which the SuperLink calls one have to be plain: Flower loads the app from a
+    folder that is called by them, and not from the one into which it has unpacked it.
+    """
 
     def pull(client: Any) -> Any:
         message, context, run, fab = pull_task_input(client)
         method, rounds = (context.run_config.get(name, "-") for name in ("strategy", "rounds"))
+        names = (*run.fab_id.split("/"), run.fab_version)
+        is_plain = len(names) == 3 and all(re.fullmatch(r"\w[\w.+-]*", name) for name in names)
+        if allowed is not None and not (is_plain and fab.hash_str == hashlib.sha256(fab.content).hexdigest()):
+            raise PermissionError(
+                f"the app is called {run.fab_id!r} {run.fab_version!r} {fab.hash_str!r}, and is another"
+            )
         print(f"{now()} run={run.run_id} app={fab.hash_str} method={method} rounds={rounds}", flush=True)
         return message, context, run, fab
 

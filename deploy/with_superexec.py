@@ -13,8 +13,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
-GRACE = 10.0  # seconds to end
+GRACE = 3.0  # seconds that both have to end: less than whoever runs this gives it (deploy/swept.py)
 SIGNAL_WITH_PARENT = 1  # of prctl
 
 
@@ -36,29 +37,42 @@ def main(state: str, words: list[str]) -> int:
             [*words[border + 1 :], "--parent-pid", str(os.getpid()), *shared],
         ]
         children: list[subprocess.Popen[bytes]] = []
+        stop_times: list[float] = []
 
         def stop(*_: object) -> None:
+            stop_times.append(time.monotonic())
             for child in children:
                 child.terminate()
+            # the first signal sets the time by which both are gone
+            if len(stop_times) == 1:
+                signal.signal(signal.SIGALRM, kill)
+                signal.setitimer(signal.ITIMER_REAL, GRACE)
+
+        def kill(*_: object) -> None:
+            for child in children:
+                child.kill()
 
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             # what nohup ignores stays ignored
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, stop)
         for command in commands:
-            children.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent))
+            # what was meant to be inherited, such as the lock of a database, is
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=end_with_parent, close_fds=False)
+            children.append(process)
+        if stop_times:
+            # it came while they were started
+            stop()
 
         pid, status = os.wait()
         code = os.waitstatus_to_exitcode(status)
-        stop()
         for child in children:
             if child.pid == pid:
                 child.returncode = code
-            try:
-                child.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+        stop()
+        for child in children:
+            child.wait()
+        signal.setitimer(signal.ITIMER_REAL, 0)
     return 128 - code if code < 0 else code
 
 

@@ -102,7 +102,7 @@ def scatter_of(means: Tensor, counts: Tensor) -> Tensor:
 
 def mean_variance(sums: Tensor, totals: Tensor) -> float:
     """v: of a feature within classes, of unit vectors with these sums (K, d) and counts (K,) by class."""
-    within = totals - sums.square().sum(dim=1) / totals.clamp(min=1)
+    within = totals - sums.square().sum(dim=1) / totals.clamp(min=LEAST_VARIANCE)
     return max(float(within.sum() / (totals.sum().clamp(min=1) * sums.shape[1])), LEAST_VARIANCE)
 
 

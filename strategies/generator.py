@@ -172,7 +172,8 @@ class GeneratorServer(AveragedWeights):
         server_round: int,
     ) -> Tensor:
         """Train G in place; the last step's loss."""
-        shares = teachers.held / teachers.held.sum(dim=0).clamp(min=1)
+        # with `client-weights` "equal" all samples of a class may count as less than one
+        shares = teachers.held / teachers.held.sum(dim=0).clamp(min=torch.finfo(torch.float32).tiny)
         reported = teachers.held.any(dim=0).nonzero().flatten()
         generator.held[reported] = 1
         draw = stream(self.settings.seed, "round", server_round, GENERATOR)

@@ -5,6 +5,7 @@ import inspect
 import sys
 from dataclasses import fields
 from importlib.metadata import entry_points
+from types import SimpleNamespace
 
 import pytest
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, ExecutorType, TaskType
@@ -60,7 +61,38 @@ def test_an_app_that_is_not_listed_is_refused_by_its_content_and_the_file_is_rea
     assert installed[1:] == [b"any"]
 
 
-def test_a_task_that_is_none_of_a_site_is_refused():
+@pytest.mark.parametrize(
+    ("name", "version", "digest", "is_taken"),
+    [
+        ("pub/app", "1.0.0", hashlib.sha256(b"an app").hexdigest(), True),
+        ("pub/app", "1.0.0", DIGEST, False),
+        ("pub/app", "1.0.0.aa/../../../evil/app", hashlib.sha256(b"an app").hexdigest(), False),
+        ("../app", "1.0.0", hashlib.sha256(b"an app").hexdigest(), False),
+    ],
+)
+def test_an_app_that_the_superlink_calls_by_another_s_names_is_refused_where_apps_are_listed(
+    tmp_path, name, version, digest, is_taken
+):
+    run = SimpleNamespace(run_id=3, fab_id=name, fab_version=version)
+    task = None, SimpleNamespace(run_config={}), run, SimpleNamespace(hash_str=digest, content=b"an app")
+    assert executor.note_task(lambda client: task, None)(None) is not None
+    pull = executor.note_task(lambda client: task, tmp_path / "apps.txt")
+    if is_taken:
+        assert pull(None) == task
+    else:
+        with pytest.raises(PermissionError, match="is another"):
+            pull(None)
+
+
+def test_processes_have_less_time_to_end_than_flower_gives_the_superexec():
+    from flwr.supercore.constant import FORCE_EXIT_TIMEOUT_SECONDS
+
+    assert executor.ENDING < FORCE_EXIT_TIMEOUT_SECONDS
+
+
+def test_a_task_that_is_none_of_a_site_is_refused(tmp_path):
+    listed = TaskExecutor(cold=True, allowed=tmp_path / "apps.txt")
+    assert listed.launch(spec(task_type=TaskType.SERVER_APP)).status == LaunchResultStatus.FAILED
     result = TaskExecutor(cold=True, allowed=None).launch(spec(task_type=TaskType.SIMULATION))
     assert result.status == LaunchResultStatus.FAILED
     assert "flwr-simulation" in result.message
