@@ -15,6 +15,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from flwr.app import Message, Metadata, RecordDict
     from flwr.serverapp import Grid
 
@@ -172,6 +174,13 @@ def in_turn(grid: "Grid") -> bool:
     """Whether every message is answered, each when its turn has come, so that nobody is late: the in-process grid's. A
     clock would make the figures depend on the machine, or on how long it was suspended."""
     return getattr(grid, "in_turn", False)
+
+
+def bundle_of(app: "Path") -> bytes:
+    """What `flwr run` sends of the app in this folder."""
+    from flwr.cli.build import build_fab_from_disk
+
+    return build_fab_from_disk(app)
 
 
 def call_when_stopped(grid: "Grid", handler: Callable[[], None]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from protosphere.core.flower import bundle_of
 from protosphere.launch.connection import FlowerError
 
 # what Flower takes, and what tells it what to leave out
@@ -48,10 +49,8 @@ def digest_of(app: Path) -> str:
     Raises:
         FlowerError: a file cannot be read.
     """
-    from flwr.cli.build import build_fab_from_disk
-
     with tempfile.TemporaryDirectory(prefix="protosphere-") as folder:
-        return hashlib.sha256(build_fab_from_disk(bare(app, Path(folder)))).hexdigest()
+        return hashlib.sha256(bundle_of(bare(app, Path(folder)))).hexdigest()
 
 
 @contextmanager
