@@ -55,11 +55,11 @@ def test_a_report_is_made_without_a_received_folders_method_and_says_so(evil, ho
     result = CliRunner().invoke(app, ["report", str(folder)])
     assert (result.exit_code, mark.exists()) == (0, False), result.output
     page = outline(folder).text
-    assert "made without the method's code, ./evil.py, which this PROTOSPHERE_HOME has not run itself" in page
+    assert "made without the method's code, ./evil.py, which this PROTOSPHERE_HOME has never run" in page
     assert "local-prototypes" in page
     assert CliRunner().invoke(app, ["report", "--trust", str(folder)]).exit_code == 0
     assert mark.exists()
-    assert "has not run itself" not in outline(folder).text
+    assert "has never run" not in outline(folder).text
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -83,7 +83,7 @@ def test_a_cut_or_private_run_has_its_report_without_the_method_too(evil, finish
         rename(folder, **{"privacy": "release", "privacy-epsilon": 1.0})
     (folder / "prototypes.safetensors").unlink()
     assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
-    assert "what is exchanged is not known" in outline(folder).text
+    assert "its exchange is unknown" in outline(folder).text
     assert not mark.exists()
 
 
