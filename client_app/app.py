@@ -1,7 +1,7 @@
 """The Flower ClientApp: decode, call, encode. No error leaves it but in the words of public_errors.py."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
 
@@ -12,7 +12,7 @@ from protosphere.client_app.client import Client, Preparation
 from protosphere.client_app.message_log import note
 from protosphere.client_app.public_errors import KINDS, OPEN, USER_ERRORS, told, withheld
 from protosphere.client_app.site import over_ray, run_of, simulated, site_name
-from protosphere.client_app.train import Job, Outcome
+from protosphere.client_app.train import Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import APP_RAISED
 from protosphere.core.home import OTHER_HOME, OtherHomeError, home, refuse_other
@@ -72,8 +72,9 @@ def query(message: Message, context: Context) -> Message:
 @_contain_errors
 def train(message: Message, context: Context) -> Message:
     """Evaluate on arrival, train, upload."""
-    (reply,) = train_together([(message, context)], lambda jobs: ((job, job.alone()) for job in jobs))
-    return reply
+    with limited_threads(run_of(context).settings.threads):
+        step = _prepare(message, context)
+        return step if isinstance(step, Message) else _finish(step, step.preparation.job.alone())
 
 
 @app.evaluate()
@@ -99,27 +100,6 @@ class Training:
     client: Client
     preparation: Preparation
     arrived: float
-
-
-def train_together(
-    pairs: Sequence[tuple[Message, Context]], train_jobs: Callable[[Sequence[Job]], Iterator[tuple[Job, Outcome]]]
-) -> list[Message]:
-    """What `train` answers, for several clients of one run in this process.
-
-    Args:
-        train_jobs: trains clients in whatever order, each to be gone on with as soon as it is given.
-    """
-    with limited_threads(run_of(pairs[0][1]).settings.threads):
-        steps = [_prepare(*pair) for pair in pairs]
-        replies = {index: step for index, step in enumerate(steps) if isinstance(step, Message)}
-        indices = {id(step.preparation.job): index for index, step in enumerate(steps) if isinstance(step, Training)}
-        jobs = [step.preparation.job for step in steps if isinstance(step, Training)]
-        for job, outcome in train_jobs(jobs):
-            index = indices[id(job)]
-            step = steps[index]
-            assert isinstance(step, Training)
-            replies[index] = _finish(step, outcome)
-    return [replies[index] for index in range(len(pairs))]
 
 
 def _prepare(message: Message, context: Context) -> Training | Message:
