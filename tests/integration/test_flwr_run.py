@@ -198,7 +198,8 @@ def test_plain_flwr_run_works_as_flower_users_expect_and_nothing_lives_after_the
     assert (settings["clients"], settings["feature-dim"]) == (0, 8)
     assert plain.left() == set()
     assert len(plain.superlink.seen) > 3
-    assert plain.superlink.left() == set()
+    # a busy machine takes its time over the simulation that `flwr stop` ended
+    assert plain.superlink.left(60) == set()
 
 
 def test_a_run_that_flwr_stop_ended_says_so(plain, place):

@@ -206,7 +206,7 @@ def test_what_a_page_of_runs_says(overlay):
     before = path.read_bytes()
     assert write_overlay(runs, path).read_bytes() == before
     for few in (runs[:1], [runs[0], runs[0]]):
-        with pytest.raises(SettingError, match=r"from two on|named twice"):
+        with pytest.raises(SettingError, match=r"needs two to 21 runs|named twice"):
             write_overlay(few, path)
 
 
