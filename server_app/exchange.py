@@ -374,8 +374,6 @@ def _set_aside(reply: Reply, context: ReplyContext) -> Reply:
         return reply
     payload = reply.report.payload
     context.upload_files.put(reply.partition, payload)
-    for feature in context.features:
-        feature.set_aside(reply.partition, payload)
     return replace(reply, report=replace(reply.report, payload=None), waits=True)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protosphere.core.settings import Settings
 from protosphere.record.folder import RunFolder
-from protosphere.record.replies import Reply, UploadFiles
+from protosphere.record.replies import Reply
 from protosphere.server_app.roster import Roster
 from protosphere.strategies import Run
 from protosphere.strategies.contract import Outcome, ServerHalf
@@ -30,18 +30,15 @@ class Federation:
 
     Attributes:
         identities: partition -> who the client said it is. partitions: how many there are, of those left out, too.
-        units: partition -> what the norms of its upload are measured in.
         believed: the clients with as many samples as they are believed to have.
-        half: the method's server half. upload_files: where uploads of weights wait until the round has closed.
+        half: the method's server half.
     """
 
     identities: Mapping[int, Identity]
     partitions: int
     codec: Codec
-    units: dict[int, float]
     believed: Believed
     half: ServerHalf
-    upload_files: UploadFiles
 
 
 @dataclass(frozen=True)
@@ -50,14 +47,12 @@ class Aggregation:
 
     Attributes:
         uploads: partition -> upload, of those that are held in memory.
-        targets: the downloads of the round before, towards which the clients have trained. downloads: of the next one.
+        downloads: of the next round.
         norm: the mean norm of the prototypes; None where the method does not tell.
     """
 
     round: int
-    replies: Sequence[Reply]
     uploads: Mapping[int, Payload]
-    targets: Mapping[int, Payload]
     downloads: Mapping[int, Payload]
     outcome: Outcome
     norm: float | None
@@ -147,15 +142,8 @@ class Feature:
         dropped by itself, with the reason in `refused`."""
         return reply
 
-    def set_aside(self, partition: int, payload: Payload) -> None:
-        """An upload that has passed all checks, and goes to a file until the round has closed."""
-
-    def select(self, replies: Sequence[Reply]) -> Sequence[Reply]:
-        """The round has closed: the replies, without uploads that do not fit beside the others."""
-        return replies
-
     def review(self, replies: Sequence[Reply]) -> Sequence[str]:
-        """The replies are final: warnings on them."""
+        """The round has closed: warnings on the replies."""
         return ()
 
     def uploads(self, uploads: Mapping[int, Payload]) -> Mapping[int, Payload]:

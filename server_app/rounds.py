@@ -103,7 +103,6 @@ class PrototypeStrategy(Strategy):
         self._on_round = on_round
         self._last_number = run.settings.rounds + 1  # of the evaluation that ends the run
         self._upload_files = UploadFiles(folder.path)
-        self._units: dict[int, float] = {}  # of the norms of uploads
         self._silent_partitions: set[int] = set()  # at the last evaluation
         self._sent_bytes: dict[int, Bytes] = {}
         self._figures: dict[str, Any] = {}  # of the round's aggregation
@@ -196,15 +195,12 @@ class PrototypeStrategy(Strategy):
             feature.gathered(self.roster, self.state.last_round)
         self.believed = believed_clients(self.roster, self.half, self.settings)
         refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
-        self._units = {partition: self.half.unit(partition) for partition in self.roster.identities}
         federation = Federation(
             identities=self.roster.identities,
             partitions=self.roster.number,
             codec=self.codec,
-            units=self._units,
             believed=self.believed,
             half=self.half,
-            upload_files=self._upload_files,
         )
         for feature in self.features:
             feature.start(federation)
@@ -324,9 +320,9 @@ class PrototypeStrategy(Strategy):
         return line
 
     def _exchange(self, grid: Grid, messages: Sequence[Message], number: int) -> Sequence[Reply]:
-        """Send the messages and collect the replies, less the uploads that features drop; note who was silent."""
+        """Send the messages and collect the replies; note who was silent."""
         partition_of = {node: partition for partition, node in self.roster.nodes.items()}
-        replies: Sequence[Reply] = exchange(
+        replies = exchange(
             grid,
             messages,
             [partition_of[message.metadata.dst_node_id] for message in messages],
@@ -336,8 +332,6 @@ class PrototypeStrategy(Strategy):
             patience=self.settings.query_timeout,
             not_waited_for=self._silent_partitions,
         )
-        for feature in self.features:
-            replies = feature.select(replies)
         self._silent_partitions = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
         return replies
 
@@ -364,9 +358,7 @@ class PrototypeStrategy(Strategy):
         downloads = {**earlier, **outcome.downloads}
         aggregation = Aggregation(
             round=server_round,
-            replies=replies,
             uploads=uploads,
-            targets=self.state.downloads,
             downloads=downloads,
             outcome=outcome,
             norm=norm,
@@ -463,7 +455,7 @@ class PrototypeStrategy(Strategy):
             round_number=number,
             limits=Limits(self.codec, self.settings.max_prototype_norm, specs),
             identities=self.roster.identities,
-            units=self._units,
+            units={partition: self.half.unit(partition) for partition in self.roster.identities},
             rules={*self.run.rules, MAJORITY},
             contradiction=self.half.impossible,
             features=self.features,

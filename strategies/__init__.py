@@ -364,7 +364,7 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
     if not method.objective.pulls:
         names -= {"prototype-weight", "prototype-loss"}
     if not exchange.kinds():
-        names -= {"max-prototype-norm", "max-norm-ratio"}
+        names -= {"max-prototype-norm"}
     names -= _find_unobeyed(exchange)
     names -= method.server(Settings(), Options(settings_by_type)).unread - (OF_CLAIMS if exchange.counts else set())
     if not exchange.weights:

@@ -396,11 +396,6 @@ class ServerHalf:
         return 1.0, 1.0
 
     @property
-    def target_norm(self) -> float:
-        """The norm of the targets where the method sets it, whatever comes up; 0 where they are made of uploads."""
-        return 0.0
-
-    @property
     def unread(self) -> frozenset[str]:
         """Shared settings that change nothing in what it computes, or that it refuses to see changed; a sweep passes it
         over. Class counts in uploads are weighed in any case."""

@@ -97,11 +97,6 @@ class ProtoNorm(ServerHalf):
         """γ, of the unit vectors that go down."""
         return self.options[ProtoNormSettings].gamma, 1.0
 
-    @property
-    def target_norm(self) -> float:
-        """γ."""
-        return self.options[ProtoNormSettings].gamma
-
     def check(self, num_classes: int, dim: int) -> None:
         """A simplex of K points needs K <= d + 1."""
         if self.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:

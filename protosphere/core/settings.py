@@ -194,7 +194,6 @@ class Settings(BaseModel):
     max_failed_rounds: AtLeastOne = 3
     # its square must be a float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
-    max_norm_ratio: Annotated[float, Field(gt=1)] = 20.0
     max_weight_ratio: Annotated[float, Field(ge=1)] = 20.0
     client_weights: Literal["samples", "equal"] = "samples"
 
@@ -389,6 +388,7 @@ GONE_SINCE = "0.1.0"
 # name -> its default, as which the program goes on to work, and what is so now. A row may go with the next version.
 GONE: dict[str, tuple[Scalar, str]] = {
     "min-train-clients": (1, "a round selects the share `fraction-train` of the clients, one at least"),
+    "max-norm-ratio": (20.0, "robust means hold long uploads, as `fedproto.aggregation` and `weights.aggregation` do"),
     "stop-min-delta": (0.0, "any rise of the mean is one for `stop-patience`"),
     "server-threads": (1, "the server computes with one thread"),
     "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),

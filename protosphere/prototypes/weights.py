@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,13 +13,6 @@ Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascendi
 # running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them
 VARIANCE = "running_var"
 STATISTICS = ("running_mean", VARIANCE)
-
-
-class Length(NamedTuple):
-    """Of one tensor of weights: its Euclidean norm, and that of its change; None where it is no change of anything."""
-
-    norm: float
-    change: float | None
 
 
 @dataclass(frozen=True)
@@ -42,19 +35,6 @@ class Weights(Part):
         """Names and shapes, in order."""
         return tuple((name, tuple(tensor.shape)) for name, tensor in self.tensors.items())
 
-    def lengths(self, start: "Weights | None") -> dict[str, Length]:
-        """Of each tensor but the running statistics.
-
-        Args:
-            start: of the same layout, what training began with; None where nobody knows.
-        """
-        length_by_name = {}
-        for name, tensor in self.tensors.items():
-            if not name.endswith(STATISTICS):
-                change = None if start is None else _norm(tensor - start.tensors[name])
-                length_by_name[name] = Length(_norm(tensor), change)
-        return length_by_name
-
     def fields(self) -> dict[str, Tensor]:
         return dict(self.tensors)
 
@@ -65,10 +45,6 @@ class Weights(Part):
     def to(self, device: torch.device | str) -> "Weights":
         """The same on another device."""
         return Weights({name: tensor.to(device) for name, tensor in self.tensors.items()})
-
-
-def _norm(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
 
 
 def flat(weights: Weights) -> Tensor:

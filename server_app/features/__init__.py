@@ -7,7 +7,6 @@ from protosphere.server_app.features.download_once import DownloadOnce
 from protosphere.server_app.features.ensemble import Ensemble
 from protosphere.server_app.features.live_figures import LiveFigures
 from protosphere.server_app.features.membership import Membership
-from protosphere.server_app.features.outliers import OutlierCheck
 from protosphere.server_app.features.privacy import Privacy
 from protosphere.server_app.features.roc_auc import RocAuc
 from protosphere.server_app.features.snapshots import Snapshots
@@ -17,7 +16,6 @@ from protosphere.strategies import Run
 FEATURES: dict[str, type[Feature]] = {
     "membership": Membership,
     "collapse": Collapse,
-    "outliers": OutlierCheck,
     "privacy": Privacy,
     "download-once": DownloadOnce,
     "ensemble": Ensemble,

@@ -149,9 +149,7 @@ class Membership(Feature):
             return
         returning = {partition for partition in newcomers if roster.was_member(partition)}
         roster.join(newcomers, number)
-        federation = self.federation
         self._meet(roster.identities)
-        federation.units.update({partition: federation.half.unit(partition) for partition in roster.identities})
         if self.settings.meet_clients == "selected":
             return
         for partition, identity in newcomers.items():

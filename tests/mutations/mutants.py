@@ -220,36 +220,6 @@ MUTANTS = {
         "if False:\n        raise MessageError",
         S + "test_weights.py -k hostile",
     ),
-    "long uploads stay": Mutant(
-        R + "features/outliers.py",
-        "if usual > 0 and norm > limit}",
-        "if usual < 0 and norm > limit}",
-        "tests/server_app/features/test_outliers.py",
-    ),
-    "reversed weights stay": Mutant(
-        R + "features/weight_changes.py",
-        "if change > allowed:",
-        "if change < 0:",
-        "tests/server_app/features/test_weight_changes.py -k dropped",
-    ),
-    "a cosine with itself": Mutant(
-        R + "features/weight_changes.py",
-        "return (products - moved) / norms_of_others",
-        "return products / norms_of_others",
-        "tests/server_app/features/test_weight_changes.py -k pieces",
-    ),
-    "three agree on nothing": Mutant(
-        R + "features/weight_changes.py",
-        "agreement = (num_others * lengths.square() - 1) / (num_others - 1)",
-        "agreement = torch.ones_like(lengths)",
-        "tests/server_app/features/test_weight_changes.py -k agree",
-    ),
-    "long beside all models": Mutant(
-        R + "features/outliers.py",
-        "by_model.setdefault(models.get(partition), [])",
-        "by_model.setdefault(next(iter(models.values())), [])",
-        "tests/server_app/features/test_outliers.py -k model",
-    ),
     "a wide scatter counts whole": Mutant(
         "strategies/statistics.py",
         "return 0.0 if times > NAMED else min(1.0, SPREAD / max(times, SPREAD))",
@@ -272,7 +242,7 @@ MUTANTS = {
         "protosphere/wire/claims.py",
         "if claim > most}",
         "if claim > most * 1e9}",
-        "tests/server_app/features/test_outliers.py -k claimed",
+        "tests/wire/test_claims.py",
     ),
     "a foreign class counts": Mutant(
         R + "exchange.py",

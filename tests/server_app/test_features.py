@@ -24,7 +24,6 @@ WORDS = {
     "membership": ("membership",),
     "encoder": ("encoder", "encoded"),
     "collapse": ("collapse", "first_norm"),
-    "outliers": ("outlier", "norm_ratio"),
     "privacy": ("privacy_scale", "encoder_means", "guard", "ledger", "unprotected", "release"),
     "download-once": ("downloadonce", "download_once", "holding"),
     "ensemble": ("ensemble", "probabilities"),
