@@ -1,14 +1,11 @@
 """What a site has released of its table, and what that has cost: nothing leaves that is not written down before.
 
-    privacy/ledger.jsonl                a line a release: time, run, unit, encoder, sigma^2, rho, delta, its key, and
-                                        the digest of all that is before it
-    privacy/head.json                   how many lines there are, and their digest, so that lines that go are missed
+    privacy/ledger.jsonl                a line a release: time, run, unit, encoder, sigma^2, rho, delta and its key
     privacy/releases/<key>.safetensors  the release itself, which is sent again whenever the same is asked for
     privacy/site.key                    what deals the site's rows to training and test (0600)
 
 A crash loses budget and never privacy: the line is on the disk before the noise is drawn, and the release before it is
-sent. head.json is written between these two: it may lack the last line, and never has one that the ledger lacks. The
-ledger is no part of a client's state: going back a round gives nothing back.
+sent. The ledger is no part of a client's state: going back a round gives nothing back.
 """
 
 import hashlib
@@ -16,7 +13,7 @@ import json
 import math
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,24 +26,14 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from protosphere.core.errors import ToldError, public
-from protosphere.core.files import (
-    LARGEST_RECORD,
-    NAME,
-    read_sealed,
-    read_tensors,
-    read_whole,
-    replacing,
-    sealed,
-    sync,
-    write_tensors,
-)
+from protosphere.core.files import LARGEST_RECORD, NAME, read_tensors, read_whole, replacing, sync, write_tensors
 from protosphere.prototypes.accounting import epsilon_of
 from protosphere.prototypes.discrete_gaussian import draw
 from protosphere.prototypes.release import Shape, noisy
 
 TEXTS, NUMBERS = ("time", "run", "unit", "encoder", "key"), ("variance", "rho", "delta")
 RENEWED = "renewed"
-BEFORE = "before"  # in a line: the digest of all lines before it; those of earlier versions have none
+BEFORE = "before"  # in lines of earlier versions: a digest that nobody reads any more
 KEY_BYTES = 32
 
 
@@ -104,7 +91,6 @@ class Ledger:
         self.folder = folder
         self.limit = limit
         self._lines = folder / "ledger.jsonl"
-        self._head = folder / "head.json"
         self._releases = folder / "releases"
         self._site_key = folder / "site.key"
 
@@ -147,11 +133,10 @@ class Ledger:
         Raises:
             LedgerError: the ledger cannot be read, is gone, or lacks a release that is there.
         """
-        # first, since a line is older than its release, and than the head that counts it
+        # first, since a line is older than its release
         stored_keys = sorted(path.stem for path in self._releases.glob("*.safetensors"))
-        num_counted, digest = self._read_head()
         if not self._lines.exists():
-            if stored_keys or self._site_key.exists() or num_counted:
+            if stored_keys or self._site_key.exists():
                 raise self._make_unreadable_error("it is gone")
             return []
         try:
@@ -161,17 +146,6 @@ class Ledger:
             raise self._make_unreadable_error(str(error)) from None
         if remainder:
             raise self._make_unreadable_error("its last line was cut short")
-        if num_counted > len(lines):
-            raise self._make_unreadable_error(f"it has {len(lines)} lines, and {num_counted} were written")
-        digests = _compute_digests(lines)
-        if digest != digests[num_counted]:
-            raise self._make_unreadable_error("a line is not as it was written")
-        for entry, before in zip(entries, digests, strict=False):
-            if entry.get(BEFORE, before) != before:
-                raise self._make_unreadable_error(f"a line before that of {entry['time']} is not as it was written")
-        if any(BEFORE in entry for entry in entries) and not self._head.exists():
-            raise self._make_unreadable_error(f"{self._head.name} is gone")
-        entries = [{name: value for name, value in entry.items() if name != BEFORE} for entry in entries]
         paid_keys = {entry.get("key") for entry in entries}
         if unpaid_keys := [key for key in stored_keys if key not in paid_keys]:
             raise self._make_unreadable_error(f"the release {unpaid_keys[0]} is not in it")
@@ -289,46 +263,19 @@ class Ledger:
             "key": request.key,
         }
 
-    def _read_head(self) -> tuple[int, str]:
-        """How many lines the head counts, and their digest; no line where there is no head."""
-        try:
-            head = read_sealed(self._head)
-            num_lines, digest = head["lines"], head["sha256"]
-            if not isinstance(num_lines, int) or num_lines < 0 or not isinstance(digest, str):
-                raise ValueError("it is no head of a ledger")
-        except FileNotFoundError:
-            return 0, _compute_digests([])[0]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise self._make_unreadable_error(f"{self._head.name}: {error}") from None
-        return num_lines, digest
-
-    def _count(self, lines: list[bytes]) -> None:
-        for cut_short in self.folder.glob(f".{self._head.name}.*.tmp"):
-            cut_short.unlink()
-        with replacing(self._head) as temporary:
-            head = {"lines": len(lines), "sha256": _compute_digests(lines)[-1]}
-            temporary.write_text(json.dumps(sealed(head)) + "\n", "utf-8")
-
     def _append(self, line: Mapping[str, Any]) -> None:
-        """A line, on the disk and counted when this returns; or none of it. An error may leave a line that is not
-        counted: budget that is lost."""
+        """A line, on the disk when this returns; or none of it."""
         try:
-            lines = self._lines.read_bytes().split(b"\n")[:-1] if self._lines.exists() else []
-            if not self._head.exists():
-                # before a line that says what is before it, so that a head that is gone is missed
-                self._count(lines)
-            new_line = json.dumps({**line, BEFORE: _compute_digests(lines)[-1]}).encode()
             with self._lines.open("ab") as file:
                 before = file.tell()
                 try:
-                    file.write(new_line + b"\n")
+                    file.write(json.dumps(line).encode() + b"\n")
                     file.flush()
                     os.fsync(file.fileno())
                 except OSError:
                     os.truncate(self._lines, before)
                     raise
             sync(self.folder)
-            self._count([*lines, new_line])
         except OSError as error:
             raise self._make_unwritable_error(error) from None
 
@@ -348,8 +295,7 @@ class Ledger:
     def _make_unreadable_error(self, why: str) -> LedgerError:
         return LedgerError(
             f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder "
-            f"back from a copy, or mend the line, in which what was spent must stay, and take {self._head.name} and "
-            f"`{BEFORE}` of each line away.",
+            "back from a copy, or mend the line, in which what was spent must stay.",
             public("storage", storage="privacy ledger"),
         )
 
@@ -370,7 +316,8 @@ def _check_entry(entry: Any) -> dict[str, Any]:
     """
     if not isinstance(entry, dict) or not isinstance(entry.get("time"), str):
         raise ValueError("a line is no entry")
-    names = entry.keys() - {BEFORE}
+    entry.pop(BEFORE, None)
+    names = entry.keys()
     if names == {"time", RENEWED}:
         return entry
     texts, numbers = [entry.get(name) for name in TEXTS], [entry.get(name) for name in NUMBERS]
@@ -385,16 +332,6 @@ def _check_entry(entry: Any) -> dict[str, Any]:
             f"costs, {costs[0]:.6g}, or {costs[1]:.6g} with squares"
         )
     return entry
-
-
-def _compute_digests(lines: Sequence[bytes]) -> list[str]:
-    """Of all that is before each line, and of all lines."""
-    running = hashlib.sha256()
-    digests = [running.hexdigest()]
-    for line in lines:
-        running.update(line + b"\n")
-        digests.append(running.hexdigest())
-    return digests
 
 
 def _now() -> str:

@@ -74,8 +74,6 @@ STEPS = [  # (what is patched, its name, whether the child dies before or after 
     (module, "draw", "after", 1, False),
     (module, "write_tensors", "before", 1, False),
     (module, "write_tensors", "after", 1, False),
-    (Ledger, "_count", "before", 0, False),
-    (Ledger, "_count", "after", 0, False),
     (Ledger, "_write", "after", 1, True),
 ]
 
@@ -114,32 +112,23 @@ def test_killed_at_each_step(monkeypatch, folder, owner, name, when, paid, store
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("place", [0, 1, 2])  # the first head, that which counts the line, the release
-def test_killed_at_each_file_that_takes_anothers_place(monkeypatch, folder, place, when):
-    Ledger(folder).release(asked(0.5), sums)
-    (folder / "head.json").unlink()
-    text = (folder / "ledger.jsonl").read_text()
-    # as an earlier version left it
-    (folder / "ledger.jsonl").write_text(re.sub(r', "before": "\w+"', "", text))
-    whole, calls = os.replace, []
+def test_killed_where_the_release_takes_its_place(monkeypatch, folder, when):
+    whole = os.replace
 
     def deadly(*args):
-        calls.append(args)
-        if len(calls) <= place:
-            return whole(*args)
         if when == "after":
             whole(*args)
-        return os.kill(os.getpid(), signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
 
     with monkeypatch.context() as patched:
         patched.setattr(files.os, "replace", deadly)
         killed(lambda: Ledger(folder).release(asked(), sums))
-    assert len(Ledger(folder).entries()) == (1 if place == 0 else 2)
     stored = (folder / "releases" / f"{asked().key}.safetensors").exists()
-    assert stored == (place == 2 and when == "after")
+    assert stored == (when == "after")
     found = Ledger(folder).release(asked(), sums)
     assert torch.equal(found, Ledger(folder).release(asked(), sums))
-    assert len(Ledger(folder).entries()) == (1 if place == 0 else 2) + (not stored)
+    # what was paid and never stored is paid again
+    assert len(Ledger(folder).entries()) == 1 + (not stored)
     assert not list(folder.rglob("*.tmp"))
 
 
@@ -304,72 +293,16 @@ def test_nor_does_it_release_anything_else(folder, what):
         ledger.renew()
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2, 3])
-def test_lines_that_are_cut_off_at_their_ends_are_missed(folder, kept):
-    ledger = Ledger(folder)
-    ledger.release(asked(), sums)
-    ledger.release(asked(2.0), sums)
-    ledger.renew()
-    ledger.release(asked(3.0), sums)
-    ledger.renew()
-    spoil_lines(folder, lambda text: "".join(text.splitlines(True)[:kept]))
-    with pytest.raises(LedgerError, match=f"it has {kept} lines, and 5 were written"):
-        ledger.spent()
-    with pytest.raises(LedgerError):
-        ledger.release(asked(), sums)
-
-
-def test_a_line_that_is_changed_dropped_or_moved_is_missed_also_where_it_is_one_that_could_be(folder):
-    ledger = Ledger(folder)
-    for epsilon in (1.0, 2.0, 3.0):
-        ledger.release(asked(epsilon), sums)
-    ledger.renew()
-    whole = (folder / "ledger.jsonl").read_text()
-    first, second, third, last = whole.splitlines(True)
-    for changed in (
-        *("".join((second, first, third, last)), first + third + last + last),
-        *(whole.replace("a-run", "b-run", 1), last + whole.replace(last, "")),
-    ):
-        (folder / "ledger.jsonl").write_text(changed)
-        for head in (True, False):
-            kept = (folder / "head.json").read_bytes()
-            if not head:
-                (folder / "head.json").unlink()
-            with pytest.raises(LedgerError):
-                ledger.spent()
-            (folder / "head.json").write_bytes(kept)
-    (folder / "ledger.jsonl").write_text(whole)
-    assert ledger.spent() > 0
-    head = (folder / "head.json").read_bytes()
-    for place in range(len(head) - 1):
-        (folder / "head.json").write_bytes(head[:place] + bytes([head[place] ^ 2]) + head[place + 1 :])
-        with pytest.raises(LedgerError):
-            ledger.spent()
-    (folder / "head.json").unlink()
-    with pytest.raises(LedgerError, match=r"head\.json is gone"):
-        ledger.spent()
-
-
-def test_a_ledger_of_an_earlier_version_or_mended_by_hand_is_read_without_complaint(folder, caplog):
+def test_a_ledger_of_an_earlier_version_keeps_what_was_spent(folder):
     ledger = Ledger(folder, Limit(9.0, DELTA))
-    for epsilon in (1.0, 2.0):
-        ledger.release(asked(epsilon), sums)
+    ledger.release(asked(), sums)
     before = ledger.spent()
-    (folder / "head.json").unlink()
-    spoil_lines(folder, lambda text: re.sub(r', "before": "\w+"', "", text))
-    assert ledger.spent() == before
-    assert not caplog.text
-    ledger.release(asked(3.0), sums)
-    assert ["before" in line for line in lines(folder)] == [False, False, True]
-    # from now on the old lines are held, too
-    spoil_lines(folder, lambda text: text.replace("a-run", "b-run", 1))
-    with pytest.raises(LedgerError):
-        ledger.spent()
-
-
-def spoil_lines(folder, how):
     path = folder / "ledger.jsonl"
-    path.write_text(how(path.read_text()))
+    path.write_text(path.read_text().replace('"rho"', '"before": "2f", "rho"'))
+    (folder / "head.json").write_text('{"lines": 1, "sha256": "2f"}')
+    assert ledger.spent() == before > 0
+    ledger.release(asked(3.0), sums)
+    assert ledger.spent() == pytest.approx(before + asked(3.0).rho)
 
 
 def test_a_site_misses_its_ledger_when_no_release_is_stored(folder):
