@@ -16,7 +16,7 @@ from protosphere.core.errors import RunError
 from protosphere.core.flower import WORKER_DIED, in_turn, is_simulated, pulled
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
-from protosphere.record.replies import Bytes, Reply, UploadFiles
+from protosphere.record.replies import Bytes, Reply
 from protosphere.server_app.feature import Feature
 from protosphere.strategies.contract import Outcome, ServerHalf, State
 from protosphere.strategies.user_method import FAILED, checked_outcome
@@ -48,7 +48,6 @@ class ReplyContext:
         rules: the inference rules that clients report; None where every name is legal.
         contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
         features: what may be answered beside.
-        upload_files: where uploads wait until the round has closed; None where they are held in memory.
         specs_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
     """
 
@@ -59,7 +58,6 @@ class ReplyContext:
     rules: Collection[str] | None = None
     contradiction: Callable[[int, Payload], str] = lambda partition, payload: ""
     features: Sequence[Feature] = ()
-    upload_files: UploadFiles | None = None
     specs_of_newcomers: Mapping[int, tuple[Spec, ...]] = field(default_factory=dict)
 
 
@@ -243,7 +241,7 @@ def checked_reply(
                 reply = check(reply, message, context)
         # they quote what a client sent
         problem, refused = one_line(reply.problem, LONGEST_PROBLEM), one_line(reply.refused, LONGEST_PROBLEM)
-        return _set_aside(replace(reply, problem=problem, refused=refused), context)
+        return replace(reply, problem=problem, refused=refused)
     # Flower leaves some of a record's parts unread until they are asked for
     except Exception as error:
         return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})")
@@ -366,15 +364,6 @@ def _check_contradiction(reply: Reply, message: Message, context: ReplyContext) 
 CHECKS: tuple[Callable[[Reply, Message, ReplyContext], Reply], ...] = (
     *(_add_remark, _check_counts, _check_rules, _check_answers, _check_contradiction),
 )
-
-
-def _set_aside(reply: Reply, context: ReplyContext) -> Reply:
-    """An upload that waits for the end of the round goes to its file."""
-    if context.upload_files is None or reply.report is None or reply.report.payload is None:
-        return reply
-    payload = reply.report.payload
-    context.upload_files.put(reply.partition, payload)
-    return replace(reply, report=replace(reply.report, payload=None), waits=True)
 
 
 def refuse_failing_method(replies: Iterable[Reply], round_number: int, clients: int) -> None:

@@ -46,7 +46,7 @@ class Aggregation:
     """A round's uploads and what the method made of them.
 
     Attributes:
-        uploads: partition -> upload, of those that are held in memory.
+        uploads: partition -> upload.
         downloads: of the next round.
         norm: the mean norm of the prototypes; None where the method does not tell.
     """

@@ -35,7 +35,7 @@ from protosphere.record.metrics_lines import (
     times,
     training_line,
 )
-from protosphere.record.replies import Bytes, Reply, StoredUploads, UploadFiles
+from protosphere.record.replies import Bytes, Reply
 from protosphere.record.snapshots import separation_of
 from protosphere.record.summary import companions, summarise
 from protosphere.server_app.agreement import Terms
@@ -102,7 +102,6 @@ class PrototypeStrategy(Strategy):
         self.timeout = run.settings.round_timeout
         self._on_round = on_round
         self._last_number = run.settings.rounds + 1  # of the evaluation that ends the run
-        self._upload_files = UploadFiles(folder.path)
         self._silent_partitions: set[int] = set()  # at the last evaluation
         self._sent_bytes: dict[int, Bytes] = {}
         self._figures: dict[str, Any] = {}  # of the round's aggregation
@@ -280,7 +279,6 @@ class PrototypeStrategy(Strategy):
             RunError: the method fails everywhere, or too many rounds in a row have failed.
         """
         began = time.monotonic()
-        self._upload_files.clear()
         self.roster.refresh(grid, server_round)
         for feature in self.features:
             feature.before_round(server_round)
@@ -308,7 +306,6 @@ class PrototypeStrategy(Strategy):
                 self.state.trained[reply.partition] = server_round
         valid = sum(reply.valid for reply in replies if reply.trains)
         self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
-        self._upload_files.clear()
         line = training_line(server_round, replies, self._sent_bytes, self._figures, self.settings.max_weight_ratio)
         line["time"] = {"server": time.monotonic() - server_began}
         self._close(line, replies, server_round - 1, rounds, began, result)
@@ -342,16 +339,12 @@ class PrototypeStrategy(Strategy):
             for reply in replies
             if reply.report and reply.report.payload is not None
         }
-        waiting = [reply.partition for reply in replies if reply.waits]
         for feature in self.features:
             uploads = feature.uploads(uploads)
-        if not uploads and not waiting:
+        if not uploads:
             return None
         with limited_threads(1):
-            believed: Mapping[int, Payload]
             believed, warnings = self.believed.uploads(uploads)
-            if waiting:
-                believed = StoredUploads(self._upload_files, waiting, self.believed.upload)
             outcome = aggregated(self.half, believed, self.state.method, server_round, self.run.exchange.down)
             norm = self.half.feature_norm(uploads)
         earlier = self.state.downloads if outcome.keeps else {}
@@ -459,7 +452,6 @@ class PrototypeStrategy(Strategy):
             rules={*self.run.rules, MAJORITY},
             contradiction=self.half.impossible,
             features=self.features,
-            upload_files=self._upload_files if self.run.exchange.waits else None,
             specs_of_newcomers=specs_of_newcomers,
         )
 

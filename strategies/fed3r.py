@@ -200,7 +200,7 @@ def impossible_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
 
 
 def _choose_exchange(options: Options) -> Exchange:
-    up = Spec("weights", SUMS, waits=True, dtype="float32", told=DISCLOSED)
+    up = Spec("weights", SUMS, dtype="float32", told=DISCLOSED)
     return Exchange((up,), (DOWN,), TOLD, once=True)
 
 

@@ -69,7 +69,7 @@ from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 MOMENT = "moment"
 MEANS = Spec("prototypes", counts=True)
 SECOND_MOMENT = "the second moment of its samples' features, of all classes together"
-UP = (MEANS, Spec("weights", MOMENT, waits=True, dtype="float32", told=SECOND_MOMENT))
+UP = (MEANS, Spec("weights", MOMENT, dtype="float32", told=SECOND_MOMENT))
 EXCHANGE = Exchange(UP, (Spec("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
 
 

@@ -55,8 +55,8 @@ from protosphere.wire.payloads import Payload, weights_of
 from protosphere.wire.weights import check_tensors
 
 UPDATE = "companion-update"
-WHOLE = Spec("weights", COMPANION, waits=True, dtype="float32")
-CHANGE = Spec("weights", UPDATE, waits=True, change=True, transforms=(LowRank(),))
+WHOLE = Spec("weights", COMPANION, dtype="float32")
+CHANGE = Spec("weights", UPDATE, change=True, transforms=(LowRank(),))
 CHANGED = 0  # the key of D
 BASE, COUNTED, MADE_IN = "base/", "counted", "made_in"  # of states: G; whose uploads made it, and in which round
 Energy = Annotated[float, Field(gt=0, le=1)]

@@ -320,7 +320,7 @@ class Protosphere(ServerHalf):
 
 def _choose_exchange(options: Options) -> Exchange:
     disclosure = "how its samples' features vary around the means of their classes, of all classes together"
-    scatter = Spec("weights", SCATTER, waits=True, dtype="float16", told=disclosure)
+    scatter = Spec("weights", SCATTER, dtype="float16", told=disclosure)
     return Exchange((MEANS, scatter), (Spec("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
 
 

@@ -1,8 +1,8 @@
-"""What few bad clients cannot move, of weights that wait in files: coordinate-wise medians and trimmed means (Yin et
-al., ICML 2018), the geometric median (Pillutla et al., IEEE TSP 2022).
+"""What few bad clients cannot move, of weights: coordinate-wise medians and trimmed means (Yin et al., ICML 2018), the
+geometric median (Pillutla et al., IEEE TSP 2022).
 
 The geometric median is a weighted mean of the uploads, whose weights follow from the products of their differences
-alone: so files are read twice, a piece of each at a time, however many steps it takes.
+alone: so it is found tensor by tensor.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from protosphere.prototypes.aggregation import geometric_median, trimmed_mean, values_cut
 from protosphere.prototypes.weights import STATISTICS
-from protosphere.record.replies import StoredUploads
 from protosphere.wire.payloads import Payload, weights_of
 
 
@@ -31,10 +30,7 @@ def robust_mean(uploads: Mapping[int, Payload], members: Sequence[int], part: st
 
 
 def rows_of(uploads: Mapping[int, Payload], members: Sequence[int], part: str) -> Iterator[tuple[str, Tensor]]:
-    """A part of weights, a row a member: names of its tensors, and pieces (n, m) of these."""
-    if isinstance(uploads, StoredUploads):
-        yield from uploads.rows(members, part)
-        return
+    """A part of weights, a row a member: the name of each tensor, and its values (n, m)."""
     tensors_by_member = [weights_of(uploads[member], part).tensors for member in members]
     for name in tensors_by_member[0]:
         yield name, torch.stack([tensors[name].reshape(-1) for tensors in tensors_by_member])

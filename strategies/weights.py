@@ -183,7 +183,7 @@ def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
 
 def both_ways(*parts: str) -> Exchange:
     """Parts of weights that go up to be added up, and come down again."""
-    specs = tuple(Spec("weights", part, waits=True) for part in parts)
+    specs = tuple(Spec("weights", part) for part in parts)
     return Exchange(specs, specs)
 
 

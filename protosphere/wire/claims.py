@@ -56,10 +56,6 @@ class Believed:
             partition: self._scale_identity(partition, identities[partition]) for partition in identities
         }
 
-    def upload(self, partition: int, payload: Payload) -> Payload:
-        """What a client sent, with the class counts in it as far as they are believed."""
-        return _scale_payload(payload, self._shares.get(partition))
-
     def uploads(self, uploads: Mapping[int, Payload]) -> tuple[dict[int, Payload], list[str]]:
         """What clients sent, with the class counts in it as far as they are believed: of a client that withholds its
         number of samples beside what the others' counts add up to. And a sentence for each whose counts are too many.

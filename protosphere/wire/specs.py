@@ -219,7 +219,6 @@ class Spec:
         components: of mixtures, the most components of a class; None for any number.
         fewest: of prototypes and mixtures, of how many samples of a class anything is sent: of more than 1 class counts
             may add up to fewer samples than the client has, and there may be no class.
-        waits: whether uploads wait in files until the round has closed, and are read one at a time.
         dtype: of weights, the number format in which they cross; "": the run's.
         change: whether they are a change of weights, in which a variance may be negative.
         told: of weights, what they tell of a client in words, where they are none of its model.
@@ -232,7 +231,6 @@ class Spec:
     counts: bool = False
     components: int | None = 1
     fewest: int = 1
-    waits: bool = False
     dtype: Literal["", "float32", "float16"] = ""
     change: bool = False
     told: str = ""
@@ -292,11 +290,6 @@ class Exchange:
     def counts(self) -> bool:
         """Whether class counts go up."""
         return self.told_counts or any(spec.counts for spec in self.up)
-
-    @property
-    def waits(self) -> bool:
-        """Whether uploads wait in files: where any part does, all of a message do."""
-        return any(spec.waits for spec in self.up)
 
     @property
     def added(self) -> str:

@@ -17,7 +17,6 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import diversity
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.record.replies import StoredUploads, UploadFiles
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
 from protosphere.strategies.weights import shared_seed
@@ -71,11 +70,8 @@ def numbers(name="fedgen", models=("net", "net", "net"), **settings):
     return server, objective, uploads
 
 
-def finished(server, uploads, folder, state=None, number=1):
-    upload_files = UploadFiles(folder)
-    for partition, upload in uploads.items():
-        upload_files.put(partition, upload)
-    return server.aggregate(StoredUploads(upload_files, uploads), state or {}, number)
+def finished(server, uploads, state=None, number=1):
+    return server.aggregate(uploads, state or {}, number)
 
 
 def softmax_loss(z, weight, bias, label):
@@ -171,10 +167,10 @@ def test_a_client_s_training_moves_nothing_of_the_generator_and_teaches_the_head
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_the_generator_s_loss_is_that_of_loops(tmp_path, weighting):
+def test_the_generator_s_loss_is_that_of_loops(weighting):
     """Each class by the heads that hold it, alike or by their rows of it; class 2 has no teacher and is never drawn."""
     server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.5, "weighting": weighting})
-    loss = finished(server, uploads, tmp_path, number=2).figures["generator_loss"]
+    loss = finished(server, uploads, number=2).figures["generator_loss"]
     draw = stream(0, "round", 2, "generator")
     made = drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5))
     labels = torch.tensor([0, 1, 3])[torch.randint(3, (32,), generator=draw)]
@@ -188,11 +184,11 @@ def test_the_generator_s_loss_is_that_of_loops(tmp_path, weighting):
     assert loss == pytest.approx(total + 0.5 * math.exp(-np.mean(far)), rel=1e-5)
 
 
-def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path):
+def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate():
     server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.0})
-    first = finished(server, {0: uploads[0]}, tmp_path)
+    first = finished(server, {0: uploads[0]})
     kept = {name: tensor.clone() for name, tensor in first.state.items()}
-    second, again = (finished(server, {1: uploads[1]}, tmp_path, first.state, 2) for _ in range(2))
+    second, again = (finished(server, {1: uploads[1]}, first.state, 2) for _ in range(2))
     assert same_state(second.state, again.state)
     assert same_state(first.state, kept), "the state that it is given stays as it is"
     # what one of two rounds has taught is not forgotten
@@ -201,7 +197,7 @@ def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate(tmp_path
     # Adam's first step is its rate, whatever the gradient
     name, start = "network.0.bias", drawn(shared_seed(0, "generator"), lambda: Generator(K, D, Q, 5)).state_dict()
     for number in (1, 40):
-        moved = finished(server, {0: uploads[0]}, tmp_path, number=number).state[f"generator/{name}"] - start[name]
+        moved = finished(server, {0: uploads[0]}, number=number).state[f"generator/{name}"] - start[name]
         assert float(moved.abs().max()) == pytest.approx(3e-4 * 0.98 ** (number - 1), rel=0.01)
 
 
@@ -223,11 +219,11 @@ def test_a_client_with_another_generator_is_refused_before_round_1():
 
 
 @pytest.mark.parametrize("name", ["fedgen", "fedpa"])
-def test_a_generator_that_no_client_would_take_names_its_own_rate(tmp_path, name):
+def test_a_generator_that_no_client_would_take_names_its_own_rate(name):
     server, _, uploads = numbers(name, **{"server-rate": 1e9})
     state = server.begin().state
     with pytest.raises(RunError, match=f"lower `{name}.server-rate`"):
-        finished(server, uploads, tmp_path, state)
+        finished(server, uploads, state)
 
 
 # --- FedPA ------------------------------------------------------------------------------------------------------
@@ -247,10 +243,10 @@ def softmax_losses(uploads, features, labels, weighting):
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "samples"])
-def test_fedpa_s_server_by_loops(tmp_path, weighting):
+def test_fedpa_s_server_by_loops(weighting):
     """Two rounds of one step, the second away from the prototypes of the first; class 3 has one in the first alone."""
     server, _, uploads = numbers("fedpa", **{"server-steps": 1, "weighting": weighting})
-    first = finished(server, uploads, tmp_path)
+    first = finished(server, uploads)
     prototypes = first.downloads[0]["prototypes"]
     assert prototypes.counts is None
     for label, vector in zip(prototypes.labels.tolist(), prototypes.vectors, strict=True):
@@ -273,9 +269,9 @@ def test_fedpa_s_server_by_loops(tmp_path, weighting):
         if state:
             table = prototypes.table(K)[0]
             expected -= 0.15 * float((made_of - table[labels]).square().mean())
-        found = finished(server, uploads, tmp_path, state, number)
+        found = finished(server, uploads, state, number)
         assert found.figures["generator_loss"] == pytest.approx(expected, rel=1e-5)
-    last = finished(server, {2: uploads[2]}, tmp_path, first.state, 2).downloads[0]["prototypes"]
+    last = finished(server, {2: uploads[2]}, first.state, 2).downloads[0]["prototypes"]
     assert last.labels.tolist() == [0, 1, 3]
     assert torch.equal(last.vectors[[0, 2]], prototypes.vectors[[0, 2]]), "what nobody reported stays"
     torch.testing.assert_close(last.vectors[1], uploads[2]["prototypes"].vectors[0])

@@ -48,13 +48,13 @@ def test_identities_and_counts_are_believed_alike():
     labels = torch.tensor([0, 1])
     counts = torch.tensor([CLAIM // 4, CLAIM - CLAIM // 4])
     prototypes = PrototypeSet(labels, torch.randn(2, 3), counts)
-    assert lone(believed.upload(2, payload(prototypes))).counts.tolist() == pytest.approx([200, 600])
-    assert torch.equal(lone(believed.upload(2, payload(prototypes))).vectors, prototypes.vectors)
-    assert lone(believed.upload(1, payload(prototypes))) is prototypes
+    assert lone(believed.uploads({2: payload(prototypes)})[0][2]).counts.tolist() == pytest.approx([200, 600])
+    assert torch.equal(lone(believed.uploads({2: payload(prototypes)})[0][2]).vectors, prototypes.vectors)
+    assert lone(believed.uploads({1: payload(prototypes)})[0][1]) is prototypes
     mixtures = MixtureSet(labels, torch.randn(2, 3), torch.ones(2, 3), torch.ones(2), counts)
-    assert lone(believed.upload(2, payload(mixtures))).counts.tolist() == pytest.approx([200, 600])
+    assert lone(believed.uploads({2: payload(mixtures)})[0][2]).counts.tolist() == pytest.approx([200, 600])
     weights = Weights({"w": torch.ones(2)})
-    parts = believed.upload(2, {"prototypes": prototypes, "head": weights})
+    parts = believed.uploads({2: {"prototypes": prototypes, "head": weights}})[0][2]
     assert parts["prototypes"].counts.tolist() == pytest.approx([200, 600])
     assert parts["head"] is weights
     (notice,) = believed.notices()
@@ -75,7 +75,7 @@ def test_a_share_of_a_class_is_a_real_number_and_not_a_sample_at_least(ratio):
     believed = Believed(identities(median, median, 1000), ratio, "samples")
     expected = [ratio * median / 1000, ratio * median * 0.999]
     assert lone(
-        believed.upload(2, payload(PrototypeSet(torch.tensor([0, 1]), torch.ones(2, 3), counts)))
+        believed.uploads({2: payload(PrototypeSet(torch.tensor([0, 1]), torch.ones(2, 3), counts))})[0][2]
     ).counts.tolist() == (pytest.approx(expected, rel=1e-12))
 
 
