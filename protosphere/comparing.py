@@ -175,7 +175,7 @@ class Comparison:
     Args:
         folder: its folder, its name in the results folder, or `latest`; finished or not.
         results: the results folder; "" for that in PROTOSPHERE_HOME.
-        trust: whether code that the folder names may be run, though this PROTOSPHERE_HOME has not run it itself.
+        trust: whether code that lies in the folder may be run.
 
     Attributes:
         folder: where it lies.

@@ -52,8 +52,7 @@ def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str]
         run: its folder, its name in the results folder, its number in `flwr ls`, or `latest`: the newest run of which a
             round was finished.
         results: the results folder; "" for that in PROTOSPHERE_HOME.
-        trust: whether code that the folder names, its method or models, may be run, though this PROTOSPHERE_HOME has
-            not run it itself.
+        trust: whether code that lies in the folder, a method or models, may be run.
 
     Raises:
         SettingError: there is no such run.

@@ -107,7 +107,7 @@ def run(
         workers: processes that clients share; 1 is this one. With more, a script needs `if __name__ == "__main__":`.
         preset: settings of a paper's experiment, by the name of a preset.
         resume: go on with a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
-        trust: with `resume`: whether code that the folder names may be run, though this PROTOSPHERE_HOME has not.
+        trust: with `resume`: whether code that lies in the folder may be run.
         on_round: called after every round with figures by the names of the columns of `Run.rounds`, and `of_round`: the
             accuracies are those of the models that the round before left. Returning False ends the run.
         quiet: no progress, and no warnings either. Without it a terminal or a notebook shows a bar; elsewhere the

@@ -1,6 +1,6 @@
-"""Code that a folder names: who gives a run's or a client's folder away could name any, and reading it would run that.
-
-It runs with its reader's word (`--trust`), or where this home has run the same content itself (`plugins.ran_here`).
+"""Code that a received folder brings along: who gives a run's or a client's folder away could put any into it, and
+reading the folder would run that. It runs with its reader's word alone (`--trust`). Code that lies elsewhere on this
+machine is its reader's own.
 """
 
 from collections.abc import Iterable, Mapping
@@ -45,13 +45,19 @@ def code_among(names: Iterable[Named]) -> list[Named]:
     return code_names
 
 
-def untrusted(names: Iterable[Named]) -> list[Named]:
-    """Those that are code that this home has not run itself."""
-    return [(name, code) for name, code in code_among(names) if not plugins.ran_here(code)]
+def untrusted(folder: Path, names: Iterable[Named]) -> list[Named]:
+    """Those that are code which lies in the folder. Nothing is run to tell."""
+    inside = folder.resolve()
+    code_names = []
+    for name, code in code_among(names):
+        files = [file.resolve() for file in plugins.files_of(code)]
+        if any(file.is_relative_to(inside) and file.exists() for file in files):
+            code_names.append((name, code))
+    return code_names
 
 
 def refuse_untrusted(folder: Path, names: Iterable[Named], trust: bool) -> None:
-    """Go no further with a folder whose code this home does not know.
+    """Go no further with a folder that brings code along.
 
     Args:
         names: what the folder has that would be loaded. trust: whether the folder's reader said that it may run.
@@ -59,11 +65,10 @@ def refuse_untrusted(folder: Path, names: Iterable[Named], trust: bool) -> None:
     Raises:
         SettingError: names the code, and how to let it run.
     """
-    for name, code in untrusted(names):
-        # what is not there runs nothing, and its loader says so
-        if trust or not plugins.is_here(code):
-            continue
+    if trust:
+        return
+    for name, code in untrusted(folder, names):
         raise SettingError(
-            f"{folder} names code, `{name}` = {shown(code)}, that this PROTOSPHERE_HOME has not run itself; where you "
-            "know what it does, say --trust (in Python trust=True), and it is run."
+            f"{folder} names code that lies in it, `{name}` = {shown(code)}; where you know what it does, say --trust "
+            "(in Python trust=True), and it is run."
         )

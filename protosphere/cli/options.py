@@ -37,7 +37,7 @@ State = Annotated[
 ]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run code that the folder names, even if this PROTOSPHERE_HOME has never run it."),
+    typer.Option("--trust", help="Run code that lies in the folder, such as a method of somebody else's."),
 ]
 
 

@@ -38,7 +38,7 @@ def report(
     """Write a run's report, or one page that overlays several runs.
 
     The report and its pictures go into the run's folder. The run may be finished or interrupted, and its folder may
-    have been copied here. A method's code that this PROTOSPHERE_HOME has never run is only run with --trust.
+    have been copied here. A method's code that lies in the folder is only run with --trust.
 
     Two or more runs get one page, in the results folder or at --html. It overlays their curves and lists their metrics
     and the settings in which they differ. On the page you choose which runs are shown.

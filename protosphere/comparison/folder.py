@@ -109,7 +109,7 @@ class ComparisonFolder:
         """The comparison and its cells, as they were resolved when it was started.
 
         Args:
-            trust: whether code that the folder names may be run, though this home has not run it itself.
+            trust: whether code that lies in the folder may be run.
             to_run: whether cells are to be run by these settings, which have to be those of this version then. To be
                 looked at they are brought up to date.
 

@@ -3,8 +3,7 @@ this process was given, `object:NAME` (objects.py).
 
 A file is loaded by its path, so that folders beside it may be called like ours.
 
-The home keeps a digest of all that was loaded: a folder that somebody else gave may name code, too, and whoever reads
-one asks `ran_here` first (strategies/trust.py).
+A folder that somebody else gave may bring code along: whoever reads one asks strategies/trust.py first.
 """
 
 import hashlib
@@ -13,15 +12,11 @@ import importlib.util
 import os
 import sys
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
 from protosphere.core import objects
 from protosphere.core.errors import ModelError, public, words_of
-from protosphere.core.home import home
-
-RAN = "own-code"  # a folder of the home: an empty file for each content that was run, by its digest
 
 
 def is_file(name: str) -> bool:
@@ -85,7 +80,6 @@ def load(name: str, usual: str) -> object:
     path, attribute = parted(name)
     try:
         module = _of_file(Path(path).expanduser()) if is_file(name) else importlib.import_module(path)
-        _remember(name)
         return getattr(module, attribute or usual)
     except ModelError:
         raise
@@ -105,17 +99,6 @@ def load(name: str, usual: str) -> object:
         raise ModelError(f"{name!r} {how}.", public("not-loaded")) from error
 
 
-def ran_here(name: str) -> bool:
-    """Whether this home has loaded what a name stands for, with the content that it has now. Nothing is run to tell."""
-    if objects.is_object(name):
-        return objects.is_kept(name)
-    files = files_of(name)
-    if not files:
-        return False
-    digests = [_find_digest(file) for file in files]
-    return all(digest is not None and (_ran() / digest).is_file() for digest in digests)
-
-
 def is_here(name: str) -> bool:
     """Whether there is a file, or a module's package, that loading a name could run."""
     if objects.is_object(name):
@@ -129,43 +112,17 @@ def is_here(name: str) -> bool:
         return True
 
 
-def _remember(name: str) -> None:
-    # who cannot write there is asked again
-    with suppress(OSError):
-        for digest in map(_find_digest, files_of(name) or ()):
-            if digest is None:
-                continue
-            place = _ran() / digest
-            if not place.exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.touch()
-
-
-def _ran() -> Path:
-    return home() / RAN
-
-
-def _find_digest(file: Path) -> str | None:
-    """The digest of a file's content; None where it cannot be read: one such file is not the other."""
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError:
-        return None
-
-
-def files_of(name: str) -> list[Path] | None:
-    """The files that loading a name runs: of a module those of its packages, too, which an import runs before it. None
-    where not all are found without running any, or a module has none, as those that are built into Python."""
+def files_of(name: str) -> list[Path]:
+    """The files that loading a name runs, as far as they are found without running any: of a module those of its
+    packages, too, which an import runs before it."""
     path, _ = parted(name)
     if is_file(name):
         return [Path(path).expanduser()]
-    if path == "__main__":
-        # of the program that asks, whichever that is: a folder that names it names other code in each
-        return None
     files: list[Path] = []
     places: list[str] | None = None
+    parts = path.split(".")
     try:
-        for depth, _ in enumerate(parts := path.split("."), 1):
+        for depth in range(1, len(parts) + 1):
             module_name = ".".join(parts[:depth])
             # of a name with a point `find_spec` would import the package
             spec = (
@@ -173,17 +130,13 @@ def files_of(name: str) -> list[Path] | None:
                 if depth == 1
                 else importlib.machinery.PathFinder.find_spec(module_name, places)
             )
-            if spec is None or (depth < len(parts) and spec.submodule_search_locations is None):
-                return None
+            if spec is None:
+                break
             places = list(spec.submodule_search_locations or ())
-            # a folder without an `__init__.py` runs nothing
-            if spec.origin is None:
-                continue
-            if not spec.has_location:
-                return None
-            files.append(Path(spec.origin))
+            if spec.origin is not None and spec.has_location:
+                files.append(Path(spec.origin))
     except (ImportError, AttributeError, ValueError):
-        return None
+        pass
     return files
 
 

@@ -81,7 +81,7 @@ def write_report(folder: Path, trust: bool = False) -> Path:
     """Write `report.html` and `pictures/` of a run into its folder, finished or cut after a round or more.
 
     Args:
-        trust: whether code that the folder names may be run, though this home has not run it itself.
+        trust: whether code that lies in the folder may be run.
 
     Returns:
         The page's path.
@@ -214,8 +214,8 @@ def _without_code(results: Results) -> str:
             "run"
         )
     return (
-        f"the report was made without the method's code, {one_line(results.unknown, 200)}, which this "
-        "PROTOSPHERE_HOME has never run; `protosphere report --trust` runs it"
+        f"the report was made without the method's code, {one_line(results.unknown, 200)}, which lies in "
+        "the run's folder (`protosphere report --trust` runs it) or is not on this machine"
     )
 
 

@@ -6,9 +6,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from protosphere.core import plugins
 from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
-from protosphere.core.objects import is_object
 from protosphere.core.settings import Settings, check, shown, without_gone
 from protosphere.record.client_tables import LazyMapping
 from protosphere.record.folder import FORMAT, RunFolder
@@ -126,8 +126,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
     """Read a run's folder.
 
     Args:
-        trust: whether a method that the folder names may be run, though this home has not run it itself; else all is
-            read without.
+        trust: whether a method that lies in the folder may be run; else all is read without.
 
     Raises:
         SettingError: there is no such folder, no round of a run in it, or another version wrote it.
@@ -153,7 +152,9 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         raise SettingError(f"{folder} holds no finished round; let the run finish one first.")
     settings = without_gone(saved_settings, is_finished=True)
     strategy = str(unpacked(settings).get("strategy", ""))
-    unknown = "".join(code for _, code in untrusted([("strategy", strategy)]) if not trust or is_object(code))
+    is_missing = plugins.is_plugin(strategy) and not plugins.is_here(strategy)
+    may_not_run = not trust and bool(untrusted(folder, [("strategy", strategy)]))
+    unknown = strategy if is_missing or may_not_run else ""
     try:
         run = _without_method(settings, written, lines) if unknown else read_settings(settings)
     except SettingError as error:

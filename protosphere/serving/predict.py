@@ -133,7 +133,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
 
     Args:
         encoder: where the public encoder of the rule `encoder` lies; "": where it lay at the client.
-        trust: whether code that the folder names may be run, though this home has not run it itself.
+        trust: whether code that lies in the folder may be run.
 
     Raises:
         StoreError: it is no such folder, was written by another version, or holds no state that can be used.

@@ -12,7 +12,6 @@ from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import Entry, from_table
 from protosphere.comparison.trials import cells
-from protosphere.core import plugins
 from tests.pictures import paint
 
 Y = np.arange(120) % 3
@@ -155,19 +154,18 @@ def test_without_a_row_a_run_is_of_the_first_row_and_of_no_other(run, tmp_path):
     assert even.row == found.table()["row"][0]
 
 
-def test_what_a_comparison_s_reader_trusts_its_runs_may_load(run, tmp_path, monkeypatch):
-    (tmp_path / "net.py").write_text(
+def test_what_a_comparison_s_reader_trusts_its_runs_may_load(run, tmp_path):
+    folder, (_, cell) = of_two_rows(Entry("local", {"strategy": "local"}), tmp_path)
+    (folder.path / "net.py").write_text(
         "from torch import nn\ndef make(input_shape, feature_dim):\n"
         "    return nn.Sequential(nn.Flatten(), nn.Linear(64, feature_dim))\n"
     )
-    folder, (_, cell) = of_two_rows(Entry("local", {"strategy": "local"}), tmp_path)
-    own = {"models": f"{tmp_path / 'net.py'}:make"}
+    own = {"models": f"{folder.path / 'net.py'}:make"}
     content = json.loads((folder.path / FILE).read_text())
     content["cells"] = [{**entry, "settings": entry["settings"] | own} for entry in content["cells"]]
     del content["digest"]
     (folder.path / FILE).write_text(json.dumps(content))
     run(cell.settings | own | {"results-dir": str(folder.of(cell))}, clients=2)
-    monkeypatch.setattr(plugins, "ran_here", lambda name: False)
     with pytest.raises(protosphere.SettingError, match="trust=True"):
         protosphere.Comparison(folder.path)
     found = protosphere.Comparison(folder.path, trust=True)

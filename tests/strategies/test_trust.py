@@ -1,10 +1,8 @@
-"""Code that a received folder names: it runs where this home has run it itself, or on its reader's word, and nowhere
-else."""
+"""Code that lies in a received folder runs on its reader's word and not without."""
 
 import json
 import shutil
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,7 @@ import protosphere
 from protosphere.cli.main import app
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.core import plugins
-from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.errors import SettingError
 from protosphere.core.home import stores
 from protosphere.data.user_code import own_code
 from protosphere.launch.grid import run_in_process
@@ -55,11 +53,11 @@ def test_a_report_is_made_without_a_received_folders_method_and_says_so(evil, ho
     result = CliRunner().invoke(app, ["report", str(folder)])
     assert (result.exit_code, mark.exists()) == (0, False), result.output
     page = outline(folder).text
-    assert "made without the method's code, ./evil.py, which this PROTOSPHERE_HOME has never run" in page
+    assert "made without the method's code, ./evil.py, which lies in the run's folder" in page
     assert "local-prototypes" in page
     assert CliRunner().invoke(app, ["report", "--trust", str(folder)]).exit_code == 0
     assert mark.exists()
-    assert "has never run" not in outline(folder).text
+    assert "made without" not in outline(folder).text
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -103,7 +101,7 @@ def test_a_run_of_a_received_folder_is_not_gone_on_with(evil, changes):
     rename(folder, **({"strategy": "protonorm"} | changes))
     name = next(iter(changes))
     (folder / "checkpoint.safetensors").touch()
-    with pytest.raises(SettingError, match=rf"`{name}` = .*evil.* has not run itself; .*--trust") as told:
+    with pytest.raises(SettingError, match=rf"names code that lies in it, `{name}` = .*evil.*--trust") as told:
         plan(resume=str(folder))
     assert str(folder) in str(told.value)
     assert not mark.exists()
@@ -169,7 +167,7 @@ def compare_folder(folder, methods=({},), cells=()):
 def test_nor_a_comparison_read(evil, tmp_path):
     _, mark = evil
     compare_folder(tmp_path, methods=[{"strategy": "./evil.py"}])
-    with pytest.raises(SettingError, match="has not run itself"):
+    with pytest.raises(SettingError, match="code that lies in it"):
         ComparisonFolder(tmp_path).read()
     assert not mark.exists()
     ComparisonFolder(tmp_path).read(trust=True)
@@ -194,95 +192,50 @@ def test_nor_is_code_run_that_a_cells_run_names(evil, tmp_path):
     assert not mark.exists()
 
 
-def test_predict_knows_what_this_home_ran_and_refuses_it_elsewhere_or_changed(project: Path, tmp_path, monkeypatch):
+def test_predict_runs_code_elsewhere_on_this_machine_and_refuses_what_lies_in_the_folder(project: Path, tmp_path):
     config = QUICK | {"strategy": str(project / "shrunk.py"), "models": f"{project / 'mynet.py'}:wide", "rounds": 1}
     folder = run_in_process(config, clients=2, show=lambda line: None)
-    kept = stores(folder.name) / "0"
-    # where it was run: no word is needed, for the report neither
-    open_trained(kept)
-    assert not untrusted(named(json.loads((folder / "settings.json").read_text())))
-    moved = shutil.copytree(stores(folder.name), tmp_path / "received") / "0"
-    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "another"))
-    for name, words in (("strategy", "shrunk.py"), ("model", "mynet.py")):
-        with pytest.raises(SettingError, match=rf"`{name}` = .*{words}.* has not run itself"):
-            open_trained(moved)
-        plugins.load(str(project / words), "METHOD" if name == "strategy" else "wide")
-    open_trained(moved)
-    (project / "mynet.py").write_text((project / "mynet.py").read_text() + "\n")
-    result = CliRunner().invoke(app, ["predict", "--state", str(moved), "x.png"])
+    store = stores(folder.name) / "0"
+    open_trained(store)
+    received = shutil.copytree(store, tmp_path / "received")
+    open_trained(received)
+    assert not untrusted(folder, named(json.loads((folder / "settings.json").read_text())))
+    shutil.copy(project / "mynet.py", received)
+    client = json.loads((received / "client.json").read_text())
+    client.pop("digest")
+    (received / "client.json").write_text(json.dumps(client | {"model": f"{received / 'mynet.py'}:wide"}))
+    result = CliRunner().invoke(app, ["predict", "--state", str(received), "x.png"])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "`model` = " in result.stderr
-    open_trained(moved, trust=True)
+    assert "names code that lies in it, `model` = " in result.stderr
+    open_trained(received, trust=True)
 
 
-@pytest.mark.parametrize("companion", ["", "stranger:small"])
-def test_predict_builds_no_companion_of_a_strangers(project, tmp_path, monkeypatch, companion):
-    code = printed("adding-a-model.md").replace("def wide", "def small")
-    for name in ("mynet.py", "stranger.py"):
-        (project / name).write_text(code)
-    monkeypatch.syspath_prepend(project)
-    own = "tiny_perceptron" if companion else f"{project / 'mynet.py'}:small,tiny_perceptron"
-    config = QUICK | {"strategy": "fml", "fml.companion": companion, "models": own, "rounds": 1}
-    folder = run_in_process(config, clients=2, show=lambda line: None)
-    kept = stores(folder.name) / "1"
-    open_trained(kept)
-    moved = shutil.copytree(stores(folder.name), tmp_path / "received") / "1"
-    monkeypatch.setenv("PROTOSPHERE_HOME", str(tmp_path / "another"))
-    with pytest.raises(SettingError, match=r"`companion` = .*small.* has not run itself"):
-        open_trained(moved)
-    open_trained(moved, trust=True)
-    settings = json.loads((folder / "settings.json").read_text())
-    assert any("small" in code for _, code in named(settings))
-
-
-def test_a_models_name_with_a_comma_is_one_file(evil, home):
-    """Settings list models; a client has one, whose name must not be read as two that are known."""
+def test_a_models_name_with_a_comma_is_one_file(evil):
+    """Settings list models; a client has one, whose name must not be read as two."""
     folder, _ = evil
-    (folder / "known.py").write_text("model = 1\n")
-    plugins.load("./known.py", "model")
-    assert untrusted([("model", "x,known.py")]) == [("model", "x,known.py")]
-    assert untrusted([("models", "./known.py"), ("models", "hf:bert"), ("strategy", "hf:bert")]) == [
-        ("strategy", "hf:bert")
-    ]
+    (folder / "x,known.py").touch()
+    assert untrusted(folder, [("model", "x,known.py")]) == [("model", "x,known.py")]
+    assert untrusted(folder, [("models", "hf:bert"), ("strategy", "sys:path")]) == []
 
 
-@pytest.mark.parametrize("name", ["__main__:METHOD", "sys:path", "time:sleep", "zipimport:zipimporter"])
-def test_what_has_no_file_is_never_known(home, name):
-    """Neither the program that asks nor a module of Python's own: to have run one is not to know the other."""
-    assert not plugins.ran_here(name)
-    with suppress(ModelError):
-        plugins.load(name, "METHOD")
-    assert not plugins.ran_here(name)
-    assert untrusted([("strategy", name)]) == [("strategy", name)]
-    assert not list((home / plugins.RAN).glob("*"))
-
-
-def test_a_file_that_cannot_be_read_is_not_known_by_another(evil):
+def test_a_link_out_of_the_folder_and_back_is_seen_through(evil, tmp_path):
     folder, _ = evil
-    (folder / "a_folder.py").mkdir()
-    for name in ("./a_folder.py", "./nowhere.py"):
-        with pytest.raises(ModelError):
-            plugins.load(name, "METHOD")
-        plugins._remember(name)
-        assert not plugins.ran_here(name)
+    (tmp_path / "link.py").symlink_to(folder / "evil.py")
+    assert untrusted(folder, [("strategy", str(tmp_path / "link.py"))])
 
 
-def test_nothing_is_run_to_tell_what_a_module_is(evil, monkeypatch):
+def test_nothing_is_run_to_tell_where_a_module_lies(evil, monkeypatch):
     folder, mark = evil
     package = folder / "pack_of_evil"
     package.mkdir()
     (package / "__init__.py").write_text(MARK.format(mark=str(mark)))
     (package / "part.py").write_text("model = 1\n")
-    monkeypatch.syspath_prepend(folder)
     name = "pack_of_evil.part:model"
-    assert not plugins.ran_here(name)
+    assert untrusted(folder, [("model", name)]) == [("model", name)]
+    # a package's own code runs before that of a module that is not there
+    assert untrusted(folder, [("model", "pack_of_evil.nowhere:model")])
     own_code(name, "dataset")
     assert not mark.exists()
-    assert not plugins.ran_here("nowhere_to_be_found.part:model")
     plugins.load(name, "model")
     assert mark.exists()
-    assert plugins.ran_here(name)
-    # its package is run before it
-    (package / "__init__.py").write_text("x = 2\n")
-    assert not plugins.ran_here(name)
     sys.modules.pop("pack_of_evil"), sys.modules.pop(name.partition(":")[0])
