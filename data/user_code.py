@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from protosphere.core import plugins
+from protosphere.core import objects, plugins
 from protosphere.core.errors import DataError, ModelError, public
 from protosphere.data.forms.arrays import Arrays, arranged
 
@@ -63,6 +63,8 @@ def own_code(name: str, usual: str) -> OwnCode | None:
 
 def _of_module(name: str) -> str:
     # nothing is run for it: a report asks, too
+    if objects.is_object(name):
+        return ""
     files = plugins.files_of(name)
     if not files:
         raise ImportError(f"there is no module {plugins.parted(name)[0]}")

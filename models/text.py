@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from protosphere.core import objects
 from protosphere.core.errors import ModelError, public, words_of
 from protosphere.core.plugins import placeless
 
@@ -51,7 +52,9 @@ class EncoderName:
 
 def seed_name(name: str) -> str:
     """What a model's seed is derived from: its name, but of a local encoder or a file only its own name, since a run
-    must not depend on where that lies."""
+    must not depend on where that lies, and of an object what a person calls it."""
+    if objects.is_object(name):
+        return objects.label_of(name)
     place, query, trainable = name.partition("?")
     folder = place.removeprefix(PREFIX)
     local = reads_text(name) and EncoderName(folder).local

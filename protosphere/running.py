@@ -83,7 +83,7 @@ def run(
     ['object:Net', 'tiny']
 
     Objects are of this process. Where clients have processes of their own (`workers`, `compare`, a run over Flower or
-    Ray), name a file, as in `models="./mine.py:Net"`. A run of objects is resumed in a process with the same objects.
+    Ray), name a file, as in `models="./mine.py:Net"`. Only the process that made a run of objects can resume it.
 
     `on_round` can end the run:
 

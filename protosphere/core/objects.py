@@ -1,9 +1,9 @@
 """Objects of one's own that this process was given for a run, by names that stand where those of plug-ins do.
 
-A name is `object:LABEL_DIGEST`; the digest is of what the object is made of, so that the same one, given again, has the
-same name. No other process has it.
+A name is `object:LABEL_TOKEN`, whose token is drawn: no other process has the object, nor another by its name.
 """
 
+import secrets
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,9 +15,13 @@ FILES = {"strategy": "./mine.py", "models": "./mine.py:NAME", "partition": "./mi
 _objects: dict[str, object] = {}
 
 
-def keep(value: object, label: str, digest: str) -> str:
-    """Keep an object for as long as this process lives, and give the name by which plug-ins are loaded."""
-    name = f"{label}_{digest}"
+def keep(value: object, label: str) -> str:
+    """Keep an object for as long as this process lives, and give the name by which plug-ins are loaded: one that was
+    given before has the one that it had."""
+    for name, known in _objects.items():
+        if known is value:
+            return f"{MODULE}:{name}"
+    name = f"{label}_{secrets.token_hex(4)}"
     _objects[name] = value
     return f"{MODULE}:{name}"
 
@@ -30,11 +34,6 @@ def is_object(name: str) -> bool:
 def is_kept(name: str) -> bool:
     """Whether this process was given the object of that name."""
     return name.partition(":")[2] in _objects
-
-
-def digest_of(name: str) -> str:
-    """The digest in an object's name."""
-    return name.rpartition("_")[2]
 
 
 def label_of(name: str) -> str:
@@ -50,9 +49,9 @@ def find(name: str) -> object:
     """
     if not is_kept(name):
         raise ModelError(
-            f"{name!r} is an object that was given to protosphere.run in another process, and this one has none like "
-            "it: give the same one again, with resume=, too; or, for a run over Flower, on Ray or of several "
-            "processes, put it into a file and name that, as in ./mine.py:NAME."
+            f"{name!r} is an object that was given to protosphere.run in another process, which alone can go on with "
+            "its run; to resume elsewhere, or for a run over Flower, on Ray or of several processes, put it into a "
+            "file and name that, as in ./mine.py:NAME."
         )
     return _objects[name.partition(":")[2]]
 

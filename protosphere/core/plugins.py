@@ -54,13 +54,11 @@ def placeless(name: str) -> str:
 
 
 def digest(name: str) -> str:
-    """Of a file's content, or of an object, in a few letters; "" of any other name.
+    """Of a file's content, in a few letters; "" of any other name.
 
     Raises:
         ModelError: the file cannot be read.
     """
-    if objects.is_object(name):
-        return objects.digest_of(name)
     if not is_file(name):
         return ""
     return hashlib.blake2b(_content(Path(parted(name)[0]).expanduser()), digest_size=8).hexdigest()
