@@ -59,6 +59,8 @@ def _guarded(folder: Path, extra: str) -> int:
             try:
                 over = {"grpc": "gRPC", "http": "HTTPS"}[fleet_transport()]
                 _say(f"credentials, a SuperLink and {len(sites)} SuperNodes over {over}, all of it in {folder}")
+                if over == "HTTPS":
+                    _say("on loopback; elsewhere nginx stands before the SuperLink: deploy/nginx/protosphere-gate.conf")
                 deployment.start()
                 code = _run(deployment, family, extra)
             except FlowerError as error:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from protosphere.core.flower import online_nodes, refusal, registered_node
+from protosphere.core.flower import fleet_transport, online_nodes, refusal, registered_node
 from protosphere.launch.connection import FlowerError, find_executable, flower_environment
 from protosphere.launch.processes import Family
 from protosphere.launch.superlink import free_port
@@ -58,7 +58,9 @@ class Deployment:
         self.sites = sites
         self.home = folder / "superlink"
         self.config = folder / "config"
-        self.port, self.fleet = free_port(), free_port()
+        self.port = free_port()
+        # over HTTPS both are one port; it is on loopback, so that nothing stands before it
+        self.fleet = self.port if fleet_transport() == "http" else free_port()
         self.ports = [free_port() for _ in sites]
         self._family = Family(tell)
         self._tell = tell
@@ -113,8 +115,10 @@ class Deployment:
 
     def start_superlink(self) -> None:
         """Start it, with the database that an earlier one left, and wait until it answers."""
-        options: dict[str, object] = {"credentials": self.folder / "credentials", "fleet": f"127.0.0.1:{self.fleet}"}
-        options |= {"host": "127.0.0.1", "port": str(self.port), "state": self.home}
+        options: dict[str, object] = {"credentials": self.folder / "credentials", "state": self.home}
+        options |= {"host": "127.0.0.1", "port": str(self.port)}
+        if fleet_transport() == "grpc":
+            options["fleet"] = f"127.0.0.1:{self.fleet}"
         self._superlink = self._run_script("superlink.sh", options, self.log())
         trust = ssl.create_default_context(cafile=str(self.authority))
         opener = urllib.request.build_opener(

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Starts the SuperLink, in the foreground, until SIGTERM: TLS, and only nodes whose key is registered. SuperNodes call by
-# gRPC (Flower 1.39) or by HTTPS (1.40 and newer); by HTTPS they come through a gate, which keeps the rest to itself.
+# gRPC (Flower 1.39) at a port of their own, or by HTTPS (1.40 and newer) at the port from which runs are started: that
+# one stays on loopback, and nginx lets SuperNodes through (deploy/nginx/protosphere-gate.conf).
 set -eu
 # where it is set, `cd` says where it went
 unset CDPATH
@@ -11,13 +12,11 @@ usage: deploy/superlink.sh --credentials FOLDER [option ...]
 
   --credentials FOLDER  holds ca.crt, superlink.crt, superlink.key (deploy/credentials.py makes them)
   --insecure            instead: no TLS and no node authentication, for a trial on one machine
-  --fleet ADDRESS       where SuperNodes call, host:port (default 0.0.0.0:9092; with --insecure 127.0.0.1:9092)
-  --host ADDRESS        where `flwr run` calls (default 127.0.0.1). Whoever reaches it may start any app on all sites
+  --fleet ADDRESS       with Flower 1.39: where SuperNodes call, host:port (default 0.0.0.0:9092; with --insecure
+                        127.0.0.1:9092). With Flower 1.40 and newer they call nginx, which calls --port
+  --host ADDRESS        where `flwr run` calls (default 127.0.0.1; with Flower 1.40 and newer no other than loopback).
+                        Whoever reaches it may start any app on all sites
   --port PORT           the same (default 8000)
-  --no-gate             no gate at --fleet: a proxy of yours stands before the SuperLink (deploy/nginx/), of Flower 1.40
-                        or newer
-  --connections N       of SuperNodes at a time, of one address a quarter of it (default 512); the gate's, as
-  --largest-body MB     is this: how large a piece of a message may be (default 32)
   --state FOLDER        database, results, checkpoints (default $PROTOSPHERE_HOME, or ~/.protosphere): this user's alone
   --umask MASK          what others may not do with files that runs write elsewhere (default 077: nothing)
 END
@@ -28,14 +27,15 @@ refuse() {
     exit 2
 }
 
-credentials='' insecure='' fleet='' host=127.0.0.1 port=8000 mask=077 gate=yes connections=512 largest=32
+nginx="nginx stands before a SuperLink of Flower 1.40 and newer (deploy/nginx/protosphere-gate.conf, docs/deployment.md)"
+credentials='' insecure='' fleet='' host=127.0.0.1 port=8000 mask=077
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
     case $1 in
         --insecure) insecure=yes; shift; continue ;;
-        --no-gate) gate=''; shift; continue ;;
         -h | --help) usage; exit 0 ;;
-        --credentials | --fleet | --host | --port | --state | --umask | --connections | --largest-body) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
+        --no-gate | --connections | --largest-body) refuse "$1 is gone: $nginx" ;;
+        --credentials | --fleet | --host | --port | --state | --umask) [ $# -gt 1 ] || refuse "$1 wants a value" ;;
         *) usage >&2; refuse "unknown option $1" ;;
     esac
     case $1 in
@@ -45,8 +45,6 @@ while [ $# -gt 0 ]; do
         --port) port=$2 ;;
         --state) state=$2 ;;
         --umask) mask=$2 ;;
-        --connections) connections=$2 ;;
-        --largest-body) largest=$2 ;;
     esac
     shift 2
 done
@@ -62,10 +60,7 @@ if [ -n "$credentials" ]; then
 else
     [ -n "$insecure" ] || refuse "give --credentials FOLDER (or --insecure for a trial on one machine)"
     set -- --insecure
-    # whoever reaches it may take part
-    : "${fleet:=127.0.0.1:9092}"
 fi
-: "${fleet:=0.0.0.0:9092}"
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 # PROTOSPHERE_BIN names the bin of another environment than .venv
@@ -78,6 +73,13 @@ python=$(dirname "$(command -v flower-superlink)")/python
 [ -x "$python" ] || python=python3
 [ -z "$credentials" ] || "$python" "$root/deploy/credentials.py" check "$credentials" || exit 2
 transport=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$transport" | tail -n 1)"
+if [ "$transport" = http ]; then
+    [ -z "$fleet" ] || refuse "--fleet is for Flower 1.39: $nginx"
+    case $host in
+        127.* | localhost | ::1 | '[::1]') ;;
+        *) refuse "--host $host would let everybody who reaches it start code on all sites; leave it on loopback: $nginx" ;;
+    esac
+fi
 [ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
 case $mask in
     0[0-7][0-7] | 0[0-7][0-7][0-7]) umask "$mask" ;;
@@ -94,6 +96,12 @@ no_proxy=${no_proxy:+$no_proxy,}127.0.0.1,localhost
 NO_PROXY=$no_proxy
 export PATH no_proxy NO_PROXY PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" PYTHONUNBUFFERED=1
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
+set -- flower-superlink "$@" --host "$host" --port "$port" --database "$state/superlink.db"
+if [ "$transport" = grpc ]; then
+    # without keys, whoever reaches it may take part
+    : "${fleet:=$([ -n "$insecure" ] && echo 127.0.0.1 || echo 0.0.0.0):9092}"
+    set -- "$@" --fleet-api-address "$fleet"
+fi
 # what listens everywhere is called on loopback
 case $host in
     0.0.0.0) inside=127.0.0.1 ;;
@@ -101,20 +109,9 @@ case $host in
     *:*) inside="[$host]" ;;
     *) inside=$host ;;
 esac
-set -- flower-superlink "$@" --host "$host" --port "$port" --database "$state/superlink.db"
-if [ "$transport" = grpc ]; then
-    [ -n "$gate" ] || refuse "--no-gate is for Flower 1.40 and newer; this one speaks gRPC at --fleet"
-    gate=''
-    set -- "$@" --fleet-api-address "$fleet"
-fi
 # the SuperExec beside it starts the ServerApp of each run
 set -- "$@" :: "$python" -P "$root/deploy/executor.py" --cold -- --runtime-api-address "$inside:$port"
 if [ -n "$credentials" ]; then set -- "$@" --root-certificates "$credentials/ca.crt"; else set -- "$@" --insecure; fi
-set -- "$python" -P "$root/deploy/with_superexec.py" "$state" "$@"
-if [ -n "$gate" ]; then
-    set -- "$@" ::: "$python" "$root/deploy/gate.py" --listen "$fleet" --superlink "$inside:$port" \
-        --connections "$connections" --largest-body "$largest"
-    if [ -n "$credentials" ]; then set -- "$@" --credentials "$credentials"; else set -- "$@" --insecure; fi
-fi
 # its database is kept clear of messages, which tell of the sites' rows
-exec "$python" "$root/deploy/swept.py" "$state/superlink.db" "$@"
+exec "$python" "$root/deploy/swept.py" "$state/superlink.db" \
+    "$python" -P "$root/deploy/with_superexec.py" "$state" "$@"

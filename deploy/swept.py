@@ -1,11 +1,9 @@
-"""Runs the SuperLink and keeps its database clear of messages: `swept.py FILE COMMAND ... [::: GATE ...]`.
+"""Runs the SuperLink and keeps its database clear of messages: `swept.py FILE COMMAND ...`.
 
 Flower deletes a message when it has been answered, but SQLite leaves its bytes in the write-ahead log and, as it may be
 built, in the file; and those of a round that was cut stay for good. So when the SuperLink has ended, and before it
 begins, since the last one may have been killed, messages are deleted and the file is written anew. Which tables hold
 them is Flower's affair: where there is one that nobody here has heard of, that is said, and no SuperLink starts.
-
-What stands at the SuperLink's door, where it has one, runs beside it, is started again where it ends, and ends with it.
 """
 
 import fcntl
@@ -14,14 +12,12 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 from contextlib import closing
 from pathlib import Path
 
 from protosphere.core.flower import OTHER_TABLES, TABLES_OF_MESSAGES
 
 GRACE = 5  # seconds, after which the SuperLink is killed: it waits for others to hang up, service managers do not wait
-AGAIN = 1.0  # seconds, after which a gate that has ended is started again
 REFUSED = 2  # the exit code of what cannot begin, nor could if it were tried again
 
 
@@ -63,48 +59,7 @@ def hold(file: Path) -> int:
     return lock
 
 
-class Gate:
-    """What stands at the SuperLink's door: started again whenever it ends, until it is stopped.
-
-    Attributes:
-        refused: it cannot begin, and the SuperLink was told to end.
-    """
-
-    def __init__(self, command: list[str], superlink: "subprocess.Popen[bytes]"):
-        self._command = command
-        self._superlink = superlink
-        self.refused = False
-        self._stopped = threading.Event()
-        self._process = subprocess.Popen(command)
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def _watch(self) -> None:
-        while True:
-            code = self._process.wait()
-            if self._stopped.wait(AGAIN):
-                return
-            if code == REFUSED:
-                self.refused = True
-                self._superlink.terminate()
-                try:
-                    self._superlink.wait(GRACE)
-                except subprocess.TimeoutExpired:
-                    self._superlink.kill()
-                return
-            print(f"deploy/swept.py: the gate ended with exit code {code}; it is started again", file=sys.stderr)
-            self._process = subprocess.Popen(self._command)
-
-    def stop(self) -> None:
-        """End it."""
-        self._stopped.set()
-        self._process.terminate()
-        self._thread.join(GRACE)
-        self._process.kill()
-        self._process.wait()
-
-
-def run(command: list[str], lock: int, gate_command: list[str]) -> tuple[int, int]:
+def run(command: list[str], lock: int) -> tuple[int, int]:
     """Run a command to its end: its exit code, and the number of the signal that asked for the end, or 0.
 
     The command holds the lock, too, so that it is held also if this process is killed and the command goes on.
@@ -132,12 +87,8 @@ def run(command: list[str], lock: int, gate_command: list[str]) -> tuple[int, in
     if asked:
         child.terminate()
         signal.alarm(GRACE)
-    gate = Gate(gate_command, child) if gate_command else None
     code = child.wait()
     signal.alarm(0)
-    if gate is not None:
-        gate.stop()
-        code = REFUSED if gate.refused else code
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     return code, asked[0] if asked else 0
@@ -161,7 +112,7 @@ def clear(file: Path) -> bool:
     return True
 
 
-def main(file: Path, command: list[str], gate: list[str]) -> int:
+def main(file: Path, command: list[str]) -> int:
     """Clear, run, clear; the exit code."""
     try:
         lock = hold(file)
@@ -170,7 +121,7 @@ def main(file: Path, command: list[str], gate: list[str]) -> int:
         return REFUSED
     if not clear(file):
         return REFUSED
-    code, asked = run(command, lock, gate)
+    code, asked = run(command, lock)
     known = clear(file)
     if asked:
         # for whoever asked, it ended by that signal; the first process of a container does not, by the kernel's rule
@@ -181,6 +132,4 @@ def main(file: Path, command: list[str], gate: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    words = sys.argv[2:]
-    border = words.index(":::") if ":::" in words else len(words)
-    sys.exit(main(Path(sys.argv[1]), words[:border], words[border + 1 :]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

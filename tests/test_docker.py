@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ DOCKERFILE = (ROOT / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 SITES = sorted(name for name in SERVICES if name.startswith("site-"))
-LASTING = ["superlink", *SITES]
+LASTING = ["gate", "superlink", *SITES]
 # a service's volumes that hold what nobody else may see
 PRIVATE = ("-keys", "-state", "-data")
 
@@ -42,18 +41,6 @@ def mounts(service: str) -> dict[str, str]:
         source, _, *mode = re.sub(r"\$\{[A-Z0-9_]+:-([^}]*)\}", r"\1", entry).split(":")
         found[source] = mode[0] if mode else "rw"
     return found
-
-
-def script(name: str) -> ModuleType:
-    """A file of deploy/docker as a module; the folder is no package."""
-    from importlib.util import module_from_spec, spec_from_file_location
-
-    spec = spec_from_file_location(f"docker_{name}", DOCKER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 FLOWERS = ("1.39", "1.42")
@@ -126,7 +113,8 @@ def test_the_pins_agree_with_the_project(flower: str) -> None:
     for requirement in map(Requirement, wanted):
         assert Version(pinned[requirement.name]) in requirement.specifier
     version = PROJECT["project"]["version"]
-    assert {service["image"] for service in SERVICES.values()} == {"${PROTOSPHERE_IMAGE:-protosphere:" + version + "}"}
+    images = {service["image"] for name, service in SERVICES.items() if name != "gate"}
+    assert images == {"${PROTOSPHERE_IMAGE:-protosphere:" + version + "}"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -142,13 +130,18 @@ def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) 
         assert list(mounts(name)) == ["./results"]
         assert len(service["cap_add"]) <= 3
     else:
-        assert not {"user", "cap_add"} & set(service)
+        assert service.get("user", "10001:10001") == "10001:10001"
+        assert "cap_add" not in service
     lasting = service.get("restart") == "unless-stopped"
-    assert lasting == ("healthcheck" in service) == (name in LASTING)
+    assert lasting == (name in LASTING)
+    # the SuperLink's looks at the gate's port, too
+    assert ("healthcheck" in service) == (name in LASTING and name != "gate")
     if lasting:
         assert service["stop_signal"] == "SIGTERM"
-        assert service["healthcheck"]["test"][2].endswith("healthy.py")
         assert service["mem_limit"]
+    if "healthcheck" in service:
+        assert service["healthcheck"]["test"][1] == "deploy/docker/healthy.sh"
+        assert service["healthcheck"]["start_period"] == "120s"
 
 
 def test_a_private_volume_is_seen_by_its_owner_and_by_who_fills_it() -> None:
@@ -158,7 +151,7 @@ def test_a_private_volume_is_seen_by_its_owner_and_by_who_fills_it() -> None:
             seen.setdefault(source, set()).add(name)
     assert sorted(volume for volume in seen if volume.endswith(PRIVATE)) == sorted(COMPOSE["volumes"])
     assert seen["authority-keys"] == {"credentials"}
-    assert seen["superlink-keys"] == {"credentials", "superlink"}
+    assert seen["superlink-keys"] == {"credentials", "superlink", "gate"}
     assert seen["superlink-state"] == {"superlink"}
     for site in SITES:
         assert seen[f"{site}-keys"] == {"credentials", site}
@@ -223,11 +216,29 @@ def test_the_report_s_place_on_this_machine_is_said_last(tmp_path: Path, code: i
     assert said == (["on this machine: /srv/results/a-run/report.html"] if folder else [])
 
 
-def test_the_control_port_stays_on_the_superlinks_loopback() -> None:
-    assert "--host" not in SERVICES["superlink"]["command"]
-    inside = {name for name, service in SERVICES.items() if service.get("network_mode") == "service:superlink"}
-    assert inside == {"register", "federation"}
-    assert {name for name, service in SERVICES.items() if "networks" in service} == set(LASTING)
+def test_the_superlink_stays_on_the_loopback_of_the_gate_whose_network_sites_call() -> None:
+    assert not {"--host", "--fleet"} & set(SERVICES["superlink"]["command"])
+    inside = {name for name, service in SERVICES.items() if service.get("network_mode") == "service:gate"}
+    assert inside == {"superlink", "register", "federation"}
+    assert {name for name, service in SERVICES.items() if "networks" in service} == {"gate", *SITES}
+    # what sites call, and what stands in its certificate (deploy/docker/credentials.sh)
+    assert SERVICES["gate"]["networks"]["fleet"]["aliases"] == ["superlink"]
+    for site in SITES:
+        assert SERVICES[site]["command"][1:3] == ["--superlink", "superlink:9092"]
+
+
+@pytest.mark.parametrize("flower", FLOWERS)
+def test_nginx_is_the_gate_of_flower_from_1_40_on(tmp_path: Path, flower: str) -> None:
+    """By the words of the service, with stand-ins for the two programs."""
+    for name in ("nginx", "sleep"):
+        (tmp_path / name).write_text(f'#!/bin/sh\necho {name} "$@"\n')
+        (tmp_path / name).chmod(0o755)
+    words = [word.replace("$$", "$") for word in SERVICES["gate"]["entrypoint"]]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "FLOWER": flower}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    holds, serves = "sleep infinity\n", "nginx -e stderr -c /etc/nginx/container.conf\n"
+    assert done.stdout == (holds if flower == "1.39" else serves)
+    assert SERVICES["gate"]["environment"] == {"FLOWER": "${FLOWER:-" + FLOWERS[-1] + "}"}
 
 
 def test_the_scripts_are_of_the_shell_that_every_image_has() -> None:
@@ -246,15 +257,36 @@ def test_the_scripts_are_of_the_shell_that_every_image_has() -> None:
         assert (ROOT / word).stat().st_mode & 0o111, f"{word} can be run"
 
 
-def test_a_site_is_well_only_with_a_live_connection() -> None:
-    healthy = script("healthy")
-    live = "   0: 0500A8C0:8F2A 0200A8C0:2384 01 00000000:00000000 00:00000000 00000000 10001 0 1 1"
-    assert healthy.connected([live])
-    assert not healthy.connected([live.replace(" 01 ", " 02 ")])
-    assert not healthy.connected([live.replace(":2384", ":2385")])
-    # its own port of that number is no connection to another one
-    assert not healthy.connected([live.replace("8F2A", "2384").replace("0200A8C0:2384", "0200A8C0:8F2A")])
-    assert not healthy.connected([])
+LISTENS = "   0: 00000000:{} 00000000:0000 0A 00000000:00000000 00:00000000 00000000 10001 0 1 1\n"
+LIVE = "   1: 0500A8C0:8F2A 0200A8C0:2384 01 00000000:00000000 00:00000000 00000000 10001 0 1 1\n"
+CONTROL, FLEET, RUNTIME = (LISTENS.format(port) for port in ("1F40", "2384", "2386"))
+
+
+@pytest.mark.parametrize(
+    ("service", "table", "words"),
+    [
+        ("superlink", CONTROL + FLEET, ""),
+        ("superlink", FLEET, "nobody listens on port 8000"),
+        ("superlink", CONTROL, "nobody listens on port 9092"),
+        ("site", RUNTIME + LIVE, ""),
+        ("site", LIVE, "nobody listens on port 9094"),
+        ("site", RUNTIME, "no connection to the SuperLink's port 9092"),
+        ("site", RUNTIME + LIVE.replace(" 01 ", " 02 "), "no connection"),
+        ("site", RUNTIME + LIVE.replace(":2384", ":2385"), "no connection"),
+        # its own port of that number is no connection to another one
+        ("site", RUNTIME + LIVE.replace("8F2A", "2384").replace("C0:2384 01", "C0:8F2A 01"), "no connection"),
+        ("site", "", "nobody listens"),
+    ],
+)
+def test_a_service_is_well_when_it_listens_and_is_connected(
+    tmp_path: Path, service: str, table: str, words: str
+) -> None:
+    for name, lines in (("tcp", ""), ("tcp6", table)):
+        (tmp_path / name).write_text("  sl  local_address rem_address   st\n" + lines)
+    text = (DOCKER / "healthy.sh").read_text().replace("/proc/net", str(tmp_path))
+    done = subprocess.run(["sh", "-c", text, "healthy.sh", service], capture_output=True, text=True, check=False)
+    assert (done.returncode, words in done.stderr) == (int(bool(words)), True)
+    assert "python" not in text
 
 
 @pytest.mark.parametrize(

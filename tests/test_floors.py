@@ -54,7 +54,6 @@ PHRASES = (
     "error-message",
     "node-id",
     "FLWR_PRIVATE_",
-    "/v1/fleet/",
     "message_ins",
 )
 

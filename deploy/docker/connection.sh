@@ -11,7 +11,7 @@ root-certificates = "/keys/ca.crt"
 END
 
 tries=0
-until python /opt/protosphere/deploy/docker/healthy.py superlink 2>/tmp/unhealthy; do
+until /opt/protosphere/deploy/docker/healthy.sh superlink 2>/tmp/unhealthy; do
     tries=$((tries + 1))
     if [ "$tries" -ge 60 ]; then
         echo "the SuperLink does not answer: $(tail -n 1 /tmp/unhealthy); look at its log (docker compose logs superlink)" >&2

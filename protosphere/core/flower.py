@@ -1,5 +1,5 @@
 """All that leans on Flower beyond its public modules (`flwr.app`, `flwr.serverapp`, `flwr.clientapp`): its private
-classes, its error codes, what its commands print, its ports, the paths of its HTTP API, the tables of its database.
+classes, its error codes, what its commands print, its ports, the tables of its database.
 
 When Flower moves a minor on, this file is what to look at. It imports nothing of Flower until it is asked, so that the
 scripts of `deploy/` can read it for nothing.
@@ -55,36 +55,6 @@ def fleet_transport() -> str:
     """
     return "http" if minor() >= FIRST_OVER_HTTP else "grpc"
 
-
-# --- the HTTP API of a SuperLink, from 1.40 on ------------------------------------------------------------------
-
-# what a SuperNode calls; the first two only where it brings its own key, which a SuperLink with node keys refuses
-SELF_REGISTRATION = ("/v1/fleet/register-node", "/v1/fleet/unregister-node")
-FLEET_PATHS = (
-    "/v1/fleet/activate-node",
-    "/v1/fleet/deactivate-node",
-    "/v1/fleet/send-node-heartbeat",
-    "/v1/fleet/pull-messages",
-    "/v1/fleet/push-messages",
-    "/v1/fleet/get-run",
-    "/v1/fleet/get-fab",
-    "/v1/fleet/push-object",
-    "/v1/fleet/pull-object",
-    "/v1/fleet/confirm-message-received",
-)
-# the one whose body is a piece of a message; all others name what they mean
-PATH_OF_OBJECTS = "/v1/fleet/push-object"
-# all that a SuperNode says of itself in the head of a request; the last three are versions
-FLEET_HEADERS = (
-    "content-type",
-    "accept",
-    "flwr-public-key",
-    "flwr-signature",
-    "flwr-timestamp",
-    "flwr-package-name",
-    "flwr-package-version",
-    "flwr-component-name",
-)
 
 # --- the SuperLink's database -----------------------------------------------------------------------------------
 
@@ -367,7 +337,7 @@ def refusal(answer: str) -> str:
 # --- ports ------------------------------------------------------------------------------------------------------
 
 CONTROL_PORT, NODE_PORT, LOCAL_PORT = 8000, 9094, 39091  # Flower's, unless it is told others
-FLEET_PORT = 9092  # Flower's for gRPC; deploy/gate.py's for HTTPS
+FLEET_PORT = 9092  # Flower's for gRPC; nginx's for HTTPS (deploy/nginx)
 
 
 if __name__ == "__main__":

@@ -57,29 +57,6 @@ def test_what_an_answer_says():
     assert flower.online_nodes(json.dumps({"nodes": nodes})) == 1
 
 
-def test_the_fleet_paths_are_those_that_flower_serves():
-    """By Flower's own routes, where it has them: a path that it adds or drops is seen here."""
-    if flower.fleet_transport() != "http":
-        pytest.skip("the Fleet API of this Flower is gRPC")
-    from flwr.superlink.routers.fleet.router import router
-
-    served = {route.path: route.methods for route in router.routes}
-    assert served == {path: {"POST"} for path in (*flower.FLEET_PATHS, *flower.SELF_REGISTRATION)}
-
-
-def test_the_headers_let_through_are_those_that_a_supernode_sends():
-    if flower.fleet_transport() != "http":
-        pytest.skip("the Fleet API of this Flower is gRPC")
-    from flwr.common.constant import TIMESTAMP_HEADER
-    from flwr.supercore import constant
-
-    names = {"PUBLIC_KEY", "SIGNATURE"}
-    own = {getattr(constant, f"FLEET_HTTP_{name}_HEADER") for name in names} | {TIMESTAMP_HEADER}
-    versions = ("PACKAGE_NAME", "PACKAGE_VERSION", "COMPONENT_NAME")
-    own |= {getattr(constant, f"FLWR_{name}_METADATA_KEY") for name in versions}
-    assert set(flower.FLEET_HEADERS) == own | {"content-type", "accept"}
-
-
 class SuperLinkClient:
     """What a grid over HTTP calls of a SuperLink that has replies to some messages; `broken` are malformed."""
 

@@ -22,20 +22,6 @@ while not os.path.exists(os.environ["TOLD"] + ".superexec") and time.monotonic()
     time.sleep(0.02)
 open(os.environ["TOLD"], "w").write(json.dumps(told))
 """
-# it stays until the gate has said what it was told
-AND_WAITS = """
-import pathlib, time
-deadline = time.monotonic() + 20
-while not pathlib.Path(os.environ["TOLD"] + ".gate").exists() and time.monotonic() < deadline:
-    time.sleep(0.05)
-"""
-OF_GATE = """
-import json, os, pathlib, sys, time
-told = pathlib.Path(os.environ["TOLD"] + ".gate")
-told.with_suffix(".half").write_text(json.dumps(sys.argv[1:]))
-told.with_suffix(".half").rename(told)
-time.sleep(60)
-"""
 OF_SUPEREXEC = """
 import json, os, sys, time
 open(os.environ["TOLD"] + ".superexec", "w").write(json.dumps(sys.argv[1:]))
@@ -66,7 +52,6 @@ def script(tmp_path, monkeypatch):
     for name in ("flower-superlink", "flower-supernode"):
         (programs / name).write_text(STAND_IN)
         (programs / name).chmod(0o755)
-    (place / "gate.py").write_text(OF_GATE)
     (place / "executor.py").write_text(OF_SUPEREXEC)
     # not a link, which would be another environment's Python
     (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
@@ -77,7 +62,6 @@ def script(tmp_path, monkeypatch):
     def run(name, *arguments, flower=GRPC, **changed):
         told.unlink(missing_ok=True)
         told.with_name("told.json.superexec").unlink(missing_ok=True)
-        told.with_name("told.json.gate").unlink(missing_ok=True)
         # what is found first is the version that is there
         installed = tmp_path / f"flower-{flower}"
         (installed / f"flwr-{flower}.dist-info").mkdir(parents=True, exist_ok=True)
@@ -134,54 +118,31 @@ def test_the_superlink_speaks_tls_to_registered_nodes_and_keeps_its_control_port
     assert told["environment"]["FLWR_TELEMETRY_ENABLED"] == "0"
 
 
-def gate_of(tmp_path):
-    """What the gate was told; None where there was none."""
-    told = tmp_path / "told.json.gate"
-    return json.loads(told.read_text()) if told.exists() else None
-
-
-@pytest.fixture
-def waiting(tmp_path, script):
-    """A SuperLink that stays until its gate is there."""
-    (tmp_path / "programs" / "flower-superlink").write_text(STAND_IN + AND_WAITS)
-
-
-@pytest.mark.usefixtures("waiting")
-def test_from_1_40_on_a_gate_stands_where_sites_call_and_the_superlink_keeps_its_only_port(
-    script, certified, home, tmp_path
-):
-    credentials = certified(-1, 100)
-    code, said, told = script("superlink.sh", "--credentials", credentials, flower=HTTP)
+def test_from_1_40_on_the_superlink_has_one_port_which_stays_on_loopback(script, certified):
+    code, said, told = script("superlink.sh", "--credentials", certified(-1, 100), flower=HTTP)
     assert (code, said) == (0, "")
     arguments = told["arguments"]
-    assert after(arguments, "--host") == "127.0.0.1"
+    assert (after(arguments, "--host"), after(arguments, "--port")) == ("127.0.0.1", "8000")
     assert "--enable-supernode-auth" in arguments
-    assert not {"--fleet-api-address", "--", "--insecure"} & set(arguments)
-    gate = gate_of(tmp_path)
-    assert (after(gate, "--listen"), after(gate, "--superlink")) == ("0.0.0.0:9092", "127.0.0.1:8000")
-    assert after(gate, "--credentials") == str(credentials)
-    assert "--insecure" not in gate
-    own = ("--fleet", "[::]:443", "--host", "0.0.0.0", "--port", 8100, "--connections", 64, "--largest-body", 8)
-    assert script("superlink.sh", "--insecure", *own, flower=HTTP)[0] == 0
-    gate = gate_of(tmp_path)
-    assert (after(gate, "--listen"), after(gate, "--superlink")) == ("[::]:443", "127.0.0.1:8100")
-    assert (after(gate, "--connections"), after(gate, "--largest-body")) == ("64", "8")
-    assert gate[-1] == "--insecure"
-    assert script("superlink.sh", "--insecure", flower=HTTP)[0] == 0
-    # whoever reaches it may take part
-    assert after(gate_of(tmp_path), "--listen") == "127.0.0.1:9092"
-
-
-def test_a_proxy_of_ones_own_takes_the_gate_s_place_and_grpc_needs_none(script, tmp_path):
-    code, said, told = script("superlink.sh", "--insecure", "--no-gate", flower=HTTP)
-    assert (code, said, gate_of(tmp_path)) == (0, "", None)
-    assert after(told["arguments"], "--host") == "127.0.0.1"
-    code, _, told = script("superlink.sh", "--insecure", flower=GRPC)
-    assert (code, gate_of(tmp_path)) == (0, None)
-    assert "--fleet-api-address" in told["arguments"]
-    code, said, told = script("superlink.sh", "--insecure", "--no-gate", flower=GRPC)
-    assert (code, told) == (2, None)
-    assert "--no-gate is for Flower 1.40 and newer" in said
+    assert not {"--fleet-api-address", "--insecure"} & set(arguments)
+    for host in ("::1", "localhost"):
+        assert (
+            after(script("superlink.sh", "--insecure", "--host", host, flower=HTTP)[2]["arguments"], "--host") == host
+        )
+    gate = "nginx stands before a SuperLink of Flower 1.40 and newer (deploy/nginx/protosphere-gate.conf"
+    for words, reason in (
+        (("--host", "0.0.0.0"), "--host 0.0.0.0 would let everybody who reaches it start code on all sites"),
+        (("--host", "10.0.0.3"), "--host 10.0.0.3 would let everybody"),
+        (("--host", "::"), "--host :: would let everybody"),
+        (("--fleet", "0.0.0.0:9092"), "--fleet is for Flower 1.39"),
+        (("--no-gate",), "--no-gate is gone"),
+        (("--connections", "64"), "--connections is gone"),
+        (("--largest-body", "8"), "--largest-body is gone"),
+    ):
+        code, said, told = script("superlink.sh", "--insecure", *words, flower=HTTP)
+        assert (code, told, said.count("\n")) == (2, None, 1)
+        assert reason in said
+        assert gate in said
 
 
 def test_a_flower_that_was_never_tried_is_refused(script):

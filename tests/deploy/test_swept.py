@@ -89,7 +89,7 @@ def test_a_signal_ends_the_superlink_and_its_database_is_cleared(base, number):
 
 def test_a_superlink_that_waits_for_others_to_hang_up_is_killed(base):
     file = base.with_name("begun")
-    program = "import sys, deploy.swept as s; s.GRACE = 1; sys.exit(s.main(s.Path(sys.argv[1]), sys.argv[2:], []))"
+    program = "import sys, deploy.swept as s; s.GRACE = 1; sys.exit(s.main(s.Path(sys.argv[1]), sys.argv[2:]))"
     command = [sys.executable, "-c", program, base, sys.executable, "-c", DEAF, file]
     runner = subprocess.Popen(command, cwd=SWEPT.parents[1])
     wait_for(file)
@@ -146,45 +146,6 @@ def test_every_table_of_the_flower_that_is_installed_is_known(tmp_path):
         made = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert made > {"objects", "message_ins", "node"}
     sweep(file)
-
-
-def test_the_gate_is_started_again_and_ends_with_the_superlink(tmp_path):
-    begun, gate = tmp_path / "begun", tmp_path / "gate"
-    command = [sys.executable, SWEPT, tmp_path / "none.db", sys.executable, "-c", WAITS, begun]
-    runner = subprocess.Popen([*command, ":::", sys.executable, "-c", WAITS, gate], stderr=subprocess.PIPE, text=True)
-    superlink, first = wait_for(begun), wait_for(gate)
-    os.kill(first, signal.SIGKILL)
-    assert comes(lambda: int(gate.read_text() or first) != first)
-    second = int(gate.read_text())
-    assert Path(f"/proc/{superlink}").exists()
-    os.kill(superlink, signal.SIGKILL)
-    assert runner.wait(20) == 137
-    assert comes(lambda: not Path(f"/proc/{second}").exists())
-    assert runner.stderr.read() == "deploy/swept.py: the gate ended with exit code -9; it is started again\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_both(number, tmp_path):
-    begun, gate = tmp_path / "begun", tmp_path / "gate"
-    heard = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
-    command = [sys.executable, SWEPT, tmp_path / "none.db", sys.executable, "-c", WAITS, begun]
-    runner = subprocess.Popen([*command, ":::", sys.executable, "-c", WAITS, gate], **heard)
-    both = wait_for(begun), wait_for(gate)
-    runner.send_signal(number)
-    assert runner.wait(20) == -number
-    assert comes(lambda: not any(Path(f"/proc/{pid}").exists() for pid in both))
-
-
-@pytest.mark.parametrize("superlink", [WAITS, DEAF], ids=["that hears SIGTERM", "that does not"])
-def test_a_gate_that_cannot_begin_ends_the_superlink(tmp_path, superlink):
-    begun = tmp_path / "begun"
-    refuses = (
-        f"import pathlib, time\nwhile not pathlib.Path({str(begun)!r}).exists(): time.sleep(0.05)\nraise SystemExit(2)"
-    )
-    command = [sys.executable, "-c", superlink, begun, ":::", sys.executable, "-c", refuses]
-    done = swept(tmp_path / "none.db", *command, timeout=40)
-    assert done.returncode == 2
-    assert not Path(f"/proc/{begun.read_text()}").exists()
 
 
 def test_a_database_that_cannot_be_cleared_is_told_and_stops_nothing(base, tmp_path):

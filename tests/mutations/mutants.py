@@ -501,55 +501,26 @@ MUTANTS = {
         "if share < test_share * len(units) / 600 else",
         "tests/data/test_secret_split.py",
     ),
-    # --- the gate before a SuperLink
-    "a gate for every path": Mutant(
-        "deploy/gate.py", "if target not in self._gate.paths:", "if not target:", "tests/deploy/test_gate.py -k place"
+    # --- nginx before a SuperLink
+    "nginx for paths that begin well": Mutant(
+        "deploy/nginx/protosphere-gate.conf",
+        "confirm-message-received)$",
+        "confirm-message-received)",
+        "tests/deploy/test_nginx.py -k only",
     ),
-    "a gate for paths that begin well": Mutant(
-        "deploy/gate.py",
-        "if target not in self._gate.paths:",
-        "if not target.startswith(tuple(self._gate.paths)):",
-        "tests/deploy/test_gate.py -k place",
+    "nginx that passes on every header": Mutant(
+        "deploy/nginx/protosphere-gate.conf",
+        "proxy_pass_request_headers off;",
+        "proxy_pass_request_headers on;",
+        "tests/deploy/test_nginx.py -k only",
     ),
-    "a gate for every method": Mutant(
-        "deploy/gate.py",
-        'if request.method != b"POST":',
-        "if not request.method:",
-        "tests/deploy/test_gate.py -k place",
+    "nginx that keeps messages in files": Mutant(
+        "deploy/nginx/protosphere-gate.conf",
+        "proxy_request_buffering off;",
+        "proxy_request_buffering on;",
+        "tests/deploy/test_nginx.py -k disk",
     ),
-    "a gate that passes on every header": Mutant(
-        "deploy/gate.py",
-        "request.headers if name in wanted",
-        "request.headers if wanted",
-        "tests/deploy/test_gate.py -k sends",
-    ),
-    "a gate that trusts any SuperLink": Mutant(
-        "deploy/gate.py",
-        'trust = ssl.create_default_context(cafile=str(folder / "ca.crt"))',
-        "trust = ssl._create_unverified_context()",
-        "tests/deploy/test_gate.py -k tls",
-    ),
-    "a gate where nodes register themselves": Mutant(
-        "deploy/gate.py",
-        "(SELF_REGISTRATION if options.insecure else ())",
-        "SELF_REGISTRATION",
-        "tests/deploy/test_gate.py -k register",
-    ),
-    "nobody is late at the gate": Mutant(
-        "deploy/gate.py", "if deadline < now:", "if deadline < 0:", "tests/deploy/test_gate.py -k late"
-    ),
-    "bodies without end at the gate": Mutant(
-        "deploy/gate.py", "if length > limit:", "if length < 0:", "tests/deploy/test_gate.py -k limit"
-    ),
-    "connections without end at the gate": Mutant(
-        "deploy/gate.py", "if not self._served:", "if self._served is None:", "tests/deploy/test_gate.py -k limit"
-    ),
-    "a gate that is not started again": Mutant(
-        "deploy/swept.py",
-        "            self._process = subprocess.Popen(self._command)",
-        "            return",
-        "tests/deploy/test_swept.py -k started_again",
-    ),
+    # --- what a SuperLink leaves
     "tables that nobody knows": Mutant(
         "deploy/swept.py",
         "    if strange:\n",
