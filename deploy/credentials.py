@@ -48,10 +48,14 @@ Days = Annotated[int, typer.Option(min=1, max=AUTHORITY_DAYS, help="How long the
 
 
 @app.command(cls=Command)
-def authority(folder: Folder) -> None:
+def authority(
+    folder: Folder,
+    passphrase: Annotated[bool, typer.Option("--passphrase", help="Encrypt ca.key with a passphrase.")] = False,
+) -> None:
     """Make the certificate authority.
 
-    ca.key is to be kept offline; ca.crt is what every machine needs.
+    ca.key is to be kept offline; ca.crt is what every machine needs. A passphrase is asked for, here and whenever
+    ca.key is used, or is taken from the variable PROTOSPHERE_CA_PASSPHRASE.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Protosphere authority")
@@ -73,7 +77,8 @@ def authority(folder: Folder) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
-    _write({folder / "ca.key": (_pem(key), PRIVATE), folder / "ca.crt": (_pem_of(certificate), PUBLIC)})
+    secret = _ask_passphrase(confirm=True) if passphrase else b""
+    _write({folder / "ca.key": (_pem(key, secret), PRIVATE), folder / "ca.crt": (_pem_of(certificate), PUBLIC)})
 
 
 @app.command(cls=Command)
@@ -158,13 +163,14 @@ def check(folder: Annotated[Path, typer.Argument(help="Where ca.crt and superlin
 
 def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
     try:
-        key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), password=None)
+        pem = (folder / "ca.key").read_bytes()
+        secret = _ask_passphrase() if b"ENCRYPTED" in pem.partition(b"\n")[0] else None
+        key = serialization.load_pem_private_key(pem, secret)
         certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
     except OSError as error:
         _end(f"{error.filename} cannot be read ({error.strerror}); make the authority first, as `authority {folder}`.")
-    except (ValueError, TypeError) as error:
-        # a TypeError is a key with a password
-        _end(f"{folder} holds no authority that can be used ({error}); make a new one in another folder.")
+    except ValueError as error:
+        _end(f"{folder} holds no authority that can be used, or the passphrase is another ({error}).")
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         _end(f"{folder / 'ca.key'} is no elliptic-curve key; make the authority with this script.")
     if key.public_key() != certificate.public_key():
@@ -237,10 +243,18 @@ def _general_name(host: str) -> x509.GeneralName:
     return x509.DNSName(host)
 
 
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+def _ask_passphrase(confirm: bool = False) -> bytes:
+    secret = os.environ.get("PROTOSPHERE_CA_PASSPHRASE")
+    if secret is None:
+        secret = typer.prompt("passphrase of ca.key", hide_input=True, confirmation_prompt=confirm)
+    if not secret:
+        _end("a passphrase is empty; give one, or leave --passphrase out.")
+    return str(secret).encode()
+
+
+def _pem(key: ec.EllipticCurvePrivateKey, secret: bytes = b"") -> bytes:
+    encryption = serialization.BestAvailableEncryption(secret) if secret else serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
 
 
 def _pem_of(certificate: x509.Certificate) -> bytes:

@@ -229,7 +229,21 @@ python=$(dirname "$(command -v flower-supernode)")/python
 [ -x "$python" ] || refuse "there is no $python, which flower-supernode runs in; install Protosphere with pip"
 answer=$("$python" -P -m protosphere.core.flower 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
 if [ -n "$model$device" ]; then
-    answer=$("$python" "$root/deploy/model.py" "$model" "$device" 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
+    # what a site could never train is refused here, and not in the middle of a run
+    answer=$("$python" -P -c '
+import sys
+from protosphere.core.devices import device_of
+from protosphere.core.settings import device_name
+from protosphere.models import check_model
+model, device = sys.argv[1:]
+try:
+    if model:
+        check_model(model)
+    if device:
+        device_of(device_name(device), "--device is")
+except Exception as error:
+    sys.exit(f"--model {model!r} --device {device!r}: {error}")
+' "$model" "$device" 2>&1) || refuse "$(printf '%s\n' "$answer" | tail -n 1)"
 fi
 [ -n "$state" ] || refuse "neither PROTOSPHERE_HOME nor HOME says where to keep state; give --state FOLDER"
 # Flower's processes import from their working directory first: an empty one holds nothing that could hide the app

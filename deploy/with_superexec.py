@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-GRACE = 3.0  # seconds that both have to end: less than whoever runs this gives it (deploy/swept.py)
+GRACE = 3.0  # seconds that both have to end: less than service managers give
 SIGNAL_WITH_PARENT = 1  # of prctl
 
 

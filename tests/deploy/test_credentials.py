@@ -136,18 +136,34 @@ def test_a_certificate_is_renewed_with_its_names_and_its_key(certified):
     assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "ca.key", "elsewhere", "superlink.crt"]
 
 
+def test_an_authority_with_a_passphrase_signs_for_whoever_knows_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("PROTOSPHERE_CA_PASSPHRASE", "open sesame")
+    assert credentials("authority", tmp_path, "--passphrase").returncode == 0
+    with pytest.raises(TypeError, match="encrypted"):
+        serialization.load_pem_private_key((tmp_path / "ca.key").read_bytes(), password=None)
+    monkeypatch.setenv("PROTOSPHERE_CA_PASSPHRASE", "another")
+    refused = credentials("superlink", tmp_path, "a.example")
+    assert refused.returncode == 2
+    assert "or the passphrase is another" in refused.stderr
+    monkeypatch.delenv("PROTOSPHERE_CA_PASSPHRASE")
+    asked = CliRunner().invoke(app, ["superlink", str(tmp_path), "a.example"], input="open sesame\n")
+    assert asked.exit_code == 0, asked.output
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(tmp_path / "superlink.crt", tmp_path / "superlink.key")
+    assert shaken(server, ssl.create_default_context(cafile=str(tmp_path / "ca.crt")), "a.example")
+    monkeypatch.setenv("PROTOSPHERE_CA_PASSPHRASE", "")
+    empty = credentials("authority", tmp_path / "other", "--passphrase")
+    assert (empty.returncode, empty.stderr.startswith("a passphrase is empty")) == (2, True)
+
+
 @pytest.fixture
 def broken(made, tmp_path):
     """Folders whose authority cannot sign, and one whose certificate is none."""
-    key = serialization.load_pem_private_key((made / "ca.key").read_bytes(), password=None)
-    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-    locked = key.private_bytes(pem, form, serialization.BestAvailableEncryption(b"secret"))
     assert credentials("authority", tmp_path / "other").returncode == 0
     other = (tmp_path / "other" / "ca.key").read_bytes()
     certificate = (made / "ca.crt").read_bytes()
     for name, files in {
         "torn": {"ca.key": b"no key", "ca.crt": b"no certificate"},
-        "locked": {"ca.key": locked, "ca.crt": certificate},
         "foreign": {"ca.key": other, "ca.crt": certificate},
         "keyless": {"superlink.crt": b"no certificate", "ca.crt": certificate},
     }.items():
@@ -165,7 +181,6 @@ def broken(made, tmp_path):
         (("superlink", "{made}", "a.example:9092"), "is no host name or address"),
         (("node", "/proc/nowhere/key"), "cannot be written"),
         (("superlink", "{}/torn", "a.example"), "holds no authority that can be used"),
-        (("superlink", "{}/locked", "a.example"), "holds no authority that can be used"),
         (("superlink", "{}/foreign", "a.example"), "is not the key of"),
         (("check", "{}/keyless"), "superlink.crt holds no certificate"),
         (("check", "{}/none"), "superlink.crt cannot be read"),
