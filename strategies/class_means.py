@@ -3,6 +3,8 @@
     client   m_kc = sum of z over its n_kc samples of class c / n_kc, and n_kc
     server   N_c = sum_k n_kc,  s_c = sum_k n_kc m_kc,  mu_c = s_c / N_c
 
+With `aggregation` a robust centre takes the place of mu_c (protosphere/prototypes/aggregation.py).
+
 Under `privacy` both are of a release: noisy, and of all classes that stand out of the noise.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from protosphere.prototypes.aggregation import ClassAggregation, class_centres
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, Exchange, Outcome, Spec, State, prototype_sets
 from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
@@ -43,9 +46,18 @@ class MeansObjective(OneExchangeObjective):
 class MeansServer(OneExchange):
     """Server half: the means of everybody, and what a method makes of them."""
 
+    @property
+    def aggregation(self) -> ClassAggregation:
+        """How a class's mean is made of the clients' means."""
+        raise NotImplementedError
+
     def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
         """w_c of all classes, (K, d) float64, of the clients' means and counts; 0 for a class that nobody has sent."""
         raise NotImplementedError
+
+    def totals(self, clients: Sequence[PrototypeSet]) -> tuple[Tensor, Tensor]:
+        """s_c (K, d) and N_c (K,), float64."""
+        return class_totals(clients, self.num_classes, self.dim, self.aggregation)
 
     def warnings(self, clients: Sequence[PrototypeSet]) -> tuple[str, ...]:
         """What there is to say when all have been heard who are to be."""
@@ -65,7 +77,7 @@ class MeansServer(OneExchange):
         figures, warnings = {"heard": len(clients)}, self.unheard(heard.by_client, server_round)
         if not is_new:
             return Outcome(state, {}, figures, warnings, keeps=True)
-        _, counts = class_totals(clients, self.num_classes, self.dim)
+        _, counts = self.totals(clients)
         if self.ends(server_round):
             warnings += self.warnings(clients) + self.unknown(counts > 0)
         weight, bound = self.weights(clients), self.settings.max_prototype_norm
@@ -81,19 +93,26 @@ class MeansServer(OneExchange):
         """mu_c, in the encoder's space."""
         if not state:
             return None
-        sums, counts = class_totals(self._in_units(Heard.of(PrototypeSet, state)), self.num_classes, self.dim)
+        sums, counts = self.totals(self._in_units(Heard.of(PrototypeSet, state)))
         present = counts > 0
         if not present.any():
             return None
         return PrototypeSet(present.nonzero().flatten(), (sums / counts.unsqueeze(1))[present].float())
 
 
-def class_totals(clients: Sequence[PrototypeSet], num_classes: int, dim: int) -> tuple[Tensor, Tensor]:
-    """s_c (K, d) and N_c (K,), float64."""
+def class_totals(
+    clients: Sequence[PrototypeSet], num_classes: int, dim: int, how: ClassAggregation = "mean"
+) -> tuple[Tensor, Tensor]:
+    """s_c (K, d) and N_c (K,), float64; with a robust `how` s_c is N_c times the class's centre."""
     sums, totals = torch.zeros(num_classes, dim, dtype=torch.float64), torch.zeros(num_classes, dtype=torch.float64)
     for means in clients:
         assert means.counts is not None
         counts = means.counts.double()
         sums[means.labels] += counts.unsqueeze(1) * means.vectors.double()
         totals[means.labels] += counts
+    if how != "mean" and clients:
+        labels = torch.cat([means.labels for means in clients])
+        vectors = torch.cat([means.vectors for means in clients]).double()
+        counts = torch.cat([means.counts for means in clients if means.counts is not None]).double()
+        sums = totals.unsqueeze(1) * class_centres(labels, vectors, counts, num_classes, how)
     return sums, totals

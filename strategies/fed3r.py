@@ -15,6 +15,9 @@ With `fed3r.random-features` D (Fed3R-RF) it is a kernel's ridge regression: z b
 
 whose products are near exp(-||z - z'||^2 / (2 sigma^2)) (Rahimi and Recht, 2007).
 
+With a robust `fed3r.aggregation` class means and counts go up beside G_k, and both sums are made of robust centres of
+the means (strategies/statistics.py).
+
 Departures. Features are unit vectors, where the paper has them as the encoder gives them (`encoder-radius`); so lambda,
 the authors' own, shrinks more. The authors' code appends a constant to them and divides each w_c by its length, so that
 no class wins by its number of samples; here, as in AFL, there is no constant, and the length stays unless
@@ -24,6 +27,7 @@ The encoder is not trained afterwards (Fed3R+FT): a private model is, beside it.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Annotated
 
@@ -32,15 +36,28 @@ from pydantic import AfterValidator
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
+from protosphere.core.errors import SettingError
 from protosphere.core.seeds import generator
 from protosphere.core.settings import AtLeastOne, Count, Positive
+from protosphere.prototypes.aggregation import ClassAggregation
+from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import EVERYONE, Exchange, Method, Options, Outcome, Spec, State, method_settings
 from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, discriminant_layout, linear_classifier, linear_scores
 from protosphere.strategies.one_exchange import DOWN, RULES, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
-from protosphere.wire.payloads import Payload, weights_of
+from protosphere.strategies.statistics import (
+    Statistics,
+    impossible_means,
+    impossible_scatter,
+    pool,
+    rounding,
+    state_of,
+    statistics_of,
+)
+from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
+MEANS = Spec("prototypes", counts=True)
 SUMS = "sums"  # the part that goes up
 GRAM, TARGETS = "gram", "targets"  # G_k / n_k, and B_k / n_k as (K, d)
 ROUNDED = 1e-5  # what float32 adds to a trace or takes from an eigenvalue of G_k / n_k
@@ -69,6 +86,7 @@ class Fed3RSettings:
         random_features: D, their number, even; 0 for none. D^2 values go up.
         sigma: the width of their kernel, in distances of unit vectors. Ours.
         fewest: samples of a class for it to be in both sums. Paper: 1.
+        aggregation: of each class's means over the clients that hold it. Paper: the mean.
     """
 
     ridge: Positive = 0.01
@@ -76,6 +94,7 @@ class Fed3RSettings:
     random_features: Annotated[Count, AfterValidator(_check_pairs)] = 0
     sigma: Positive = 1.0
     fewest: AtLeastOne = 1
+    aggregation: ClassAggregation = "mean"
 
 
 def width(options: Options, dim: int) -> int:
@@ -127,7 +146,12 @@ class Fed3RObjective(OneExchangeObjective):
         """G_k and B_k, divided by n_k."""
         z, targets = self.features_of(features), one_hot(labels, self.num_classes).double()
         sums = {GRAM: z.T @ z / max(samples, 1), TARGETS: targets.T @ z / max(samples, 1)}
-        return {SUMS: Weights({name: tensor.float() for name, tensor in sums.items()})}
+        upload: Payload = {SUMS: Weights({name: tensor.float() for name, tensor in sums.items()})}
+        if self.options[Fed3RSettings].aggregation != "mean":
+            classes, counts = labels.unique(return_counts=True)
+            means = (targets.T @ z)[classes] / counts.unsqueeze(1)
+            upload = {MEANS.name: PrototypeSet(classes, means.float(), counts), **upload}
+        return upload
 
     def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
         """z w_c."""
@@ -139,6 +163,16 @@ class Fed3R(OneExchange):
 
     objective = Fed3RObjective
 
+    def check(self, num_classes: int, dim: int) -> None:
+        """Robust centres are of means of d values."""
+        super().check(num_classes, dim)
+        options = self.options[Fed3RSettings]
+        if options.aggregation != "mean" and options.random_features:
+            raise SettingError(
+                f'setting `fed3r.aggregation` is "{options.aggregation}", which does not go with '
+                "`fed3r.random-features`; set one of them to its default."
+            )
+
     def impossible(self, partition: int, upload: Payload) -> str:
         """Sums that no unit vectors of the client's classes have."""
         tensors = weights_of(upload, SUMS).tensors
@@ -149,7 +183,13 @@ class Fed3R(OneExchange):
         gram = tensors[GRAM].double()
         # shorter vectors have a smaller trace than there are samples
         explicable = 1.0 if self.settings.encoder_radius else float(gram.trace())
-        return impossible_sums(gram, tensors[TARGETS].double(), explicable)
+        reason = impossible_sums(gram, tensors[TARGETS].double(), explicable)
+        if reason or MEANS.name not in upload:
+            return reason
+        means, dtype = prototypes_of(upload), self.codec.wire_dtype
+        return impossible_means(means, dtype) or impossible_scatter(
+            _read_statistics(upload, 1.0).scatter, 2 * rounding(self.dim, dtype)
+        )
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """W of everybody who was heard so far, each once."""
@@ -158,6 +198,8 @@ class Fed3R(OneExchange):
         figures, warnings = {"heard": len(heard) + len(fresh)}, self.unheard([*heard, *fresh], server_round)
         if not fresh:
             return Outcome(state, {}, figures, warnings, keeps=True)
+        if self.options[Fed3RSettings].aggregation != "mean":
+            return self._aggregate_robustly(uploads, state, [*heard, *fresh], figures, warnings)
         size = width(self.options, self.dim)
         gram = state["gram"].clone() if state else torch.zeros(size, size, dtype=torch.float64)
         sums = state["targets"].clone() if state else torch.zeros(self.num_classes, size, dtype=torch.float64)
@@ -170,12 +212,40 @@ class Fed3R(OneExchange):
         new_state = {"heard": torch.tensor(heard + fresh), GRAM: gram, TARGETS: sums}
         return Outcome(new_state, {EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)
 
+    def _aggregate_robustly(
+        self,
+        uploads: Mapping[int, Payload],
+        state: State,
+        heard: list[int],
+        figures: Mapping[str, int | float],
+        warnings: tuple[str, ...],
+    ) -> Outcome:
+        """The same of sums that are made of robust centres."""
+        clients = statistics_of(state)
+        for partition in heard:
+            if partition not in clients and partition in uploads and len(prototypes_of(uploads[partition])):
+                samples = float(self.identities[partition].rows[0])
+                clients[partition] = _read_statistics(uploads[partition], samples)
+        pooled = pool(clients, self.num_classes, self.dim, self.options[Fed3RSettings].aggregation)
+        classifier = self._build_classifier(pooled.moment, pooled.sums)
+        return Outcome(state_of(heard, clients, pooled), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+
     def _build_classifier(self, gram: Tensor, sums: Tensor) -> Weights:
         options = self.options[Fed3RSettings]
         weight, present = ridge(gram, sums, options.ridge), sums.any(dim=1)
         if options.normalise:
             weight = normalize(weight, dim=1)
         return linear_classifier(weight, torch.zeros(self.num_classes), present, self.settings.max_prototype_norm)
+
+
+def _read_statistics(upload: Payload, samples: float) -> Statistics:
+    """m_kc, n_kc and G_k - sum_c n_kc m_kc m_kc^T, scaled so that the counts add up to `samples` at most."""
+    means = prototypes_of(upload)
+    assert means.counts is not None
+    counts, vectors = means.counts.double(), means.vectors.double()
+    counts = counts * min(1.0, samples / float(counts.sum())) if len(means) else counts
+    gram = float(counts.sum()) * weights_of(upload, SUMS).tensors[GRAM].double()
+    return Statistics(means, counts, gram - vectors.T @ (counts.unsqueeze(1) * vectors))
 
 
 def impossible_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
@@ -200,8 +270,11 @@ def impossible_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
 
 
 def _choose_exchange(options: Options) -> Exchange:
-    up = Spec("weights", SUMS, dtype="float32", told=DISCLOSED)
-    return Exchange((up,), (DOWN,), TOLD, once=True)
+    sums = Spec("weights", SUMS, dtype="float32", told=DISCLOSED)
+    settings = options[Fed3RSettings]
+    if settings.aggregation == "mean":
+        return Exchange((sums,), (DOWN,), TOLD, once=True)
+    return Exchange((replace(MEANS, fewest=settings.fewest), sums), (DOWN,), TOLD, once=True)
 
 
 METHOD = Method(

@@ -10,8 +10,7 @@
 All that crosses are sums, so that it does not matter how rows are dealt among clients; and classes that a client lacks
 it has from the others. Beside it every client trains a private model of any architecture, alone, as `local` does.
 
-Clients whose means contradict most others' are left out, and none counts more than HEAVIEST medians
-(strategies/statistics.py).
+With `fedcgs.aggregation` robust centres of the class means take the place of the sums (strategies/statistics.py).
 
 Departures. The features are directions z^, cut to 1/4096, as a private release's are: so sums are exact. Sigma is
 shrunk towards a sphere (`fedcgs.shrinkage`), since few rows a dimension have no inverse. It is pooled within classes,
@@ -26,11 +25,13 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
+from protosphere.prototypes.aggregation import ClassAggregation
 from protosphere.prototypes.prediction import SHRINKAGE, covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import HALF, B, Shape, class_sums, second_moment
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import (
+    EVERYONE,
     ClientState,
     Exchange,
     Method,
@@ -54,15 +55,15 @@ from protosphere.strategies.encoder_space import (
 from protosphere.strategies.one_exchange import RULES
 from protosphere.strategies.release import RULE
 from protosphere.strategies.statistics import (
-    HEAVIEST,
-    Outliers,
     Pooled,
     Statistics,
     class_means_of,
     impossible_means,
     impossible_scatter,
+    pool,
     rounding,
-    usual_samples,
+    state_of,
+    statistics_of,
 )
 from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
@@ -81,12 +82,12 @@ class FedCGSSettings:
         covariance: Sigma, of all clients' rows around their class means (pooled) or around the one mean of all (total;
             FedCGS' code).
         shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
-        outliers: what becomes of a client whose class means contradict most others'.
+        aggregation: of each class's means over the clients that hold it. Paper: the mean.
     """
 
     covariance: Literal["pooled", "total"] = "pooled"
     shrinkage: Annotated[float, Field(ge=0, le=1)] = SHRINKAGE
-    outliers: Outliers = "leave-out"
+    aggregation: ClassAggregation = "mean"
 
 
 def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
@@ -166,29 +167,22 @@ class FedCGS(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
-        pooled = Pooled.of(state, self.dim)
-        fresh = [partition for partition in uploads if partition not in pooled.heard]
+        heard = state["heard"].tolist() if state else []
+        fresh = [partition for partition in uploads if partition not in heard]
         if not fresh:
             return Outcome(state, {}, keeps=True)
-        usual, outliers = usual_samples(self.identities), self.options[FedCGSSettings].outliers
-        pooled.hear(fresh, lambda partition: self._read_statistics(uploads[partition], usual), usual, outliers)
-        _, counts, _ = pooled.sums(self.num_classes)
-        downloads = pooled.downloads(self.num_classes, self._build_discriminant)
-        figures, warnings = {"rows": int(counts.sum())}, pooled.warnings(self.settings.strategy)
-        return Outcome(pooled.as_state(self.num_classes), downloads, figures, warnings)
+        clients = statistics_of(state)
+        for partition in fresh:
+            clients[partition] = _read_statistics(uploads[partition])
+        pooled = pool(clients, self.num_classes, self.dim, self.options[FedCGSSettings].aggregation)
+        figures = {"rows": int(pooled.weights.sum())}
+        new_state = state_of(heard + fresh, clients, pooled)
+        return Outcome(new_state, {EVERYONE: self._build_discriminant(pooled)}, figures)
 
-    def _read_statistics(self, upload: Payload, usual: float) -> Statistics:
-        """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T, as if of HEAVIEST medians of rows at most."""
-        means, moments = prototypes_of(upload), weights_of(upload, MOMENT)
-        assert means.counts is not None
-        counts = means.counts.double()
-        weights = min(1.0, HEAVIEST * usual / float(counts.sum())) * counts
-        return Statistics(means, weights, counts, _compute_scatter(moments, means, weights))
-
-    def _build_discriminant(self, sums: Tensor, counts: Tensor, moment: Tensor) -> Payload:
-        options = self.options[FedCGSSettings]
+    def _build_discriminant(self, pooled: Pooled) -> Payload:
+        options, sums, counts = self.options[FedCGSSettings], pooled.sums, pooled.weights
         total = options.covariance == "total"
-        covariance = covariance_of_sums(sums, counts, moment, options.shrinkage, around_the_mean=total)
+        covariance = covariance_of_sums(sums, counts, pooled.moment, options.shrinkage, around_the_mean=total)
         bound = self.settings.max_prototype_norm
         return {DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)}
 
@@ -199,6 +193,14 @@ class FedCGS(ServerHalf):
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None
+
+
+def _read_statistics(upload: Payload) -> Statistics:
+    """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T."""
+    means, moments = prototypes_of(upload), weights_of(upload, MOMENT)
+    assert means.counts is not None
+    counts = means.counts.double()
+    return Statistics(means, counts, _compute_scatter(moments, means, counts))
 
 
 def _compute_scatter(moments: Weights, means: PrototypeSet, weights: Tensor) -> Tensor:

@@ -29,8 +29,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from protosphere.core.settings import AtLeastOne, Positive
+from protosphere.prototypes.aggregation import ClassAggregation
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.class_means import MeansObjective, MeansServer, class_totals, exchange_of_means
+from protosphere.strategies.class_means import MeansObjective, MeansServer, exchange_of_means
 from protosphere.strategies.contract import Method, method_settings
 from protosphere.strategies.encoder_space import check_unit_vectors
 from protosphere.strategies.one_exchange import RULES, some_of
@@ -47,10 +48,13 @@ class FedCOFSettings:
         gamma: how much is added to the variances, in their mean within classes. Authors: 1 (MobileNetV2: 0.1), of
             features as they are.
         fewest: samples of a class for its mean to be sent. Paper: 1.
+        aggregation: of each class's means over the clients that hold it; a robust one bounds how far each scatters,
+            too. Paper: the mean.
     """
 
     gamma: Positive = 1.0
     fewest: AtLeastOne = 1
+    aggregation: ClassAggregation = "mean"
 
 
 class FedCOFObjective(MeansObjective):
@@ -69,11 +73,16 @@ class FedCOF(MeansServer):
         super().check(num_classes, dim)
         check_unit_vectors(self)
 
+    @property
+    def aggregation(self) -> ClassAggregation:
+        return self.options[FedCOFSettings].aggregation
+
     def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
         """w_c / ||w_c||."""
-        sums, totals = class_totals(clients, self.num_classes, self.dim)
+        sums, totals = self.totals(clients)
         variance = mean_variance(sums, totals)
-        gram = gram_of(clients, self.options[FedCOFSettings].gamma * variance)
+        centres = None if self.aggregation == "mean" else sums / totals.clamp(min=1e-300).unsqueeze(1)
+        gram = gram_of(clients, self.options[FedCOFSettings].gamma * variance, centres)
         return normalize(sums @ torch.linalg.pinv(gram, hermitian=True), dim=1)
 
     def warnings(self, clients: Sequence[PrototypeSet]) -> tuple[str, ...]:
@@ -89,14 +98,20 @@ class FedCOF(MeansServer):
         )
 
 
-def scatter_of(means: Tensor, counts: Tensor) -> Tensor:
+def scatter_of(means: Tensor, counts: Tensor, centre: Tensor | None = None) -> Tensor:
     """1 / (K_c - 1) sum_k n_kc (m_kc - mu_c)(m_kc - mu_c)^T of one class, (d, d) float64: its covariance, without bias.
 
     Args:
         means: m_kc, (K_c, d). counts: n_kc, (K_c,). Of one client it is 0.
+        centre: a robust mu_c, (d,); then no term of the sum is larger than the median of their traces.
     """
     means, counts = means.double(), counts.double().unsqueeze(1)
-    deviations = means - (counts * means).sum(dim=0) / counts.sum()
+    if centre is None:
+        deviations = means - (counts * means).sum(dim=0) / counts.sum()
+    else:
+        deviations = means - centre
+        traces = counts * deviations.square().sum(dim=1, keepdim=True)
+        deviations = deviations * (traces.median() / traces.clamp(min=1e-300)).clamp(max=1).sqrt()
     return deviations.T @ (counts * deviations) / max(len(means) - 1, 1)
 
 
@@ -106,21 +121,22 @@ def mean_variance(sums: Tensor, totals: Tensor) -> float:
     return max(float(within.sum() / (totals.sum().clamp(min=1) * sums.shape[1])), LEAST_VARIANCE)
 
 
-def gram_of(clients: Sequence[PrototypeSet], added: float) -> Tensor:
+def gram_of(clients: Sequence[PrototypeSet], added: float, centres: Tensor | None = None) -> Tensor:
     """G, (d, d) float64.
 
     Args:
-        added: to the variances of each class.
+        added: to the variances of each class. centres: robust mu_c of all classes, (K, d); None for the means.
     """
     labels = torch.cat([means.labels for means in clients])
     vectors = torch.cat([means.vectors for means in clients]).double()
     counts = torch.cat([means.counts for means in clients if means.counts is not None])
-    mean = counts.double() @ vectors / counts.sum().clamp(min=1)
+    mean = counts.double() @ (vectors if centres is None else centres[labels]) / counts.sum().clamp(min=1)
     spherical = added * torch.eye(vectors.shape[1], dtype=torch.float64)
     within = torch.zeros_like(spherical)
     for label in labels.unique():
         is_of_class = labels == label
-        covariance = scatter_of(vectors[is_of_class], counts[is_of_class]) + spherical
+        centre = None if centres is None else centres[label]
+        covariance = scatter_of(vectors[is_of_class], counts[is_of_class], centre) + spherical
         # with `client-weights` "equal" a class may count as less than one sample
         within += (counts[is_of_class].sum() - 1).clamp(min=0) * covariance
     if not within.any():

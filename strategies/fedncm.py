@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from protosphere.core.settings import AtLeastOne
+from protosphere.prototypes.aggregation import ClassAggregation
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.class_means import MeansObjective, MeansServer, class_totals, exchange_of_means
+from protosphere.strategies.class_means import MeansObjective, MeansServer, exchange_of_means
 from protosphere.strategies.contract import Method, method_settings
 from protosphere.strategies.one_exchange import RULES
 from protosphere.strategies.release import RULE, any_options
@@ -30,9 +31,11 @@ class FedNCMSettings:
 
     Attributes:
         fewest: samples of a class for its mean to be sent. Paper: 1.
+        aggregation: of each class's means over the clients that hold it. Paper: the mean.
     """
 
     fewest: AtLeastOne = 1
+    aggregation: ClassAggregation = "mean"
 
 
 class FedNCMObjective(MeansObjective):
@@ -46,9 +49,13 @@ class FedNCMObjective(MeansObjective):
 class FedNCM(MeansServer):
     """Server half."""
 
+    @property
+    def aggregation(self) -> ClassAggregation:
+        return self.options[FedNCMSettings].aggregation
+
     def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
         """mu_c / ||mu_c||: the length of a sum of samples does not matter."""
-        sums, _ = class_totals(clients, self.num_classes, self.dim)
+        sums, _ = self.totals(clients)
         return normalize(sums, dim=1)
 
 

@@ -10,6 +10,9 @@ of private features. The head begins anew whenever somebody new is heard, from t
 
 A component of one sample is that sample: of a class of k samples or fewer the server gets each.
 
+With a robust `fedpft.aggregation` each client's mixture of a class is moved to a robust centre of the class, and made
+as narrow as is usual, where three clients or more have it.
+
 Departures. `full` covariances, the paper's third kind, are not built: no message holds them. Features are unit vectors
 (draws are not), where the paper has them as the encoder gives them. With these the baseline's rate of 0.0001 and its
 one pass leave the head where it began, so both are ours. Its mixtures cross as float16, here as float32; it leaves out
@@ -18,6 +21,7 @@ from client to client, without a server, and its differentially private one are 
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -27,6 +31,7 @@ from torch.nn.functional import cross_entropy
 from protosphere.core.seeds import derive, generator
 from protosphere.core.settings import AtLeastOne, Positive
 from protosphere.models.seeded import drawn
+from protosphere.prototypes.aggregation import FEW, ClassAggregation, clipped, geometric_median
 from protosphere.prototypes.mixture import fit_class_mixtures, sample_counts
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.strategies.contract import (
@@ -62,6 +67,7 @@ class FedPFTSettings:
         epochs: passes over the draws. Ours.
         learning_rate: of AdamW. Ours.
         fewest: samples of a class for its mixture to be sent. Paper: 1.
+        aggregation: of each class's mixtures over the clients that have it. Paper: the mean, all as they are.
     """
 
     components: AtLeastOne = 1
@@ -69,6 +75,7 @@ class FedPFTSettings:
     epochs: AtLeastOne = 100
     learning_rate: Positive = 0.03
     fewest: AtLeastOne = 1
+    aggregation: ClassAggregation = "mean"
 
 
 class FedPFTObjective(OneExchangeObjective):
@@ -115,7 +122,10 @@ class FedPFT(OneExchange):
         # a client could claim any number, and the draws of all must fit into memory
         total = sum(mixtures.count_samples() for mixtures in heard.parts.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
-        draws = [self._draw(partition, mixtures, share) for partition, mixtures in heard.parts.items()]
+        mixtures_by_client = heard.parts
+        if self.options[FedPFTSettings].aggregation != "mean":
+            mixtures_by_client = bounded_mixtures(mixtures_by_client, self.options[FedPFTSettings].aggregation)
+        draws = [self._draw(partition, mixtures, share) for partition, mixtures in mixtures_by_client.items()]
         features, labels = (torch.cat(parts) for parts in zip(*draws, strict=True))
         head, figures["head_loss"] = self._train_head(features, labels)
         present = torch.bincount(labels, minlength=self.num_classes) > 0
@@ -149,6 +159,44 @@ class FedPFT(OneExchange):
                 optimiser.step()
                 total += loss.detach() * len(batch)
         return head, float(total) / max(len(labels), 1)
+
+
+def bounded_mixtures(by_client: Mapping[int, MixtureSet], how: ClassAggregation) -> dict[int, MixtureSet]:
+    """Mixtures of which few can move a class: of each class that three clients or more have, the mean of a client's
+    mixture is moved to the class's geometric median, or clipped to a ball around it, and its variance is at most the
+    median of the clients'."""
+    moved = {
+        partition: (mixtures.means.double().clone(), mixtures.variances.double().clone())
+        for partition, mixtures in by_client.items()
+    }
+    holders: dict[int, list[int]] = {}
+    for partition, mixtures in by_client.items():
+        for label in mixtures.labels.unique().tolist():
+            holders.setdefault(label, []).append(partition)
+    for label, partitions in holders.items():
+        if len(partitions) < FEW:
+            continue
+        centres, spreads = [], []
+        for partition in partitions:
+            mixtures = by_client[partition]
+            is_of_class = mixtures.labels == label
+            shares, means = mixtures.weights[is_of_class].double(), mixtures.means[is_of_class].double()
+            centre = shares @ means
+            deviations = (means - centre).square().sum(dim=1) + mixtures.variances[is_of_class].double().sum(dim=1)
+            centres.append(centre)
+            spreads.append(shares @ deviations)
+        points, spread = torch.stack(centres), torch.stack(spreads)
+        new_points = clipped(points) if how == "clipped-mean" else geometric_median(points).expand_as(points)
+        factors = (spread.median() / spread.clamp(min=1e-300)).clamp(max=1)
+        for partition, centre, new_centre, factor in zip(partitions, points, new_points, factors, strict=True):
+            is_of_class = by_client[partition].labels == label
+            all_means, all_variances = moved[partition]
+            all_means[is_of_class] = new_centre + factor.sqrt() * (all_means[is_of_class] - centre)
+            all_variances[is_of_class] = all_variances[is_of_class] * factor
+    return {
+        partition: replace(mixtures, means=means.to(mixtures.means.dtype), variances=variances.to(mixtures.means.dtype))
+        for (partition, mixtures), (means, variances) in zip(by_client.items(), moved.values(), strict=True)
+    }
 
 
 def _choose_exchange(options: Options) -> Exchange:

@@ -8,7 +8,7 @@
              Sigma = sum_i (n_i S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T) / sum_i n_i, shrunk to a sphere as
              far as so many samples of so many dimensions need it (OAS: Chen et al., 2010)
              once, in 16 bits: A = L^-1 with Sigma = L L^T, and A mu_j
-             over the clients that agree, none of which counts more than HEAVIEST medians (strategies/statistics.py)
+             In place of mu_j a mean of clipped m_ij, so that a few liars move it little (strategies/statistics.py)
     client   q_j = (A z^)^T A mu_j - ||A mu_j||^2 / 2; of a class that nobody sent but the client has, mu_j is m_ij, the
              mean that stays at home
     predict  `pool`: argmax_j (1 - w_i) log softmax(g(z))_j + w_i log softmax(t_i q + log pi_i)_j,
@@ -35,10 +35,12 @@ from torch.nn.functional import log_softmax
 from protosphere.core.client_names import client_word
 from protosphere.core.devices import exact
 from protosphere.core.settings import RULES, AtLeastOne, Count, Positive, Settings
+from protosphere.prototypes.aggregation import ClassAggregation
 from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
 from protosphere.strategies.contract import (
+    EVERYONE,
     ClientState,
     Exchange,
     Method,
@@ -70,14 +72,17 @@ from protosphere.strategies.one_exchange import rounds_of_exchange as usual_roun
 from protosphere.strategies.one_exchange import some_of
 from protosphere.strategies.release import POOL, RULE
 from protosphere.strategies.statistics import (
-    HEAVIEST,
-    Outliers,
     Pooled,
     Statistics,
     class_means_of,
+    from_half,
     impossible_means,
     impossible_scatter,
-    usual_samples,
+    pool,
+    state_of,
+    statistics_of,
+    to_half,
+    triangle,
 )
 from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
@@ -100,14 +105,15 @@ class ProtosphereSettings:
         exchanges: the rounds, from the first, in which clients send; 0: one where all train in each, else so many
             that nearly all have trained in one of them. Of a client the server takes the first that comes.
         fewest: rows of a class for its mean to be sent, unless none has so many.
-        outliers: what becomes of a client whose class means contradict most others'.
+        aggregation: of each class's means over the clients that hold it, where these are three or more. Robust ones
+            bound a client's scatter, too.
     """
 
     gamma: Positive = 10.0
     shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.0
     exchanges: Count = 0
     fewest: AtLeastOne = 5
-    outliers: Outliers = "leave-out"
+    aggregation: ClassAggregation = "clipped-mean"
 
 
 def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
@@ -149,7 +155,7 @@ class ProtosphereObjective(Pulled):
         )
         means = sums / counts.clamp_min(1).unsqueeze(1)
         deviations = unit_features - means[labels]
-        half = _half(scale_of(self.settings) * (deviations.T @ deviations) / max(len(labels), 1))
+        half = to_half(scale_of(self.settings) * (deviations.T @ deviations) / max(len(labels), 1))
         classes = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
         # as it crosses
         scatter = Weights({SCATTER: half.half().float()})
@@ -168,7 +174,7 @@ class ProtosphereObjective(Pulled):
             # without a covariance the client's own means are no classifier
             return None
         factor = inverse_factor(tensors[KNOWN].double())
-        whitening = _square(tensors[WHITENING][0].double(), directions.shape[1]).T * factor
+        whitening = triangle(tensors[WHITENING][0].double(), directions.shape[1]).T * factor
         means = tensors[MU].double() * factor
         for label in labels.unique().tolist():
             if not is_known[label]:
@@ -196,20 +202,6 @@ class ProtosphereObjective(Pulled):
         if state.prototypes is not None and state.prototypes.counts is not None:
             counts[state.prototypes.labels] = state.prototypes.counts.double()
         return opinion_pool(logits, encoded, counts, state.pool_weight)
-
-
-def _half(matrix: Tensor) -> Tensor:
-    """The upper triangle of a matrix (d, d), row by row: (1, d (d + 1) / 2)."""
-    rows, columns = torch.triu_indices(*matrix.shape)
-    return matrix[rows, columns].unsqueeze(0)
-
-
-def _square(half: Tensor, dim: int) -> Tensor:
-    """The upper triangular matrix (d, d) whose values are these, row by row."""
-    matrix = torch.zeros(dim, dim, dtype=half.dtype)
-    rows, columns = torch.triu_indices(dim, dim)
-    matrix[rows, columns] = half
-    return matrix
 
 
 def spoken_for(counts: Tensor, fewest: int) -> Tensor:
@@ -252,48 +244,44 @@ class Protosphere(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody who was heard so far and agrees, each once, in ascending order of partitions."""
-        pooled = Pooled.of(state, self.dim)
-        fresh = [partition for partition in uploads if partition not in pooled.heard]
-        figures = {"heard": len(pooled.heard) + len(fresh)}
+        heard = state["heard"].tolist() if state else []
+        fresh = [partition for partition in uploads if partition not in heard]
+        heard += fresh
+        figures, warnings = {"heard": len(heard)}, self._warn_of_unheard(heard, server_round)
         if not fresh:
-            return Outcome(state, {}, figures, self._warn_of_unheard(pooled.heard, server_round), keeps=True)
-        usual = usual_samples(self.identities)
-        outliers = self.options[ProtosphereSettings].outliers
-        pooled.hear(
-            fresh, lambda partition: self._read_statistics(partition, uploads[partition], usual), usual, outliers
-        )
-        unheard_warnings = self._warn_of_unheard(pooled.heard, server_round)
-        if not pooled.told:
-            return Outcome(pooled.as_state(self.num_classes), {}, figures, unheard_warnings, keeps=True)
-        downloads = pooled.downloads(self.num_classes, self._build_discriminant)
-        warnings = (*unheard_warnings, *pooled.warnings(self.settings.strategy))
-        return Outcome(pooled.as_state(self.num_classes), downloads, figures, warnings)
+            return Outcome(state, {}, figures, warnings, keeps=True)
+        clients = statistics_of(state)
+        for partition in fresh:
+            if len(prototypes_of(uploads[partition])):
+                clients[partition] = self._read_statistics(partition, uploads[partition])
+        how = self.options[ProtosphereSettings].aggregation
+        pooled = pool(clients, self.num_classes, self.dim, how)
+        new_state = state_of(heard, clients, pooled)
+        if not clients:
+            return Outcome(new_state, {}, figures, warnings, keeps=True)
+        return Outcome(new_state, {EVERYONE: self._build_discriminant(pooled)}, figures, warnings)
 
-    def _read_statistics(self, partition: int, upload: Payload, usual: float) -> Statistics | None:
-        """m_ij, w_ij and n_i S_i; None of a client without training rows."""
-        means, half_scatter = prototypes_of(upload), weights_of(upload, SCATTER)
-        if not len(means.labels):
-            return None
-        identity = self.identities[partition]
-        n, ones = min(float(identity.rows[0]), HEAVIEST * usual), torch.ones(len(means.labels), dtype=torch.float64)
-        # a class of fewer rows would have stayed at home
-        fewest = n / (2 * max(len(identity.classes), 1))
-        return Statistics(means, n / len(means.labels) * ones, fewest * ones, n * self._restore_scatter(half_scatter))
+    def _read_statistics(self, partition: int, upload: Payload) -> Statistics:
+        """m_ij, w_ij and n_i S_i."""
+        means = prototypes_of(upload)
+        samples = float(self.identities[partition].rows[0])
+        weights = torch.full((len(means),), samples / len(means), dtype=torch.float64)
+        return Statistics(means, weights, samples * self._restore_scatter(weights_of(upload, SCATTER)))
 
     def _restore_scatter(self, half_scatter: Weights) -> Tensor:
         """S_i of the half that crossed, (d, d) float64."""
-        scatter = _square(half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings), self.dim)
-        return scatter + scatter.triu(1).T
+        return from_half(half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings))
 
-    def _build_discriminant(self, sums: Tensor, weights: Tensor, moment: Tensor) -> Payload:
+    def _build_discriminant(self, pooled: Pooled) -> Payload:
+        sums, weights = pooled.sums, pooled.weights
         bound = min(self.settings.max_prototype_norm, MOST)
         # one setting for both: without any Sigma may have no inverse
         shrinkage = self.options[ProtosphereSettings].shrinkage or None
-        covariance = covariance_of_sums(sums, weights, moment, shrinkage)
+        covariance = covariance_of_sums(sums, weights, pooled.moment, shrinkage)
         lower = torch.linalg.cholesky(covariance)
         whitening = torch.linalg.solve_triangular(lower, torch.eye(self.dim, dtype=lower.dtype), upper=False)
         means = sums / weights.clamp_min(1e-300).unsqueeze(1) @ whitening.T
-        tensors = within_bound({MU: means, WHITENING: _half(whitening.T)}, weights > 0, bound)
+        tensors = within_bound({MU: means, WHITENING: to_half(whitening.T)}, weights > 0, bound)
         # as it crosses
         return {DISCRIMINANT: Weights({name: tensor.half().float() for name, tensor in tensors.items()})}
 

@@ -28,7 +28,7 @@ from protosphere.core.text import LONGEST_NAME, one_line, quoted
 from protosphere.models import model_names
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
-from protosphere.prototypes.agreement import FEW
+from protosphere.prototypes.aggregation import FEW, aggregate_weights
 from protosphere.prototypes.weights import Layout, Weights, flat, taken, unflat
 from protosphere.strategies.contract import (
     ClientState,
@@ -41,7 +41,6 @@ from protosphere.strategies.contract import (
     State,
     method_settings,
 )
-from protosphere.strategies.robust import robust_mean
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity, Payload, weights_of
 from protosphere.wire.weights import layout_lines, read_layouts
@@ -330,7 +329,8 @@ class AveragedWeights(ServerHalf):
             if len(members) < FEW:
                 continue
             for part in self._layouts[group].keys() & total.keys():
-                total[part] = total[WEIGHT] * robust_mean(uploads, members, part, options.aggregation, options.trim)
+                sets = [weights_of(uploads[member], part) for member in members]
+                total[part] = total[WEIGHT] * aggregate_weights(sets, options.aggregation, options.trim)
 
     def contribution(self, upload: Payload, identity: Identity) -> Sums:
         """What an upload adds to its group's total: omega_i w_i, and omega_i, in float64."""

@@ -194,7 +194,7 @@ class Settings(BaseModel):
     max_failed_rounds: AtLeastOne = 3
     # its square must be a float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
-    max_weight_ratio: Annotated[float, Field(ge=1)] = 20.0
+    max_weight_ratio: Annotated[float, Field(ge=1)] = 5.0
     client_weights: Literal["samples", "equal"] = "samples"
 
     device: Annotated[str, AfterValidator(device_name)] = "auto"
@@ -389,6 +389,10 @@ GONE_SINCE = "0.1.0"
 GONE: dict[str, tuple[Scalar, str]] = {
     "min-train-clients": (1, "a round selects the share `fraction-train` of the clients, one at least"),
     "max-norm-ratio": (20.0, "robust means hold long uploads, as `fedproto.aggregation` and `weights.aggregation` do"),
+    **dict.fromkeys(
+        ("protosphere.outliers", "fedcgs.outliers"),
+        ("leave-out", "robust class means take its place, as `protosphere.aggregation` and `fedcgs.aggregation`"),
+    ),
     "stop-min-delta": (0.0, "any rise of the mean is one for `stop-patience`"),
     "server-threads": (1, "the server computes with one thread"),
     "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),

@@ -1,14 +1,24 @@
-"""Class-wise aggregation of the clients' prototypes: means, and centres that few bad clients can move."""
+"""Aggregation of what clients upload, prototypes, weights and class statistics: means, and centres that few bad clients
+can move.
+
+Medians and trimmed means of each coordinate (Yin et al., ICML 2018), the geometric median (Pillutla et al., IEEE TSP
+2022), and means of points that are clipped to a ball around it (centred clipping; Karimireddy et al., ICML 2021).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from protosphere.prototypes.prototype_set import PrototypeSet, refuse_different_kinds
+from protosphere.prototypes.weights import STATISTICS, Weights
 
+ClassAggregation = Literal["mean", "clipped-mean", "geometric-median"]
+RADIUS = 2.0  # of the ball that points are clipped to, in median distances from the geometric median
+FEW = 3  # holders of a class, below which nobody can say which of them is the odd one
 AGGREGATIONS = ("mean", "weighted", "median", "trimmed-mean", "geometric-median")
 
 # The geometric median is found when the unit vectors from it to n rows sum to less than this times n.
@@ -76,6 +86,75 @@ def _weighted_means(rows: Tensor, owner: Tensor, weights: Tensor, groups: int) -
     sums = rows.new_zeros(groups, rows.shape[1]).index_add_(0, owner, rows * weights.unsqueeze(1))
     totals = rows.new_zeros(groups).index_add_(0, owner, weights)
     return sums / totals.unsqueeze(1)
+
+
+def class_centres(labels: Tensor, vectors: Tensor, weights: Tensor, num_classes: int, how: ClassAggregation) -> Tensor:
+    """The centre of each class's means over the clients that hold it: (K, d) float64, 0 for a class that none holds.
+
+    Args:
+        labels: (m,), the class of each mean. vectors: (m, d). weights: (m,), above 0.
+        how: "mean", weighted; "clipped-mean", the plain mean of `clipped` points; "geometric-median". In the two robust
+            ones every holder has one vote. A class of fewer than FEW holders always has the weighted mean.
+    """
+    vectors = vectors.double()
+    sums = torch.zeros(num_classes, vectors.shape[1], dtype=torch.float64)
+    sums.index_add_(0, labels, weights.unsqueeze(1) * vectors)
+    totals = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, labels, weights)
+    centres = sums / totals.clamp(min=1e-300).unsqueeze(1)
+    if how == "mean":
+        return centres
+
+    for label in labels.unique().tolist():
+        points = vectors[labels == label]
+        if len(points) >= FEW:
+            centres[label] = clipped(points).mean(dim=0) if how == "clipped-mean" else geometric_median(points)
+    return centres
+
+
+def clipped(points: Tensor) -> Tensor:
+    """Points (n, d) float64, those outside a ball around their geometric median moved to its surface. Its radius is
+    RADIUS times the median distance."""
+    centre = geometric_median(points)
+    offsets = points - centre
+    distances = torch.linalg.vector_norm(offsets, dim=1, keepdim=True)
+    radius = RADIUS * distances.median()
+    return centre + offsets * (radius / distances.clamp(min=1e-300)).clamp(max=1)
+
+
+def aggregate_weights(sets: Sequence[Weights], how: str, trim: float = 0.1) -> Tensor:
+    """Weights of one layout as one: all values in the order of `flat`, float64.
+
+    how: `median`, `trimmed-mean` (of each value, as in `aggregate`) or `geometric-median`, a weighted mean of the sets,
+    whose weights follow from the products of their differences.
+    """
+    pieces = {name: torch.stack([each.tensors[name].reshape(-1).double() for each in sets]) for name in sets[0].tensors}
+    if how == "geometric-median":
+        shares = _median_shares([rows for name, rows in pieces.items() if not name.endswith(STATISTICS)], len(sets))
+        return torch.cat([shares @ rows for rows in pieces.values()])
+    cut = (len(sets) - 1) // 2 if how == "median" else values_cut(len(sets), trim)
+    return torch.cat([trimmed_mean(rows, cut) for rows in pieces.values()])
+
+
+def _median_shares(pieces: Sequence[Tensor], number: int) -> Tensor:
+    """What each row weighs in the geometric median of all, (n,), 1 in sum. Running statistics are no part of it: their
+    scale is the data's, and would decide who is near whom.
+
+    Args:
+        pieces: (n, m) each, float64.
+    """
+    products = torch.zeros(number, number, dtype=torch.float64)
+    for rows in pieces:
+        # from the first row, so that what all have in common costs no digits
+        deviations = rows - rows[0]
+        products += deviations @ deviations.T
+    values, vectors = torch.linalg.eigh(products)
+    # points that are as far from each other as the weights are
+    points = vectors * values.clamp(min=0).sqrt()
+    distances = torch.linalg.vector_norm(points - geometric_median(points), dim=1)
+    near = distances <= 1e-9 * distances.max()
+    if bool(near.all()) or bool(near.any()):
+        return near.double() / near.sum()
+    return (1 / distances) / (1 / distances).sum()
 
 
 def trimmed_mean(rows: Tensor, cut: int) -> Tensor:

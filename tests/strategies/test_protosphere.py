@@ -1,7 +1,6 @@
 """Protosphere: its sums are those of all rows together; its pool by hand; whose means cross; who is heard once."""
 
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,7 +22,7 @@ from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.encoder_space import TEMPERATURES, choose_temperature
 from protosphere.strategies.protosphere import spoken_for
-from protosphere.strategies.statistics import HEAVIEST, Pooled, bounded_by, semidefinite
+from protosphere.strategies.statistics import pool, statistics_of
 from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity, Instruction, Report
 from protosphere.wire.weights import layout_lines
@@ -63,7 +62,7 @@ NO_SAMPLES = torch.empty(0, D, dtype=torch.float64), torch.empty(0, dtype=torch.
 @pytest.mark.parametrize("shrinkage", [1e-9, 0.2])
 def test_of_classes_held_alike_it_is_scikit_learn_s_discriminant_of_all_rows(shrinkage):
     features, labels = rows()
-    server, objective = halves(**{"protosphere.shrinkage": shrinkage})
+    server, objective = halves(**{"protosphere.shrinkage": shrinkage, "protosphere.aggregation": "mean"})
     received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
     of = normalize(features.double(), dim=1)
     scores = objective.encoded_scores(objective.complete(received, *NO_SAMPLES), of).numpy()
@@ -90,7 +89,7 @@ def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
     """Sigma and mu by loops over clients, classes and rows."""
     features, labels = rows(1)
     labels = torch.where((torch.arange(N) < 120) & (labels == 3), 0, labels)  # the first client lacks a class
-    server, objective = halves(**{"protosphere.shrinkage": 1e-9, "protosphere.outliers": "keep"})
+    server, objective = halves(**{"protosphere.shrinkage": 1e-9, "protosphere.aggregation": "mean"})
     uploads = uploads_of(objective, features, labels)
     state = server.aggregate(uploads, {}, 1).state
     of, ends = normalize(features.double(), dim=1), np.cumsum([0, *SIZES.values()])
@@ -106,10 +105,10 @@ def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
             moment += n / len(sent) * np.outer(mean, mean)
             for row in own[y == k]:
                 moment += np.outer(row - mean, row - mean)
-    found = Pooled.of(state, D).sums(K)
-    assert np.allclose(found[0], sums, rtol=1e-5, atol=1e-4)
-    assert np.allclose(found[1], weights)
-    assert np.allclose(found[2], moment, rtol=1e-3, atol=1e-2)
+    pooled = pool(statistics_of(state), K, D, "mean")
+    assert np.allclose(pooled.sums, sums, rtol=1e-5, atol=1e-4)
+    assert np.allclose(pooled.weights, weights)
+    assert np.allclose(pooled.moment, moment, rtol=1e-3, atol=1e-2)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.3, 0.5, 1.0])
@@ -168,12 +167,11 @@ def test_a_client_is_heard_once_and_later_ones_are_added():
     uploads = uploads_of(objective, features, labels)
     assert [server.uploads_due(number) for number in (1, 3, 4)] == [True, True, False]
     assert uploads_of(objective, features, labels, 4) == dict.fromkeys(SIZES)
-    whole = server.aggregate(uploads, {}, 1).state
+    whole = server.aggregate(uploads, {}, 1)
     first = server.aggregate({p: uploads[p] for p in (0, 2)}, {}, 1)
     then = server.aggregate({p: uploads[p] for p in (0, 1)}, first.state, 2)
     assert then.figures["heard"] == 3
-    both = zip(Pooled.of(then.state, D).sums(K), Pooled.of(whole, D).sums(K), strict=True)
-    assert all(torch.allclose(*each) for each in both)
+    assert torch.equal(means_of(then.downloads[EVERYONE]), means_of(whole.downloads[EVERYONE]))
     assert halves(**{"fraction-train": 0.1})[0].uploads_due(30)
     assert not halves()[0].uploads_due(2)
 
@@ -271,7 +269,7 @@ def test_of_a_client_without_rows_nothing_is_added_and_who_was_not_heard_is_name
     with_it = server.aggregate({0: uploads[0], 1: empty, 2: uploads[2]}, {}, 1)
     without = server.aggregate({0: uploads[0], 2: uploads[2]}, {}, 1)
     assert with_it.warnings == ()
-    assert torch.equal(with_it.state["scatter"], without.state["scatter"])
+    assert torch.equal(with_it.state["scatters"], without.state["scatters"])
     assert torch.equal(with_it.state["sums"], without.state["sums"])
     # who comes after one without rows
     later = server.aggregate({0: uploads[0], 2: uploads[2]}, alone.state, 2)
@@ -283,7 +281,7 @@ def test_of_a_client_without_rows_nothing_is_added_and_who_was_not_heard_is_name
     assert (again.downloads, again.keeps) == ({}, True)
 
 
-# --- clients who contradict the others ---------------------------------------------------------------------------
+# --- statistics that no samples have --------------------------------------------------------------------------------
 
 
 def federation_of(number, **settings):
@@ -306,190 +304,13 @@ def federation_of(number, **settings):
     return server, uploads
 
 
-def turned(upload):
-    """Each class has the mean of another."""
-    parts = upload
-    own = parts["prototypes"]
-    return {**parts, "prototypes": PrototypeSet(own.labels, own.vectors.roll(1, 0))}
-
-
 def means_of(download):
     return download["discriminant"].tensors["means"]
-
-
-def test_who_contradicts_the_others_is_left_out_and_named():
-    server, uploads = federation_of(5)
-    honest = server.aggregate(uploads, {}, 1)
-    assert honest.warnings == ()
-    assert set(honest.downloads) == {EVERYONE}
-    found = server.aggregate({**uploads, 3: turned(uploads[3])}, {}, 1)
-    (warning,) = found.warnings
-    assert "client 3 is left out" in warning
-    assert "protosphere.outliers" in warning
-    without = server.aggregate({p: upload for p, upload in uploads.items() if p != 3}, {}, 1)
-    assert torch.equal(means_of(found.downloads[EVERYONE]), means_of(without.downloads[EVERYONE]))
-    server, uploads = federation_of(5, **{"protosphere.outliers": "keep"})
-    kept = server.aggregate({**uploads, 3: turned(uploads[3])}, {}, 1)
-    assert kept.warnings == ()
-    assert not torch.allclose(means_of(kept.downloads[EVERYONE]), means_of(without.downloads[EVERYONE]))
-
-
-def test_who_comes_later_is_judged_by_those_who_came_before():
-    server, uploads = federation_of(5, **{"fraction-train": 0.5, "protosphere.exchanges": 2})
-    first = server.aggregate({p: uploads[p] for p in (0, 1, 2)}, {}, 1)
-    then = server.aggregate({3: turned(uploads[3]), 4: uploads[4]}, first.state, 2)
-    assert any("client 3 is left out" in each for each in then.warnings)
-    honest = server.aggregate({p: uploads[p] for p in (0, 1, 2, 4)}, {}, 1)
-    assert torch.allclose(means_of(then.downloads[EVERYONE]), means_of(honest.downloads[EVERYONE]), rtol=1e-3)
-
-
-def test_two_who_contradict_each_other_each_get_the_sums_without_the_other():
-    server, uploads = federation_of(4)
-    some = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
-
-    def of(upload, labels):
-        parts = upload
-        return {**parts, "prototypes": PrototypeSet(torch.tensor(labels), parts["prototypes"].vectors[labels])}
-
-    sent = {p: of(uploads[p], labels) for p, labels in some.items()}
-    found = server.aggregate({**sent, 1: turned(sent[1])}, {}, 1)
-    assert set(found.downloads) == {EVERYONE, 0, 1}
-    assert "client 0 and client 1 contradict each other" in found.warnings[0]
-    known = found.downloads[0]["discriminant"].tensors["known"]
-    assert bool((known > 0).all())
-    assert not torch.allclose(means_of(found.downloads[0]), means_of(found.downloads[1]))
-    # of two alone nobody can say that they do
-    pair = server.aggregate({0: sent[0], 1: turned(sent[1])}, {}, 1)
-    assert set(pair.downloads) == {EVERYONE}
-    later = server.aggregate({2: sent[2], 3: sent[3]}, pair.state, 2)
-    assert set(later.downloads) == {EVERYONE, 0, 1}
-
-
-def covariance_by_loops(uploads, opponents=(), shares=None):
-    """Sigma of clients of 60 samples, of what they sent: what samples vary by around their means, over the samples of
-    clients whose scatter counts, and what means vary by around that of their class, over those of clients whose means
-    are used."""
-    shares = shares or dict.fromkeys(uploads, 1.0)
-    rows, columns = np.triu_indices(D)
-    within, samples = np.zeros((D, D)), 0.0
-    means_by_class = {label: [] for label in range(K)}
-    for p, upload in uploads.items():
-        scatter = np.zeros((D, D))
-        scatter[rows, columns] = upload["scatter"].tensors["scatter"][0].double().numpy() / 2.0**12
-        scatter[columns, rows] = scatter[rows, columns]
-        within += shares[p] * 60 * scatter
-        samples += shares[p] * 60
-        if p in opponents:
-            continue
-        means = upload["prototypes"]
-        for label, mean in zip(means.labels.tolist(), means.vectors.double().numpy(), strict=True):
-            means_by_class[label].append((60 / len(means), mean))
-    between, weights = np.zeros((D, D)), 0.0
-    for pairs in means_by_class.values():
-        total = sum(weight for weight, _ in pairs)
-        centre = sum(weight * mean for weight, mean in pairs) / total
-        weights += total
-        for weight, mean in pairs:
-            between += weight * np.outer(mean - centre, mean - centre)
-    return within / samples + between / weights
-
-
-def covariance_sent(download):
-    """Sigma, of the A with A Sigma A^T = 1 that came down."""
-    rows, columns = np.triu_indices(D)
-    upper = np.zeros((D, D))
-    upper[rows, columns] = download["discriminant"].tensors["whitening"][0].double().numpy()
-    inverse = np.linalg.inv(upper.T)
-    return inverse @ inverse.T
-
-
-def test_where_two_dispute_the_covariance_is_divided_by_the_samples_that_it_is_of():
-    """Each gets the scatters of all and the means of all but the other."""
-    server, uploads = federation_of(4, **{"protosphere.shrinkage": 1e-9})
-    some = {0: [0, 1], 1: [0, 1], 2: [2, 3], 3: [2, 3]}
-    sent = {}
-    for p, labels in some.items():
-        means = uploads[p]["prototypes"]
-        sent[p] = {**uploads[p], "prototypes": PrototypeSet(torch.tensor(labels), means.vectors[labels])}
-    sent[1] = turned(sent[1])
-    downloads = server.aggregate(sent, {}, 1).downloads
-    for p, opponent in ((0, 1), (1, 0)):
-        expected = covariance_by_loops(sent, opponents=[opponent])
-        np.testing.assert_allclose(
-            covariance_sent(downloads[p]), expected, rtol=0.02, atol=0.02 * np.trace(expected) / D
-        )
-
-
-def test_where_a_scatter_does_not_count_its_samples_do_not_divide_the_others():
-    server, uploads = federation_of(6, **{"protosphere.shrinkage": 1e-9})
-    uploads[2] = with_scatter(uploads[2], lambda half: 100 * half)
-    received = server.aggregate(uploads, {}, 1).downloads[EVERYONE]
-    expected = covariance_by_loops(uploads, shares=dict.fromkeys(uploads, 1.0) | {2: 0.0})
-    np.testing.assert_allclose(covariance_sent(received), expected, rtol=0.02, atol=0.02 * np.trace(expected) / D)
 
 
 def with_scatter(upload, change):
     parts = upload
     return {**parts, "scatter": Weights({"scatter": change(parts["scatter"].tensors["scatter"])})}
-
-
-def scatter_after(server, uploads):
-    outcome = server.aggregate(uploads, {}, 1)
-    return outcome.state["scatter"], outcome.warnings
-
-
-@pytest.mark.parametrize("times", [1.5, 2.9, 100.0])
-def test_a_scatter_counts_as_two_medians_at_most_and_far_beyond_not_at_all(times):
-    """Its means are honest, and the trace of 1 that rows can have is many times that of the others."""
-    server, uploads = federation_of(6)
-    honest, _ = scatter_after(server, {p: u for p, u in uploads.items() if p != 2})
-    found, warnings = scatter_after(server, {**uploads, 2: with_scatter(uploads[2], lambda half: times * half)})
-    share = float((found - honest).trace() / honest.trace()) * 5
-    assert share == pytest.approx(min(times, 2) if times < 3 else 0, rel=0.15)
-    assert bool(warnings) == (times > 3)
-    if warnings:
-        assert "the samples of client 2 vary " in warnings[0]
-        assert "count for the means alone" in warnings[0]
-    server, uploads = federation_of(6, **{"protosphere.outliers": "keep"})
-    kept, _ = scatter_after(server, {**uploads, 2: with_scatter(uploads[2], lambda half: times * half)})
-    assert float((kept - honest).trace() / honest.trace()) * 5 == pytest.approx(times, rel=0.15)
-
-
-def test_a_scatter_in_one_direction_outweighs_no_more_than_twice_the_others_there():
-    server, uploads = federation_of(6)
-    others, _ = scatter_after(server, {p: u for p, u in uploads.items() if p != 2})
-
-    def narrow(half):
-        rows, columns = torch.triu_indices(D, D)
-        trace = half[0][rows == columns].sum()
-        return torch.where((rows == 0) & (columns == 0), trace, 0.0).unsqueeze(0).to(half.dtype)
-
-    found, _ = scatter_after(server, {**uploads, 2: with_scatter(uploads[2], narrow)})
-    added = found - others
-    limit = 2 * (0.99 * others + 0.01 * others.trace() / D * torch.eye(D))
-    assert float(torch.linalg.eigvalsh(limit - added).min()) > -1e-3 * float(others.trace())
-    assert float(added.trace()) < 0.99 * 2 * float(others.trace()) / 5
-
-
-@pytest.mark.parametrize("times", [2.9, 100.0])
-def test_a_scatter_that_came_when_two_were_heard_counts_no_more_once_others_have_come(times):
-    server, uploads = federation_of(6, **{"fraction-train": 0.34})
-    honest, _ = scatter_after(server, {p: u for p, u in uploads.items() if p != 0})
-    uploads[0] = with_scatter(uploads[0], lambda half: times * half)
-    outcome = server.aggregate({p: uploads[p] for p in (0, 1)}, {}, 1)
-    outcome = server.aggregate({p: uploads[p] for p in (2, 3)}, outcome.state, 2)
-    outcome = server.aggregate({p: uploads[p] for p in (4, 5)}, outcome.state, 3)
-    share = float((outcome.state["scatter"] - honest).trace() / honest.trace()) * 5
-    assert share == pytest.approx(2 if times < 3 else 0, abs=0.3)
-    assert bool(outcome.warnings) == (times > 3)
-    # nor where the third has one sample a class, which do not vary
-    still = with_scatter(uploads[2], torch.zeros_like)
-    outcome = server.aggregate({p: uploads[p] for p in (0, 1)}, {}, 1)
-    outcome = server.aggregate({2: still, 3: uploads[3]}, outcome.state, 2)
-    outcome = server.aggregate({p: uploads[p] for p in (4, 5)}, outcome.state, 3)
-    share = float((outcome.state["scatter"] - honest).trace() / honest.trace()) * 5 + 1
-    # twice that of client 3, which is above the mean
-    assert share == pytest.approx(2.5 if times < 3 else 0, abs=0.1)
 
 
 def test_a_scatter_below_zero_within_the_rounding_ends_no_run():
@@ -511,44 +332,8 @@ def test_a_scatter_below_zero_within_the_rounding_ends_no_run():
         return forged[rows, columns].unsqueeze(0).to(half.dtype)
 
     outcome = server.aggregate({**uploads, 2: with_scatter(uploads[2], low)}, {}, 1)
-    assert float(torch.linalg.eigvalsh(outcome.state["scatter"])[0]) > -1e-6 * float(outcome.state["scatter"].trace())
-
-
-def test_what_is_no_scatter_loses_what_lies_below_zero_and_no_more():
-    draw = torch.Generator().manual_seed(0)
-    basis, _ = torch.linalg.qr(torch.randn(5, 5, generator=draw, dtype=torch.float64))
-    values = torch.tensor([4.0, 2.0, 1.0, -0.5, -1e-3], dtype=torch.float64)
-    expected = (basis * values.clamp(min=0)) @ basis.T
-    torch.testing.assert_close(semidefinite((basis * values) @ basis.T), expected)
-    whole = (basis * values.abs()) @ basis.T
-    assert semidefinite(whole) is whole
-    nothing = torch.zeros(3, 3, dtype=torch.float64)
-    assert torch.equal(semidefinite(nothing), nothing)
-
-
-@pytest.mark.parametrize("most", [0.5, 2.0, 50.0])
-def test_a_bounded_scatter_is_the_nearest_by_loops_over_directions(most):
-    draw = torch.Generator().manual_seed(0)
-    rows = torch.randn(40, 4, generator=draw, dtype=torch.float64)
-    others = rows.T @ rows
-    scatter = torch.diag(torch.tensor([400.0, 1.0, 30.0, 0.0], dtype=torch.float64))
-    found = bounded_by(scatter, others, most)
-    against = 0.99 * others + 0.01 * others.trace() / 4 * torch.eye(4, dtype=torch.float64)
-    values = torch.linalg.eigvals(torch.linalg.solve(against, found)).real.sort().values
-    expected = torch.linalg.eigvals(torch.linalg.solve(against, scatter)).real.clamp(max=most).sort().values
-    torch.testing.assert_close(values, expected, atol=1e-9, rtol=1e-6)
-    torch.testing.assert_close(found, found.T)
-    assert torch.equal(bounded_by(scatter, others, 1e6), scatter)
-    assert torch.equal(bounded_by(scatter, torch.zeros(4, 4, dtype=torch.float64), most), scatter)
-
-
-def test_no_client_counts_more_than_a_few_medians():
-    server, uploads = federation_of(5)
-    honest = Pooled.of(server.aggregate(uploads, {}, 1).state, D).sums(K)[1]
-    claim = {p: replace(each, rows=(2**31 - 1, 0, 0)) if p == 2 else each for p, each in server.identities.items()}
-    server.meet(Codec(K, D), claim)
-    found = Pooled.of(server.aggregate(uploads, {}, 1).state, D).sums(K)[1]
-    assert torch.allclose(found, honest * (4 + HEAVIEST) / 5)
+    (whitening,) = outcome.downloads[EVERYONE]["discriminant"].tensors["whitening"]
+    assert bool(whitening.isfinite().all())
 
 
 @pytest.mark.parametrize(
@@ -584,8 +369,8 @@ def sent_without(labels, missing):
         for p, i in enumerate(halves_of)
     }
     outcome = server.aggregate(uploads, {}, 1)
-    pooled = Pooled.of(outcome.state, D)
-    covariance = covariance_of_sums(*pooled.sums(K), 0.1)
+    pooled = pool(statistics_of(outcome.state), K, D, "clipped-mean")
+    covariance = covariance_of_sums(pooled.sums, pooled.weights, pooled.moment, 0.1)
     return outcome.downloads[EVERYONE], objective, covariance.numpy()
 
 

@@ -111,9 +111,7 @@ def test_of_a_method_that_sends_once_a_newcomer_is_heard_when_it_comes(run, metr
 
 @pytest.mark.parametrize("method", NEEDS)
 def test_a_newcomer_is_added_to_the_sums_of_the_others(run, changes, method):
-    # how much of a scatter counts is judged beside who has been heard by then
     settings = of(method, lambda: changes(SOON)) | {"rounds": 3}
-    settings |= {"fedcgs.outliers": "keep"} if method == "fedcgs" else {}
     late = RunFolder(run(settings)).load_checkpoint()[0]
     always = RunFolder(run({name: value for name, value in settings.items() if name != "membership"}))
     tensors = always.load_checkpoint()[0]

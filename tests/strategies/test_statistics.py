@@ -1,0 +1,140 @@
+"""Class statistics as one: the mean is that of all samples; robust centres and scatters by hand; what liars cost."""
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.liars import LIES, Federation, deal, features_of
+from protosphere.core.errors import RunError, SettingError
+from protosphere.prototypes.aggregation import class_centres, clipped
+from protosphere.prototypes.mixture_set import MixtureSet
+from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies import read_settings
+from protosphere.strategies.fedpft import bounded_mixtures
+from protosphere.strategies.statistics import Statistics, from_half, pool, state_of, statistics_of, to_half
+
+METHODS = ("protosphere", "fedcgs", "fedncm", "fed3r", "fedcof", "fedpft")
+K, D = 3, 4
+
+
+def samples_of(seed, count=40):
+    random = np.random.default_rng(seed)
+    return random.normal(size=(count, D)) + 3, np.arange(count) % K
+
+
+def statistics(z, labels):
+    """Of one client's samples, each class weighing as many as it has."""
+    classes = sorted(set(labels.tolist()))
+    means = np.stack([z[labels == label].mean(axis=0) for label in classes])
+    scatter = sum(np.cov(z[labels == label].T, bias=True) * (labels == label).sum() for label in classes)
+    counts = torch.tensor([float((labels == label).sum()) for label in classes]).double()
+    vectors = torch.tensor(means, dtype=torch.float64)
+    return Statistics(PrototypeSet(torch.tensor(classes), vectors), counts, torch.tensor(scatter))
+
+
+def test_the_mean_is_that_of_all_samples_and_their_scatter_around_it():
+    clients = {5: samples_of(0), 2: samples_of(1, 7), 9: samples_of(2, 100)}
+    pooled = pool({p: statistics(*samples) for p, samples in clients.items()}, K, D, "mean")
+    z, labels = (np.concatenate(parts) for parts in zip(*clients.values(), strict=True))
+    for label in range(K):
+        assert np.allclose(pooled.sums[label], z[labels == label].sum(axis=0))
+        assert float(pooled.weights[label]) == (labels == label).sum()
+    assert np.allclose(pooled.moment, z.T @ z)
+
+
+def test_points_outside_two_median_distances_are_moved_to_that_distance():
+    # the geometric median of a square and of its centre is the centre
+    square = [[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]]
+    points = torch.tensor([*square, [0.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    assert torch.allclose(clipped(points), points)
+    far = torch.cat([points[:4] * 3, torch.tensor([[0.0, 30.0], [0.0, -30.0]], dtype=torch.float64)])
+    assert torch.allclose(clipped(far), torch.cat([far[:4], far[4:] / 5]), atol=1e-6)
+
+
+@pytest.mark.parametrize("how", ["clipped-mean", "geometric-median"])
+def test_of_two_holders_a_class_has_their_weighted_mean_and_of_three_a_robust_centre(how):
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    vectors = torch.tensor([[0.0, 0], [3, 3], [0, 0], [0, 0], [9, 9]]).double()
+    weights = torch.tensor([2.0, 1, 1, 1, 500]).double()
+    centres = class_centres(labels, vectors, weights, 3, how)
+    assert torch.allclose(centres[0], torch.ones(2).double())
+    # the median distance from the median is 0
+    assert torch.allclose(centres[1], torch.zeros(2).double(), atol=1e-9)
+    assert torch.equal(centres[2], torch.zeros(2).double())
+
+
+def test_with_robust_centres_no_client_scatters_more_than_the_median():
+    clients = {p: statistics(*samples_of(p)) for p in range(5)}
+    wide = Statistics(clients[4].means, clients[4].weights, 1000 * clients[4].scatter)
+    pooled = pool(clients | {4: wide}, K, D, "clipped-mean")
+    centres = pooled.sums / pooled.weights.unsqueeze(1)
+    terms = []
+    for client in (clients | {4: wide}).values():
+        term = client.scatter.clone()
+        for label, vector, weight in zip(client.means.labels, client.means.vectors, client.weights, strict=True):
+            term += weight * torch.outer(vector - centres[label], vector - centres[label])
+        terms.append(term)
+    usual = np.median([float(term.trace()) for term in terms])
+    expected = sum(term * min(1.0, usual / float(term.trace())) for term in terms)
+    within = pooled.moment - pooled.sums.T @ centres
+    assert torch.allclose(within, expected)
+    assert float(within.trace()) < 5 * usual * 1.000001
+
+
+def test_a_state_has_what_it_was_made_of_and_one_of_an_earlier_version_is_refused():
+    clients = {4: statistics(*samples_of(0)), 1: statistics(*samples_of(1, 2))}
+    pooled = pool(clients, K, D, "mean")
+    read = statistics_of(state_of([4, 7, 1], clients, pooled))
+    assert read.keys() == clients.keys()
+    for partition, client in clients.items():
+        assert torch.equal(read[partition].means.vectors, client.means.vectors)
+        assert torch.equal(read[partition].weights, client.weights)
+        assert torch.allclose(read[partition].scatter, client.scatter)
+    assert torch.equal(from_half(to_half(pooled.moment)[0]).triu(), pooled.moment.triu())
+    assert statistics_of(state_of([3], {}, pool({}, K, D, "mean"))) == {}
+    with pytest.raises(RunError, match="earlier version"):
+        statistics_of({"heard": torch.tensor([1]), "scatter": torch.zeros(D, D)})
+
+
+def test_mixtures_are_moved_whole_and_made_as_narrow_as_is_usual():
+    def mixture(shift, spread):
+        means = torch.tensor([[1.0 + shift, 0.0], [-1.0 + shift, 0.0]])
+        return MixtureSet(
+            torch.tensor([0, 0]), means, torch.full((2, 2), spread), torch.tensor([0.5, 0.5]), torch.tensor([8, 8])
+        )
+
+    clients = {0: mixture(0.0, 1.0), 1: mixture(0.0, 1.0), 2: mixture(50.0, 9.0)}
+    bounded = bounded_mixtures(clients, "geometric-median")
+    assert torch.allclose(bounded[0].means, clients[0].means, atol=1e-5)
+    # of variance 1 + 2 is usual and 1 + 18 is not: both shrink by 3 / 19
+    assert torch.allclose(bounded[2].variances, torch.full((2, 2), 9 * 3 / 19))
+    assert torch.allclose(bounded[2].means[:, 0].abs(), torch.full((2,), (3 / 19) ** 0.5), atol=1e-5)
+    # of two holders both stay as they are
+    assert torch.equal(bounded_mixtures({0: clients[0], 2: clients[2]}, "clipped-mean")[2].means, clients[2].means)
+
+
+def test_robust_sums_of_random_features_are_refused_by_name():
+    settings = {"strategy": "fed3r", "encoder": "handcrafted", "fed3r.aggregation": "clipped-mean"}
+    run = read_settings(settings | {"fed3r.random-features": 64, "disclose-class-counts": True})
+    with pytest.raises(SettingError, match="random-features"):
+        run.method.server(run.settings, run.options).check(10, 64)
+
+
+@pytest.fixture(scope="module")
+def federation():
+    features, labels, domains = features_of("digits", 1797)
+    return Federation(features, labels, deal(labels, domains, 0.5, 10, 1))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_liar_that_knows_what_the_others_send_costs_them_little(federation, method):
+    few = {"fedpft.epochs": 20} if method == "fedpft" else {}
+    honest = federation.accuracy(method, "mean", 0, LIES[0], **few)
+    plain = min(federation.accuracy(method, "mean", 1, lie, **few) for lie in LIES)
+    robust = min(federation.accuracy(method, "geometric-median", 1, lie, **few) for lie in LIES)
+    assert plain < honest - 3
+    assert robust > honest - 4
+    if method == "protosphere":
+        # its default
+        assert min(federation.accuracy(method, "clipped-mean", 1, lie) for lie in LIES) > honest - 4
+        assert federation.accuracy(method, "clipped-mean", 0, LIES[0]) > honest - 0.5
