@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from protosphere.client_app.client import Client, Preparation
 from protosphere.client_app.message_log import note
-from protosphere.client_app.public_errors import KINDS, OPEN, USER_ERRORS, told, withheld
+from protosphere.client_app.public_errors import KNOWN, USER_ERRORS, private_words, public_words
 from protosphere.client_app.site import over_ray, run_of, simulated, site_name
 from protosphere.client_app.train import Outcome
 from protosphere.core.errors import SettingError
@@ -182,7 +182,7 @@ def _reply_with_error(error: Exception, message: Message, context: Context) -> M
 
 def _blame_method(error: Exception, context: Context) -> Exception:
     """The error, or where it is the fault of somebody's own method, that. Under `privacy` rows may decide on it."""
-    if (isinstance(error, (*KINDS, *OPEN)) and not isinstance(error, MethodError)) or _is_private(context):
+    if (isinstance(error, KNOWN) and not isinstance(error, MethodError)) or _is_private(context):
         return error
     try:
         run = run_of(context)
@@ -197,7 +197,9 @@ def _blame_method(error: Exception, context: Context) -> Exception:
 
 def _describe_problem(error: Exception, context: Context) -> str:
     partition = _read_partition(context)
-    text = withheld(error) if _is_private(context) else told(error, context.node_config)
+    text = (
+        private_words(error, context.node_config) if _is_private(context) else public_words(error, context.node_config)
+    )
     return f"client {'?' if partition < 0 else partition}: {text}"
 
 

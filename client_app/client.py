@@ -13,7 +13,7 @@ from flwr.app import Context
 
 from protosphere.client_app.evaluate import DivergenceError, evaluate, measure
 from protosphere.client_app.feature import Arrival, Scores, features_of
-from protosphere.client_app.public_errors import told
+from protosphere.client_app.public_errors import public_words
 from protosphere.client_app.site import (
     device_for,
     over_ray,
@@ -23,13 +23,12 @@ from protosphere.client_app.site import (
     site_name,
     site_spec,
     text,
-    told_in_full,
     whole_number,
 )
 from protosphere.client_app.store import Stamp, Store, describe, lay_out, new_state, size_of
 from protosphere.client_app.train import Job, Outcome
 from protosphere.core import plugins
-from protosphere.core.errors import SettingError, public
+from protosphere.core.errors import SettingError
 from protosphere.core.home import home, refuse_other, stores, token_digest
 from protosphere.core.lru_cache import Recent
 from protosphere.core.paths import is_path, listed
@@ -91,13 +90,12 @@ class Client:
         self.partition = whole_number(node, "partition-id")
         self.partitions = whole_number(node, "num-partitions")
         self.features = features_of(self)
-        with told_in_full():
-            self.model = text(node, "model") or model_for(self.settings.models, self.partition)
+        self.model = text(node, "model") or model_for(self.settings.models, self.partition)
         if not simulated():
             refuse_code(node, self.settings, self.model)
         self.device = device_for(node.get("device", ""), self.settings.device)
         if self.settings.precision == "bf16" and self.device.type != "cuda":
-            raise SettingError.public(
+            raise SettingError(
                 f'setting `precision` is "bf16", which needs CUDA, but this client trains on {self.device.type}; use '
                 '"float32".'
             )
@@ -116,10 +114,9 @@ class Client:
         self.domain = (self.data.domain if is_dealt else "") or text(node, "domain").strip()
         # so has a client of a simulation; under `privacy` a name is told where the site gives it alone
         self.name = site_name(node) or (self.data.name if is_dealt and not self.run.private else "")
-        with told_in_full():
-            self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
-            self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
-            self._refuse_companion(self.objective.companion)
+        self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
+        self.objective = self.run.method.objective(self.settings, self.run.options, self.data.num_classes)
+        self._refuse_companion(self.objective.companion)
         for feature in self.features:
             feature.start(load)
             self.codec = feature.codec(self.codec)
@@ -289,7 +286,7 @@ class Client:
     def _report_divergence(self, report: Report, error: DivergenceError) -> Report:
         # the state in memory is spoilt; the store still holds the last good one
         problem = f"client {self.partition} ({self._name_model()}) diverged in round {report.round}: "
-        return replace(report, problem=problem + told(error, self.node))
+        return replace(report, problem=problem + public_words(error, self.node))
 
     def _restore_download(self, instruction: Instruction) -> Instruction:
         """With what came before, of a method whose server sends it once."""
@@ -361,7 +358,7 @@ class Client:
             measure(self.objective, state, self.data)
         except DivergenceError as error:
             sentence = f"its model diverged in the round that it trained last: {error}"
-            raise DivergenceError(sentence, public("diverged-before", error=error)) from None
+            raise DivergenceError(sentence) from None
 
     def _lay_out(self, state: ClientState, instruction: Instruction) -> None:
         lay_out(self.objective, state, instruction.payload, self.device)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from protosphere.core.devices import exact_on
-from protosphere.core.errors import ToldError
+from protosphere.core.errors import UserError
 from protosphere.core.settings import RECEIVED
 from protosphere.data.client_data import ClientData, Rows, Transform
 from protosphere.prototypes.prediction import discriminant_scores, nearest_scores, pooled_covariance
@@ -26,8 +26,10 @@ PIXELS_AT_ONCE = 2**16
 Beside = Callable[[Rows, Tensor], Mapping[str, Tensor]]
 
 
-class DivergenceError(ToldError):
+class DivergenceError(UserError):
     """The loss, or a feature, is no longer finite; one sentence for a person."""
+
+    public = "its training diverged: lower the learning rates"
 
 
 @torch.no_grad()
@@ -66,7 +68,7 @@ def refuse_spoilt(objective: Objective, state: ClientState, data: ClientData) ->
 
 def _refuse_not_finite(features: Tensor) -> None:
     if not bool(features.isfinite().all()):
-        raise DivergenceError.public("the features are not finite after training; lower `learning-rate`")
+        raise DivergenceError("the features are not finite after training; lower `learning-rate`")
 
 
 @torch.no_grad()

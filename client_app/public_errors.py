@@ -1,59 +1,52 @@
-"""What a client's messages say of an error. Whoever runs a simulation owns its data, too, and reads the whole sentence;
-a site's errors stay in its own log but for words that quote nothing of its data."""
+"""What a client's messages say of an error. Whoever runs a simulation owns its data, too, and reads the whole text; a
+site's errors stay in its own log, and one fixed sentence for each class of them crosses."""
 
 import logging
 import traceback
 
-from protosphere.client_app.evaluate import DivergenceError
 from protosphere.client_app.features.privacy_ledger import LedgerError
 from protosphere.client_app.site import NodeConfig, has_own, simulated
 from protosphere.client_app.store import StoreError
-from protosphere.core.errors import DataError, ModelError, SettingError, UnsizedError
+from protosphere.core.errors import OTHER, DataError, ModelError, SettingError, UnsizedError, UserError
 from protosphere.strategies.user_method import MethodError
 from protosphere.wire.checks import CodecError, MessageError
 
 log = logging.getLogger("protosphere")
 
-# Of errors that say nothing that may be told: at least what kind they are.
-KINDS: dict[type[Exception], str] = {
-    DataError: "its data cannot be used",
-    ModelError: "its model is not available",
-    SettingError: "its node config does not suit the run",
-    StoreError: "its kept state cannot be used",
-    LedgerError: "its privacy ledger refuses",
-    DivergenceError: "its training diverged",
-    MethodError: "its method failed",
-}
+METHOD = "the method's code failed: correct the line there"
+VERSION = "a message is not what its version and settings expect: install one version everywhere, and start a new run"
+PRIVATE = "it cannot take part; under `privacy` it does not say why"
+SITE_LOG = "; its site's log has the full text"
 # Of a client that cannot do what it is asked: each a sentence for a person.
 USER_ERRORS = (DataError, LedgerError, ModelError, SettingError, StoreError)
-# What these quote is what the server itself has sent, or figures of prototypes.
-OPEN = (MessageError, CodecError)
-# Of these no row decides whether they are raised, nor on their words.
-PUBLIC = (SettingError, ModelError, LedgerError, UnsizedError)
+# Of these no row decides whether they are raised.
+ROWLESS = (SettingError, ModelError, LedgerError, UnsizedError, MessageError, CodecError)
+KNOWN = (UserError, MethodError, MessageError, CodecError)
 
 
-def told(error: Exception, node: NodeConfig) -> str:
-    """The words for a message; the whole sentence goes to this process's log where they are fewer."""
-    is_known = isinstance(error, (*KINDS, *OPEN))
-    sentence = str(error) if is_known else f"{type(error).__name__}: {error}"
-    if not is_known or isinstance(error, MethodError):
+def public_words(error: Exception, node: NodeConfig) -> str:
+    """The words for a message; the full text goes to this process's log where they are fewer."""
+    full_text = str(error) if isinstance(error, KNOWN) else f"{type(error).__name__}: {error}"
+    if not isinstance(error, KNOWN) or isinstance(error, MethodError):
         # a defect has to reach whoever can mend it
         traceback.print_exception(error.__cause__ or error)
     if simulated() and not has_own(node):
-        return sentence
-    log.error("%s", sentence)
-    if isinstance(error, OPEN):
-        return sentence
-    kind = next((text for kind, text in KINDS.items() if isinstance(error, kind)), "")
-    public_text = getattr(error, "told", "") if kind else f"an error of the program ({type(error).__name__})"
-    return sentence if public_text == sentence.rstrip(".") else f"{public_text or kind}; the log of its site says more"
+        return full_text
+    log.error("%s", full_text)
+    return _fixed_sentence(error) + SITE_LOG
 
 
-def withheld(error: Exception) -> str:
-    """The words for a message under `privacy`: one of a fixed list, but where no row can decide on them."""
-    log.error("%s: %s", type(error).__name__, error)
-    if isinstance(error, OPEN):
+def private_words(error: Exception, node: NodeConfig) -> str:
+    """The words for a message under `privacy`: the same whatever is wrong, but where no row can decide on that."""
+    if isinstance(error, ROWLESS) and simulated() and not has_own(node):
         return str(error)
-    public_text = getattr(error, "told", "") if isinstance(error, PUBLIC) else ""
-    kind = next((text for kind, text in KINDS.items() if isinstance(error, kind)), "an error of the program")
-    return f"{public_text or kind}; the log of its site says more"
+    log.error("%s: %s", type(error).__name__, error)
+    return (_fixed_sentence(error) if isinstance(error, ROWLESS) else PRIVATE) + SITE_LOG
+
+
+def _fixed_sentence(error: Exception) -> str:
+    if isinstance(error, MethodError):
+        return METHOD
+    if isinstance(error, MessageError | CodecError):
+        return VERSION
+    return error.public if isinstance(error, UserError) else OTHER

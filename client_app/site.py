@@ -2,8 +2,7 @@
 SuperNode's node config, and what the run may not decide in its place."""
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,7 +13,7 @@ from flwr.app import Context
 from protosphere.core import plugins
 from protosphere.core.client_names import LONGEST_CLIENT_NAME
 from protosphere.core.devices import device_of
-from protosphere.core.errors import ModelError, SettingError, public
+from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, device_name, shown
 from protosphere.core.text import one_line
 from protosphere.data.forms.columns import Columns
@@ -89,13 +88,13 @@ def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
         SettingError: it names some, and the site has no model, or no rows, of its own.
     """
     if plugins.is_file(model) and not text(node, "model"):
-        raise SettingError.public(
+        raise SettingError(
             "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
             "--model FILE."
         )
     code = any(map(plugins.is_plugin, (settings.dataset, settings.partition)))
     if code and not text(node, "data-path"):
-        raise SettingError.public(
+        raise SettingError(
             "the run's `dataset` or `partition` is somebody's own code, and no run names code of this site; start its "
             "SuperNode with --data."
         )
@@ -116,7 +115,6 @@ def read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
             raise SettingError(
                 f"this SuperNode's --node-config has {idle}={shown(text(node, idle))}, but neither data-path nor "
                 "shared-test-path, whose columns it could name; give one, or take it out.",
-                public("node-columns", name=idle),
             )
         return None
     for name in COLUMNS:
@@ -125,7 +123,6 @@ def read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
             raise SettingError(
                 f"the run's setting `{name}` is {shown(run_column)}, but this site's is {shown(site_column)}, and it "
                 "alone names its columns; have the run leave it empty, or give the SuperNode another one.",
-                public("site-columns", name=name),
             )
     return Columns(*(text(node, name) for name in COLUMNS))
 
@@ -141,7 +138,6 @@ def whole_number(node: NodeConfig, name: str) -> int:
         raise SettingError(
             f"this SuperNode's --node-config has {name}={value!r} where a whole number belongs; start it with "
             '"partition-id=<i> num-partitions=<n>".',
-            public("node-config", name=name),
         )
     return value
 
@@ -159,8 +155,8 @@ def device_for(of_node: Any, of_run: str) -> torch.device:
         return _find_device(of_run, "setting `device` is")
     except SettingError as error:
         if is_of_node:
-            raise SettingError(str(error), public("node-config", name="device")) from None
-        raise SettingError.public(str(error)) from None
+            raise SettingError(str(error)) from None
+        raise SettingError(str(error)) from None
 
 
 def _find_device(name: Any, where: str) -> torch.device:
@@ -184,30 +180,16 @@ def run_of(context: Context) -> Run:
 
 @lru_cache(maxsize=8)
 def _read_run(items: tuple[tuple[str, Any], ...], strategy_file: str, in_simulation: bool) -> Run:
-    with told_in_full():
-        # what is packed counts as what is not: it, too, may name a file
-        config = unpacked(dict(items))
+    # what is packed counts as what is not: it, too, may name a file
+    config = unpacked(dict(items))
     strategy = str(config.get("strategy", ""))
     if plugins.is_file(strategy) and not in_simulation:
         if not strategy_file:
-            raise SettingError.public(
+            raise SettingError(
                 "the run's `strategy` is a file, and this site has none for it; start its SuperNode with --strategy "
                 "FILE, the same as the server's."
             )
         # the run's path is one of the server's machine; what it holds by which name is the run's to say
         attribute = plugins.parted(strategy)[1]
         config["strategy"] = f"{strategy_file}:{attribute}" if attribute else strategy_file
-        # a file of the site's: what it says when it fails is not told
-        return read_settings(config)
-    with told_in_full():
-        return read_settings(config)
-
-
-@contextmanager
-def told_in_full() -> Iterator[None]:
-    """Inside, only the run's settings and the number of classes decide what goes wrong: the server knows both."""
-    try:
-        yield
-    except (SettingError, ModelError) as error:
-        error.told = str(error).rstrip(".")
-        raise
+    return read_settings(config)

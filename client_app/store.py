@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 
 from protosphere.core.devices import exact_on
-from protosphere.core.errors import ToldError, public
+from protosphere.core.errors import UserError
 from protosphere.core.files import NAME, DamagedError, read_sealed, read_tensors, replacing, sealed, write_tensors
 from protosphere.core.home import token_digest
 from protosphere.core.seeds import derive
@@ -90,8 +90,10 @@ GENERATION = re.compile(r"round-\d{6,}\.safetensors")
 Stamp = tuple[int, int, int]  # round, inode, modification time: one state, however often it was written
 
 
-class StoreError(ToldError):
+class StoreError(UserError):
     """A kept state that cannot be used; one sentence for a person."""
+
+    public = "its kept state cannot be used: bring its folder back from a copy, or start a new run"
 
 
 class Store:
@@ -115,7 +117,6 @@ class Store:
             raise StoreError(
                 f"{self.folder} holds models of a run of this name whose secret this run does not know, so they "
                 "stay as they are; start the run anew, which gives it another name, or resume it from its own folder.",
-                public("state-secret"),
             )
 
     def begin_anew(self, round_number: int, token: str) -> None:
@@ -151,7 +152,6 @@ class Store:
                 f"round {round_number} cannot start: {self.folder} no longer holds the state of an earlier round, only "
                 f"of {', '.join(str(_read_round(path)) for path in sorted(later_paths))}; resume from the run's newest "
                 "checkpoint with as many `rounds` or more, or start a new run.",
-                public("state-gone", round=round_number),
             )
         for path in later_paths if going_back else ():
             path.unlink(missing_ok=True)
@@ -161,7 +161,6 @@ class Store:
                 f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "
                 "which this client sent its last prototypes; bring the folder (in PROTOSPHERE_HOME) back, or start a "
                 "new run.",
-                public("state-gone", round=round_number),
             )
         return newest
 
@@ -203,15 +202,12 @@ class Store:
             raise StoreError(
                 f"{path} holds another model than this client now has ({' '.join(str(error).split())}); start the node "
                 "with the model that began the run, or start a new run.",
-                public("state-other-model"),
             ) from None
         if "prototypes" in parts:
             try:
                 state.prototypes = PrototypeSet(**parts["prototypes"])
             except (TypeError, ValueError) as error:
-                raise StoreError(
-                    f"{path} is damaged ({error}); bring it back from a copy.", public("storage", storage="kept state")
-                ) from None
+                raise StoreError(f"{path} is damaged ({error}); bring it back from a copy.") from None
         state.covariance = parts.get("covariance", {}).get("")
         state.kept, state.optimiser = (
             {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("kept", "optimiser")
@@ -252,7 +248,6 @@ class Store:
         if payload is None or stored is None or int(stored) != source_round:
             raise StoreError(
                 f"{path} does not hold what round {source_round} has made, which the server has sent already. {AGAIN}",
-                public("state-sent-before", round=source_round),
             )
         return payload
 
@@ -318,7 +313,7 @@ class Store:
         try:
             description = read_sealed(path)
         except DamagedError as error:
-            raise StoreError(f"{path} {error}.", public("storage", storage="kept state")) from None
+            raise StoreError(f"{path} {error}.") from None
         except (OSError, ValueError) as error:
             raise StoreError(f"{path} cannot be read ({error}); bring it back from a copy.") from None
         if not isinstance(description, dict):
@@ -344,7 +339,6 @@ class Store:
             raise StoreError(
                 f"{self.folder} cannot be read ({error.strerror}); give it back to the user who runs this, or set "
                 "PROTOSPHERE_HOME to a folder of yours.",
-                public("storage", storage="kept state"),
             ) from None
 
     def _path(self, round_number: int) -> Path:
@@ -367,7 +361,6 @@ class Store:
             reason = getattr(error, "strerror", None) or error
             raise StoreError(
                 f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a folder of yours.",
-                public("storage", storage="kept state"),
             ) from None
 
 
@@ -388,7 +381,6 @@ def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[s
     except (OSError, SafetensorError) as error:
         raise StoreError(
             f"{path} cannot be read ({error}), perhaps after a power cut; {remedy}",
-            public("storage", storage="kept state"),
         ) from None
 
 

@@ -11,7 +11,6 @@ from torch.nn.functional import one_hot
 
 from protosphere.client_app.evaluate import DivergenceError, autocast, measure, refuse_spoilt
 from protosphere.core.devices import exact_on
-from protosphere.core.errors import public
 from protosphere.core.plugins import is_plugin
 from protosphere.core.seeds import generator
 from protosphere.core.settings import Settings
@@ -253,7 +252,7 @@ def stop_if_not_finite(sums: Mapping[str, Tensor], phases: list[Phase], epoch: i
             )
             pull = f", `prototype-weight` or the scale of the targets (they are {lengths})"
             pull = pull if "prototype-pull" in sums else ""
-            raise DivergenceError.public(
+            raise DivergenceError(
                 f"the {name} is not finite in epoch {epoch + 1} of phase `{phases[-1].name}`; lower "
                 f"{_list_rates(phases)}{pull}"
             )
@@ -269,7 +268,7 @@ def stop_if_spoilt(tensors: Mapping[str, Tensor], phases: list[Phase]) -> None:
     for name, good in zip(tensors, finite, strict=True):
         if not good:
             when = f"after training in phase `{phases[-1].name}`; lower {_list_rates(phases)}"
-            raise DivergenceError(f"`{name}` is not finite {when}", public("model-not-finite"))
+            raise DivergenceError(f"`{name}` is not finite {when}")
 
 
 def _list_rates(phases: list[Phase]) -> str:

@@ -47,6 +47,6 @@ def refuse_unfit(augment: Augment, normalise: bool, axes: int) -> None:
         DataError: names the setting.
     """
     if augment != "none" and axes != 3:
-        raise DataError.public(f'augment is "{augment}", which is for images, and the data are none: set it to "none".')
+        raise DataError(f'augment is "{augment}", which is for images, and the data are none: set it to "none".')
     if normalise and not axes:
-        raise DataError.public("normalise is true, but texts have no channels: set it to false.")
+        raise DataError("normalise is true, but texts have no channels: set it to false.")

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 from protosphere.core.lru_cache import Recent
 from protosphere.data.decoded_cache import Decoded
 from protosphere.data.forms.tabular import Column, columns_of, numeric
@@ -73,7 +73,7 @@ class InputTransform:
             DataError: the inputs have another shape.
         """
         if tuple(inputs.shape[1:]) != self.shape:
-            raise DataError.public(
+            raise DataError(
                 f"inputs have the shape {tuple(inputs.shape[1:])}, but the data set has {self.shape}: resize them."
             )
         trailing = (1,) * (len(self.shape) - 1)
@@ -241,7 +241,7 @@ def _load(
 ) -> ClientData:
     has_own_data = data_path is not None
     if not has_own_data and not 0 <= partition < spec.clients:
-        raise DataError.public(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")
+        raise DataError(f"partition {partition} does not exist: {spec.clients} clients are numbered from 0.")
     data = open_data(spec, cache_dir, data_path)
     row_assignment = assignment(spec, data, cache_dir, own=has_own_data)
     client = 0 if has_own_data else partition
@@ -287,7 +287,6 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
     remedy = "one that is no hf:<encoder>" if texts else "hf:<encoder>"
     raise DataError(
         f"{data.name!r} holds {content}, but a client's model takes {expected}: give it a model {remedy}.",
-        public("inputs", content=content, wanted=expected),
     )
 
 

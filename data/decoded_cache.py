@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from protosphere.core.errors import DataError, UnsizedError, public
+from protosphere.core.errors import DataError, StorageError, UnsizedError
 from protosphere.core.files import KIND, opened, sealed
 from protosphere.data.forms.arrays import Arrays, read_arrays
 from protosphere.data.forms.columns import USUAL, Columns
@@ -122,7 +122,6 @@ def explained(dataset: str, cache_dir: Path) -> Iterator[None]:
             raise DataError(
                 f"the data {dataset!r} cannot be read ({os.strerror(number)}): let the user who runs this read all "
                 "files there, and leave them in their place meanwhile.",
-                public("unreadable"),
             ) from error
         # another number is the operating system's: of the disk, which is said as such
         if number is not None:
@@ -131,7 +130,6 @@ def explained(dataset: str, cache_dir: Path) -> Iterator[None]:
         raise DataError(
             f"the data {dataset!r} cannot be read ({problem}): a file there is damaged, or claims more than "
             "this machine holds; bring it back from a copy, or write it anew.",
-            public("unreadable"),
         ) from error
 
 
@@ -158,7 +156,6 @@ def decode(recipe: Recipe, cache_dir: Path) -> Decoded:
         raise DataError(
             f"{place.name!r} is a table of numbers without a {SCHEMA}: have `protosphere data --export-columns "
             f"{SCHEMA}` write one from samples that may be disclosed, and give all sites the same.",
-            public("columns-json"),
         )
     return data
 
@@ -202,9 +199,8 @@ def kept(cache_dir: Path, key: str, write: Callable[[Path], None]) -> Decoded:
                 shutil.rmtree(partial, ignore_errors=True)
             data = _open(folder)
     if data is None:
-        raise DataError(
+        raise StorageError(
             f"the data cache {str(folder)!r} cannot be read back: its disk is full or faulty.",
-            public("storage", storage="data cache"),
         )
     return data
 
@@ -221,10 +217,9 @@ def one_writer(cache_dir: Path, entry: Path) -> Iterator[None]:
         with FileLock(entry.with_suffix(".lock")):
             yield
     except OSError as error:
-        raise DataError(
+        raise StorageError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
             "give another folder.",
-            public("storage", storage="data cache"),
         ) from error
 
 
@@ -319,9 +314,9 @@ def _decode(recipe: Recipe, partial: Path, cache_dir: Path) -> None:
         rows = open_rows(recipe, place, cache_dir if isinstance(place, str) else Path(unpacked))
         if recipe.alone and isinstance(rows, Source) and rows.kind == "image" and not recipe.image_size:
             # before images are looked at, whose sizes nobody is told
-            raise UnsizedError.public("setting `image-size` is 0; under `privacy` a site's own images need one.")
+            raise UnsizedError("setting `image-size` is 0; under `privacy` a site's own images need one.")
         if not rows.labels.size and not recipe.alone:
-            raise DataError(f"data set {name!r} has no samples: give it at least one.", public("no-rows"))
+            raise DataError(f"data set {name!r} has no samples: give it at least one.")
         write_rows(recipe, rows, name, partial)
     _log.info("decoded %s: %d samples in %.1f s", recipe.dataset, rows.labels.size, time.perf_counter() - begin)
 
@@ -381,7 +376,6 @@ def _refuse_columns(recipe: Recipe, *settings: str) -> None:
         raise DataError(
             f"{setting} is {recipe.columns.named[setting]!r}, but {recipe.dataset!r} is no table: leave {setting} "
             "empty.",
-            public("no-named-column", setting=setting),
         )
 
 
@@ -415,7 +409,6 @@ def _refuse_size(recipe: Recipe, content: str) -> None:
     if recipe.image_size:
         raise DataError(
             f"image-size is {recipe.image_size}, but {recipe.dataset!r} holds {content} and no images: leave it 0.",
-            public("image-size", size=recipe.image_size, content=content),
         )
 
 
@@ -427,11 +420,9 @@ def _texts(source: Source) -> Iterator[str]:
         except UnicodeDecodeError:
             raise DataError(
                 f"row {row} of the {split} table of {source.name!r} is not UTF-8: write its text in UTF-8.",
-                public("not-utf8", row=row),
             ) from None
         if text is None or not text.strip():
             raise DataError(
                 f"row {row} of the {split} table of {source.name!r} has no text: give it one or drop the row.",
-                public("no-value", row=row, split=split, column="text"),
             )
         yield text

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
 from protosphere.data.decoded_cache import (
     Decoded,
@@ -80,7 +80,6 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
         if every is not None:
             raise DataError(
                 f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.",
-                public("dataset-setting"),
             )
         domains = [Domain(_name_of(item), item) for item in items]
     names = [domain.name for domain in domains]
@@ -88,7 +87,6 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     if twice is not None:
         raise DataError(
             f"dataset names two domains {twice!r}: rename a folder, so that each has a name of its own.",
-            public("dataset-setting"),
         )
     return tuple(domains)
 
@@ -205,7 +203,6 @@ def _subfolders(every: str) -> list[Path]:
     if not root.is_dir():
         raise DataError(
             f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.",
-            public("no-domains"),
         )
     # a link that leads nowhere is a domain that is missing, not one to leave out
     folders = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and is_visible(path))
@@ -213,12 +210,10 @@ def _subfolders(every: str) -> list[Path]:
         raise DataError(
             f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
             f"set dataset to {str(root)!r}.",
-            public("no-domains"),
         )
     if not folders:
         raise DataError(
             f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.",
-            public("no-domains"),
         )
     return folders
 
@@ -228,7 +223,7 @@ def _naming(domain: str) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        raise DataError(f"domain {domain!r}: {error}", public("domain", error=error)) from error
+        raise type(error)(f"domain {domain!r}: {error}") from error
 
 
 def _places(domains: Sequence[Domain]) -> list[str | Folder]:
@@ -246,7 +241,6 @@ def _places(domains: Sequence[Domain]) -> list[str | Folder]:
         raise DataError(
             f"domain {domains[0].name!r} holds {kinds[0]}, but {domains[other].name!r} {kinds[1]}: list data sets of "
             "one form.",
-            public("domain-forms"),
         )
     return places
 
@@ -265,7 +259,6 @@ def _is_table(place: str | Folder) -> bool:
 def _make_unfit_error(domain: str, content: str) -> DataError:
     return DataError(
         f"domain {domain!r} holds {content}, but domains must be images, arrays or tables: take it out of dataset.",
-        public("domain-forms"),
     )
 
 
@@ -283,9 +276,7 @@ def _combine_tables(recipe: Recipe, domains: Sequence[Domain], common: tuple[str
     train, test = ([sum(map(rows_in, files(folder))) for folder in folders] for files in (_train_of, _test_of))
     empty = next((name for name, count in zip(names, train, strict=True) if not count), None)
     if empty is not None:
-        raise DataError(
-            f"domain {empty!r} has no training sample: give it some, or take it out of dataset.", public("no-rows")
-        )
+        raise DataError(f"domain {empty!r} has no training sample: give it some, or take it out of dataset.")
     with tempfile.TemporaryDirectory(dir=partial) as unpacked:
         rows = open_rows(recipe, whole, Path(unpacked))
         table, order = _proportional(train, test)
@@ -337,7 +328,6 @@ def _refuse_other_lists(folders: Sequence[Folder], names: Sequence[str]) -> None
             raise DataError(
                 f"domains {names[0]!r} and {other!r} do not have the same {what} beside them: give both the same, or "
                 "none.",
-                public("columns-differ"),
             )
 
 
@@ -357,7 +347,6 @@ def _refuse_other_columns(folders: Sequence[Folder], names: Sequence[str]) -> No
                 raise DataError(
                     f"domain {name!r} has no column {lacking!r}, which {other!r} has; its columns are "
                     f"{', '.join(own)}: give all the same columns, or name those to use in a {SCHEMA} beside them.",
-                    public("columns-differ"),
                 )
 
 
@@ -404,7 +393,6 @@ def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
     if not part.train_rows:
         raise DataError(
             f"domain {domain.name!r} has no training sample: give it some, or take it out of dataset.",
-            public("no-rows"),
         )
     return part
 
@@ -426,7 +414,6 @@ def _are_images(parts: Sequence[Decoded], names: Sequence[str]) -> bool:
             raise DataError(
                 f"domains {names[0]!r} and {name!r} hold samples of {forms_text}, but only images as uint8 are brought "
                 "to one size: give both one shape and type.",
-                public("domain-forms"),
             )
     return False
 
@@ -438,16 +425,14 @@ def _name_classes(part: Decoded, domain: str, common: tuple[str, ...]) -> Decode
     if unknown is None:
         return part
     if class_names != tuple(map(str, range(len(class_names)))):
-        raise DataError(
+        raise LabelsError(
             f"domain {domain!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, or "
             "rename it.",
-            public("unlisted-class"),
         )
     if len(class_names) > len(common):
-        raise DataError(
+        raise LabelsError(
             f"domain {domain!r} has {len(class_names)} numbered classes, but the classes.txt beside it names "
             f"{len(common)}: give it a line for each, in label order.",
-            public("unlisted-class"),
         )
     return replace(part, class_names=common[: len(class_names)])
 
@@ -463,10 +448,9 @@ def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -
         }
         if any(sides.values()):
             differing = "; ".join(f"only {side!r} has {', '.join(some)}" for side, some in sides.items() if some)
-            raise DataError(
+            raise LabelsError(
                 f"domains {names[0]!r} and {name!r} have different classes ({differing}): name them alike in each "
                 'classes.txt, or set classes = "union".',
-                public("unlisted-class"),
             )
     return first
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 from protosphere.core.paths import is_path
 from protosphere.data.client_data import Encode, Rows, rows_of
 from protosphere.data.decoded_cache import Decoded
@@ -84,7 +84,7 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
             "give both the same classes.txt"
         )
     if wrong:
-        raise DataError(f"{source} {wrong}.", public("shared-form"))
+        raise DataError(f"{source} {wrong}.")
     row_assignment = assignment(where.spec, data, where.cache_dir, own=data_path is not None)
     train = row_assignment.train[0 if data_path is not None else partition]
     copies = np.flatnonzero(np.isin(content_hashes(shared.inputs, rows), content_hashes(data.inputs, train)))
@@ -93,8 +93,6 @@ def refuse_unfit(where: SharedTestSpec, partition: int, data_path: str | None = 
             f"{source} overlaps this client's training samples: {copies.size} of its {rows.size} rows are copies of "
             f"some, row {rows[copies[0]]} first; take them out of one of the two, or the ensemble would be scored on "
             "what it was trained with.",
-            # which rows they are would say of somebody whether a site has him
-            public("shared-copies"),
         )
 
 
@@ -114,7 +112,6 @@ def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
     if not is_path(where.path):
         raise DataError(
             f"shared-test-path is {where.path!r}, but a path must start with /, ./, ../ or ~.",
-            public("no-path", setting="shared-test-path"),
         )
     # that code gives other rows
     spec = replace(where.spec, code=None)
@@ -122,7 +119,7 @@ def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
     try:
         data = open_data(spec, where.cache_dir, where.path)
     except DataError as error:
-        raise DataError(f"shared-test-path: {error}", public("shared", error=error)) from error
+        raise type(error)(f"shared-test-path: {error}") from error
     total = len(data.labels)
     return data, np.arange(data.train_rows if data.train_rows < total else 0, total)
 

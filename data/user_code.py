@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from protosphere.core import objects, plugins
-from protosphere.core.errors import DataError, ModelError, public
+from protosphere.core.errors import CodeError, DataError, ModelError
 from protosphere.data.forms.arrays import Arrays, arranged
 
 _DATASET = "data set", "a torch Dataset of (tensor, int), or a pair of two"
@@ -98,10 +98,9 @@ def rows_of(datasets: Sequence[Any]) -> dict[str, np.ndarray]:
     try:
         return read_items(datasets)
     except DatasetError as error:
-        raise DataError(
+        raise CodeError(
             f"the setting `dataset` is given {error}: give {_DATASET[1]}; a transform of its own makes items of one "
             "shape, and the path of a folder is read a row at a time.",
-            public("user-code"),
         ) from error.__cause__
 
 
@@ -205,12 +204,11 @@ def _sequence(value: object) -> Sequence[Any]:
 
 def _make_return_error(code: OwnCode, due: tuple[str, str], what: str) -> DataError:
     kind, remedy = due
-    return DataError(f"the {kind} {code.name!r} {what}: let it return {remedy}.", public("user-code"))
+    return CodeError(f"the {kind} {code.name!r} {what}: let it return {remedy}.")
 
 
 def _make_error(name: str, error: Exception) -> DataError:
-    return DataError(
+    return CodeError(
         f"{name!r} cannot be used ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}): it must be a "
         "callable of yours that can be imported here and gives what docs/data.md says.",
-        public("user-code"),
     )

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from protosphere.core import objects, plugins
-from protosphere.core.errors import ModelError, public, words_of
+from protosphere.core.errors import ModelError, words_of
 from protosphere.models.small import FLAT, SMALL
 from protosphere.models.split import SplitModel, keep_layout, probe, split
 from protosphere.models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
@@ -120,9 +120,7 @@ def build(
             network = make()
             if not isinstance(network, nn.Module):
                 kind = type(network).__name__
-                raise ModelError(
-                    f"it gives a {kind}; let it return a SplitModel or another torch module.", public("no-module")
-                )
+                raise ModelError(f"it gives a {kind}; let it return a SplitModel or another torch module.")
             if not isinstance(network, SplitModel):
                 network = split(network, input_shape, feature_dim, num_classes, feature_activation)
             else:
@@ -134,7 +132,6 @@ def build(
             reason = f"{problem}." if isinstance(error, ModelError) else f"{problem}; {_remedy(name)}"
             raise ModelError(
                 f"model {name!r} does not fit inputs of shape {input_shape}: {reason}",
-                public("misfit", shape=input_shape, error=error),
             ) from error
     network.feature_activation = feature_activation
     network.input_shape = input_shape
@@ -151,9 +148,7 @@ def _check_name(name: str) -> None:
     if name in SMALL or any(name in members for members in FAMILIES.values()):
         return
     if name in FAMILIES:
-        raise ModelError(
-            f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.", public("model-name")
-        )
+        raise ModelError(f"{name!r} is a family; one client's model is one of {', '.join(FAMILIES[name])}.")
     if reads_text(name):
         encoder_name(name)
         return
@@ -161,7 +156,6 @@ def _check_name(name: str) -> None:
         if not plugins.is_plugin(name):
             raise ModelError(
                 f"model {name!r} is not of the form package.module:callable, ./file.py or ./file.py:callable.",
-                public("model-name"),
             )
         return
     from protosphere.models.vision import classifier_names
@@ -172,7 +166,6 @@ def _check_name(name: str) -> None:
             f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
             f"{', '.join(FAMILIES)}, torchvision's classifiers, hf:<encoder>, package.module:callable and "
             "./file.py:callable.",
-            public("model-name"),
         )
 
 
@@ -185,7 +178,6 @@ def _check_input(input_shape: tuple[int, ...], any_shape: bool) -> None:
             f"inputs have shape {input_shape}; a model takes images (channels, height, width) of at least "
             f"{SMALLEST_SIDE}x{SMALLEST_SIDE} pixels, or flat vectors (features,); tensors of another number of axes, "
             "one that you write, or a perceptron.",
-            public("small-inputs", shape=input_shape, least=SMALLEST_SIDE),
         )
 
 
@@ -224,11 +216,10 @@ def _user_callable(name: str) -> Callable[..., object]:
     except ModelError as error:
         if objects.is_object(name):
             raise
-        raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}", public("model-not-loaded")) from error
+        raise ModelError(f"model {str(error).rstrip('.')}; {_remedy(name)}") from error
     if not callable(plugin):
         raise ModelError(
             f"model {name!r} is of type {type(plugin).__name__}, which cannot be called; {_remedy(name)}",
-            public("model-not-loaded"),
         )
     make: Callable[..., object] = plugin
     return make
@@ -241,14 +232,12 @@ def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: 
         raise ModelError(
             f"its features have shape {width} for one input, but feature-dim asks for {(1, feature_dim)}; give "
             "the extractor's last layer the feature_dim outputs that the callable gets, or change feature-dim.",
-            public("width", output="features", shape=width, wanted=(1, feature_dim)),
         )
     width = probe(model, input_shape)
     if width != (1, num_classes):
         raise ModelError(
             f"its logits have shape {width} for one input, but the data's classes ask for {(1, num_classes)}; "
             "give the classifier the num_classes outputs that the callable gets.",
-            public("width", output="logits", shape=width, wanted=(1, num_classes)),
         )
 
 

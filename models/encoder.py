@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from protosphere.core import plugins
-from protosphere.core.errors import ModelError, public, words_of
+from protosphere.core.errors import ModelError, words_of
 from protosphere.core.settings import ENCODERS
 from protosphere.models.handcrafted import handcrafted
 from protosphere.models.hub_vision import HubVision
@@ -79,7 +79,6 @@ class Encoder:
             raise ModelError(
                 f"the encoder {name!r} gives an output of shape {shape} for one input; let it give (n, width) or (n, "
                 "channels, height, width).",
-                public("output", shape=shape),
             )
         width = shape[1]
         if getattr(network, "ordered", False) is True:
@@ -87,7 +86,6 @@ class Encoder:
                 raise ModelError(
                     f"the encoder {name!r} gives {width} features of such inputs, fewer than `feature-dim` {dim}; "
                     "lower that, or name another encoder.",
-                    public("encoder-width", width=width),
                 )
             self.mixing = torch.eye(dim, width)
         else:
@@ -100,7 +98,6 @@ class Encoder:
             raise ModelError(
                 f"the encoder {name!r} does not give the same for a sample twice, so a sample would not be bounded by "
                 "itself; take out what it counts, keeps or draws.",
-                public("encoder-varies"),
             )
 
     @torch.no_grad()
@@ -188,7 +185,6 @@ def check_encoder(name: str) -> None:
         raise ModelError(
             f"the encoder {name!r} is none: give {', '.join(ABOUT)}, another network of torchvision's, {RANDOM}, "
             "hf:<hub id or path>, <torchvision name>@<file of weights>, package.module:callable or a file.",
-            public("encoder-name"),
         )
 
 
@@ -223,9 +219,7 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
     try:
         network = drawn(_seed(public_name(name), 0), make)
         if not isinstance(network, nn.Module):
-            raise ModelError(
-                f"the encoder {name!r} is a {type(network).__name__}; let it be a torch module.", public("no-module")
-            )
+            raise ModelError(f"the encoder {name!r} is a {type(network).__name__}; let it be a torch module.")
         return Encoder(name, network, input_shape, dim)
     except ModelError:
         raise
@@ -233,7 +227,6 @@ def public_encoder(name: str, input_shape: tuple[int, ...], dim: int) -> Encoder
         problem = words_of(error)
         raise ModelError(
             f"the encoder {name!r} does not fit inputs of shape {input_shape}: {problem}; give another encoder.",
-            public("encoder-inputs", shape=input_shape),
         ) from error
 
 
@@ -247,7 +240,6 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
         raise ModelError(
             f"the encoder {name!r} reads texts, but inputs are images of shape {input_shape}; give one of images, as "
             "dinov2-small.",
-            public("encoder-inputs", shape=input_shape),
         )
     if reads_text(name) and len(input_shape) == 3:
         return lambda: HubVision(name, input_shape)
@@ -258,7 +250,6 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
         if not callable(plugin):
             raise ModelError(
                 f"the encoder {name!r} is of type {type(plugin).__name__}, which cannot be called; give a callable.",
-                public("not-loaded"),
             )
         make: Callable[..., object] = plugin
         # a copy: the callable may give the same network again, to a model that trains it on private rows
@@ -303,13 +294,11 @@ class Vision(nn.Module):
             raise ModelError(
                 f"the encoder {name!r} names no network of torchvision before its {AT}; give one, as in "
                 f"resnet18{AT}/weights.pth.",
-                public("encoder-name"),
             )
         if len(input_shape) != 3 or input_shape[0] not in (1, 3):
             raise ModelError(
                 f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
                 "another encoder.",
-                public("encoder-inputs", shape=input_shape),
             )
         grown = max(1.0, SMALLEST / min(input_shape[1:]))
         self.size = [round(side * grown) for side in input_shape[1:]]
@@ -342,7 +331,6 @@ def _fetched(kind: str) -> str:
             raise ModelError(
                 f"the weights of the encoder {kind!r} cannot be fetched from {weights.url} "
                 f"({' '.join(str(error).split())[:200]}); put that file at {file}, or name one as {kind}{AT}FILE.",
-                public("part-not-loaded", part="encoder's weights"),
             ) from error
     return str(file)
 
@@ -366,13 +354,11 @@ def _load(network: nn.Module, path: str, name: str) -> None:
         raise ModelError(
             f"the weights of the encoder {name!r} cannot be read ({' '.join(str(error).split())[:200]}); give a file "
             "of its state_dict.",
-            public("part-not-loaded", part="encoder's weights"),
         ) from error
     if missing:
         raise ModelError(
             f"the weights of the encoder {name!r} lack {len(missing)} of its tensors, {missing[0]} among them; give "
             "those of this network.",
-            public("weights-lacking", tensors=len(missing)),
         )
 
 
@@ -385,7 +371,6 @@ def _centre(network: nn.Module, width: int, name: str) -> Tensor:
         raise ModelError(
             f"the encoder {name!r} has a `centre` of shape {tuple(centre.shape)}; it must be {width} finite numbers, "
             "as many as its features have.",
-            public("encoder-centre", width=width),
         )
     return centre
 

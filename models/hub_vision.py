@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from protosphere.core.errors import ModelError, public
+from protosphere.core.errors import ModelError
 from protosphere.models.text import EncoderName, encoder_name, loading, nearest, pretrained
 
 
@@ -32,7 +32,6 @@ class HubVision(nn.Module):
             raise ModelError(
                 f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
                 "another encoder.",
-                public("encoder-inputs", shape=input_shape),
             )
         reference = EncoderName(encoder_name(name).place)
         processor = _processor(reference)
@@ -41,7 +40,6 @@ class HubVision(nn.Module):
         if getattr(network, "main_input_name", "") != "pixel_values":
             raise ModelError(
                 f"the encoder {name!r} takes no pictures, but inputs have the shape {input_shape}; give one of images.",
-                public("encoder-inputs", shape=input_shape),
             )
         if isinstance(getattr(network, "pooler", None), nn.Module):
             # made of the hidden states, and often never trained
@@ -78,5 +76,4 @@ def _size(processor: dict[str, Any], config: Any, name: str) -> tuple[int, int]:
         return side, side
     raise ModelError(
         f"the image processor of {name!r} says no size; set `size` in its preprocessor_config.json.",
-        public("part-not-loaded", part="image processor"),
     )

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from protosphere.core.errors import ModelError, public
+from protosphere.core.errors import ModelError
 
 Backbone = Callable[[tuple[int, ...]], nn.Module]
 
@@ -122,7 +122,6 @@ def image_channels(input_shape: tuple[int, ...]) -> int:
         raise ModelError(
             f"it takes images (channels, height, width), but this data has flat vectors of shape {input_shape}; "
             f"use one of {', '.join(FLAT)}.",
-            public("inputs", content="flat vectors", wanted="images"),
         )
     return input_shape[0]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from protosphere.core.errors import ModelError, public
+from protosphere.core.errors import ModelError
 
 log = logging.getLogger("protosphere")
 KEPT = "keeps_layout"  # attribute of an extractor
@@ -75,7 +75,6 @@ def split(
         raise ModelError(
             f"it gives an output of shape {shape} for one input; let it give (n, width) or "
             "(n, channels, height, width).",
-            public("output", shape=shape),
         )
     if shape[1] == num_classes:
         log.warning(
@@ -136,7 +135,5 @@ def probe(
     finally:
         module.train(training)
     if not isinstance(output, Tensor):
-        raise ModelError(
-            f"it gives a {type(output).__name__}; let it return one tensor, the features alone.", public("no-module")
-        )
+        raise ModelError(f"it gives a {type(output).__name__}; let it return one tensor, the features alone.")
     return tuple(output.shape)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from protosphere.core import objects
-from protosphere.core.errors import ModelError, public, words_of
+from protosphere.core.errors import ModelError, words_of
 from protosphere.core.plugins import placeless
 
 PREFIX = "hf:"
@@ -91,19 +91,16 @@ def encoder_name(name: str) -> EncoderName:
     if separator and key != "trainable":
         raise ModelError(
             f"model {name!r} has the query {query!r}; the only one is ?trainable=<number of layers>.",
-            public("model-query"),
         )
     if separator and not (value.isascii() and value.isdigit()):
         raise ModelError(
             f"model {name!r} asks for {value!r} trainable layers; it must be a whole number, 0 for a frozen encoder.",
-            public("model-query"),
         )
     encoder = EncoderName(place, int(value) if separator else None)
     if not (encoder.local or HUB_ID.fullmatch(place)):
         raise ModelError(
             f"model {name!r} names no encoder; after {PREFIX} comes a hub id, as in {PREFIX}owner/encoder, or a path "
             "that starts with /, ./, ../ or ~.",
-            public("model-name"),
         )
     return encoder
 
@@ -135,7 +132,6 @@ class Tokens:
             raise ModelError(
                 f"max-tokens is {self.max_tokens}, but the tokenizer of {self.encoder!r} adds {special_tokens} "
                 "tokens of its own to every text; raise max-tokens.",
-                public("few-tokens", most=self.max_tokens, added=special_tokens),
             )
         rows = torch.full((len(texts), self.max_tokens), PADDING, dtype=torch.int32)
         for start in range(0, len(texts), BATCH):
@@ -201,7 +197,6 @@ def text_backbone(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     if len(input_shape) != 1:
         raise ModelError(
             "it reads text, but this data has images; use an image model, or a data set of texts.",
-            public("inputs", content="images", wanted="texts"),
         )
     with torch.random.fork_rng(devices=[]):  # transformers draws before it loads, each version in its own way
         encoder = pretrained(reference)
@@ -225,12 +220,10 @@ def _freeze(encoder: nn.Module, trainable: int | None) -> None:
         raise ModelError(
             f"trainable={trainable} asks for its last layers, but they share their weights or cannot be distinguished; "
             "use ?trainable=0, or leave it out to train all.",
-            public("layers-shared"),
         )
     if trainable > depth:
         raise ModelError(
             f"trainable={trainable} is more than its {depth} layers; use at most {depth}.",
-            public("layers", asked=trainable, layers=depth),
         )
     for layer in layers[depth - trainable :]:
         layer.requires_grad_(True)
@@ -249,7 +242,6 @@ def _check_positions(encoder: nn.Module, max_tokens: int) -> None:
     if 0 < min(limits) < max_tokens:
         raise ModelError(
             f"max-tokens is {max_tokens}, but it has {min(limits)} positions; set max-tokens to {min(limits)} or less.",
-            public("many-tokens", most=max_tokens, positions=min(limits)),
         )
 
 
@@ -262,7 +254,6 @@ def _check_vocabulary(encoder: nn.Module, reference: EncoderName) -> None:
         raise ModelError(
             f"its tokenizer has {needed} tokens, but the encoder embeds {num_embeddings}; save the two that belong "
             "together, or call resize_token_embeddings on the encoder and train it first.",
-            public("vocabulary", tokens=needed, embedded=num_embeddings),
         )
 
 
@@ -277,12 +268,10 @@ def pretrained(reference: EncoderName) -> nn.Module:
         raise ModelError(
             f"the weights at {reference.place!r} lack {len(missing)} of the encoder's tensors, {missing[0]} among "
             "them; save it whole with its save_pretrained.",
-            public("weights-lacking", tensors=len(missing)),
         )
     if getattr(encoder.config, "is_encoder_decoder", False):
         raise ModelError(
             f"{reference.place!r} is an encoder with a decoder, which features need not; use an encoder such as BERT.",
-            public("decoder"),
         )
     network: nn.Module = encoder.float()
     return network
@@ -335,12 +324,10 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
     except ImportError as error:
         raise ModelError(
             "hf: names need transformers, which cannot be imported here; pip install 'protosphere[text]'.",
-            public("no-transformers"),
         ) from error
     if reference.local and not Path(reference.source).is_dir():
         raise ModelError(
             f"there is no folder {reference.source!r} on this machine; {_remedy(what, reference)}",
-            public("part-not-loaded", part=what),
         )
     log, hub_log = transformers.utils.logging, importlib.import_module("huggingface_hub.utils").logging
     verbosity, bars, hub_verbosity = log.get_verbosity(), log.is_progress_bar_enabled(), hub_log.get_verbosity()
@@ -355,7 +342,6 @@ def loading(what: str, reference: EncoderName) -> Iterator[Any]:
         problem = words_of(error)
         raise ModelError(
             f"the {what} of {reference.place!r} cannot be loaded: {problem}; {_remedy(what, reference)}",
-            public("part-not-loaded", part=what),
         ) from error
     finally:
         log.set_verbosity(verbosity)

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from protosphere.core import plugins
-from protosphere.core.errors import ModelError, SettingError, public
+from protosphere.core.errors import ModelError, SettingError
 from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown, without_gone
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options
 from protosphere.strategies.release import (
@@ -126,12 +126,11 @@ def load_method(name: str) -> Method:
         try:
             plugin = plugins.load(name, "METHOD")
         except ModelError as error:
-            raise SettingError(f"setting `strategy`: {error}", public("strategy", error=error)) from None
+            raise SettingError(f"setting `strategy`: {error}") from None
         if not isinstance(plugin, Method):
             raise SettingError(
                 f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and no Method; "
                 "docs/adding-a-method.md shows one.",
-                public("not-loaded"),
             )
         return _with_settings_of_halves(plugin)
     if name not in METHODS:

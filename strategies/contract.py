@@ -7,7 +7,6 @@ prototypes of section 0 of the methods page: a method overrides what its paper c
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -141,15 +140,10 @@ class Phase:
 
 
 class MethodError(Exception):
-    """A method is wrong; one sentence with the file's path and the line, where they are known.
-
-    Attributes:
-        told: the same by the file's name and the line alone, which tell nothing of data.
-    """
+    """A method is wrong; one sentence with the file's path and the line, where they are known."""
 
     def __init__(self, reason: str, file: str = "", line: int = 0):
         super().__init__(f"{reason.rstrip('.')} ({file}, line {line})." if file else reason)
-        self.told = f"its method failed ({Path(file).name}, line {line})" if file else ""
 
 
 @dataclass(frozen=True)

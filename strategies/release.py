@@ -14,7 +14,7 @@ from dataclasses import replace
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protosphere.core.errors import ModelError, SettingError, public
+from protosphere.core.errors import ModelError, SettingError
 from protosphere.core.settings import Settings
 from protosphere.models.encoder import check_encoder
 from protosphere.prototypes.aggregation import aggregate
@@ -78,7 +78,7 @@ def check_public_encoder(settings: Settings, why: str) -> None:
     try:
         check_encoder(settings.encoder)
     except ModelError as error:
-        raise SettingError(f"setting `encoder`: {error}", public("encoder", error=error)) from None
+        raise SettingError(f"setting `encoder`: {error}") from None
 
 
 def joined(payload: Payload | None, means: PrototypeSet | None, dim: int) -> Payload | None:

@@ -13,7 +13,7 @@ from protosphere.client_app.feature import Feature, LoadData, Scores
 from protosphere.client_app.features.encoder_cache import cached
 from protosphere.client_app.site import NodeConfig, simulated, text
 from protosphere.core.devices import exact, exact_on
-from protosphere.core.errors import ModelError, SettingError, public
+from protosphere.core.errors import ModelError, SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import full_encoder_name, shown
 from protosphere.data.client_data import ClientData, Rows, TokenTransform
@@ -242,7 +242,7 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
     settings, site_encoder = run.settings, full_encoder_name(text(node, "encoder") or text(node, "privacy-encoder"))
     name = site_encoder or settings.encoder
     if has_place(name) and not site_encoder and not simulated:
-        raise SettingError.public(
+        raise SettingError(
             "the run's `encoder` lies in a file, and no run names files of this site; start its SuperNode "
             "with --encoder NAME."
         )
@@ -259,7 +259,6 @@ def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, sim
             raise SettingError(
                 f"{_source(bool(site_encoder))} is {shown(name)}, which takes no token ids, and this client's samples "
                 "are texts; give an encoder of texts, as hf:<hub id or path>.",
-                public("encoder-texts"),
             )
     return Encoded(encoder, data, model_data, name, run.private, settings.encoder_radius)
 
@@ -275,8 +274,8 @@ def loaded(name: str, shape: tuple[int, ...], dim: int, of_site: bool = False) -
         return public_encoder(name, shape, dim)
     except ModelError as error:
         if of_site:
-            raise ModelError(f"{_source(of_site)}: {error}", public("site-encoder", error=error)) from error
-        raise ModelError(f"{_source(of_site)}: {error}", public("encoder", error=error)) from error
+            raise ModelError(f"{_source(of_site)}: {error}") from error
+        raise ModelError(f"{_source(of_site)}: {error}") from error
 
 
 def _source(of_site: bool) -> str:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from protosphere.client_app.evaluate import features_of
 from protosphere.client_app.feature import Arrival, Feature
-from protosphere.client_app.public_errors import USER_ERRORS, told
+from protosphere.client_app.public_errors import USER_ERRORS, public_words
 from protosphere.client_app.site import read_columns, site_spec, text
-from protosphere.core.errors import SettingError, public
+from protosphere.core.errors import SettingError
 from protosphere.data.client_data import Rows, Transform
 from protosphere.data.from_settings import shared_test_spec
 from protosphere.data.shared_test_set import SharedTestSpec, refuse_unfit, shared_rows
@@ -42,7 +42,6 @@ class Ensemble(Feature):
             raise SettingError(
                 f"the node config has shared-test-path={path!r}, but the run's setting of that name is empty: set it "
                 "to where the server has the same test set.",
-                public("node-shared"),
             )
 
     def discloses(self) -> Sequence[str]:
@@ -63,7 +62,7 @@ class Ensemble(Feature):
             return report if answers is None else replace(report, answers={**report.answers, self.name: answers})
         except USER_ERRORS as error:
             # a measurement that fails must not cost a round of training
-            return replace(report, remark=f"no ensemble answer: {told(error, self.client.node)}")
+            return replace(report, remark=f"no ensemble answer: {public_words(error, self.client.node)}")
 
     def _predict(self, state: ClientState) -> ArrayRecord | None:
         client = self.client

@@ -18,7 +18,7 @@ from protosphere.client_app.features.privacy_ledger import Asked, Ledger, Limit
 from protosphere.client_app.message_log import append
 from protosphere.client_app.site import NodeConfig, simulated, text
 from protosphere.client_app.train import Outcome
-from protosphere.core.errors import SettingError, public
+from protosphere.core.errors import PrivacyError
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
 from protosphere.data.partition.assignment import DataSpec
@@ -53,17 +53,16 @@ def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
     """Refuse a run without privacy where the site requires it.
 
     Raises:
-        SettingError: that, or an entry that is none.
+        PrivacyError: that, or an entry that is none.
     """
     requirement = text(node, ENTRY)
     if requirement not in ("", REQUIRED):
-        raise SettingError(
+        raise PrivacyError(
             f'this SuperNode\'s --node-config has privacy={requirement!r}, but it can be "{REQUIRED}" alone; '
             "correct it.",
-            public("node-config", name="privacy"),
         )
     if requirement and settings.privacy == "none":
-        raise SettingError.public('it requires privacy; start the run with `privacy = "release"`.')
+        raise PrivacyError('it requires privacy; start the run with `privacy = "release"`.')
 
 
 def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_data: bool, simulated: bool) -> DataSpec:
@@ -71,28 +70,24 @@ def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_d
     classes listed, so that none is made of a row.
 
     Raises:
-        SettingError: a setting with which one row would decide on others, or on what leaves.
+        PrivacyError: a setting with which one row would decide on others, or on what leaves.
         LedgerError: the secret cannot be read or written.
     """
     if settings.privacy_measure and (has_own_data or not simulated):
-        raise SettingError.public(
-            "setting `privacy-measure` is true on a client with its own data; it is for simulation."
-        )
+        raise PrivacyError("setting `privacy-measure` is true on a client with its own data; it is for simulation.")
     if settings.privacy_unit == "group" and not spec.columns.group:
-        raise SettingError.public('`group-column` is empty, which `privacy-unit = "group"` needs.')
+        raise PrivacyError('`group-column` is empty, which `privacy-unit = "group"` needs.')
     if not has_own_data:
         return spec
     if settings.privacy_unit == "row" and spec.columns.group:
-        raise SettingError.public(
+        raise PrivacyError(
             'its samples come in groups, which are split as one; set `privacy-unit` to "group", or take `group-column` '
             "out."
         )
     if spec.code is not None:
-        raise SettingError.public(
-            "its samples come from code of its own; under `privacy` give --data a folder or a file."
-        )
+        raise PrivacyError("its samples come from code of its own; under `privacy` give --data a folder or a file.")
     if settings.max_samples:
-        raise SettingError.public(
+        raise PrivacyError(
             f"setting `max-samples` is {settings.max_samples}, which would let one sample push another out; under "
             "`privacy` a site's own data need 0."
         )
@@ -142,11 +137,11 @@ class Privacy(Feature):
         """Of a site its own, of a simulated client one a run.
 
         Raises:
-            SettingError: a site that states no limit has none to spend from.
+            PrivacyError: a site that states no limit has none to spend from.
         """
         # here, too: what `start` knows of the encoder depends on the order of the features
         if self.is_site and self.limit is None:
-            raise SettingError.public(NO_LIMIT)
+            raise PrivacyError(NO_LIMIT)
         folder = home() if self.is_site else self.client.store(run_name).folder
         return Ledger(folder / "privacy", self.limit)
 
@@ -157,7 +152,7 @@ class Privacy(Feature):
     def start(self, load: LoadData) -> None:
         self.limit = _read_limit(self.client.node)
         if self.encoded is not None and self.is_site and self.limit is None:
-            raise SettingError.public(NO_LIMIT)
+            raise PrivacyError(NO_LIMIT)
 
     def identity(self, identity: Identity) -> Identity:
         """What may be told of a client before training.
@@ -304,9 +299,8 @@ def _read_limit(node: NodeConfig) -> Limit | None:
     for name, value in zip(names, values, strict=True):
         most = 1.0 if name == "privacy-delta" else float("inf")
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < most:
-            raise SettingError(
+            raise PrivacyError(
                 f"this SuperNode's --node-config has {name}={value!r}, but a limit is an ε above 0 and a δ between 0 "
                 "and 1; give it both.",
-                public("node-config", name=name),
             )
     return Limit(*map(float, values))

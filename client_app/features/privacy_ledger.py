@@ -25,7 +25,7 @@ from filelock import FileLock
 from safetensors import SafetensorError
 from torch import Tensor
 
-from protosphere.core.errors import ToldError, public
+from protosphere.core.errors import UserError
 from protosphere.core.files import LARGEST_RECORD, NAME, read_tensors, read_whole, replacing, sync, write_tensors
 from protosphere.prototypes.accounting import epsilon_of
 from protosphere.prototypes.discrete_gaussian import draw
@@ -37,8 +37,10 @@ BEFORE = "before"  # in lines of earlier versions: a digest that nobody reads an
 KEY_BYTES = 32
 
 
-class LedgerError(ToldError):
+class LedgerError(UserError):
     """A release that must not be made; one sentence for a person. No row of the table decides on it."""
+
+    public = "its privacy budget is spent, or its ledger cannot be used: ask for a smaller `privacy-epsilon`"
 
 
 @dataclass(frozen=True)
@@ -239,9 +241,7 @@ class Ledger:
         entries = [entry for entry in self.entries() if RENEWED not in entry]
         other_unit = next((entry["unit"] for entry in entries if entry["unit"] != request.unit), None)
         if other_unit is not None:
-            raise LedgerError.public(
-                f'it has released this table by {other_unit}; `privacy-unit` must stay "{other_unit}".'
-            )
+            raise LedgerError(f'it has released this table by {other_unit}; `privacy-unit` must stay "{other_unit}".')
         if self.limit is None:
             return
         spent = math.fsum(entry["rho"] for entry in entries)
@@ -249,7 +249,7 @@ class Ledger:
         so_far, asked_for = epsilon_of(spent, delta), epsilon_of(request.rho, delta)
         together = epsilon_of(spent + request.rho, delta)
         if together > most_epsilon:
-            raise LedgerError.public(
+            raise LedgerError(
                 f"it has spent ε = {so_far:.3g} of the {most_epsilon:g} (δ = {delta:g}) that this site "
                 f"allows; this run asks for {asked_for:.3g} more: {together:.3g} in all."
             )
@@ -296,7 +296,6 @@ class Ledger:
         return LedgerError(
             f"the privacy ledger {self._lines} cannot be trusted ({why}), so nothing is released; bring the folder "
             "back from a copy, or mend the line, in which what was spent must stay.",
-            public("storage", storage="privacy ledger"),
         )
 
     def _make_unwritable_error(self, error: Exception) -> LedgerError:
@@ -304,7 +303,6 @@ class Ledger:
         return LedgerError(
             f"the privacy ledger in {self.folder} cannot be written ({reason}), so nothing is released; free space "
             "there, or set PROTOSPHERE_HOME to a folder of yours and take the ledger with you.",
-            public("storage", storage="privacy ledger"),
         )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from protosphere.core.errors import DataError, Public, public
+from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.columns import MOST_NAMES, Columns
 
@@ -96,7 +96,6 @@ def _load_archive(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndar
         raise DataError(
             f"{str(path)!r} cannot be read ({type(error).__name__}: {error}): write it with numpy.savez(FILE, x=..., "
             "y=...), of numbers and strings, no objects.",
-            public("unreadable"),
         ) from error
 
 
@@ -106,7 +105,6 @@ def _name_extras(columns: Columns) -> tuple[str, ...]:
         raise DataError(
             f"{idle} is {columns.named[idle]!r}, but arrays have their inputs in x and their labels in y: leave it "
             "empty.",
-            public("no-named-column", setting=idle),
         )
     return tuple(columns.named.values())
 
@@ -132,24 +130,22 @@ def arranged(
             _refuse(
                 name,
                 f"has no array {key}: give it x and y (and both of x_test and y_test, or none)",
-                public("array-names"),
             )
     splits = ("", _TEST) if "x_test" in arrays else ("",)
     axes = str(arrays["axes"]) if "axes" in arrays else ""
     inputs = [_inputs(name, "x" + end, np.asarray(arrays["x" + end]), axes, alone) for end in splits]
     if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
         shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs)
-        _refuse(name, f"holds rows of {shapes} in x and x_test: give both one shape and type", public("array-shapes"))
+        _refuse(name, f"holds rows of {shapes} in x and x_test: give both one shape and type")
     class_names = class_names or tuple(map(str, np.asarray(arrays.get("classes", ())).tolist()))
     if len(set(class_names)) < len(class_names):
-        _refuse(name, "names a class twice in classes: give each class one name, in label order", public("class-list"))
+        _refuse(name, "names a class twice in classes: give each class one name, in label order")
     labels = [np.asarray(arrays["y" + end]) for end in splits]
     for end, x, y in zip(splits, inputs, labels, strict=True):
         if y.shape != (len(x),):
             _refuse(
                 name,
                 f"has y{end} of shape {y.shape} beside {len(x)} rows in x{end}: one label a row",
-                public("array-shapes"),
             )
     numbered, class_names = _number_labels(name, labels, class_names, alone)
     extra = {key: _extra(name, key, arrays, splits, inputs) for key in extra_names}
@@ -180,7 +176,6 @@ def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
             _refuse(
                 name,
                 f"has an array {key!r}: if it is {array_name}, call it that, else something else",
-                public("array-names"),
             )
 
 
@@ -188,14 +183,13 @@ def _inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.nd
     """An array of inputs as it is stored: uint8 or float32, images as (n, C, H, W)."""
     image = bool(axes) or x.ndim == 4 or (x.ndim == 3 and x.dtype == np.uint8)
     if x.ndim < 2 or 0 in x.shape[1:]:
-        _refuse(name, f"has {key} of shape {x.shape}: give it (n, ...), a row each", public("array-shapes"))
+        _refuse(name, f"has {key} of shape {x.shape}: give it (n, ...), a row each")
     if x.dtype == bool or (x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim == 2):
         x = x.astype(np.float32)
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         _refuse(
             name,
             f"has {key} of type {x.dtype} and shape {x.shape}: give pixels as uint8 (0 to 255), all else as float32",
-            public("array-shapes"),
         )
     x = _channels_first(name, key, x, axes) if image else x
     if x.dtype == np.uint8:
@@ -211,7 +205,6 @@ def _inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.nd
                 name,
                 f"has {x[(row + start, *place)]} at {key}[{where}], but inputs must be finite float32 numbers: mend "
                 "or drop the row",
-                public("not-finite", row=row + start),
             )
     return x
 
@@ -223,7 +216,6 @@ def _channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray
             name,
             f"says that the axes of its images are {axes!r}, but {key} has the shape {x.shape}: it can be "
             f"{', '.join(AXES)}, a letter an axis",
-            public("array-shapes"),
         )
     if x.ndim == 3:
         return x[:, None]
@@ -233,7 +225,6 @@ def _channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray
             name,
             f"has {key} of shape {x.shape}, of which {'either' if first else 'neither'} of the axes 1 and 3 can be the "
             'channels (1 to 4 of them): say which with axes="NCHW" or axes="NHWC" beside x',
-            public("array-shapes"),
         )
     return x if (axes or ("NCHW" if first else "NHWC")) == "NCHW" else x.transpose(0, 3, 1, 2)
 
@@ -255,12 +246,11 @@ def _number_labels(
         names = class_names or tuple(map(str, range(min(largest, MOST_NAMES) + 1)))
     else:
         types = " and ".join(str(y.dtype) for y in labels)
-        _refuse(name, f"has labels of type {types}: give class numbers 0, 1, 2, ... or names", public("array-shapes"))
+        _refuse(name, f"has labels of type {types}: give class numbers 0, 1, 2, ... or names")
     if len(names) > MOST_NAMES:
         _refuse(
             name,
             f"would make {len(names)} classes, more than {MOST_NAMES}: mend y",
-            public("many-classes", most=MOST_NAMES),
         )
     if alone:
         return [np.where((y >= 0) & (y < len(names)), y, -1) for y in numbered], names
@@ -273,7 +263,6 @@ def _number_labels(
                 name,
                 f"has the label {value!s} at {split}[{row}], but there are {len(names)} classes: correct it, or name "
                 "the classes in classes.txt",
-                public("no-class", row=row, split="train" if split == "y" else "test"),
             )
     return numbered, names
 
@@ -289,7 +278,6 @@ def _extra(
                 name,
                 f"has no array {key + end} of {len(x)} whole numbers or strings, one a row of x{end}: add it, or leave "
                 "that setting empty",
-                public("array-shapes"),
             )
         values.append(column.astype(str) if column.dtype.kind in "US" else column)
     if len({column.dtype.kind in "US" for column in values}) > 1:
@@ -305,8 +293,8 @@ def finite_rows(x: np.ndarray) -> np.ndarray:
     return finite
 
 
-def _refuse(name: str, sentence: str, told: Public) -> NoReturn:
-    raise DataError(f"{name!r} {sentence}.", told)
+def _refuse(name: str, sentence: str) -> NoReturn:
+    raise DataError(f"{name!r} {sentence}.")
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:

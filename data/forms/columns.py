@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError, LabelsError
 
 if TYPE_CHECKING:
     import datasets
@@ -81,7 +81,6 @@ def roles(name: str, features: Mapping[str, Any], columns: Columns, texts_only: 
         raise DataError(
             f"{name!r} has no {kind} column; {_listed(features)}: {remedy}; a site's table of numbers needs a "
             "columns.json.",
-            public("no-usual-column", column=kind),
         )
     inputs = image or text
     label = columns.label or usual_label(name, features, [column for column in free if column != inputs])
@@ -100,14 +99,11 @@ def refuse_absent(name: str, features: Mapping[str, Any], columns: Columns) -> N
         if column not in features:
             raise DataError(
                 f"{setting} is {column!r}, but {name!r} has no such column; {_listed(features)}: name one of them.",
-                public("no-named-column", setting=setting),
             )
     chosen = list(columns.named.values())
     if len(set(chosen)) < len(chosen):
         settings = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
-        raise DataError(
-            f"{settings} name one column of {name!r} twice: name a column for each.", public("column-twice")
-        )
+        raise DataError(f"{settings} name one column of {name!r} twice: name a column for each.")
 
 
 def usual_label(name: str, columns: Iterable[str], free: Collection[str]) -> str:
@@ -121,7 +117,6 @@ def usual_label(name: str, columns: Iterable[str], free: Collection[str]) -> str
         raise DataError(
             f"{name!r} has no label column; {_listed(columns)}: name the one with the classes {LABEL_COLUMNS[0]}, or "
             "set label-column.",
-            public("no-usual-column", column="label"),
         )
     return label
 
@@ -166,7 +161,6 @@ def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_colum
             raise DataError(
                 f"the {split} table of {name!r} has the columns {', '.join(table.column_names)}, but the train table "
                 f"{' and '.join(role_by_column)}: give both tables the same columns.",
-                public("columns-differ"),
             )
         for column in [column for column, role in role_by_column.items() if role != "inputs"]:
             types = [side.features.arrow_schema.field(column).type for side in (table, train)]
@@ -187,7 +181,6 @@ def refuse_other_type(
         raise DataError(
             f"column {column!r} holds {kind} in the {split} table of {name!r}, but {train_kind} in the train table: "
             "write both alike.",
-            public("columns-differ"),
         )
 
 
@@ -201,7 +194,6 @@ def check_strings(name: str, split: str, table: datasets.Dataset, column: str) -
         kind = _kind(table.features.arrow_schema.field(column).type)
         raise DataError(
             f"column {column!r} of the {split} table of {name!r} holds {kind}, but texts must be strings.",
-            public("column-type", column="text"),
         )
 
 
@@ -217,7 +209,6 @@ def group_values(name: str, column: str, values_by_split: Mapping[str, pyarrow.C
             raise DataError(
                 f"column {column!r} of {name!r} holds {_kind(values.type)}, but groups must be whole numbers or "
                 "strings.",
-                public("column-type", column="group"),
             )
         _refuse_missing(name, split, values, "group", f" in column {column!r}")
     parts = [values.to_numpy() for values in filled.values()]
@@ -234,7 +225,6 @@ def _refuse_missing(name: str, split: str, values: pyarrow.ChunkedArray, column:
         row = next(row for row, value in enumerate(values) if not _is_utf8(value))
         raise DataError(
             f"row {row} of the {split} table of {name!r} has a label or group that is not UTF-8: write it in UTF-8.",
-            public("not-utf8", row=row),
         ) from None
     missing = values.is_null()
     if is_string(values.type):
@@ -244,7 +234,6 @@ def _refuse_missing(name: str, split: str, values: pyarrow.ChunkedArray, column:
         row = rows[0]
         raise DataError(
             f"row {row} of the {split} table of {name!r} has no {column}{where}: give it one or drop the row.",
-            public("no-value", row=row, split=split, column=column),
         )
 
 
@@ -307,7 +296,6 @@ def _checked(
     if _kind(values.type) != "whole numbers":
         raise DataError(
             f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, ….",
-            public("column-type", column="label"),
         )
     _refuse_missing(name, split, values, "label")
     labels: np.ndarray = values.to_numpy()
@@ -317,10 +305,9 @@ def _checked(
     wrong = np.flatnonzero((labels < 0) | (labels >= len(class_names) if class_names else False))
     if wrong.size:
         row = wrong[0]
-        raise DataError(
+        raise LabelsError(
             f"row {row} of the {split} table of {name!r} has the label {labels[row]}, but labels must be "
             f"{allowed}: correct the row or the class names.",
-            public("no-class", row=row, split=split),
         )
     return labels
 
@@ -328,10 +315,9 @@ def _checked(
 def _refuse_many(name: str, column: str, count: int) -> None:
     """Labels of so many kinds can be no classes."""
     if count > MOST_NAMES:
-        raise DataError(
+        raise LabelsError(
             f"column {column!r} of {name!r} would make {count} classes, more than {MOST_NAMES}: set label-column to "
             "the one with the classes, or list the classes in classes.txt.",
-            public("many-classes", most=MOST_NAMES),
         )
 
 
@@ -343,9 +329,8 @@ def _codes(name: str, split: str, labels: pyarrow.ChunkedArray, class_names: tup
     unknown = np.flatnonzero(codes.is_null().to_numpy())
     if unknown.size:
         row = int(unknown[0])
-        raise DataError(
+        raise LabelsError(
             f"row {row} of the {split} table of {name!r} has the label {labels[row].as_py()!r}, but classes.txt names "
             "no such class: add it there or correct the row.",
-            public("no-class", row=row, split=split),
         )
     return codes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.files import refuse_irregular
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
@@ -81,7 +81,6 @@ def _find(root: Path) -> Folder:
     if not root.exists():
         raise DataError(
             f"data path {str(root)!r} does not exist: check its spelling, and that this machine has it.",
-            public("no-folder"),
         )
     if not root.is_dir():
         return _read_one_file(root)
@@ -94,7 +93,6 @@ def _find(root: Path) -> Folder:
         raise DataError(
             f"{str(root)!r} holds a table, {tables[0].name}, and images, {picture.relative_to(root)}: move one of the "
             "two elsewhere.",
-            public("several-formats"),
         )
     return _table_folder(root, tables, class_names)
 
@@ -106,7 +104,6 @@ def _read_one_file(path: Path) -> Folder:
         raise DataError(
             f"data path {str(path)!r} is a file, but a data set is a folder or one file of {', '.join(FILE_SUFFIXES)}: "
             "name the folder that holds it.",
-            public("no-data-set"),
         )
     return Folder(path.parent, kind, (path,), (), listed_classes(path.parent), path)
 
@@ -125,10 +122,9 @@ def refuse_unlisted(folder: Folder, which: Listed) -> None:
     if which == "all" or (which == "tables" and folder.format != "images"):
         if listed_classes(folder.root):
             return
-        raise DataError(
+        raise LabelsError(
             f"{str(folder.root)!r} holds {content}, but no classes.txt: list the classes there, one a line in label "
             f"order, the same at all sites, so that no {leaves} leaves the site as the name of a class.",
-            public("no-classes", content=content),
         )
 
 
@@ -143,14 +139,10 @@ def listed_classes(root: Path) -> tuple[str, ...]:
         # some editors begin a file with a mark
         listed = tuple(names.read_text("utf-8-sig").split("\n")) if names.is_file() else ()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{names} cannot be read ({error}); it names a class a line, in UTF-8.", public("class-list")
-        ) from None
+        raise LabelsError(f"{names} cannot be read ({error}); it names a class a line, in UTF-8.") from None
     class_names = tuple(line.strip() for line in listed if line.strip())
     if len(set(class_names)) < len(class_names):
-        raise DataError(
-            f"{str(names)!r} names a class twice: give each class one line, in label order.", public("class-list")
-        )
+        raise LabelsError(f"{str(names)!r} names a class twice: give each class one line, in label order.")
     return class_names
 
 
@@ -167,9 +159,7 @@ def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) 
     train = of_split("train") or [path for path in tables if path not in of_split(*TEST_SPLITS)]
     if not train:
         names = ", ".join(path.name for path in tables)
-        raise DataError(
-            f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.", public("no-rows")
-        )
+        raise DataError(f"{str(root)!r} has no training table, only {names}: name one train{tables[0].suffix}.")
     first = train[0]
     other = next(
         (path for path in [*train, *test] if TABLE_SUFFIXES[path.suffix] != TABLE_SUFFIXES[first.suffix]), None
@@ -178,7 +168,6 @@ def _table_folder(root: Path, tables: list[Path], class_names: tuple[str, ...]) 
         raise DataError(
             f"{str(root)!r} holds tables of several formats ({first.name}, {other.name}): write them all in one, or "
             "move away what is no table of the data set.",
-            public("several-formats"),
         )
     return Folder(root, TABLE_SUFFIXES[first.suffix], tuple(train), tuple(test), class_names)
 
@@ -194,7 +183,6 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
             f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
             "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv, train.jsonl "
             "or train.parquet.",
-            public("no-rows"),
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
     folders = sorted(
@@ -202,10 +190,9 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
     )
     unknown = [name for name in folders if class_names and name not in class_names]
     if unknown:
-        raise DataError(
+        raise LabelsError(
             f"{str(root)!r} has a folder {unknown[0]!r}, but classes.txt names no such class: add it there or remove "
             "the folder.",
-            public("unlisted-class"),
         )
     test = images[test_root] if test_root is not None else ()
     return Folder(root, "images", images[train_root], test, class_names or tuple(folders))
@@ -230,7 +217,6 @@ def _images(root: Path) -> tuple[Path, ...]:
         raise DataError(
             f"image {str(loose[0])!r} lies in no class folder: move it to <class>/{loose[0].name} or out of "
             f"{str(root)!r}.",
-            public("loose-image"),
         )
     # `max-samples` takes the first rows: in the order of the names they would all be of one class.
     return tuple(sorted(files, key=lambda path: hashlib.sha256(os.fsencode(path.relative_to(root))).digest()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ def decode_images(source: "Source", target: Path, image_size: int = 0, colour: b
         if depth := too_deep(image):
             raise DataError(
                 f"{where} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first.",
-                public("no-image", row=where.row, split=where.split),
             )
         grey = grey and image.mode in _GREY
         first = first or (where, image.size)
@@ -52,7 +51,6 @@ def decode_images(source: "Source", target: Path, image_size: int = 0, colour: b
             raise DataError(
                 f"{where} is {_size(image.size)} pixels but {first[0]} {_size(first[1])}: the images of a data set "
                 "must have one size, so resize them first, or set image-size to the one that all are brought to.",
-                public("image-sizes", row=where.row, split=where.split, size=image.size, first=first[1]),
             )
     width, height = first[1] if first else (0, 0)
     if image_size:
@@ -158,7 +156,6 @@ def _images(source: "Source") -> "Iterator[tuple[Where, Image.Image]]":
 def _unreadable(where: Where, error: Exception) -> DataError:
     return DataError(
         f"{where} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.",
-        public("no-image", row=where.row, split=where.split),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 from protosphere.core.paths import is_path
 from protosphere.data.forms.arrays import Arrays
@@ -96,7 +96,6 @@ def locate(dataset: str) -> str | Folder:
     raise DataError(
         f"unknown data set {dataset!r}: {hint} {', '.join(names)}; a hub id has the form owner/name, and a local "
         "folder starts with /, ./, ../ or ~.",
-        public("dataset-setting"),
     )
 
 
@@ -156,7 +155,6 @@ def _from_parquet(folder: Folder, cache_dir: Path) -> dict[str, datasets.Dataset
         raise DataError(
             f"the parquet files in {str(folder.root)!r} cannot be read ({_first_line(error)}): write them anew; all "
             "files of a table must have the same columns.",
-            public("unreadable"),
         ) from error
     return tables
 
@@ -177,7 +175,6 @@ def _from_text_files(folder: Folder, columns: Columns, cache_dir: Path) -> dict[
             raise DataError(
                 f"{str(path)!r} has the columns {', '.join(types)}, but {folder.train[0].name} "
                 f"{' and '.join(schema.names)}: give all files the same columns.",
-                public("columns-differ"),
             )
     tables = {}
     cache_dir.mkdir(parents=True, exist_ok=True)
@@ -238,7 +235,6 @@ def _from_hub(hub_id: str, cache_dir: Path) -> dict[str, datasets.Dataset]:
             f"data set {hub_id!r} could not be fetched from the Hugging Face hub ({_first_line(error)}): check the "
             "name and the network, or set dataset to the path of a local folder (it starts with /, ./, ../ or ~) "
             "that holds its parquet files or images.",
-            public("not-fetched"),
         ) from error
     return dict(splits)
 

@@ -26,7 +26,7 @@ def spiral(points: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray
         DataError: fewer points.
     """
     if points < 2:
-        raise DataError.public(f"spiral-points is {points}, but an arm of the spiral needs at least 2 points.")
+        raise DataError(f"spiral-points is {points}, but an arm of the spiral needs at least 2 points.")
     rng = np.random.default_rng([seed, 0])
     arm = np.repeat(np.arange(NUM_CLASSES), points)
     along = np.tile(np.linspace(0.0, 1.0, points), NUM_CLASSES)

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow
@@ -49,9 +49,7 @@ def types_of(path: Path) -> dict[str, pyarrow.DataType]:
             raise _broken_csv(path, error) from error
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise DataError(
-                f"{str(path)!r} names the column {twice!r} twice: name each column once.", public("column-twice")
-            )
+            raise DataError(f"{str(path)!r} names the column {twice!r} twice: name each column once.")
         return {name: pyarrow.string() for name in names}
     firsts: dict[str, Any] = {}
     for _, row in json_rows(path):
@@ -108,21 +106,17 @@ def _broken_csv(path: Path, error: Exception) -> DataError:
         return DataError(
             f"row {row - 2} of {str(path)!r} has another number of fields ({got}) than the header ({expected}): "
             'mend the row; a field with commas, quotes or line breaks stands in double quotes, a quote in it as "".',
-            public("other-fields", row=row - 2),
         )
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in reason:
         match = re.search(r"Row #(\d+)", reason)
         return _not_utf8(path, int(match[1]) - 2 if match else None)
     if "Empty CSV file" in reason:
-        return DataError(f"{str(path)!r} is empty: write a header and rows, or remove it.", public("unreadable"))
+        return DataError(f"{str(path)!r} is empty: write a header and rows, or remove it.")
     if "straddling" in reason:
         return DataError(
             f"{str(path)!r} has a row of more than {_BLOCK_BYTES} bytes: look for a quote without its end.",
-            public("too-large", most=_BLOCK_BYTES),
         )
-    return DataError(
-        f"{str(path)!r} cannot be read as CSV ({type(error).__name__}): write it anew.", public("unreadable")
-    )
+    return DataError(f"{str(path)!r} cannot be read as CSV ({type(error).__name__}): write it anew.")
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -149,23 +143,22 @@ def _parse(path: Path, row: int | None, content: bytes) -> Any:
     except (ValueError, RecursionError):
         sentence = f"{str(path)!r} is not JSON: write one object a line, or one array of objects."
         if row is None:
-            raise DataError(sentence, public("unreadable")) from None
-        raise DataError(f"row {row} of {sentence}", public("not-json", row=row)) from None
+            raise DataError(sentence) from None
+        raise DataError(f"row {row} of {sentence}") from None
 
 
 def _not_utf8(path: Path, row: int | None) -> DataError:
     """Of a row, or of what stands before the first."""
     sentence = f"{str(path)!r} is not UTF-8: save the file in UTF-8."
     if row is None:
-        return DataError(sentence, public("unreadable"))
-    return DataError(f"row {row} of {sentence}", public("not-utf8", row=row))
+        return DataError(sentence)
+    return DataError(f"row {row} of {sentence}")
 
 
 def _as_row(path: Path, row: int, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(
             f'row {row} of {str(path)!r} is no object: write rows as {{"text": …, "label": …}}.',
-            public("not-json", row=row),
         )
     return value
 
@@ -184,12 +177,11 @@ def _value(path: Path, row: int, content: dict[str, Any], field: pyarrow.Field) 
     elif isinstance(value, int) and not -_INT64 <= value < _INT64:
         wrong = f"{value} {column}: write it as a string"
     if wrong:
-        raise DataError(f"row {row} of {str(path)!r} has {wrong}.", public("other-kind", row=row))
+        raise DataError(f"row {row} of {str(path)!r} has {wrong}.")
     # half of a pair of escapes is a Python string, but no UTF-8
     if isinstance(value, str) and not value.isascii() and value.encode("utf-8", "ignore").decode() != value:
         raise DataError(
             f"row {row} of {str(path)!r} has half of a \\u pair in column {field.name!r}: correct the row.",
-            public("not-utf8", row=row),
         )
     return value
 
@@ -252,7 +244,6 @@ def _json_column(path: Path, name: str, values: list[Any]) -> pyarrow.Array:
             raise DataError(
                 f"row {row} of {str(path)!r} has {kind} in column {name!r}{comparison}: write it alike in all rows, "
                 "as numbers or as strings.",
-                public("other-kind", row=row),
             )
         first = first or kind
     if first != _KINDS[float]:

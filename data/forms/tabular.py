@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from protosphere.core.errors import DataError, Public, public
+from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.arrays import Arrays
 from protosphere.data.forms.columns import (
@@ -163,7 +163,6 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
             _refuse(
                 name,
                 f"has no column {column.name!r} in its {split} table, which {SCHEMA} names: add it",
-                public("columns-json"),
             )
         cells = table.column(column.name)
         _refuse_odd_type(name, column.name, cells.type)
@@ -182,7 +181,6 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
                 name,
                 f"has {what} in row {row} of its {split} table in the column {column.name!r}, which {SCHEMA}, or the "
                 f"rows that the columns were made of, do not have; {remedy}",
-                public("not-in-columns-json", row=row, split=split),
             )
         parts.append(part)
     return np.concatenate(parts, axis=1)
@@ -320,7 +318,6 @@ def read_schema(path: Path) -> tuple[Column, ...]:
             str(path),
             'does not name columns as {"columns": [{"name": ..., "kind": "number" or "category", "values": [...], '
             '"missing": true or false}, ...]}, each once: have `protosphere data --export-columns FILE` write it',
-            public("columns-json"),
         )
     return schema
 
@@ -346,7 +343,6 @@ def _infer_columns(name: str, tables: Mapping[str, pyarrow.Table], column_names:
             name,
             f"has the column {index!r} without a name of its own, the numbers of rows as pandas writes them: write "
             f"the table with index=False, or name the columns to use in {SCHEMA}",
-            public("no-feature"),
         )
     # of all splits: one may have whole numbers where another has fractions
     every = _join(name, [table.select(column_names) for table in tables.values()])
@@ -372,7 +368,6 @@ def _column(name: str, column: str, cells: Any) -> Column:
             name,
             f"has {len(distinct)} different values in the column {column!r} of {len(texts)} rows, too many for a "
             f"category: {likely}name the columns to use in {SCHEMA}",
-            public("no-feature"),
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 
@@ -398,7 +393,6 @@ def _refuse_odd_type(name: str, column: str, kind: pyarrow.DataType) -> None:
             name,
             f"has {kind} in the column {column!r}, but features are numbers and strings: write it as one of "
             f"them, or name the columns to use in {SCHEMA}",
-            public("column-type", column="feature"),
         )
 
 
@@ -416,7 +410,6 @@ def _table(folder: Folder, paths: tuple[Path, ...], column_names: Sequence[str])
                 folder.name,
                 f"has no column {lacking!r} in {path.name}; its columns are {', '.join(types)}: give all tables the "
                 f"columns of the first, or of {SCHEMA}",
-                public("columns-differ"),
             )
         parts.append(read_columns(path, column_names))
     return _join(folder.name, parts)
@@ -428,7 +421,7 @@ def _join(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
     try:
         whole = pyarrow.concat_tables(map(_without_guesses, parts), promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
-        _refuse(name, f"has files of different columns ({error}): write them alike", public("columns-differ"))
+        _refuse(name, f"has files of different columns ({error}): write them alike")
     for place, field in enumerate(whole.schema):
         if pyarrow.types.is_null(field.type):
             whole = whole.set_column(place, field.name, whole.column(place).cast(pyarrow.string()))
@@ -445,5 +438,5 @@ def _without_guesses(part: pyarrow.Table) -> pyarrow.Table:
     return part
 
 
-def _refuse(name: str, sentence: str, told: Public) -> NoReturn:
-    raise DataError(f"{name!r} {sentence}.", told)
+def _refuse(name: str, sentence: str) -> NoReturn:
+    raise DataError(f"{name!r} {sentence}.")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from protosphere.core.client_names import joined_names
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 from protosphere.core.paths import is_path, is_several
 from protosphere.data.decoded_cache import Decoded, Recipe, decode, one_writer
 from protosphere.data.domains import kept_all, open_all
@@ -102,13 +102,11 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
     if not is_path(data_path):
         raise DataError(
             f"data-path is {data_path!r}, but a path must start with /, ./, ../ or ~.",
-            public("no-path", setting="data-path"),
         )
     if is_several(data_path):
         raise DataError(
             f"the data path {data_path!r} names several data sets, but a client's own data and a shared test set are "
             "each one folder: name that.",
-            public("no-data-set"),
         )
     return decode(recipe, Path(cache_dir))
 
@@ -147,7 +145,7 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
             with groups or without domains, `table` with groups, a shared test set out of a single site's own data.
     """
     if own and spec.shared_test_share:
-        raise DataError.public(
+        raise DataError(
             "a client with its own data-path cannot set samples aside for the others: set shared-test-path to a test "
             "set that every client and the server have, or ensemble-every to 0."
         )
@@ -292,9 +290,7 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
     except DataError as error:
         if units.of_row is None:
             raise
-        raise DataError(
-            f"{str(error).rstrip('.')}; samples that share a group count as one here.", public("groups", error=error)
-        ) from error
+        raise DataError(f"{str(error).rstrip('.')}; samples that share a group count as one here.") from error
 
 
 def _refuse_for_few(partition: str, data: Decoded) -> None:
@@ -303,20 +299,18 @@ def _refuse_for_few(partition: str, data: Decoded) -> None:
         raise DataError(
             f"data set {data.name!r} has no official test samples, which the {WAY_SHOT} partition tests on: give one "
             "that has, or another partition.",
-            public("no-test-rows"),
         )
     if partition == MIXED and len(data.domain_names) < 2:
         raise DataError(
             f"the {MIXED} partition gives each client one of several domains, but {data.name!r} is one: set dataset "
             'to a list ("mnist,usps") or to a "<folder>/*" of several, or take another partition.',
-            public("one-domain"),
         )
     if partition == COLUMN and data.dealt is None:
-        raise DataError.public(
+        raise DataError(
             "the column partition divides the samples by a table's column, but the data have none: take another."
         )
     if partition == SITES and len(data.domain_names) < 2:
-        raise DataError.public(
+        raise DataError(
             "the sites partition gives each client one data set of a list, but dataset is one: set it to a list, as "
             '"./berlin.csv,./paris.csv", or take another partition.'
         )
@@ -324,7 +318,6 @@ def _refuse_for_few(partition: str, data: Decoded) -> None:
         raise DataError(
             f"the {partition} partition divides single samples, but those of {data.name!r} come in groups: use another "
             "partition, or no group-column.",
-            public("single-rows", partition=partition),
         )
 
 
@@ -338,7 +331,6 @@ def _refuse_without_test_rows(data: Decoded) -> None:
     if lacking:
         raise DataError(
             f'{what} has no official test samples: set split = "pooled", and each client splits its own.',
-            public("no-test-rows"),
         )
 
 
@@ -349,7 +341,6 @@ def _refuse_shared_groups(data: Decoded, official: bool) -> None:
             f"row {shared[1] - data.train_rows} of the test table of {data.name!r} has the group of row {shared[0]} of "
             'the train table: drop the rows of that group from one of them, or set split = "pooled", where each client '
             "splits its own groups.",
-            public("split-group"),
         )
 
 
@@ -363,7 +354,7 @@ def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpe
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
     chosen = split_rows(units.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
     if not chosen.size:
-        raise DataError.public(
+        raise DataError(
             f"shared-test-share = {spec.shared_test_share} of {among.size} samples gives the shared test set no "
             "sample: raise it, or max-samples."
         )

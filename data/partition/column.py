@@ -20,12 +20,12 @@ def column_clients(values: np.ndarray, num_clients: int, what: str = COLUMN) -> 
     """
     distinct = np.unique(values).tolist()
     if len(distinct) < num_clients and what == SITES:
-        raise DataError.public(
+        raise DataError(
             f"{num_clients} clients need as many data sets in dataset, one each, but it lists {len(distinct)}: set "
             "clients to that number or fewer, or take another partition than sites."
         )
     if len(distinct) < num_clients:
-        raise DataError.public(
+        raise DataError(
             f"{num_clients} clients need as many values in partition-column, one each, but it has {len(distinct)}: set "
             "clients to that number or fewer."
         )
@@ -49,7 +49,7 @@ def unit_values(values: np.ndarray, of_row: np.ndarray | None, num_units: int) -
     values_by_unit = np.zeros(num_units, dtype=values.dtype)
     values_by_unit[of_row] = values
     if not np.array_equal(values_by_unit[of_row], values):
-        raise DataError.public(
+        raise DataError(
             "samples that share a group have several values in partition-column, but a group goes to one client: name "
             "another group-column, or none."
         )

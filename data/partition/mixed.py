@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 from protosphere.data.partition.way_shot import FEWEST_WAYS, check_ways, draw_wanted, hand_out, refuse_too_few
 
 MIXED = "mixed"
@@ -47,7 +47,7 @@ def mixed_rows(
             a class of a domain with fewer rows than the clients that drew it want.
     """
     if num_clients < len(domain_names):
-        raise DataError.public(
+        raise DataError(
             f"the {MIXED} partition gives each client one domain, but there are {num_clients} clients for "
             f"{len(domain_names)} domains: raise the number of clients, or take domains out of dataset."
         )
@@ -59,7 +59,6 @@ def mixed_rows(
             f"the {MIXED} partition gives each client at least {FEWEST_WAYS} classes, but the samples of domain "
             f"{domain_names[int(classes.argmin())]!r} are of {classes.min()}: raise max-samples if it is set, or give "
             "a domain of more classes.",
-            public("few-classes", least=FEWEST_WAYS, got=classes.min()),
         )
     check_ways(ways, int(classes.max()))
     # way_shot_rows draws from [seed, 0, 2]

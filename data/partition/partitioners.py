@@ -66,7 +66,7 @@ def partition_rows(
         "dirichlet": (_ATTEMPTS * _DRAWS, f"alpha = {alpha}", "raise alpha"),
         "pathological": (_ATTEMPTS, f"classes-per-client = {classes_per_client}", "change classes-per-client"),
     }[scheme]
-    raise DataError.public(
+    raise DataError(
         f"none of {draws} draws of the {scheme} partition with {setting} gave each of {num_partitions} clients at "
         f"least min-samples = {min_samples} of {labels.size} samples: {remedy}, or lower min-samples or the number of "
         "clients."
@@ -83,18 +83,18 @@ def _check(
 ) -> None:
     if rows < num_partitions * max(min_samples, 1):
         minimum = f"with min-samples = {min_samples} each " if min_samples > 1 else ""
-        raise DataError.public(
+        raise DataError(
             f"{num_partitions} clients {minimum}need at least {num_partitions * max(min_samples, 1)} samples, but the "
             f"data set has {rows}: lower the number of clients or min-samples, or raise max-samples if it is set."
         )
     if scheme == "pathological":
         if not 1 <= classes_per_client <= num_classes:
-            raise DataError.public(
+            raise DataError(
                 f"classes-per-client is {classes_per_client}, but it must lie between 1 and {num_classes}, the number "
                 "of classes that have samples."
             )
         if num_partitions * classes_per_client < num_classes:
-            raise DataError.public(
+            raise DataError(
                 f"{num_partitions} clients with classes-per-client = {classes_per_client} hold at most "
                 f"{num_partitions * classes_per_client} of {num_classes} classes, so that samples would belong to no "
                 f"client: raise classes-per-client to {math.ceil(num_classes / num_partitions)} or the number of "

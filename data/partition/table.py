@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
 
 TABLE = "table"
@@ -50,7 +50,6 @@ def table_rows(
             f"the partition table {path!r} asks for {demand[:, label].sum()} samples of class {class_names[label]!r}, "
             f"but {had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that "
             "column.",
-            public("partition-table-rows", asked=demand[:, label].sum(), label=label, rows=had[label]),
         )
     # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1], way_shot [seed, 0, 2]
     rng = np.random.default_rng([seed, 0, 3])
@@ -87,7 +86,6 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
     except csv.Error as error:
         raise DataError(
             f"the partition table {path!r} is no CSV file ({error}): write it anew, one line a client.",
-            public("no-partition-table"),
         ) from None
     if head[:1] != [CLIENT] or sorted(head[1:]) != sorted(class_names):
         wrong = (
@@ -117,7 +115,6 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
             return counts
     raise DataError(
         f"the partition table {path!r} {wrong}.",
-        public("partition-table", clients=num_clients, classes=len(class_names)),
     )
 
 
@@ -132,5 +129,4 @@ def _read(path: str) -> str:
         raise DataError(
             f"the partition table {path!r} cannot be read ({reason}): set partition-table to a CSV file that every "
             "client and the server can open.",
-            public("no-partition-table"),
         ) from None

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 
 WAY_SHOT = "way-shot"
 FEWEST_WAYS = 2  # of one class alone every answer is right
@@ -44,9 +44,9 @@ def way_shot_rows(
     """
     present, codes = np.unique(labels, return_inverse=True)
     if not shots:
-        raise DataError.public("shots is 0, but it must be 1 or more.")
+        raise DataError("shots is 0, but it must be 1 or more.")
     if present.size < FEWEST_WAYS:
-        raise DataError.public(
+        raise DataError(
             f"the {WAY_SHOT} partition gives each client at least {FEWEST_WAYS} classes, but the training samples are "
             f"of {present.size}: raise max-samples if it is set, or give a data set of more classes."
         )
@@ -119,7 +119,7 @@ def check_ways(ways: int, num_classes: int) -> None:
         DataError: `ways` is below 2 or above `num_classes`, those that have rows.
     """
     if not FEWEST_WAYS <= ways <= num_classes:
-        raise DataError.public(
+        raise DataError(
             f"ways is {ways}, but it must lie between {FEWEST_WAYS} and {num_classes}, the number of classes that "
             "have training samples."
         )
@@ -159,5 +159,4 @@ def refuse_too_few(
     remedy = f"lower the number of {lower}, raise max-samples if it is set, or take another seed"
     raise DataError(
         f"{cells[worst]} has {had[worst]} {rows}, but {want}{also}: {remedy}.",
-        public("few-rows", rows=had[worst], clients=clients, partition=partition, wanted=total),
     )

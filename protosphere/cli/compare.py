@@ -12,7 +12,7 @@ from rich.console import Console
 from protosphere.cli import complete
 from protosphere.cli.options import FAILED, KILLED, Trust, end, option
 from protosphere.cli.tables import console
-from protosphere.core.errors import ToldError
+from protosphere.core.errors import UserError
 
 if TYPE_CHECKING:
     from protosphere.comparison.folder import ComparisonFolder
@@ -195,7 +195,7 @@ def compare(
                 for cell, run in take_finished(folder, cells):
                     typer.echo(f"taken: {cell.title}, from {_shorten(run)}")
             _run(folder, comparison, cells, machine, keep_models, _as_arguments(run_flags))
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     except OSError as error:
         end(

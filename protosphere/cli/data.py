@@ -16,7 +16,7 @@ from rich.text import Text
 
 from protosphere.cli import complete
 from protosphere.cli.options import Preset, end, option
-from protosphere.core.errors import SettingError, ToldError
+from protosphere.core.errors import SettingError, UserError
 
 if TYPE_CHECKING:
     from protosphere.reports.partition_preview import DataView
@@ -80,7 +80,7 @@ def data(
                     "leave it out."
                 )
             write_schema(export_columns, [column for column, _ in data_view.columns])
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     if as_json:
         typer.echo(json.dumps(data_view.as_json()))

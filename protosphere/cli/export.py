@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
-from protosphere.core.errors import ToldError
+from protosphere.core.errors import UserError
 
 KIND = "torch (torch.export, .pt2) or onnx (.onnx, needs the extra `onnx`). Default: by the file's ending."
 
@@ -34,7 +34,7 @@ def export(
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
         write(trained, output, kind, rule, force)
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     size = output.stat().st_size
     typer.echo(f"wrote {output}: {trained.model} by {trained.chosen(rule)}, {size} bytes")

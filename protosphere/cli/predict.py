@@ -12,7 +12,7 @@ from rich.text import Text
 
 from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
 from protosphere.cli.tables import console
-from protosphere.core.errors import SettingError, ToldError
+from protosphere.core.errors import SettingError, UserError
 
 if TYPE_CHECKING:
     from protosphere.serving.predict import Answer
@@ -86,7 +86,7 @@ def predict(
             )
         else:
             answers = list(answers_of(trained, chosen, [*(files or []), *(texts or [])]))
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     read = [answer for answer in answers if not answer.problem]
     if as_json:

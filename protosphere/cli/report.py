@@ -8,7 +8,7 @@ import typer
 
 from protosphere.cli import complete
 from protosphere.cli.options import Trust, end, option
-from protosphere.core.errors import ToldError
+from protosphere.core.errors import UserError
 
 STATE = (
     "A client's folder, PROTOSPHERE_HOME/clients/<run>/<partition>. Prints the metrics that the client withholds "
@@ -63,7 +63,7 @@ def report(
 
     try:
         typer.echo(f"report: {write_report(_find(folder, results), trust)}")
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     except OSError as error:
         end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.")
@@ -94,7 +94,7 @@ def _write_overlay(names: Sequence[str], results: str, html: str, trust: bool) -
         runs = [read_results(_find(name, results), trust) for name in names]
         target = Path(html).expanduser() if html else results_root(results) / file_name(runs)
         typer.echo(f"report: {write_overlay(runs, target).resolve()}")
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     except OSError as error:
         end(f"the page cannot be written to {target} ({error.strerror or error}); give another place by --html.")
@@ -105,7 +105,7 @@ def _write_site_page(folder: Path, target: Path) -> None:
 
     try:
         typer.echo(f"report: {write_site(folder, target).resolve()}")
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     except OSError as error:
         end(f"the page cannot be written to {target} ({error.strerror or error}).")

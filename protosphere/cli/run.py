@@ -12,7 +12,7 @@ import typer
 from protosphere.cli import complete
 from protosphere.cli.display import Display
 from protosphere.cli.options import BAD_INPUT, FAILED, KILLED, Preset, Trust, end, option
-from protosphere.core.errors import ToldError
+from protosphere.core.errors import UserError
 from protosphere.core.startup import uncollected
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _plan_run(
         elif choices["here"]:
             check_resources(*resources)
         return run_plan
-    except ToldError as error:
+    except UserError as error:
         return _Ending(BAD_INPUT, words=str(error))
 
 
@@ -192,7 +192,7 @@ def _list_disclosures(run_plan: "Plan", display: Display) -> _Ending:
 
     try:
         items = disclosures(run_plan.run_config, run_plan.clients)
-    except ToldError as error:
+    except UserError as error:
         return _Ending(BAD_INPUT, words=str(error))
     display.line("the server would learn about each client:")
     for item in items:
@@ -275,7 +275,7 @@ def _not_saved(run_config: "RunConfig", folder: Path) -> str:
     is_here = (folder / "settings.json").exists()
     try:
         saved = as_of_today(RunFolder(folder).settings()) if is_here else known_settings(str(run_config["strategy"]))
-    except ToldError:
+    except UserError:
         # a damaged folder, of which a resume says so
         return ""
     # a folder is named by its whole path

@@ -11,7 +11,7 @@ from protosphere.cli import complete
 from protosphere.cli.help import Command, Group
 from protosphere.cli.options import end, option
 from protosphere.cli.tables import console
-from protosphere.core.errors import ToldError
+from protosphere.core.errors import UserError
 
 WIDE = 100  # characters
 MOST_OF_DATA = (16, 24)  # characters of a data set's name, in a narrow and in a wide terminal
@@ -101,7 +101,7 @@ def compare(
         first, *other_runs = run_results
         # before anything is printed: of many clients it reads files beside the lines
         gains = [(other, gain(first, other)) for other in other_runs]
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     terminal = console()
     for title, rows in (("setting", differing_settings(run_results)), ("figure", figures(run_results))):
@@ -146,7 +146,7 @@ def delete(
             if not typer.confirm(f"Delete {'it' if len(folders) == 1 else 'them'}, with the clients' models?"):
                 raise typer.Exit(1)
         away(folders)
-    except ToldError as error:
+    except UserError as error:
         end(str(error))
     except OSError as error:
         end(f"{error.filename or 'a folder'} cannot be deleted ({error.strerror}).", 1)

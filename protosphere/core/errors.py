@@ -1,77 +1,68 @@
-"""What can go wrong: errors with a sentence for people, and what of it may leave a site."""
+"""What can go wrong: errors with a sentence for people, and for each class the one sentence that may leave a site."""
 
-from numbers import Number
-from typing import NewType, Self
+from typing import ClassVar
 
-from protosphere.core.problems import PROBLEMS, WORDS
-
-Public = NewType("Public", str)  # what may be told anywhere: made by `public` alone
-# In tests a problem that the table does not allow for is an error; elsewhere nothing is told of it but its kind.
-strict = False
+# of whatever is no class below
+OTHER = "an error of the program: read the traceback there, and report it"
 
 
-def public(code: str, **values: object) -> Public:
-    """The public sentence of a problem, without its full stop.
-
-    Args:
-        code: of `PROBLEMS`.
-        values: what its sentence names: numbers, tuples of them, words of `WORDS`, or the error that is behind it, of
-            which is said what may be told of that one. Any other string may come from a site's data and is refused.
-    """
-    try:
-        filled = PROBLEMS[code].format(**{name: _text(value) for name, value in values.items()})
-    except (KeyError, TypeError) as error:
-        if strict:
-            raise AssertionError(f"the problem {code!r} with {values}: {error!r}") from error
-        return Public("")
-    # nothing may be told of the error behind it
-    return Public(filled.removesuffix(": "))
-
-
-def _text(value: object) -> str:
-    if isinstance(value, Number) or (isinstance(value, str) and value in WORDS):
-        return str(value)
-    if isinstance(value, tuple) and all(isinstance(item, Number) for item in value):
-        return "×".join(map(str, value))
-    if isinstance(value, Exception):
-        return str(getattr(value, "told", ""))
-    raise TypeError(f"{value!r} is no number and none of the words")
-
-
-class ToldError(ValueError):
-    """An error with two texts: a sentence for whoever has the machine, and what may be told elsewhere.
+class UserError(ValueError):
+    """An error whose text is one sentence for whoever has the machine.
 
     Attributes:
-        told: of `public`: words of this program with numbers (rows, counts, sizes, labels of classes), never a cell, a
-            path, or the name of a file, a folder or a column. "": nothing but the kind of error.
+        public: what a site's messages say of it, with a remedy. It is the same for all errors of a class, so that it
+            quotes no row, label, file, folder or column.
     """
 
-    def __init__(self, sentence: str, told: Public = Public("")):
-        super().__init__(sentence)
-        self.told: str = told
-
-    @classmethod
-    def public(cls, sentence: str) -> Self:
-        """An error whose sentence may be told as it is: words of this program, settings of the run, and numbers."""
-        error = cls(sentence)
-        error.told = sentence.rstrip(".")
-        return error
+    public: ClassVar[str] = OTHER
 
 
-class DataError(ToldError):
+class DataError(UserError):
     """Data that cannot be used."""
+
+    public = "its data cannot be used: correct the file or the column there"
+
+
+class LabelsError(DataError):
+    """Labels or classes that are not those that were agreed on."""
+
+    public = "its labels are not the run's classes: give every site the same classes.txt, and correct labels there"
 
 
 class UnsizedError(DataError):
     """Images without a size that all have agreed on; raised before any is looked at."""
 
+    public = "its images have no common size: set `image-size`"
 
-class ModelError(ToldError):
+
+class StorageError(DataError):
+    """What this program keeps of data, or the disk, cannot be read or written."""
+
+    public = "its disk cannot be read or written, or a file that it keeps is damaged: free space, or take the file away"
+
+
+class CodeError(DataError):
+    """A user's own code for data or a partition is wrong."""
+
+    public = "code of its own failed: correct the line there"
+
+
+class ModelError(UserError):
     """A model that is not available as asked; the message says why and what to do."""
 
+    public = "its model cannot be loaded or does not fit its data: correct `models`, or --model of its node"
 
-class SettingError(ToldError):
+
+class SettingError(UserError):
     """A setting, or an option of a site's SuperNode, that cannot be used; the message is one sentence for a person."""
+
+    public = "a setting, or an option of its node, cannot be used: correct it"
+
+
+class PrivacyError(SettingError):
+    """A site, or a client under `privacy`, does not take part in such a run."""
+
+    public = 'it refuses the run to keep its data private: set `privacy = "release"` and what its options ask for'
 
 
 class RunError(RuntimeError):

@@ -22,7 +22,7 @@ from safetensors.numpy import save as bytes_of_arrays
 from safetensors.torch import load, save
 from torch import Tensor
 
-from protosphere.core.errors import DataError, SettingError, public
+from protosphere.core.errors import DataError, SettingError
 
 LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it is read
 LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text
@@ -149,13 +149,11 @@ def refuse_irregular(path: Path, most: int = LARGEST) -> None:
     if kind := _kind(status):
         raise DataError(
             f"{str(path)!r} is, or leads to, {kind} and no file with an end; take it away, or put a file there.",
-            public("irregular-file"),
         )
     if status.st_size > most:
         raise DataError(
             f"{str(path)!r} has {status.st_size} bytes, and of such a file at most {most} are read; part it, or take "
             "it away if it is no part of the data.",
-            public("too-large", most=most),
         )
 
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from protosphere.core.errors import DataError, public
+from protosphere.core.errors import DataError
 
 EVERY = "*"
 
@@ -25,7 +25,6 @@ def listed(dataset: str) -> tuple[str, ...]:
     if len(items) > 1 and "" in items:
         raise DataError(
             f"dataset is {dataset!r}, a list with an empty item: take out the comma that is too many.",
-            public("dataset-setting"),
         )
     return items
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from protosphere.core import objects
-from protosphere.core.errors import ModelError, public, words_of
+from protosphere.core.errors import ModelError, words_of
 
 
 def is_file(name: str) -> bool:
@@ -94,7 +94,7 @@ def load(name: str, usual: str) -> object:
             how = f"{how} (line {lines[-1]})"
         elif is_file(name) and isinstance(error, AttributeError):
             how = f"holds no {attribute or usual}: name what it holds after a colon, as in {path}:NAME"
-        raise ModelError(f"{name!r} {how}.", public("not-loaded")) from error
+        raise ModelError(f"{name!r} {how}.") from error
 
 
 def is_here(name: str) -> bool:
@@ -165,7 +165,6 @@ def _content(path: Path) -> bytes:
     except OSError as error:
         raise ModelError(
             f"the file {str(path)!r} cannot be read ({error.strerror or error}): give the path of a Python file.",
-            public("not-loaded"),
         ) from None
 
 

@@ -58,7 +58,6 @@ def test_only_regular_files_are_read(tmp_path, make, name):
     with pytest.raises(DataError, match="no file with an end; take it away") as told:
         decoded(str(named), tmp_path / "cache")
     assert str(place) in str(told.value)
-    assert str(tmp_path) not in told.value.told
 
 
 def test_a_link_to_a_file_is_one_and_what_is_missing_is_its_readers_to_tell(tmp_path):
@@ -135,4 +134,3 @@ def test_a_parquet_file_whose_footer_alone_is_whole_is_said_to_be_damaged(tmp_pa
         decoded(str(tmp_path), tmp_path / "cache")
     assert str(tmp_path) in str(told.value)
     assert "\n" not in str(told.value)
-    assert str(tmp_path) not in told.value.told

@@ -146,10 +146,8 @@ def test_a_model_that_trains_the_same_network_does_not_train_the_encoder(tmp_pat
 
 @pytest.mark.parametrize("name", ["counting", "noisy", "words", "deep", "number", "missing"])
 def test_what_is_no_encoder_is_refused(own, name):
-    with pytest.raises(ModelError) as refused:
+    with pytest.raises(ModelError):
         public_encoder(f"{own}:{name}", FLAT, D)
-    assert refused.value.told
-    assert "mine" not in refused.value.told
 
 
 def test_a_centre_of_another_width_is_refused():
@@ -196,7 +194,6 @@ def test_weights_that_cannot_be_fetched_are_one_sentence_with_the_place_where_th
     with pytest.raises(ModelError, match="cannot be fetched from file") as refused:
         public_encoder("resnet18", IMAGE, D)
     assert f"put that file at {tmp_path}/checkpoints/resnet18-f37072fd.pth" in str(refused.value)
-    assert str(tmp_path) not in refused.value.told
 
 
 def test_short_names_are_the_hubs_and_each_says_its_size_and_licence():
@@ -233,9 +230,8 @@ def test_other_weights_are_another_encoder(weights):
     one, other = (public_encoder(f"resnet18@{weights}/{name}.pth", IMAGE, D) for name in ("one", "changed"))
     assert one.fingerprint != other.fingerprint
     for bad in ("less.pth", "missing.pth"):
-        with pytest.raises(ModelError, match="weights") as refused:
+        with pytest.raises(ModelError, match="weights"):
             public_encoder(f"resnet18@{weights}/{bad}", IMAGE, D)
-        assert str(weights) not in refused.value.told
     for name, shape in (("resnet19", IMAGE), ("resnet18", FLAT)):
         with pytest.raises(ModelError):
             public_encoder(f"{name}@{weights}/one.pth", shape, D)
@@ -329,9 +325,8 @@ def test_an_encoder_of_pictures_that_is_none_or_not_whole_is_refused(hub, tmp_pa
     for missing in ("preprocessor_config.json", "model.safetensors"):
         kept = (place / missing).read_bytes()
         (place / missing).unlink()
-        with pytest.raises(ModelError, match="cannot be loaded") as refused:
+        with pytest.raises(ModelError, match="cannot be loaded"):
             public_encoder(name, IMAGE, D)
-        assert str(tmp_path) not in refused.value.told
         (place / missing).write_bytes(kept)
     encoders = pytest.importorskip("tests.models.encoders")
     encoders.save_encoder(place)

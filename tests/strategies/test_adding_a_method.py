@@ -198,7 +198,7 @@ def test_a_site_runs_its_own_file_by_the_run_s_name_and_tells_nothing_of_it(
     node = site("/server/two.py", **{"strategy-file": str(project / "secret" / "gone.py")})
     with pytest.raises(SettingError) as raised:
         run_of(node)
-    assert "secret" not in public_errors.told(raised.value, node.node_config)
+    assert "secret" not in public_errors.public_words(raised.value, node.node_config)
 
 
 def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,18 +159,17 @@ def test_the_pools_weight_is_chosen_on_validation_samples_and_kept_for_predictio
 
 
 @pytest.mark.parametrize(
-    ("settings", "site", "words", "public_words"),
+    ("settings", "site", "words"),
     [
-        ({"encoder": "no.package:Encoder"}, {}, "setting `encoder`", "setting `encoder` cannot be used"),
-        ({}, {"encoder": "./lacking.py"}, "this site's own `--encoder`", "that its SuperNode was started with"),
+        ({"encoder": "no.package:Encoder"}, {}, "setting `encoder`"),
+        ({}, {"encoder": "./lacking.py"}, "this site's own `--encoder`"),
     ],
 )
-def test_an_encoder_that_cannot_be_had_is_told_as_the_runs_or_the_sites(settings, site, words, public_words):
+def test_an_encoder_that_cannot_be_had_is_told_as_the_runs_or_the_sites(settings, site, words):
     run_config = QUICK | {"strategy": "protosphere"} | settings
     node = {"partition-id": 0, "num-partitions": CLIENTS, **site}
-    with pytest.raises(ModelError, match=words) as caught:
+    with pytest.raises(ModelError, match=words):
         Client(Context(1, 2, node, RecordDict(), run_config))
-    assert public_words in caught.value.told
 
 
 def test_a_large_encoder_reads_each_sample_once_for_all_runs(tmp_path, monkeypatch):

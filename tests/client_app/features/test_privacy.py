@@ -1,6 +1,7 @@
 """Under `privacy` no row of a client decides on a byte that it sends, but by its release; and the release itself."""
 
 import json
+import logging
 import re
 from copy import copy
 from dataclasses import replace
@@ -18,7 +19,7 @@ from protosphere.client_app.features import encoder as encoder_module
 from protosphere.client_app.features import privacy
 from protosphere.client_app.features.privacy_ledger import Ledger
 from protosphere.client_app.store import Store, StoreError
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import SettingError, UnsizedError
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.prototypes.accounting import epsilon_of
 from protosphere.prototypes.release import HALF, B, Shape, class_sums
@@ -299,10 +300,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("less", "more", "settings", "word"), REFUSED)
-def test_a_run_is_refused_before_anything_is_released(tmp_path, less, more, settings, word):
+def test_a_run_is_refused_before_anything_is_released(tmp_path, less, more, settings, word, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("protosphere"), "handlers", [caplog.handler])
     sites = [site(tmp_path / name, *FULL) | less | more for name in ("one", "other")]
-    with pytest.raises((RosterError, SettingError), match=word):
+    with pytest.raises((RosterError, SettingError)) as refused:
         run(sites, {"strategy": "fedproto"} | settings)
+    # the site's own log says why
+    assert word in caplog.text + str(refused.value)
     assert privacy.site_ledger().entries() == []
 
 
@@ -338,7 +342,7 @@ def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
             )
         said |= {*re.findall(r'it says: "(.*?)"', str(raised.value))}
     assert len(said) == 1
-    assert "`image-size` is 0" in said.pop()
+    assert UnsizedError.public in said.pop()
 
 
 def test_a_site_that_requires_privacy_takes_part_in_what_releases_nothing(tmp_path):
