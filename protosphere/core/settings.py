@@ -166,7 +166,7 @@ class Settings(BaseModel):
 
     share_buffers: Literal["average", "own"] = "average"
     sparsity_dim: Count = 0
-    wire_dtype: Literal["float32", "float16", "bfloat16", "int8"] = "float32"
+    wire_dtype: Literal["float32", "float16"] = "float32"
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     evaluate_every: AtLeastOne = 1
@@ -399,6 +399,8 @@ GONE: dict[str, tuple[Scalar, str]] = {
 }
 # (name, a value that it no longer takes) -> what is so now
 GONE_VALUES: dict[tuple[str, Scalar], str] = {
+    ("wire-dtype", "int8"): '"float16" is the smallest number format',
+    ("wire-dtype", "bfloat16"): '"float16" has as many bytes',
     ("fedcgs.covariance", "identity"): 'FedNCM is a method of its own, `strategy = "fedncm"`',
 }
 

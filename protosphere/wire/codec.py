@@ -171,9 +171,7 @@ def _parse_entries(fingerprint: str) -> dict[str, str]:
 
 BESIDE = (
     "labels",
-    "scales",
     "counts",
-    "value_scales",
     RANKS,
 )  # no prototype values: they count as wire, not as payload
 FLOAT32_ROUNDING = 1e-5
@@ -262,8 +260,8 @@ def decode_payload(record: ArrayRecord, limits: Limits) -> Payload:
     """Check a received payload and give it as tensors on the CPU, in R^d.
 
     Raises:
-        MessageError: names what is wrong: fields, dtype, rank, size, label, a value or scale that is not finite, a
-            negative scale, a norm; of mixtures also a variance, a weight, too many components.
+        MessageError: names what is wrong: fields, dtype, rank, size, label, a value that is not finite, a
+            norm; of mixtures also a variance, a weight, too many components.
     """
     flat = is_flat([(spec.name, spec.kind) for spec in limits.specs])
     name_by_field = {
@@ -288,8 +286,7 @@ def _list_fields(spec: Spec, codec: Codec) -> list[str]:
         ranks = {RANKS} if _is_ranked(spec) else set()
         return sorted(codec.weight_format(spec).fields | ranks)
     mixtures = spec.kind == "mixtures"
-    scaled = codec.wire_dtype == "int8" and not mixtures
-    fields = {"labels", *(["scales"] if scaled else []), *(["counts"] if spec.counts else [])}
+    fields = {"labels", *(["counts"] if spec.counts else [])}
     return sorted(fields | (set(MIXTURE_VALUES) if mixtures else {"vectors"}))
 
 
@@ -377,7 +374,7 @@ def _parse_header(start: bytes) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def _check_vectors(arrays: Mapping[str, np.ndarray], codec: Codec) -> int:
-    vectors, scales = arrays["vectors"], arrays.get("scales")
+    vectors = arrays["vectors"]
     stored = np.dtype(STORED[codec.wire_dtype])
     if vectors.dtype != stored:
         raise MessageError(f"the vectors are {vectors.dtype}, {stored} was agreed")
@@ -386,10 +383,7 @@ def _check_vectors(arrays: Mapping[str, np.ndarray], codec: Codec) -> int:
             f"the vectors have shape {vectors.shape}, at most {codec.num_classes} rows of "
             f"{codec.width} values were agreed"
         )
-    rows = len(vectors)
-    if scales is not None and (scales.dtype != np.float32 or scales.shape != (rows,)):
-        raise MessageError(f"the scales are {scales.dtype} of shape {scales.shape}, {rows} float32 numbers were due")
-    return rows
+    return len(vectors)
 
 
 def _check_labels(labels: np.ndarray, rows: int, num_classes: int, most: int | None) -> None:

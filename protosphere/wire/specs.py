@@ -24,8 +24,7 @@ from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.quantisation import QuantisationError, dequantise, quantise, to_significant_bits
 from protosphere.wire.checks import CodecError, MessageError
 
-# NumPy has no bfloat16: its bits travel as whole numbers
-STORED = {"float32": np.float32, "float16": np.float16, "bfloat16": np.uint16, "int8": np.int8}
+STORED = {"float32": np.float32, "float16": np.float16}
 # A part's tensors by field (of weights: by name), on the CPU; `labels` of class vectors are always among them.
 Fields = dict[str, Tensor]
 
@@ -139,7 +138,7 @@ class Masks(Transform):
 
 @dataclass(frozen=True)
 class NumberFormat(Transform):
-    """Vectors (k, w) in one of `protosphere.prototypes.quantisation.FORMATS`, with the scales (k,) of int8 beside."""
+    """Vectors (k, w) in one of `protosphere.prototypes.quantisation.FORMATS`."""
 
     kind = "prototypes"
     wire_dtype: str
@@ -150,18 +149,18 @@ class NumberFormat(Transform):
 
     def send(self, fields: Fields) -> Fields:
         try:
-            values, scales = quantise(fields["vectors"], self.wire_dtype)
+            values = quantise(fields["vectors"], self.wire_dtype)
         except QuantisationError as error:
             whose = "" if error.row is None else f" (class {int(fields['labels'][error.row])})"
             raise CodecError(f"a prototype cannot be sent{whose}: {error}") from None
-        return fields | {"vectors": values} | ({} if scales is None else {"scales": scales})
+        return fields | {"vectors": values}
 
     def receive(self, fields: Fields) -> Fields:
         try:
-            vectors = dequantise(fields["vectors"], fields.get("scales"), self.wire_dtype)
+            vectors = dequantise(fields["vectors"], self.wire_dtype)
         except QuantisationError as error:
             raise MessageError(str(error)) from None
-        return {name: tensor for name, tensor in fields.items() if name != "scales"} | {"vectors": vectors}
+        return fields | {"vectors": vectors}
 
 
 @dataclass(frozen=True)

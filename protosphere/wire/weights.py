@@ -51,8 +51,7 @@ def read_layouts(lines: Sequence[str]) -> dict[str, Layout]:
 
 @dataclass(frozen=True)
 class WeightFormat(Transform):
-    """`values`: tensors of two dimensions or more as rows, in the number format; `small`: the others as float32, since
-    int8 would ruin biases and running variances; `value_scales`: of int8, one a row.
+    """`values`: tensors of two dimensions or more as rows, in the number format; `small`: the others as float32.
 
     Attributes:
         layout: of the tensors; only the receiver needs it.
@@ -69,11 +68,10 @@ class WeightFormat(Transform):
     @property
     def fields(self) -> set[str]:
         """The arrays that cross."""
-        return {"values", "small"} | ({"value_scales"} if self.wire_dtype == "int8" else set())
+        return {"values", "small"}
 
     def send(self, fields: Fields) -> Fields:
         large: list[Tensor] = []
-        scales: list[Tensor] = []
         small: list[Tensor] = []
         weights = {name: tensor.float() for name, tensor in fields.items() if tensor.is_floating_point()}
         for name, tensor in weights.items():
@@ -83,16 +81,14 @@ class WeightFormat(Transform):
                 small.append(tensor.reshape(-1))
                 continue
             try:
-                values, scale = quantise(tensor.reshape(len(tensor), -1), self.wire_dtype)
+                values = quantise(tensor.reshape(len(tensor), -1), self.wire_dtype)
             except QuantisationError as error:
                 raise CodecError(f"weights cannot be sent: tensor `{name}`: {error}") from None
             large.append(values.reshape(-1))
-            scales += [] if scale is None else [scale]
-        stored = quantise(torch.zeros(1, 1), self.wire_dtype)[0].dtype
+        stored = quantise(torch.zeros(1, 1), self.wire_dtype).dtype
         arrays = {"values": _join(large, stored), "small": _join(small, torch.float32)}
         # whole numbers, which another transform put beside the weights, stay
-        arrays |= {name: tensor for name, tensor in fields.items() if name not in weights}
-        return arrays | ({"value_scales": _join(scales, torch.float32)} if "value_scales" in self.fields else {})
+        return arrays | {name: tensor for name, tensor in fields.items() if name not in weights}
 
     def receive(self, fields: Fields) -> Fields:
         """The tensors of the layout; `check_lengths` comes before."""
@@ -108,9 +104,8 @@ class WeightFormat(Transform):
                 tensors[name] = taken("small", math.prod(shape)).reshape(shape)
                 continue
             rows = taken("values", math.prod(shape)).reshape(shape[0], -1)
-            scales = taken("value_scales", shape[0]) if "value_scales" in offsets else None
             try:
-                tensors[name] = dequantise(rows, scales, self.wire_dtype).reshape(shape)
+                tensors[name] = dequantise(rows, self.wire_dtype).reshape(shape)
             except QuantisationError as error:
                 raise MessageError(f"tensor `{name}`: {error}") from None
         return tensors
@@ -121,7 +116,6 @@ class WeightFormat(Transform):
         expected = {
             "values": (np.dtype(STORED[self.wire_dtype]), sum(map(math.prod, large))),
             "small": (np.dtype(np.float32), sum(math.prod(shape) for _, shape in self.layout if len(shape) < 2)),
-            "value_scales": (np.dtype(np.float32), sum(shape[0] for shape in large)),
         }
         for field in self.fields:
             dtype, length = expected[field]

@@ -54,7 +54,7 @@ def test_what_is_disclosed_follows_the_method(client):
 def test_a_client_names_its_codec_and_how_much_of_a_prototype_it_sends(client):
     for settings, codec, part in (
         ({"sparsity-dim": 3, "seed": 5}, Codec(10, 8, 3, seed=5), " (3 of their 8 values)"),
-        ({"wire-dtype": "int8", "feature-dim": 6}, Codec(10, 6, 0, "int8"), ""),
+        ({"wire-dtype": "float16", "feature-dim": 6}, Codec(10, 6, 0, "float16"), ""),
     ):
         who = client(0, settings).identity()
         assert who.codec == codec.fingerprint

@@ -183,10 +183,10 @@ def test_a_method_is_not_trained_again_for_a_setting_that_it_does_not_read():
         "fedavg, learning-rate = 0.01",
         "fedavg, learning-rate = 0.1",
     ]
-    assert labels(plan('wire-dtype="float32","int8"')) == [
+    assert labels(plan('wire-dtype="float32","float16"')) == [
         "local",
         "protonorm, wire-dtype = float32",
-        "protonorm, wire-dtype = int8",
+        "protonorm, wire-dtype = float16",
     ]
     with pytest.raises(SettingError, match="no method of this comparison reads it"):
         plan("prototype-weight=1,10", methods=("local", "fedavg"))
@@ -194,7 +194,7 @@ def test_a_method_is_not_trained_again_for_a_setting_that_it_does_not_read():
     assert labels(plan("sparsity-dim=0,8", methods=("fedavg", "fednh", "fedcgs", "fedproto"))) == [
         *("fedavg", "fednh", "fedcgs", "fedproto, sparsity-dim = 0", "fedproto, sparsity-dim = 8"),
     ]
-    assert len(labels(plan('wire-dtype="float32","int8"', methods=("gfpl", "fedproto")))) == 3
+    assert len(labels(plan('wire-dtype="float32","float16"', methods=("gfpl", "fedproto")))) == 3
 
 
 WEIGHTS = 'client-weights="samples","equal"'

@@ -74,7 +74,7 @@ CHOICES = {
     "share-buffers": ("average", "own"),
     "confusion": ("auto", "always", "never"),
     "keep-prototypes": ("some", "all"),
-    "wire-dtype": ("float32", "float16", "bfloat16", "int8"),
+    "wire-dtype": ("float32", "float16"),
     "evaluate-clients": ("all", "sampled"),
     "meet-clients": ("all", "selected"),
     "precision": ("float32", "bf16"),

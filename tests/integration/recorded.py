@@ -57,16 +57,10 @@ def kind_of(specs):
 def decoded(payload, wire_dtype):
     """The values that an upload holds, and their largest rounding error, both float64."""
     stored = payload["vectors"].numpy()
-    if wire_dtype == "int8":
-        steps = payload["scales"].numpy()[:, None].astype(np.float64)
-        return stored * steps, np.broadcast_to(0.5001 * steps, stored.shape)
-    if wire_dtype == "bfloat16":
-        values = (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
-        return values, np.abs(values) * 2.0**-8
     values = stored.astype(np.float64)
     return values, np.abs(values) * 2.0**-10 + 2.0**-24 if wire_dtype == "float16" else np.zeros(values.shape)
 
 
 def case_name(config):
-    """`fedproto-weighted-5-int8`."""
+    """`fedproto-weighted-5-float16`."""
     return "-".join(str(value) for value in config.values()) if isinstance(config, dict) else str(config)

@@ -26,7 +26,7 @@ EXCHANGES = {"gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
 # one of each way to learn
 LEARNING = [
     {"strategy": "protonorm"},
-    {"strategy": "tinyproto-ft", "sparsity-dim": 5, "wire-dtype": "int8"},
+    {"strategy": "tinyproto-ft", "sparsity-dim": 5, "wire-dtype": "float16"},
     SLOWER | {"strategy": "fedpagr"},
     SLOWER | {"strategy": "pfpl"},
     SLOWER | {"strategy": "gfpl"} | EXCHANGES,

@@ -92,12 +92,6 @@ MUTANTS = {
         "points = free.detach()",
         P + "test_refinement.py",
     ),
-    "int8 that wraps": Mutant(
-        "protosphere/prototypes/quantisation.py",
-        ".round().clamp(-_STEPS, _STEPS)",
-        ".round() * 2",
-        P + "test_quantisation.py",
-    ),
     "bits beyond sixteen": Mutant(
         "protosphere/prototypes/quantisation.py",
         "(mantissas * 2.0**bits).round() / 2.0**bits",
@@ -264,8 +258,8 @@ MUTANTS = {
     ),
     "a path in an error": Mutant(
         C + "public_errors.py",
-        "if simulated() and not has_own(node):",
-        "if True:",
+        "    if simulated() and not has_own(node):\n        return full_text",
+        "    return full_text",
         "tests/client_app/test_public_errors.py",
     ),
     # --- rounds, stores, resume

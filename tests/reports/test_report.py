@@ -399,7 +399,7 @@ LACKING = {"protonorm": set(), "protosphere": {SEPARATION}}
         {"strategy": "gfpl", "rounds": 3, "gfpl.first-exchange": 2, "gfpl.exchange-every": 2},
         {"strategy": "pfpl", "evaluate-every": 5, "ensemble-every": 1, "fraction-train": 0.5},
         {"strategy": "protosphere"},
-        {"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "int8"},
+        {"strategy": "protonorm", "dataset": "spiral", "feature-dim": 2, "spiral-points": 50, "wire-dtype": "float16"},
     ],
     ids=lambda settings: settings.get("dataset", settings["strategy"]),
 )

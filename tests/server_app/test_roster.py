@@ -598,7 +598,7 @@ def test_a_client_of_another_codec_is_named(words):
 def test_what_the_settings_say_no_majority_changes():
     """Who lies is left out, be they two of three."""
     text = refused(
-        agreed, [of_codec(0), *(of_codec(p, codec=Codec(3, 64, wire_dtype="int8").fingerprint) for p in (1, 2))]
+        agreed, [of_codec(0), *(of_codec(p, codec=Codec(3, 64, wire_dtype="float16").fingerprint) for p in (1, 2))]
     )
     assert "1 of 3 clients fit together" in text
     assert all(f"Client {p} (node {p}): it writes its prototypes with another codec" in text for p in (1, 2))

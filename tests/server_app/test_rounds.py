@@ -108,7 +108,7 @@ def test_lines_hold_the_rounds_training_and_the_evaluation_before_it(federation)
 
 @pytest.mark.parametrize(
     ("codec", "size"),
-    [(Codec(4, 11, 2), 4 * 2), (Codec(4, 11, 5, "bfloat16"), 2 * 5), (Codec(4, 3, wire_dtype="int8"), 3)],
+    [(Codec(4, 11, 2), 4 * 2), (Codec(4, 11, 5, "float16"), 2 * 5), (Codec(4, 3, wire_dtype="float16"), 2 * 3)],
 )
 def test_bytes_are_those_of_the_formula(federation, codec, size):
     """size: bytes of one prototype's values, s of them."""

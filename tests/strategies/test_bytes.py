@@ -1,4 +1,4 @@
-"""The bytes of a round's payload are the formulas' of each method, up and down, as int8; test_contract.py has float32.
+"""The bytes of a round's payload are the formulas' of each method, up and down, as float16; float32: test_contract.py.
 
 Written out here once more: values of matrices and of class vectors have the number format's bytes, small tensors
 (biases, norms, statistics) always four, so that the sum tells both. The client holds every class, and is alone, which
@@ -26,7 +26,7 @@ class Values(tuple):
         return Values(self[0] + other[0], self[1] + other[1])
 
     def bytes(self, wire_dtype):
-        return {"float32": 4, "int8": 1}[wire_dtype] * self[0] + 4 * self[1]
+        return {"float32": 4, "float16": 2}[wire_dtype] * self[0] + 4 * self[1]
 
 
 def linear(inputs, outputs):
@@ -82,15 +82,15 @@ def sizes_of(home):
 @pytest.mark.parametrize("name", FORMULAS)
 def test_a_round_s_payload_is_the_formula_s(sizes_of, name):
     up, down = FORMULAS[name]
-    sizes = sizes_of({"strategy": name, "rounds": 2, "wire-dtype": "int8"} | FEW.get(name, {}))
-    assert [size["payload_up"] for size in sizes[:2]] == [up.bytes("int8")] * 2
+    sizes = sizes_of({"strategy": name, "rounds": 2, "wire-dtype": "float16"} | FEW.get(name, {}))
+    assert [size["payload_up"] for size in sizes[:2]] == [up.bytes("float16")] * 2
     # one alone has no outputs of others to learn from
     down = NOTHING if name == "feddistill" else down
-    assert sizes[1]["payload_down"] == down.bytes("int8")
+    assert sizes[1]["payload_down"] == down.bytes("float16")
 
 
 @pytest.mark.parametrize("energies", [(1.0, 1.0), (0.5, 0.5)], ids=["all energy", "half"])
-@pytest.mark.parametrize("wire_dtype", ["float32", "int8"])
+@pytest.mark.parametrize("wire_dtype", ["float32", "float16"])
 def test_of_low_rank_less_crosses_and_of_full_rank_the_whole(sizes_of, wire_dtype, energies):
     settings = {"strategy": "fedkd", "rounds": 3, "wire-dtype": wire_dtype}
     settings |= {"fedkd.start-energy": energies[0], "fedkd.end-energy": energies[1]}
@@ -111,12 +111,12 @@ def test_of_low_rank_less_crosses_and_of_full_rank_the_whole(sizes_of, wire_dtyp
     ("name", "means", "moment", "wire_dtype"),
     [
         ("fedcgs", VECTORS, 4 * D * D, "float32"),
-        ("fedcgs", VECTORS, 4 * D * D, "int8"),
-        ("fedncm", VECTORS, 0, "int8"),
-        # mixtures do not cross as int8: of one component means, a variance and a weight
-        ("fedpft", NOTHING, 4 * K * (D + 2), "int8"),
-        ("fedcof", VECTORS, 0, "int8"),
-        ("fed3r", NOTHING, 4 * (D * D + K * D), "int8"),
+        ("fedcgs", VECTORS, 4 * D * D, "float16"),
+        ("fedncm", VECTORS, 0, "float16"),
+        # mixtures do not cross as float16: of one component means, a variance and a weight
+        ("fedpft", NOTHING, 4 * K * (D + 2), "float16"),
+        ("fedcof", VECTORS, 0, "float16"),
+        ("fed3r", NOTHING, 4 * (D * D + K * D), "float16"),
     ],
 )
 def test_statistics_go_up_once_and_a_classifier_comes_down(sizes_of, name, means, moment, wire_dtype):

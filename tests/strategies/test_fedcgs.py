@@ -240,9 +240,9 @@ def test_statistics_that_no_rows_have_are_refused(lie, words):
     assert words in server.impossible(0, told)
 
 
-def test_moments_that_int8_has_rounded_end_no_honest_run(run, metrics):
+def test_moments_that_float16_has_rounded_end_no_honest_run(run, metrics):
     """On digits: the means that cross are another rounding than the second moment's."""
     settings = {"strategy": "fedcgs", "dataset": "digits", "encoder": "handcrafted", "rounds": 2}
-    folder = run(settings | {"disclose-class-counts": True, "wire-dtype": "int8"}, clients=10)
+    folder = run(settings | {"disclose-class-counts": True, "wire-dtype": "float16"}, clients=10)
     assert not any(line["problems"] for line in metrics(folder))
     assert metrics(folder)[-1]["evaluation"]["rules"]["encoder"]["test"]["mean"] > 0.8

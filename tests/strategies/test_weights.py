@@ -200,9 +200,7 @@ def limits(payload, wire_dtype="float32", most=100.0):
     return Limits(Codec(K, D, wire_dtype=wire_dtype), most, SPECS, lambda: layouts)
 
 
-@pytest.mark.parametrize(
-    ("wire_dtype", "error"), [("float32", 0), ("float16", 2e-3), ("bfloat16", 2e-2), ("int8", 2e-2)]
-)
+@pytest.mark.parametrize(("wire_dtype", "error"), [("float32", 0), ("float16", 2e-3)])
 def test_weights_cross_within_the_format_and_small_tensors_whole(wire_dtype, error):
     sent = upload(halves_of("fedavg")[1], 3)
     record = encode_payload(sent, Codec(K, D, wire_dtype=wire_dtype))
@@ -213,7 +211,7 @@ def test_weights_cross_within_the_format_and_small_tensors_whole(wire_dtype, err
         for name, tensor in sent[part].tensors.items():
             exact = tensor.dim() < 2
             torch.testing.assert_close(came[part].tensors[name], tensor, rtol=0, atol=0 if exact else error)
-    assert len(record) == (6 if wire_dtype == "int8" else 4)
+    assert len(record) == 4
 
 
 def spoilt(sent, field, change):

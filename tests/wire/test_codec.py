@@ -2,7 +2,6 @@
 
 import re
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,7 +14,7 @@ from protosphere.wire.specs import Exchange, SignificantBits, Spec
 from tests.payloads import lone, payload
 
 K = 8
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}
+BYTES = {"float32": 4, "float16": 2}
 # (d, s): no masks, masks that must share dimensions (K s > d), masks that need not
 WIDTHS = {"whole": (12, 0), "shared": (13, 5), "apart": (41, 5)}
 CODECS = {f"{dtype}, {name}": Codec(K, d, s, dtype, seed=3) for dtype in BYTES for name, (d, s) in WIDTHS.items()}
@@ -38,15 +37,10 @@ def masks_of(codec, labels):
 
 
 def allowed_error(values, wire_dtype):
-    """What quantisation.py promises for values (k, d), of which int8 takes the largest of a row for its scale."""
+    """What quantisation.py promises for values (k, d)."""
     size = values.double().abs()
     if wire_dtype == "float16":
         return torch.where(size < 2**-14, 2**-25, size * 2**-11)
-    if wire_dtype == "bfloat16":
-        return torch.where(size < 2**-126, 2**-134, size * 2**-8)
-    if wire_dtype == "int8":
-        scales = (size.amax(dim=1, keepdim=True) / 127).clamp_min(2**-126)
-        return scales / 2 + size * 2**-23
     return torch.zeros_like(size)
 
 
@@ -78,12 +72,9 @@ def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_ze
 def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec, crossed):
     encoded = crossed(encode_payload(payload(prototypes((1, 3, 6), codec.dim, counted=True)), codec))
     arrays = {name: array.numpy() for name, array in encoded.items()}
-    scales = {"scales"} if codec.wire_dtype == "int8" else set()
-    assert arrays.keys() == {"labels", "vectors", "counts"} | scales
+    assert arrays.keys() == {"labels", "vectors", "counts"}
     assert arrays["vectors"].shape == (3, codec.ones or codec.dim)
     assert arrays["vectors"].itemsize == BYTES[codec.wire_dtype]
-    if scales:
-        assert (arrays["scales"].dtype, arrays["scales"].shape) == (np.float32, (3,))
     if codec.ones:
         assert not any(codec.dim in array.shape for array in arrays.values())
 
@@ -102,8 +93,8 @@ def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_s
 
 
 def test_the_run_settings_and_the_task_make_the_codec():
-    settings = check(Settings, {"sparsity-dim": 5, "wire-dtype": "int8", "seed": 9, "feature-dim": 12})
-    assert codec_of(settings, K, 12, Exchange()) == Codec(K, 12, 5, "int8", 9)
+    settings = check(Settings, {"sparsity-dim": 5, "wire-dtype": "float16", "seed": 9, "feature-dim": 12})
+    assert codec_of(settings, K, 12, Exchange()) == Codec(K, 12, 5, "float16", 9)
     rounding = Exchange((Spec("prototypes", transforms=(SignificantBits(16),)),))
     assert codec_of(Settings(), 3, 7, rounding) == Codec(3, 7, added="up.prototypes=16bits")
 
@@ -128,12 +119,12 @@ DIFFERING = {
     "width": (MASKED, Codec(K, 13, 5), {"d": ("13", "12"), "masks": None}),
     "ones": (MASKED, Codec(K, 12, 4), {"s": ("4", "5"), "masks": None}),
     "seed": (MASKED, Codec(K, 12, 5, seed=1), {"seed": ("1", "0"), "masks": None}),
-    "format": (MASKED, Codec(K, 12, 5, "int8"), {"format": ("int8", "float32")}),
+    "format": (MASKED, Codec(K, 12, 5, "float16"), {"format": ("float16", "float32")}),
     "no masks there": (MASKED, Codec(K, 12), {"s": ("12", "5"), "seed": ("none", "0"), "masks": None}),
     "no masks here": (Codec(K, 12), MASKED, {"s": ("5", "12"), "seed": ("0", "none"), "masks": None}),
     "classes, no masks": (Codec(K, 12), Codec(9, 12), {"K": ("9", "8")}),
     "width, no masks": (Codec(K, 12), Codec(K, 64), {"d": ("64", "12"), "s": ("64", "12")}),
-    "two things": (Codec(K, 12), Codec(9, 12, 0, "bfloat16"), {"K": ("9", "8"), "format": ("bfloat16", "float32")}),
+    "two things": (Codec(K, 12), Codec(9, 12, 0, "float16"), {"K": ("9", "8"), "format": ("float16", "float32")}),
 }
 
 
@@ -163,7 +154,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("fingerprint", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_fingerprint_is_refused_in_one_printable_line(fingerprint, refused):
-    for codec in (MASKED, Codec(K, 12, 0, "int8")):
+    for codec in (MASKED, Codec(K, 12, 0, "float16")):
         assert "another codec" in refused(codec.refuse_other, fingerprint)
         assert codec.difference(fingerprint).isprintable()
 
@@ -175,8 +166,8 @@ def test_a_hostile_fingerprint_is_refused_in_one_printable_line(fingerprint, ref
     ("wire_dtype", "value", "named"),
     [
         ("float16", 65520.0, "65520, beyond 65504"),
-        ("float16", -1e6, "wire-dtype bfloat16, int8 or float32"),
-        ("int8", float("-inf"), "NaN or infinity"),
+        ("float16", -1e6, "wire-dtype float32"),
+        ("float16", float("-inf"), "NaN or infinity"),
     ],
 )
 def test_a_value_that_the_format_cannot_hold_names_its_class(wire_dtype, value, named):

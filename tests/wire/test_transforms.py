@@ -53,13 +53,13 @@ def crossed(part, codec, *specs):
 
 def test_the_order_is_the_methods_own_then_masks_then_the_number_format():
     own = SignificantBits(9)
-    found = Codec(K, D, 3, "int8", 5).transforms(Spec("prototypes", transforms=(own,)))
-    assert found == (own, Masks(K, D, 3, 5), NumberFormat("int8"))
+    found = Codec(K, D, 3, "float16", 5).transforms(Spec("prototypes", transforms=(own,)))
+    assert found == (own, Masks(K, D, 3, 5), NumberFormat("float16"))
     # outputs are not of width d, which masks are
-    assert Codec(K, D, 3, "int8", 5).transforms(Spec("prototypes", classwise=True)) == (NumberFormat("int8"),)
+    assert Codec(K, D, 3, "float16", 5).transforms(Spec("prototypes", classwise=True)) == (NumberFormat("float16"),)
 
 
-@pytest.mark.parametrize("codec", [Codec(K, D), Codec(K, D, 3), Codec(K, D, 3, "int8")], ids=str)
+@pytest.mark.parametrize("codec", [Codec(K, D), Codec(K, D, 3), Codec(K, D, 3, "float16")], ids=str)
 def test_what_the_sender_does_the_receiver_undoes_in_reverse(codec):
     spec = Spec("prototypes", transforms=(Scaled(2.0), Scaled(8.0)))
     sent = encode_payload(payload(VECTORS), codec, [spec])
