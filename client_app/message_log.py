@@ -16,7 +16,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
 
-from protosphere.core.files import sealed
+from protosphere.core.files import open_to_append, sealed
 from protosphere.wire.payloads import Report
 from protosphere.wire.sizes import record_bytes
 
@@ -50,7 +50,7 @@ def append(folder: Path, name: str, line: Mapping[str, Any], what: str) -> None:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / name).open("a", encoding="utf-8") as file:
+        with open_to_append(folder / name) as file:
             file.write(json.dumps(sealed(line)) + "\n")
     except OSError as error:
         log.error("the %s in %s cannot be written: %s", what, folder, error)

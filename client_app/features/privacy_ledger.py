@@ -26,7 +26,16 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from protosphere.core.errors import UserError
-from protosphere.core.files import LARGEST_RECORD, NAME, read_tensors, read_whole, replacing, sync, write_tensors
+from protosphere.core.files import (
+    LARGEST_RECORD,
+    NAME,
+    open_to_append,
+    read_tensors,
+    read_whole,
+    replacing,
+    sync,
+    write_tensors,
+)
 from protosphere.prototypes.accounting import epsilon_of
 from protosphere.prototypes.discrete_gaussian import draw
 from protosphere.prototypes.release import Shape, noisy
@@ -266,10 +275,10 @@ class Ledger:
     def _append(self, line: Mapping[str, Any]) -> None:
         """A line, on the disk when this returns; or none of it."""
         try:
-            with self._lines.open("ab") as file:
-                before = file.tell()
+            with open_to_append(self._lines) as file:
+                before = os.fstat(file.fileno()).st_size
                 try:
-                    file.write(json.dumps(line).encode() + b"\n")
+                    file.write(json.dumps(line) + "\n")
                     file.flush()
                     os.fsync(file.fileno())
                 except OSError:

@@ -18,6 +18,7 @@ from protosphere.comparison.folder import FILE, ComparisonFolder
 from protosphere.comparison.jobs import OUTPUT, PATIENCE
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell
+from protosphere.core.files import open_to_append
 from protosphere.core.home import discard_stores
 from protosphere.launch.grid import KeptLines, run_in_process
 from protosphere.launch.processes import import_path
@@ -65,7 +66,7 @@ def perform(order: Order) -> str:
             f"the comparison's folder {order.comparison} is not to be found on {socket.gethostname()}; give --results "
             "a folder on a file system that all nodes of the Ray cluster share."
         )
-    with (Path(order.place) / OUTPUT).open("a", encoding="utf-8") as output:
+    with open_to_append(Path(order.place) / OUTPUT) as output:
 
         def say(line: str) -> None:
             output.write(line + "\n")

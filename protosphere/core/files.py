@@ -3,6 +3,7 @@
 What is half-written is never seen under its name, and a flipped bit or a lost block is an error and no other figure:
 safetensors itself has no digest."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 import torch
 from filelock import FileLock, Timeout
@@ -116,6 +117,25 @@ def replacing(path: Path, may_wait: bool = False) -> Iterator[Path]:
         _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def open_to_append(path: Path) -> TextIO:
+    """A text file to add to, made where there is none. No link is followed: who gave a folder away could have put one
+    in the file's place, to have us write elsewhere.
+
+    Raises:
+        OSError: it is a link, or no regular file, or cannot be written.
+    """
+    try:
+        place = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise IrregularError(error.errno, f"{path.name} is a link to elsewhere; take it away") from None
+        raise
+    if kind := _kind(os.fstat(place)):
+        os.close(place)
+        raise IrregularError(errno.EINVAL, f"{path.name} is {kind}; take it away")
+    return os.fdopen(place, "a", encoding="utf-8")
 
 
 def read_whole(path: Path, most: int = LARGEST) -> bytes:

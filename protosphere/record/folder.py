@@ -22,6 +22,7 @@ from protosphere.core.files import (
     LARGEST_RECORD,
     DamagedError,
     folder_lock,
+    open_to_append,
     own_folder,
     read_sealed,
     read_sealed_lines,
@@ -306,7 +307,7 @@ class RunFolder:
                 with replacing(self.path / name) as temporary:
                     short[client_tables.DIGEST] = client_tables.write(temporary, line["round"], rows)
         text = json.dumps(sealed(short), allow_nan=False) + "\n"
-        with explain_unwritable(self.path), (self.path / "metrics.jsonl").open("a") as file:
+        with explain_unwritable(self.path), open_to_append(self.path / "metrics.jsonl") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
@@ -498,7 +499,7 @@ def append_log(log: Path, text: str) -> Path | None:
     """Add to a log, since a resumed run goes on with its own; None when it cannot be written."""
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("a", encoding="utf-8") as file:
+        with open_to_append(log) as file:
             file.write(text)
     except OSError:
         return None

@@ -77,6 +77,9 @@ def write_files(folder: Path, pictures: Sequence[Picture]) -> None:
     for old in (*place.glob("*.svg"), *place.glob("*.csv")):
         if old.stem not in names:
             old.unlink()
+    # what a killed process has left half-written
+    for temporary in place.glob(".*.tmp"):
+        temporary.unlink()
     for picture in pictures:
         page.write(place / f"{picture.name}.svg", picture.svg)
         if picture.numbers:

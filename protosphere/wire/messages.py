@@ -41,6 +41,7 @@ from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report,
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import read_layouts
 
+MOST_CLASSES = 2**16
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
 PLAIN_NAME = re.compile(r"[\w-]{1,40}")
 FIGURES = ("gradient_ratio", "target_norm", "seconds", "prototype_norm")  # the last where it was measured
@@ -312,6 +313,10 @@ def decode_identity(records: RecordDict) -> Identity:
     if "name" in records.config_records.get("identity", {}):
         texts["name"] = str
     values = config_values(records, "identity", **scalars, **lists, **texts)
+    if len(values["class_names"]) > MOST_CLASSES:
+        raise MessageError(
+            f"the identity has {len(values['class_names'])} class names, at most {MOST_CLASSES} are taken"
+        )
     for name in ("partitions", "parameters", "feature_dim"):
         if values[name] < 0:
             raise MessageError(f"the identity's `{name}` is {values[name]}, which is negative")

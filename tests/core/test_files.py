@@ -12,11 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from protosphere.client_app.message_log import append
 from protosphere.core import files as data_files
-from protosphere.core.errors import DataError
-from protosphere.core.files import replacing
+from protosphere.core.errors import DataError, SettingError
+from protosphere.core.files import open_to_append, replacing
 from protosphere.data.forms.folders import read_folder
 from protosphere.data.partition.table import table_rows
+from protosphere.record.folder import RunFolder, append_log
 from protosphere.serving.labelled_data import _in_table
 from tests.data.draws import decoded
 
@@ -134,3 +136,43 @@ def test_a_parquet_file_whose_footer_alone_is_whole_is_said_to_be_damaged(tmp_pa
         decoded(str(tmp_path), tmp_path / "cache")
     assert str(tmp_path) in str(told.value)
     assert "\n" not in str(told.value)
+
+
+# --- appending ----------------------------------------------------------------------------------------------------
+
+
+def test_an_append_adds_to_a_file_or_makes_one(tmp_path):
+    for line in ("one\n", "ä\n"):
+        with open_to_append(tmp_path / "log") as file:
+            file.write(line)
+    assert (tmp_path / "log").read_bytes() == "one\nä\n".encode()
+
+
+def link(place):
+    (place.parent / "mine").write_text("x")
+    place.symlink_to(place.parent / "mine")
+
+
+def dangling(place):
+    place.symlink_to(place.parent / "mine")
+
+
+@pytest.mark.parametrize("make", [link, dangling, pipe, folder])
+def test_nothing_is_appended_through_a_link_or_to_what_is_no_file(tmp_path, make):
+    make(tmp_path / "log")
+    with pytest.raises(OSError, match=r"link to elsewhere|Is a directory|No such device"):
+        open_to_append(tmp_path / "log")
+    mine = tmp_path / "mine"
+    assert not mine.exists() or mine.read_text() == "x"
+    assert append_log(tmp_path / "log", "y") is None
+    append(tmp_path, "log", {"round": 1}, "record of messages")
+    assert not mine.exists() or mine.read_text() == "x"
+
+
+def test_metrics_are_appended_to_no_link(tmp_path):
+    run_folder = RunFolder(tmp_path)
+    (tmp_path / "mine").write_text("x")
+    (tmp_path / "metrics.jsonl").symlink_to(tmp_path / "mine")
+    with pytest.raises(SettingError, match=r"metrics\.jsonl is a link to elsewhere; take it away"):
+        run_folder.append({"round": 1})
+    assert (tmp_path / "mine").read_text() == "x"

@@ -255,6 +255,14 @@ def test_a_link_in_the_place_of_pictures_leads_to_no_files_of_its_readers(tmp_pa
     assert not (folder / "report.html").exists()
 
 
+def test_what_a_killed_process_left_among_the_pictures_goes(tmp_path):
+    folder = fabricate(tmp_path / "run")
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / ".accuracy.svg.0123456789abcdef.tmp").write_text("half")
+    assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
+    assert [path.name for path in (folder / "pictures").iterdir() if path.name.endswith(".tmp")] == []
+
+
 def test_words_are_cut_and_made_plain():
     assert one_line("a\x00b\n c\u2028d") == "a b c d"
     assert one_line("abcdef", 4) == "abc…"

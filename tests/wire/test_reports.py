@@ -284,3 +284,11 @@ def test_whatever_identity_decodes_can_be_kept():
             text.isprintable() for text in (identity.model, identity.problem, identity.codec, *identity.class_names)
         )
     assert 20 < decoded < 1980
+
+
+def test_an_identity_names_no_more_classes_than_anybody_has(refused):
+    names = tuple(map(str, range(2**16)))
+    most = replace(IDENTITY, class_names=names)
+    assert len(decode_identity(encode_identity(most)).class_names) == 2**16
+    more = encode_identity(replace(most, class_names=(*names, "one more")))
+    assert "has 65537 class names, at most 65536 are taken" in refused(decode_identity, more)
