@@ -4,7 +4,6 @@
     python -m benchmarks.costs bare-loop      # a round in process over a bare loop of the same steps, in turns
     python -m benchmarks.costs bare-loop --mnist PATH
     python -m benchmarks.costs many-clients --clients 200 1000 10000
-    python -m benchmarks.costs registered --clients 1000 100000   # of which 100 train a round
     python -m benchmarks.costs overhead       # a client-round besides training and evaluation, in process and over Ray
     python -m benchmarks.costs overhead --clients 200 \\
         -c 'dataset="spiral" partition="iid" spiral-points=20000 models="tiny_perceptron"'
@@ -36,7 +35,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -76,7 +75,6 @@ DIGITS = 'strategy="fedproto" rounds=4'
 MNIST = f'{DIGITS} models="cnn2" feature-dim=512 batch-size=10'
 SPIRAL = 'strategy="fedproto" dataset="spiral" partition="iid" models="tiny_perceptron" evaluate-every=1'
 ARMS, ARM_POINTS = 6, 20_000  # of the spiral
-SELECTED = 100  # clients a round, of those that are registered
 SITE_MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 BARE_CLIENTS = 50  # of many, whose steps are taken alone
 EMPTY_PROJECT = """
@@ -240,31 +238,6 @@ def client_round(settings: Sequence[str], clients: int, place: str) -> tuple[flo
     return 1e3 * median(seconds[:, CPU]) / clients, steps, peak, sum(sizes) / 1e6
 
 
-def registered(options: argparse.Namespace) -> None:
-    """Print what a run costs by the number of its clients, of which 100 train a round and are met then."""
-    print(table_head("clients", "CPU s to the end of round 1", "CPU s of a later round", "peak memory, GB"))
-    for clients in options.clients or (1000, 100_000):
-        runs = [in_new_process(run_of_selected, clients, options.rounds) for _ in range(options.repeats)]
-        first, later, memory = (median(column) for column in zip(*runs, strict=True))
-        print(table_row([f"{clients:,}", f"{first:.1f}", f"{later:.1f}", f"{memory:.2f}"]), flush=True)
-
-
-def run_of_selected(clients: int, rounds: int) -> tuple[float, float, float]:
-    """Seconds of the processor from a process's start to the end of round 1, and of a later round; GB of peak memory.
-    The partition is worked out anew."""
-    settings = f"{SPIRAL} spiral-points={2 * clients} rounds={rounds} fraction-train={SELECTED / clients}"
-    settings += ' evaluate-clients="sampled" meet-clients="selected"'
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["PROTOSPHERE_HOME"] = folder
-        config = plan([settings], clients=clients).run_config
-        ends: list[float] = []
-        run_in_process(
-            config, clients=clients, show=lambda _: None, on_round=lambda _: ends.append(time.process_time())
-        )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-    return ends[0], median(after - before for before, after in pairwise(ends)), peak
-
-
 def overhead(options: argparse.Namespace) -> None:
     """Print the medians of what a client-round costs besides training and evaluation."""
     clients, workers = (options.clients or [10])[0], os.cpu_count() or 1
@@ -396,12 +369,10 @@ def main() -> None:
     """Print one of the figures."""
     parser = described_parser(__doc__)
     figures = {"start": start, "bare-loop": bare_loop, "many-clients": many_clients, "overhead": overhead}
-    figures |= {"registered": registered, "deployment": deployment}
+    figures |= {"deployment": deployment}
     parser.add_argument("figure", choices=figures)
     parser.add_argument("--repeats", type=int, default=5, help="of which medians are printed")
-    parser.add_argument(
-        "--clients", type=int, nargs="+", help="many-clients: 200 1000; overhead: 10; registered: 1000 100000"
-    )
+    parser.add_argument("--clients", type=int, nargs="+", help="many-clients: 200 1000; overhead: 10")
     parser.add_argument("--mnist", default="", help="bare-loop: a folder of MNIST, as `dataset` takes it")
     parser.add_argument("--points", type=int, default=0, help="many-clients: of each client; 0: 20,000 an arm for all")
     parser.add_argument("--rounds", type=int, default=4, help="many-clients, deployment")

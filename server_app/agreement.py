@@ -153,8 +153,6 @@ def refuse_few_left(agreement: Agreement, settings: Settings) -> None:
             f"no client has a single training sample; check `dataset`, `partition` and the shares.{reasons}"
         )
     number = agreement.number
-    if settings.meet_clients == "selected":
-        number = len(agreement.identities) + len(agreement.left_out)
     fewest = settings.min_clients or max(min(2, number), (number + 1) // 2)
     needed = max(fewest, settings.min_replies, 1)
     # who is there, but has no rows to train on, is counted where it is known who trains in a round

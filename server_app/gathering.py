@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Set
 from itertools import islice
 
 from flwr.serverapp import Grid
@@ -42,13 +42,11 @@ class Gathering:
         settings: Settings,
         terms: Terms | None,
         queries: Queries,
-        asked: Mapping[int, int] | None = None,
         earlier: Set[int] | None = None,
     ):
         self.settings = settings
         self.terms = terms
         self.queries = queries
-        self.asked = asked
         self.earlier = earlier
         self._identities: dict[int, Identity] = {}  # by node, in the order of the answers
         self._nodes: dict[int, list[int]] = {}  # by the partition for which they answer
@@ -71,7 +69,7 @@ class Gathering:
         while True:
             # else nodes that fail again and again would be heard for ever
             if not late:
-                self.queries.ask(grid, grid.get_node_ids() if self.asked is None else self.asked.values())
+                self.queries.ask(grid, grid.get_node_ids())
             answers = self.queries.pull(grid)
             for node, identity in answers:
                 self._note_answer(grid, node, identity)
@@ -117,8 +115,6 @@ class Gathering:
         """Whether nobody else is to come: somebody answered for each partition, or in a simulation, whose nodes are all
         there from the start, as many nodes as there are clients."""
         answered = self._identities.keys() | self.queries.problems.keys()
-        if self.asked is not None:
-            return {*self.asked.values()} <= answered
         expected = self._count_expected()
         if self.settings.min_clients and not is_simulated(grid):
             return len(self._list_usable()) >= self._count_needed()
@@ -134,8 +130,6 @@ class Gathering:
     def _count_expected(self) -> int:
         """How many clients the run has, as far as it is known: 0 while nobody says it, or two sides are equally
         large."""
-        if self.asked is not None:
-            return len(self.asked)
         if self.settings.clients:
             return self.settings.clients
         first, second = (*self._votes.most_common(2), (0, 0), (0, 0))[:2]
@@ -174,7 +168,7 @@ class Gathering:
             answered = len(present)
         else:
             # a client may say that there are two thousand million
-            due = range(expected) if self.asked is None else self.asked
+            due = range(expected)
             present = self._nodes.keys()
             answered = len(self._identities) + len(self.queries.problems)
         # where the number itself is in dispute, that is what is wrong

@@ -80,7 +80,6 @@ class Roster:
         self.left: dict[int, int] = {}
         self.listed_nodes: frozenset[int] = frozenset()
         self.queries = Queries(settings.query_timeout)
-        self.asked: Mapping[int, int] | None = None
         # of a run that is resumed: partition -> its entry in the run's folder, of those who were there
         self._earlier_entries: dict[int, dict[str, Any]] = {}
         self._last_round = 0  # before it was cut
@@ -96,7 +95,7 @@ class Roster:
             RosterError: too few by `start-timeout`, or too few that fit together.
         """
         earlier = self._present_before_cut() if self._earlier_entries else None
-        agreement = Gathering(self.settings, self.terms, self.queries, self.asked, earlier).run(grid)
+        agreement = Gathering(self.settings, self.terms, self.queries, earlier).run(grid)
         self.codec = agreement.codec
         self._take(agreement)
 
@@ -248,7 +247,7 @@ class Roster:
 
     def refresh(self, grid: Grid, server_round: int) -> None:
         """Before a round: let nodes that appeared since take over their partitions. Each gets `query-timeout`."""
-        self.listed_nodes = frozenset(grid.get_node_ids() if self.asked is None else self.asked.values())
+        self.listed_nodes = frozenset(grid.get_node_ids())
         self.queries.ask(grid, self.listed_nodes)
         while True:
             answers = self.queries.pull(grid)

@@ -61,7 +61,6 @@ from protosphere.server_app.guards import (
 )
 from protosphere.server_app.opening import believed_clients, open_folder, opening_lines
 from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
-from protosphere.server_app.roster_of_selected import RosterOfSelected
 from protosphere.strategies import Run, read_settings
 from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round
 from protosphere.strategies.user_method import checked_outcome, failing_as
@@ -91,8 +90,7 @@ class PrototypeStrategy(Strategy):
         self.half: ServerHalf = run.method.server(run.settings, run.options)
         self.folder = folder
         terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy))
-        kind = RosterOfSelected if run.settings.meet_clients == "selected" else Roster
-        self.roster = kind(run.settings, terms)
+        self.roster = Roster(run.settings, terms)
         self.codec: Codec  # known when the clients are: see `_meet`
         self.state = RoundState()
         self.features = [feature(run, folder) for feature in FEATURES.values() if feature.applies(run)]

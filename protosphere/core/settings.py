@@ -123,7 +123,6 @@ class Settings(BaseModel):
     clients: Count = 0
     min_clients: Count = 0
     forget_after: Count = 0
-    meet_clients: Literal["all", "selected"] = "all"
     membership: str = ""
     partition: Annotated[str, AfterValidator(_partition)] = "dirichlet"
     partition_table: str = ""
@@ -213,19 +212,7 @@ class Settings(BaseModel):
     @property
     def takes_newcomers(self) -> bool:
         """Whether clients may come and go while the run goes on."""
-        return bool(self.min_clients or self.membership) or self.meet_clients == "selected"
-
-    def _refuse_beside_meeting(self) -> None:
-        if self.membership or self.min_clients:
-            raise ValueError(
-                '`meet-clients` is "selected", by which clients join when they are selected; take `membership` and '
-                "`min-clients` out"
-            )
-        if self.evaluate_clients == "all":
-            raise ValueError(
-                '`meet-clients` is "selected", so that no round costs more than its clients, but `evaluate-clients` is '
-                '"all"; set it to "sampled"'
-            )
+        return bool(self.min_clients or self.membership)
 
     @model_validator(mode="after")
     def _agree(self) -> "Settings":
@@ -261,8 +248,6 @@ class Settings(BaseModel):
                 f"`membership` {shown(self.membership)} says who is there in a simulation, and `min-clients` "
                 f"{self.min_clients} waits for whoever comes; take one of the two out"
             )
-        if self.meet_clients == "selected":
-            self._refuse_beside_meeting()
         if 0 < self.clients < self.min_replies:
             raise ValueError(f"`min-replies` {self.min_replies} must not exceed `clients` {self.clients}")
         sampled = max(int(self.fraction_train * self.clients + 0.5), 1)
@@ -387,6 +372,7 @@ RENAMED = {"privacy-encoder": "encoder"}
 GONE_SINCE = "0.1.0"
 # name -> its default, as which the program goes on to work, and what is so now. A row may go with the next version.
 GONE: dict[str, tuple[Scalar, str]] = {
+    "meet-clients": ("all", "every client says at the start who it is"),
     "min-train-clients": (1, "a round selects the share `fraction-train` of the clients, one at least"),
     "max-norm-ratio": (20.0, "robust means hold long uploads, as `fedproto.aggregation` and `weights.aggregation` do"),
     **dict.fromkeys(

@@ -45,7 +45,6 @@ class LocalGrid(Grid):
 
     Attributes:
         simulated: no node is started again when its worker has died.
-        nodes_by_partition: partition -> node, as no grid over a network knows it before a node says so.
         in_turn: every message is answered, however long the others take: nobody is late.
 
     Args:
@@ -61,7 +60,6 @@ class LocalGrid(Grid):
         self.run_id = secrets.randbits(62)
         # random like Flower's own, so that nothing may come to depend on them
         self.nodes = {secrets.randbits(62): node_config for node_config in nodes}
-        self.nodes_by_partition = {int(config["partition-id"]): node for node, config in self.nodes.items()}
         self._pending: dict[str, Message] = {}
         self._futures: dict[str, Future[Message]] = {}
         # A process of its own for each thread: when one dies, the message that it was at is known.

@@ -117,10 +117,9 @@ class Membership(Feature):
             self.folder.write_roster(self._roster.as_json())
 
     def instruct(self, partition: int, instruction: Instruction) -> Instruction:
-        """To one that has just joined: its model is of no earlier round, so it has nothing to evaluate. Who is met
-        when it is selected was there from the start."""
+        """To one that has just joined: its model is of no earlier round, so it has nothing to evaluate."""
         joined = self._roster.joined.get(partition, 0)
-        if joined == instruction.round and self.settings.meet_clients == "all":
+        if joined == instruction.round:
             instruction = replace(instruction, evaluate=False)
         if joined and self.run.method.counts_own_rounds:
             return replace(instruction, constants={**instruction.constants, ROUND_OF_JOINING: float(joined)})
@@ -150,8 +149,6 @@ class Membership(Feature):
         returning = {partition for partition in newcomers if roster.was_member(partition)}
         roster.join(newcomers, number)
         self._meet(roster.identities)
-        if self.settings.meet_clients == "selected":
-            return
         for partition, identity in newcomers.items():
             verb = "is back" if partition in returning else "joins"
             model = one_line(identity.model, LONGEST_NAME)
@@ -224,10 +221,7 @@ class Membership(Feature):
 
     def figures(self, of_round: int, replies: Sequence[Reply]) -> Mapping[str, Any]:
         """`members`: how many clients there were to evaluate, all but those who have just come, that have samples to
-        test; and since which round they are the same. Nothing where clients are met when they are selected: each round
-        has others."""
-        if self.settings.meet_clients == "selected":
-            return {}
+        test; and since which round they are the same."""
         roster = self._roster
         old_members = [p for p in roster.nodes if roster.joined.get(p, 0) <= of_round]
         tested = [p for p in old_members if not roster.identities[p].rows or roster.identities[p].rows[2]]

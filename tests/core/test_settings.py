@@ -76,7 +76,6 @@ CHOICES = {
     "keep-prototypes": ("some", "all"),
     "wire-dtype": ("float32", "float16"),
     "evaluate-clients": ("all", "sampled"),
-    "meet-clients": ("all", "selected"),
     "precision": ("float32", "bf16"),
     "privacy": ("none", "release"),
     "client-weights": ("samples", "equal"),
