@@ -65,12 +65,6 @@ def run(
     results: Annotated[
         str, option("The folder in which the run's folder is created (default: results in PROTOSPHERE_HOME).", "DIR")
     ] = "",
-    membership: Annotated[
-        str,
-        option(
-            "For simulations: a CSV file that says which client joins or leaves when (round,client,change).", "FILE"
-        ),
-    ] = "",
     what_leaves: Annotated[
         bool, option("List what the server would learn about each client, then exit.", None, "--what-leaves")
     ] = False,
@@ -91,8 +85,6 @@ def run(
     if trust and not resume:
         end("--trust needs --resume: code that you name yourself runs without it.")
     _refuse_idle_flags(flower, ray, superlink, cpus_per_client, gpus_per_client, workers)
-    if membership:
-        settings = [*(settings or []), f"membership={json.dumps(membership, ensure_ascii=False)}"]
     in_process = not flower and not superlink
     if what_leaves and (superlink or resume):
         end("--what-leaves works for simulations only; what real clients have disclosed is in their run's roster.json.")

@@ -123,7 +123,6 @@ class Settings(BaseModel):
     clients: Count = 0
     min_clients: Count = 0
     forget_after: Count = 0
-    membership: str = ""
     partition: Annotated[str, AfterValidator(_partition)] = "dirichlet"
     partition_table: str = ""
     partition_column: str = ""
@@ -212,7 +211,7 @@ class Settings(BaseModel):
     @property
     def takes_newcomers(self) -> bool:
         """Whether clients may come and go while the run goes on."""
-        return bool(self.min_clients or self.membership)
+        return bool(self.min_clients)
 
     @model_validator(mode="after")
     def _agree(self) -> "Settings":
@@ -242,11 +241,6 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`forget-after` is {self.forget_after}, but `min-clients` is 0: the clients of the start stay to the "
                 "end; set `min-clients`, too"
-            )
-        if self.membership and self.min_clients:
-            raise ValueError(
-                f"`membership` {shown(self.membership)} says who is there in a simulation, and `min-clients` "
-                f"{self.min_clients} waits for whoever comes; take one of the two out"
             )
         if 0 < self.clients < self.min_replies:
             raise ValueError(f"`min-replies` {self.min_replies} must not exceed `clients` {self.clients}")
@@ -372,6 +366,7 @@ RENAMED = {"privacy-encoder": "encoder"}
 GONE_SINCE = "0.1.0"
 # name -> its default, as which the program goes on to work, and what is so now. A row may go with the next version.
 GONE: dict[str, tuple[Scalar, str]] = {
+    "membership": ("", "clients join and leave over a deployment alone, with `min-clients` and `forget-after`"),
     "meet-clients": ("all", "every client says at the start who it is"),
     "min-train-clients": (1, "a round selects the share `fraction-train` of the clients, one at least"),
     "max-norm-ratio": (20.0, "robust means hold long uploads, as `fedproto.aggregation` and `weights.aggregation` do"),
@@ -509,7 +504,6 @@ def refuse_relative_paths(settings: Settings) -> None:
         ("encoder", _encoder_place(settings.encoder)),
         ("shared-test-path", settings.shared_test_path),
         ("partition-table", settings.partition_table),
-        ("membership", settings.membership),
         ("results-dir", settings.results_dir),
     ]
     for name, value in candidates:

@@ -26,7 +26,7 @@ from protosphere.strategies.trust import named, refuse_untrusted
 
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT_CLIENTS = 10
-PLACES = ("results-dir", "shared-test-path", "partition-table", "membership")
+PLACES = ("results-dir", "shared-test-path", "partition-table")
 # one `key=value`: the value in quotes of either kind, or up to the next space
 ASSIGNMENT = re.compile(r"""\s*([A-Za-z0-9_.-]+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']\S*)(?=\s|$)""")
 RunConfig = dict[str, Scalar]
@@ -230,11 +230,6 @@ def _for_others(run_config: RunConfig) -> Plan:
     refuse_objects(run_config, "clients of --superlink are on machines of their own")
     run = read_settings(run_config)
     refuse_foreign(run_config)
-    if run.settings.membership:
-        raise SettingError(
-            f"setting `membership` is {shown(run.settings.membership)}, a file for simulations: over --superlink "
-            "whoever answers takes part; take it out, and set `min-clients` where clients may come and go."
-        )
     refuse_relative_paths(run.settings)
     model_names(run.settings.models)
     return Plan(run_config, run.settings.clients)

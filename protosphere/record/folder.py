@@ -38,7 +38,6 @@ from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_nam
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables
 
-MEMBERSHIP = "membership.json"
 UNFINISHED = ("starting", "running")  # states of a run that is on
 FORMAT = 1  # of a run's folder; another number means that this program cannot read it
 REMEDY = "bring it back from a copy, or start a new run"
@@ -51,7 +50,7 @@ Content = TypeVar("Content", dict[str, Any], list[dict[str, Any]])
 class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
-    Holds settings.json, origin.json, roster.json, membership.json, status.json, metrics.jsonl, `clients/`
+    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, `clients/`
     (client_tables.py), checkpoint.safetensors, prototypes.safetensors and summary.json.
     """
 
@@ -195,7 +194,7 @@ class RunFolder:
             return
         # a folder that cannot be taken away does no harm beside the error that led here
         with suppress(OSError):
-            names = ("settings.json", "roster.json", "status.json", "origin.json", MEMBERSHIP, "token", ".lock")
+            names = ("settings.json", "roster.json", "status.json", "origin.json", "token", ".lock")
             for name in names:
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
@@ -253,14 +252,6 @@ class RunFolder:
         self._roster_texts = texts
         lines = ",\n  ".join(text for _, text in texts.values())
         self._write("roster.json", f"[\n  {lines}\n]\n" if texts else "[]\n")
-
-    def write_membership(self, changes: list[dict[str, Any]]) -> None:
-        """Who joins and leaves when, as the file says that the run was started with."""
-        self._write_json(MEMBERSHIP, changes)
-
-    def membership(self) -> list[dict[str, Any]] | None:
-        """Inverse of `write_membership`; None where none were written, as by an earlier version."""
-        return self._read_json(MEMBERSHIP, list) if (self.path / MEMBERSHIP).exists() else None
 
     def write_status(self, status: Mapping[str, Any]) -> None:
         """How far the run is, for whoever looks on; nothing goes on from it, so it has no digest."""

@@ -84,7 +84,7 @@ CHOICES = {
 }
 # checked elsewhere, or anything
 COLUMNS = {"text-column", "label-column", "group-column", "partition-column"}
-PATHS = {"encoder", "results-dir", "resume", "shared-test-path", "partition-table", "membership"}
+PATHS = {"encoder", "results-dir", "resume", "shared-test-path", "partition-table"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
 FLAGS = {
     "self-balancing",
@@ -325,7 +325,6 @@ def test_a_value_is_shown_on_one_short_line(value, expected):
         *(("results-dir", path, path) for path in ("here", "~nobody-of-that-name/x")),
         *(("shared-test-path", path, path) for path in ("./here", "../up", "~nobody-of-that-name/x")),
         ("partition-table", "t.csv", "t.csv"),
-        ("membership", "m.csv", "m.csv"),
         ("models", "tiny, hf:./encoder", "./encoder"),
     ],
 )
