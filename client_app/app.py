@@ -11,11 +11,11 @@ from flwr.clientapp import ClientApp
 from protosphere.client_app.client import Client, Preparation
 from protosphere.client_app.message_log import note
 from protosphere.client_app.public_errors import KNOWN, USER_ERRORS, private_words, public_words
-from protosphere.client_app.site import over_ray, run_of, simulated, site_name
+from protosphere.client_app.site import run_of, simulated, site_name
 from protosphere.client_app.train import Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import APP_RAISED
-from protosphere.core.home import OTHER_HOME, OtherHomeError, home, refuse_other
+from protosphere.core.home import OTHER_HOME, OtherHomeError, home
 from protosphere.core.lru_cache import Recent
 from protosphere.core.seeds import limited_threads
 from protosphere.core.startup import end_at_once
@@ -23,7 +23,7 @@ from protosphere.data.client_data import size_in_bytes
 from protosphere.strategies import unpacked
 from protosphere.strategies.user_method import FAILED, MethodError, in_method
 from protosphere.wire.checks import CodecError
-from protosphere.wire.messages import decode_instruction, decode_question, encode_identity, encode_report
+from protosphere.wire.messages import decode_instruction, encode_identity, encode_report
 from protosphere.wire.payloads import Identity, Instruction, Report
 
 MOST_BYTES = 2**30  # of the data of the clients that a process keeps between messages
@@ -56,8 +56,6 @@ def _contain_errors(answer: Answer) -> Answer:
 @_contain_errors
 def query(message: Message, context: Context) -> Message:
     """Who are you? Asked once, before training."""
-    if over_ray() and (question := decode_question(message.content)):
-        refuse_other(*question)
     try:
         with limited_threads(run_of(context).settings.threads):
             identity = Client(context).identity()

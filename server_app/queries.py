@@ -9,10 +9,9 @@ from itertools import zip_longest
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from protosphere.core.flower import NOT_VERIFIED, in_turn, is_simulated, pulled
-from protosphere.core.home import OTHER_HOME, remedy
+from protosphere.core.flower import NOT_VERIFIED, in_turn, pulled
 from protosphere.core.text import quoted
-from protosphere.server_app.agreement import LONGEST_PROBLEM, RosterError
+from protosphere.server_app.agreement import LONGEST_PROBLEM
 from protosphere.wire.messages import MessageError, decode_identity
 from protosphere.wire.payloads import Identity
 
@@ -31,12 +30,10 @@ class Queries:
         timeout: seconds for which an answer is waited for; one that comes later is still taken.
 
     Attributes:
-        content: what goes with the question.
         problems: node -> why its answer tells nothing.
     """
 
     def __init__(self, timeout: float):
-        self.content = RecordDict()
         self.problems: dict[int, str] = {}
         self._timeout = timeout
         self._times_to_ask: dict[int, float] = {}  # node -> when it may be asked again
@@ -52,7 +49,7 @@ class Queries:
         new = sorted(node for node in nodes if self._times_to_ask.get(node, now) <= now)
         if not new:
             return
-        messages = [Message(self.content, node, MessageType.QUERY) for node in new]
+        messages = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
         deadline = math.inf if in_turn(grid) else now + self._timeout
         # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
         for message_id, node in zip_longest(grid.push_messages(messages), new):
@@ -66,11 +63,7 @@ class Queries:
                 self._refusal_delays[node] = min(2 * delay, RETRY)
 
     def pull(self, grid: Grid) -> list[tuple[int, Identity]]:
-        """The answers that have arrived, with their nodes.
-
-        Raises:
-            RosterError: a worker of Ray's has another home than the run.
-        """
+        """The answers that have arrived, with their nodes."""
         if not self._pending_messages:
             return []
         answers = []
@@ -81,8 +74,6 @@ class Queries:
             if isinstance(reply, str):
                 self._note_error(node, reply)
             elif reply.has_error():
-                if reply.error.code == OTHER_HOME and is_simulated(grid):
-                    raise RosterError(remedy(f"node {node} says: {quoted(reply.error.reason or '', LONGEST_PROBLEM)}"))
                 self._note_error(node, _describe(reply.error))
             else:
                 try:

@@ -7,7 +7,6 @@ written. What a run can have beside is in features/.
 
 import logging
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -65,7 +64,6 @@ from protosphere.strategies import Run, read_settings
 from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.codec import Codec, Limits
-from protosphere.wire.messages import encode_question
 from protosphere.wire.payloads import Instruction, Payload
 
 log = logging.getLogger("protosphere")
@@ -137,9 +135,6 @@ class PrototypeStrategy(Strategy):
         self.token = self.folder.token
         if over_ray(grid):
             self.folder.mark_home()
-            if os.environ.get("RAY_ADDRESS"):
-                # of a cluster: its nodes are asked for the run's home before anything begins
-                self.roster.queries.content = encode_question(self.folder.name, self.token)
         if self.settings.resume:
             self._restore(rounds)
             if self.roster.is_open:

@@ -50,25 +50,6 @@ FIGURES = ("gradient_ratio", "target_norm", "seconds", "prototype_norm")  # the 
 # --- questions --------------------------------------------------------------------------------------
 
 
-def encode_question(run: str, token: str) -> RecordDict:
-    """Server to client, with the query who it is: whose run asks."""
-    return RecordDict({"question": ConfigRecord({"run": run, "token": token})})
-
-
-def decode_question(records: RecordDict) -> tuple[str, str] | None:
-    """Client side of `encode_question`: the run and its token; None where the query is empty, as it mostly is.
-
-    Raises:
-        MessageError: when a record is strange or malformed.
-    """
-    if not records:
-        return None
-    check_records(records, "question")
-    question = config_values(records, "question", run=str, token=str)
-    _check_run(question["run"], question["token"])
-    return question["run"], question["token"]
-
-
 # --- instructions -----------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import known_settings
 from protosphere.wire.codec import Codec
-from protosphere.wire.messages import encode_instruction, encode_question
+from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
 from tests.client_app.conftest import QUICK
 
@@ -85,8 +85,7 @@ def answer(monkeypatch):
     LocalGrid({}, [])
 
     def say(kind, records, over_ray=True):
-        for module in (app_module, client_module):
-            monkeypatch.setattr(module, "over_ray", lambda: over_ray)
+        monkeypatch.setattr(client_module, "over_ray", lambda: over_ray)
         node = {"partition-id": 1, "num-partitions": 4}
         return app_module.app(Message(records, 77, kind), Context(1, 77, node, RecordDict(), known_settings() | QUICK))
 
@@ -96,7 +95,6 @@ def answer(monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "records"),
     [
-        (MessageType.QUERY, encode_question("a-run", "ours")),
         (MessageType.TRAIN, TRAIN),
         (MessageType.EVALUATE, LAST),
     ],
@@ -113,15 +111,12 @@ def test_over_ray_a_home_without_the_runs_token_is_refused_and_left_as_it_is(ans
     assert not answer(kind, records).has_error()
 
 
-@pytest.mark.parametrize("kind", [MessageType.QUERY, MessageType.TRAIN])
-def test_a_site_needs_no_home_that_others_see(answer, kind):
-    """And what a server says of one is nothing to it."""
-    records = TRAIN if kind == MessageType.TRAIN else encode_question("a-run", "ours")
-    reply = answer(kind, records, over_ray=False)
+def test_a_site_needs_no_home_that_others_see(answer):
+    reply = answer(MessageType.TRAIN, TRAIN, over_ray=False)
     assert not any(record.get("problem") for record in reply.content.config_records.values())
 
 
-def test_over_ray_an_empty_query_asks_for_no_home(answer):
+def test_over_ray_a_query_asks_for_no_home(answer):
     assert not answer(MessageType.QUERY, RecordDict()).has_error()
 
 

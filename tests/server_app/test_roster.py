@@ -8,7 +8,6 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 
-from protosphere.core.home import OTHER_HOME
 from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
 from protosphere.launch.grid import LocalGrid
@@ -163,18 +162,6 @@ def test_a_site_that_runs_signed_code_alone_is_told_as_such(clock, caplog):
     refused(gathered, FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error}))
     assert "node 70" in caplog.text
     assert "--trusted-entities" in caplog.text
-
-
-def test_a_worker_of_another_home_ends_the_start_of_a_simulation_alone(clock, caplog):
-    error = Error(OTHER_HOME, "client 2: it runs on host-b with the PROTOSPHERE_HOME /other")
-    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error})
-    assert "1 of 3 clients" not in refused(gathered, grid, clients=3)
-    assert 'node 70 could not say who it is: the error "client 2' in caplog.text
-    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error})
-    grid.simulated = True
-    said = refused(gathered, grid, clients=3)
-    assert said.startswith('node 70 says: "client 2: it runs on host-b with the PROTOSPHERE_HOME /other"')
-    assert clock.now == grid.began
 
 
 def test_a_dead_id_beside_a_whole_roster_costs_one_query_timeout(clock, caplog):

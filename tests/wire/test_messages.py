@@ -13,7 +13,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire import codec as arrays
 from protosphere.wire import messages, sizes
 from protosphere.wire.codec import Codec, Limits, decode_payload
-from protosphere.wire.messages import decode_identity, decode_instruction, decode_question, encode_question
+from protosphere.wire.messages import decode_identity, decode_instruction
 from protosphere.wire.payloads import Evaluation, Instruction, Report, TrainingFigures
 from protosphere.wire.sizes import record_bytes, wire_bytes
 from protosphere.wire.specs import Spec
@@ -164,26 +164,6 @@ def test_an_instruction_crosses_unchanged_and_constants_to_the_bit_and_in_order(
 def instruction_with(**fields):
     header = dict(encode_instruction(Instruction("run", 1, True))["instruction"]) | fields
     return RecordDict({"instruction": ConfigRecord({name: v for name, v in header.items() if v is not None})})
-
-
-def test_a_query_says_whose_run_asks_or_nothing(crossed):
-    assert decode_question(crossed(encode_question("a-run", "ours"))) == ("a-run", "ours")
-    assert decode_question(crossed(RecordDict())) is None
-
-
-@pytest.mark.parametrize(
-    ("records", "named"),
-    [
-        (instruction_with(), "'instruction'"),
-        (RecordDict({"question": MetricRecord({"run": 1})}), "MetricRecord"),
-        (RecordDict({"question": ConfigRecord({"run": "a-run"})}), "['run']"),
-        (RecordDict({"question": ConfigRecord({"run": "a-run", "token": 1})}), "`token`"),
-        (encode_question("../a-run", "ours"), "run name"),
-        (encode_question("a-run", "two\nlines"), "`token`"),
-    ],
-)
-def test_bad_questions(records, named, refused):
-    assert named in refused(decode_question, records)
 
 
 # field, words of the reason, values that are refused (None leaves the field out)
