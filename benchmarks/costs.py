@@ -40,6 +40,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import psutil
 import torch
 from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
@@ -54,15 +55,13 @@ from benchmarks.common import (
     timed_rounds,
     where,
 )
-from deploy.demo_data import write_sites
-from deploy.deployment import CONNECTION, Deployment, Site
+from deploy.demo import CONNECTION, Deployment, Site, write_sites
 from protosphere.client_app.client import Client
 from protosphere.client_app.store import new_state
 from protosphere.client_app.train import batches
 from protosphere.core.seeds import generator, limited_threads
-from protosphere.launch.flower_run import launch
+from protosphere.launch.flower import launch
 from protosphere.launch.grid import LocalGrid, run_in_process
-from protosphere.launch.processes import processes
 from protosphere.launch.run_config import plan
 from protosphere.models.optimiser import EagerSGD
 from protosphere.prototypes.losses import prototype_pull
@@ -353,15 +352,12 @@ def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
 
 def site_seconds(federation: Deployment) -> float:
     """Seconds of the processor of all of the sites' processes so far, the ended ones among them."""
-    table = processes()
-    alive = set().union(*(federation.alive(site.partition) for site in federation.sites))
-    sessions = {table[pid].session for pid in alive & table.keys()}
     total = 0.0
-    for path in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            # those that nobody has waited for count, too
-            if os.getsid(int(path.name)) in sessions:
-                total += process_seconds(int(path.name))
+    for site in federation.sites:
+        for pid in federation.alive(site.partition):
+            with suppress(psutil.Error):
+                # of itself, then of the children that it has waited for
+                total += sum(psutil.Process(pid).cpu_times()[:4])
     return total
 
 

@@ -1,28 +1,286 @@
-"""`make deploy-demo`: a SuperLink and three sites as real processes on this machine, with TLS and node authentication,
-over gRPC (Flower 1.39) or HTTPS (1.40 and newer); each site has its own images and its own architecture. Five rounds,
-then everything is stopped."""
+"""A whole federation on this machine: the scripts of `deploy/`, as real processes on loopback, with TLS and node keys,
+over gRPC (Flower 1.39) or HTTPS (1.40 and newer).
 
+`make deploy-demo` runs it: a SuperLink and three sites, each with its own images and its own architecture, for five
+rounds; then everything is stopped. Tests and benchmarks have it, too.
+"""
+
+import json
+import os
 import shlex
 import shutil
+import signal
+import ssl
+import subprocess
 import sys
-import tempfile
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from filelock import FileLock, Timeout
+from PIL import Image
+from sklearn.datasets import load_digits
 
-from deploy.demo_data import write_sites
-from deploy.deployment import CONNECTION, Deployment, Site
-from protosphere.core.flower import fleet_transport
+from protosphere.core.flower import fleet_transport, online_nodes, refusal, registered_node
 from protosphere.core.home import home
-from protosphere.launch.connection import FlowerError
-from protosphere.launch.guardian import guarded
-from protosphere.launch.processes import Family, Interrupted, interruptible
+from protosphere.launch import processes
+from protosphere.launch.flower import FlowerError, find_executable, flower_environment, free_port
+from protosphere.launch.processes import Interrupted, descendants, interruptible
 
+ROOT = Path(__file__).resolve().parents[1]
+CONNECTION = "deployment"
+PATIENCE = 60.0  # seconds that a part has to begin or to answer
 MODELS = ("tiny_cnn", "resnet8", "tiny_perceptron")
 SETTINGS = 'rounds=5 dataset="digits-of-three-sites" start-timeout=120.0 round-timeout=120.0'
-LEFT_BEHIND = 3
-PATIENCE = 20.0  # seconds
+SKEW = 1.0  # Dirichlet concentration: all sites hold most classes, in different numbers
+
+
+def write_sites(folder: Path, sites: int = 3, seed: int = 0) -> list[Path]:
+    """Deal scikit-learn's 1,797 digits to `sites` folders: `site-<i>/train/<class>/*.png` and `site-<i>/classes.txt`.
+
+    Every image goes to one site; of each class, shares are drawn from a symmetric Dirichlet distribution.
+
+    Returns:
+        The sites' folders.
+    """
+    digits = load_digits()
+    generator = np.random.default_rng(seed)
+    roots = [folder / f"site-{site}" for site in range(sites)]
+    for root in roots:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "classes.txt").write_text("".join(f"{name}\n" for name in digits.target_names))
+    for label, name in enumerate(digits.target_names):
+        rows = generator.permutation(np.flatnonzero(digits.target == label))
+        cuts = np.cumsum(generator.dirichlet([SKEW] * sites))[:-1]
+        for root, site_rows in zip(roots, np.split(rows, (cuts * len(rows)).astype(int)), strict=True):
+            for row in site_rows:
+                target = root / "train" / str(name) / f"{row:04d}.png"
+                target.parent.mkdir(parents=True, exist_ok=True)
+                # 0 to 16 in the data set
+                Image.fromarray(np.round(digits.images[row] * (255 / 16)).astype(np.uint8)).save(target)
+    return roots
+
+
+@dataclass(frozen=True)
+class Site:
+    """One client's machine.
+
+    Attributes:
+        options: of deploy/supernode.sh, such as {"data": "/rows", "model": "resnet18", "device": "cpu"}.
+    """
+
+    partition: int
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+class Deployment:
+    """One SuperLink and its SuperNodes, each a process with a folder of its own.
+
+    Args:
+        folder: credentials, states and logs come here; `config/` is a FLWR_HOME whose connection `deployment` is this
+            SuperLink.
+        sites: the clients; their SuperNodes' ports are `ports`.
+        environment: variables for all processes, beside those of this one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        sites: Sequence[Site],
+        environment: Mapping[str, str] | None = None,
+    ):
+        self.folder = folder
+        self.sites = sites
+        self.home = folder / "superlink"
+        self.config = folder / "config"
+        self.port = free_port()
+        # over HTTPS both are one port; it is on loopback, so that nothing stands before it
+        self.fleet = self.port if fleet_transport() == "http" else free_port()
+        self.ports = [free_port() for _ in sites]
+        # the scripts take this environment's Flower, whatever lies in .venv
+        programs = str(Path(sys.executable).parent)
+        overrides = {"PROTOSPHERE_BIN": programs, "FLWR_HOME": str(self.config), **(environment or {})}
+        self.environment = flower_environment() | overrides
+        # by partition; the SuperLink's is None
+        self._processes: dict[int | None, subprocess.Popen[str]] = {}
+        self._ids: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Make the credentials, start the SuperLink, register the nodes' keys, start the SuperNodes.
+
+        Raises:
+            FlowerError: a part does not start; one sentence with its last line.
+        """
+        self.make_credentials()
+        self.start_superlink()
+        for site in self.sites:
+            self._ids[site.partition] = self.register(self.key(site.partition))
+            self.start_node(site.partition)
+
+    def make_credentials(self) -> None:
+        """The authority, the SuperLink's certificate, a key pair for each site; what is there already is kept."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        credentials = self.folder / "credentials"
+        if not (credentials / "ca.crt").exists():
+            self._credentials("authority", credentials)
+            self._credentials("superlink", credentials, "localhost")
+        for site in self.sites:
+            if not self.key(site.partition).exists():
+                self._credentials("node", self.key(site.partition))
+        self.config.mkdir(exist_ok=True)
+        (self.config / "config.toml").write_text(
+            f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n'
+            f"root-certificates = {json.dumps(str(self.authority))}\n"
+        )
+
+    @property
+    def authority(self) -> Path:
+        """The certificate that every machine needs."""
+        return self.folder / "credentials" / "ca.crt"
+
+    def key(self, partition: int) -> Path:
+        """A site's private key."""
+        return self.folder / f"site-{partition}" / "key"
+
+    def log(self, partition: int | None = None) -> Path:
+        """Where the SuperNode of a site, or the SuperLink, says what it does."""
+        return self.folder / ("superlink.log" if partition is None else f"site-{partition}.log")
+
+    def start_superlink(self) -> None:
+        """Start it, with the database that an earlier one left, and wait until it answers."""
+        options: dict[str, object] = {"credentials": self.folder / "credentials", "state": self.home}
+        options |= {"host": "127.0.0.1", "port": str(self.port)}
+        if fleet_transport() == "grpc":
+            options["fleet"] = f"127.0.0.1:{self.fleet}"
+        process = self._run_script("superlink.sh", options, None)
+        trust = ssl.create_default_context(cafile=str(self.authority))
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
+        )
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            with suppress(OSError), opener.open(f"https://127.0.0.1:{self.port}/health", timeout=5):
+                return
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise FlowerError(f"the SuperLink does not answer on port {self.port}; {self._last_line()}.")
+            time.sleep(0.2)
+
+    def register(self, key: Path) -> int:
+        """Let the node of that key in; its node id."""
+        public = key.with_name(key.name + ".pub")
+        answer = self.flwr("supernode", "register", str(public), CONNECTION, "--format", "json")
+        node = registered_node(answer)
+        if node is not None:
+            return node
+        raise FlowerError(f"the key {public} was not registered: {refusal(answer) or answer.strip()}.")
+
+    def start_node(self, partition: int) -> None:
+        """Start a site's SuperNode; it goes on trying until the SuperLink is there and takes it."""
+        site = self._site(partition)
+        options: dict[str, object] = {
+            "ca": self.authority,
+            "key": self.key(partition),
+            "port": str(self.ports[self.sites.index(site)]),
+        }
+        options |= {"superlink": f"localhost:{self.fleet}", "state": self.folder / f"site-{partition}" / "state"}
+        options |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}
+        self._run_script("supernode.sh", options, partition)
+
+    def renew_node(self, partition: int) -> None:
+        """End a site's SuperNode and start it at once, with a new key: the SuperLink refuses the old one until it has
+        missed its heartbeats.
+
+        Raises:
+            FlowerError: the new key is not registered.
+        """
+        self.kill(partition)
+        self.flwr("supernode", "unregister", str(self._ids[partition]), CONNECTION)
+        key = self.key(partition)
+        for path in (key, key.with_name(key.name + ".pub")):
+            path.unlink()
+        self.make_credentials()
+        self._ids[partition] = self.register(key)
+        self.start_node(partition)
+
+    def alive(self, partition: int | None = None) -> set[int]:
+        """Ids of the processes of a site, or of the SuperLink."""
+        process = self._processes.get(partition)
+        return set(descendants(process.pid)) if process else set()
+
+    def members(self) -> set[int]:
+        """Ids of all processes that live."""
+        return set().union(*map(self.alive, self._processes))
+
+    def kill(self, partition: int | None = None) -> None:
+        """End a site's SuperNode, or the SuperLink, and all that came of it, by SIGKILL."""
+        process = self._processes.get(partition)
+        if process is None:
+            return
+        while alive := self.alive(partition):
+            for pid in alive:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+        process.wait()
+
+    def online(self) -> int:
+        """How many SuperNodes the SuperLink hears."""
+        answer = self.flwr("supernode", "list", CONNECTION, "--format", "json")
+        return online_nodes(answer)
+
+    def stop(self) -> None:
+        """End the SuperNodes and the SuperLink, and whatever came of them."""
+        processes.stop(*self._processes.values())
+
+    def flwr(self, *arguments: str) -> str:
+        """What a `flwr` command prints.
+
+        Raises:
+            FlowerError: it does not come to an end.
+        """
+        command = processes.start(
+            [find_executable("flwr"), *arguments],
+            env=self.environment,
+            cwd=self.config,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            return command.communicate(timeout=PATIENCE)[0]
+        except subprocess.TimeoutExpired:
+            processes.stop(command)
+            raise FlowerError(
+                f"`flwr {' '.join(arguments)}` has not ended within {PATIENCE:g} s; {self._last_line()}."
+            ) from None
+
+    def _site(self, partition: int) -> Site:
+        return next(site for site in self.sites if site.partition == partition)
+
+    def _credentials(self, *arguments: object) -> None:
+        command = [sys.executable, str(ROOT / "deploy" / "credentials.py"), *map(str, arguments)]
+        process = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
+        if process.returncode:
+            raise FlowerError(f"no credentials could be made: {process.stderr.strip()}")
+
+    def _run_script(self, name: str, options: Mapping[str, object], partition: int | None) -> "subprocess.Popen[str]":
+        arguments = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+        with self.log(partition).open("a") as out:
+            self._processes[partition] = processes.start(
+                [str(ROOT / "deploy" / name), *arguments],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+            )
+        return self._processes[partition]
+
+    def _last_line(self) -> str:
+        last = self.log().read_text("utf-8", errors="replace").strip().rpartition("\n")[2]
+        return f"its last line is: {last or 'none'}"
 
 
 def main(extra: str) -> int:
@@ -31,67 +289,55 @@ def main(extra: str) -> int:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{folder}.lock", timeout=0):
-            return _guarded(folder, extra)
+            return _run_demo(folder, extra)
     except Timeout:
         print(f"another deployment demo is running in {folder}; wait for its end.", file=sys.stderr)
-        return 1
     except OSError as error:
-        print(
-            f"the demo cannot use {folder} ({error}); set PROTOSPHERE_HOME to another folder.",
-            file=sys.stderr,
-        )
-        return 1
+        print(f"the demo cannot use {folder} ({error}); set PROTOSPHERE_HOME to another folder.", file=sys.stderr)
+    return 1
 
 
-def _guarded(folder: Path, extra: str) -> int:
+def _run_demo(folder: Path, extra: str) -> int:
     shutil.rmtree(folder, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix="protosphere-"))
-    code, left = 1, 0
-    try:
-        with interruptible() as deafen, guarded(scratch) as tell:
-            roots = write_sites(folder / "data", len(MODELS))
-            sites = [
-                Site(i, {"data": str(root), "model": model, "device": "cpu"})
-                for i, (root, model) in enumerate(zip(roots, MODELS, strict=True))
-            ]
-            deployment = Deployment(folder, sites, tell)
-            family = Family(tell)
-            try:
-                over = {"grpc": "gRPC", "http": "HTTPS"}[fleet_transport()]
-                _say(f"credentials, a SuperLink and {len(sites)} SuperNodes over {over}, all of it in {folder}")
-                if over == "HTTPS":
-                    _say("on loopback; elsewhere nginx stands before the SuperLink: deploy/nginx/protosphere-gate.conf")
-                deployment.start()
-                code = _run(deployment, family, extra)
-            except FlowerError as error:
-                print(f"{error}\nlogs: {folder}", file=sys.stderr)
-            except Interrupted as signal:
-                _say(f"{signal.name}: stopping")
-                code = 128 + signal.number
-            finally:
-                deafen()
-                # the front door stops its run first; nothing else may end under it
-                family.stop(PATIENCE)
-                deployment.stop()
-                left = sum(map(len, (family.members(), deployment.members())))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    if left:
-        print(f"{left} processes could not be ended.", file=sys.stderr)
-        return LEFT_BEHIND
+    code = 1
+    with interruptible() as deafen:
+        roots = write_sites(folder / "data", len(MODELS))
+        sites = []
+        for partition, (root, model) in enumerate(zip(roots, MODELS, strict=True)):
+            sites.append(Site(partition, {"data": str(root), "model": model, "device": "cpu"}))
+        deployment = Deployment(folder, sites)
+        run = None
+        try:
+            over = {"grpc": "gRPC", "http": "HTTPS"}[fleet_transport()]
+            _say(f"credentials, a SuperLink and {len(sites)} SuperNodes over {over}, all of it in {folder}")
+            if over == "HTTPS":
+                _say("on loopback; elsewhere nginx stands before the SuperLink: deploy/nginx/protosphere-gate.conf")
+            deployment.start()
+            run = _start_run(deployment, extra)
+            code = run.wait()
+        except FlowerError as error:
+            print(f"{error}\nlogs: {folder}", file=sys.stderr)
+        except Interrupted as interruption:
+            _say(f"{interruption.name}: stopping")
+            code = 128 + interruption.number
+        finally:
+            deafen()
+            # the front door stops its run first; nothing else may end under it
+            if run is not None:
+                processes.stop(run)
+            deployment.stop()
     _say("stopped: SuperLink and SuperNodes, and all that they started")
     if code == 0:
         _show_predict(folder)
     return code
 
 
-def _run(deployment: Deployment, family: Family, extra: str) -> int:
+def _start_run(deployment: Deployment, extra: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "protosphere.cli.main", "run", "--superlink", CONNECTION]
     given = [SETTINGS, *([extra] if extra else [])]
     words = [word for text in given for word in ("-c", text)] + ["--results", str(home().absolute() / "results")]
     _say(f"FLWR_HOME={deployment.config} protosphere {shlex.join([*command[3:], *words])}")
-    run = family.start([*command, *words], cwd=Path(__file__).resolve().parents[1], env=deployment.environment)
-    return run.wait()
+    return processes.start([*command, *words], PATIENCE, cwd=ROOT, env=deployment.environment)
 
 
 def _show_predict(folder: Path) -> None:

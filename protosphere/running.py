@@ -11,9 +11,9 @@ from protosphere.core.devices import device_of
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
+from protosphere.launch.flower import mark_stopped
 from protosphere.launch.grid import run_in_process
 from protosphere.launch.run_config import plan
-from protosphere.launch.unfinished_run import left_of
 from protosphere.names import Value, plain, settings_of
 from protosphere.own_objects import Model, with_names
 from protosphere.progress import Progress
@@ -190,6 +190,6 @@ def _after(error: BaseException, folders: list[Path]) -> None:
     """Say with the error where the run lies; of one that was interrupted leave a report and the state `stopped`."""
     for folder in folders:
         if isinstance(error, KeyboardInterrupt):
-            left_of(folder, cut=True)
+            mark_stopped(folder)
         if folder.is_dir():
             error.add_note(f'what there is of the run: protosphere.load("{folder}")')

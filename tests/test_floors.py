@@ -46,7 +46,6 @@ PRIVATE_MODULES = {
 }
 # what stands nowhere else
 PHRASES = (
-    "Successfully started run",
     " failed with exception: ",
     "No heartbeat",
     "finished:completed",

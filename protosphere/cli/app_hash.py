@@ -13,7 +13,6 @@ def app_hash() -> None:
     Exits 0.
     """
     from protosphere.core.text import own_version
-    from protosphere.launch.app_bundle import digest_of
-    from protosphere.launch.flower_run import ROOT
+    from protosphere.launch.flower import ROOT, digest_of
 
     typer.echo(f"{digest_of(ROOT)}  protosphere {own_version()}")

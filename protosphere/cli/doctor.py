@@ -42,7 +42,7 @@ def doctor() -> None:
 def _check_machine() -> Iterator[tuple[bool, str, str]]:
     from protosphere.core.home import home
     from protosphere.core.text import own_version
-    from protosphere.launch.connection import FlowerError, find_executable
+    from protosphere.launch.flower import FlowerError, find_executable
 
     yield True, "protosphere", own_version()
     yield True, "system", f"{platform.platform()}, {os.cpu_count()} cores"

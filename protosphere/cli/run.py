@@ -1,6 +1,7 @@
 """`protosphere run`: check everything, run, say how it ended."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -162,7 +163,7 @@ def _plan_run(
 ) -> "Plan | _Ending":
     with uncollected():
         from protosphere.core.devices import device_of
-        from protosphere.launch.flower_run import check_resources
+        from protosphere.launch.flower import check_resources
         from protosphere.launch.ray_cluster import cluster_at
         from protosphere.launch.run_config import plan
 
@@ -195,7 +196,7 @@ def _list_disclosures(run_plan: "Plan", display: Display) -> _Ending:
 def _run_flower(
     run_plan: "Plan", cpus: int, gpus: float, verbose: bool, connection: str, ray: str, display: Display
 ) -> _Ending:
-    from protosphere.launch.flower_run import RunInterrupted, launch
+    from protosphere.launch.flower import RunInterrupted, launch
 
     if connection:
         number = f"{run_plan.clients} clients" if run_plan.clients else "as many clients as its nodes report"
@@ -231,9 +232,9 @@ def _run_flower(
 
 
 def _run_here(run_plan: "Plan", workers: int, verbose: bool, display: Display) -> _Ending:
+    from protosphere.launch.flower import describe_stop
     from protosphere.launch.grid import KeptLines, run_in_process
     from protosphere.launch.processes import Interrupted, interruptible
-    from protosphere.launch.unfinished_run import stopped
     from protosphere.server_app.app import USER_ERRORS
 
     display.stage("starting the clients")
@@ -250,7 +251,7 @@ def _run_here(run_plan: "Plan", workers: int, verbose: bool, display: Display) -
             lines.save()
             return _Ending(0, folder)
     except Interrupted as interruption:
-        message, code = stopped(interruption.name, lines.folder), KILLED + interruption.number
+        message, code = describe_stop(interruption.name, lines.folder), KILLED + interruption.number
     except USER_ERRORS as error:
         message, code = str(error), FAILED
         lines.keep(f"error: {error}")
@@ -260,7 +261,7 @@ def _run_here(run_plan: "Plan", workers: int, verbose: bool, display: Display) -
 def _not_saved(run_config: "RunConfig", folder: Path) -> str:
     """The settings of a run that its folder does not have, as `-c` takes them: those that were changed when it was
     resumed or, where no folder of it is on this machine, all that are not the default."""
-    from protosphere.launch.connection import toml_value
+    from protosphere.launch.flower import toml_value
     from protosphere.record.folder import RunFolder
     from protosphere.strategies import as_of_today, known_settings
 
@@ -281,18 +282,30 @@ def _not_saved(run_config: "RunConfig", folder: Path) -> str:
 
 def _afterwords(ending: _Ending, options: Mapping[str, object], elsewhere: str) -> list[str]:
     """Where the report of what there is lies, what goes on with the run, and its log."""
+    from protosphere.launch.flower import mark_stopped
     from protosphere.launch.processes import interruptible
-    from protosphere.launch.unfinished_run import left_of
 
     arguments: list[str] = []
     for name, value in options.items():
         if value:
             arguments += [name] if value is True else [name, str(value)]
-    with interruptible() as deafen:
-        # a second Ctrl-C takes nothing of the report away
-        deafen()
-        lines = left_of(ending.folder, arguments, elsewhere=elsewhere, cut=ending.code > KILLED)
-    return [*lines, *([f"log: {ending.log}"] if ending.log else [])]
+    folder, resumed, lines = ending.folder, elsewhere, []
+    if folder is not None:
+        resumed = ""
+        if ending.code > KILLED:
+            with interruptible() as deafen:
+                # a second Ctrl-C takes nothing of the report away
+                deafen()
+                mark_stopped(folder)
+        if (folder / "report.html").exists():
+            lines.append(f"report: {folder / 'report.html'}")
+        if (folder / "checkpoint.safetensors").exists():
+            resumed = str(folder)
+    if resumed:
+        lines.append(f"resume: {shlex.join(['protosphere', 'run', *arguments, '--resume', resumed])}")
+    if ending.log:
+        lines.append(f"log: {ending.log}")
+    return lines
 
 
 def _clear(outcome: Path) -> None:

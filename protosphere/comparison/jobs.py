@@ -5,18 +5,16 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import Cell, not_default, toml
 from protosphere.comparison.warm import COMMANDS, Child, Template, can_fork
-from protosphere.launch.guardian import ROOT, guarded
-from protosphere.launch.processes import Family
+from protosphere.launch import processes
+from protosphere.launch.flower import ROOT
 
 OUTPUT = "output.log"
 OUTCOME = "outcome.json"
@@ -43,10 +41,9 @@ class Processes:
         template: the process that becomes runs; None where each is to be started anew.
     """
 
-    def __init__(self, folder: ComparisonFolder, share: Share, family: Family, template: Template | None):
+    def __init__(self, folder: ComparisonFolder, share: Share, template: Template | None):
         self._folder = folder
         self._share = share
-        self._family = family
         self._template = template
 
     def start(self, cell: Cell, place: int) -> Process:
@@ -61,7 +58,9 @@ class Processes:
             return child
         command = [sys.executable, "-m", COMMANDS, *arguments]
         with output.open("w") as stream:
-            return self._family.start(command, cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT)
+            return processes.start(
+                command, PATIENCE, cwd=ROOT, env=environment, stdout=stream, stderr=subprocess.STDOUT
+            )
 
     def failure(self, cell: Cell, process: Process) -> str | None:
         """Why a run failed: as it says itself, or, where it was killed or broke, what its output ends with; empty where
@@ -78,31 +77,25 @@ class Processes:
         last = next((line for line in reversed(output_lines) if line.strip()), "without a word")
         return f"it ended with exit code {process.returncode}: {last}"
 
-    def stop(self, processes: Sequence[Process]) -> None:
+    def stop(self, runs: Sequence[Process]) -> None:
         """End what is in flight: first by each run's own clean end, which knows its Flower and its Ray."""
-        self._family.members()
-        for process in processes:
-            process.terminate()
+        for run in runs:
+            run.terminate()
         deadline = time.monotonic() + PATIENCE
-        for process in processes:
+        for run in runs:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
-        if processes:
-            self._family.stop(5.0)
+                run.wait(max(0.0, deadline - time.monotonic()))
+        if runs and self._template is not None:
+            self._template.close()
 
 
 @contextmanager
 def on_this_machine(folder: ComparisonFolder, share: Share) -> Iterator[Processes]:
     """Processes of which none outlives this one, even if it is killed."""
-    with (
-        tempfile.TemporaryDirectory(prefix="protosphere-", ignore_cleanup_errors=True) as scratch,
-        guarded(Path(scratch)) as tell_guardian,
-    ):
-        family = Family(tell_guardian)
-        # runs over Flower start processes of their own, which load all anew
-        template = Template(family, tell_guardian) if can_fork() and share.in_process else None
-        try:
-            yield Processes(folder, share, family, template)
-        finally:
-            if template is not None:
-                template.close()
+    # runs over Flower start processes of their own, which load all anew
+    template = Template() if can_fork() and share.in_process else None
+    try:
+        yield Processes(folder, share, template)
+    finally:
+        if template is not None:
+            template.close()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from protosphere.comparison.trials import Cell
 from protosphere.core.errors import SettingError
-from protosphere.launch.flower_run import check_resources
+from protosphere.launch.flower import check_resources
 from protosphere.launch.ray_cluster import Cluster
 
 GPUS = "CUDA_VISIBLE_DEVICES"

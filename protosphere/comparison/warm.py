@@ -23,7 +23,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from protosphere.launch.processes import Family, import_path
+from protosphere.launch import processes
 
 ROOMS = ("core", "prototypes", "wire", "record", "data", "models", "strategies", "client_app", "server_app")
 COMMANDS = "protosphere.cli.main"
@@ -65,19 +65,14 @@ class Child:
 
 
 class Template:
-    """The process that becomes runs, as the one that asks for them sees it.
+    """The process that becomes runs, as the one that asks for them sees it."""
 
-    Args:
-        family: where it and its runs belong. tell: the descriptor to which each run says its id.
-    """
-
-    def __init__(self, family: Family, tell: int):
+    def __init__(self) -> None:
         self._connection, end = Pipe()
-        self._family = family
         self._children: dict[int, Child] = {}
-        command = [sys.executable, "-m", "protosphere.comparison.warm", str(end.fileno()), str(tell)]
-        environment = os.environ | {"PYTHONPATH": import_path()}
-        self._process = family.start(command, env=environment, cwd="/", pass_fds=(end.fileno(), tell))
+        command = [sys.executable, "-m", "protosphere.comparison.warm", str(end.fileno())]
+        environment = os.environ | {"PYTHONPATH": processes.import_path()}
+        self._process = processes.start(command, env=environment, cwd="/", pass_fds=(end.fileno(),))
         end.close()
 
     def start(self, arguments: Sequence[str], cwd: Path, env: Mapping[str, str], output: Path) -> Child | None:
@@ -107,16 +102,14 @@ class Template:
             self._lose()
 
     def close(self) -> None:
-        """End the template, even while it loads; runs that it has become are not its own any more."""
+        """End the template, even while it loads, and with it the runs that are still on."""
         self._connection.close()
-        self._process.terminate()
+        processes.stop(self._process)
 
     def _receive(self) -> Child | None:
         """Wait for a message: a run that has begun, or None where one has ended."""
         pid, code = self._connection.recv()
         if code is None:
-            # here, and not where it is waited for: a signal may end the wait, and the run lives on
-            self._family.adopt(pid)
             self._children[pid] = Child(self, pid)
             return self._children[pid]
         self._children.pop(pid).returncode = code
@@ -131,7 +124,7 @@ class Template:
         self._children.clear()
 
 
-def serve(orders: "Connection[Any, Any]", tell: int) -> None:
+def serve(orders: "Connection[Any, Any]") -> None:
     """The template's own life: until the other end of the connection closes."""
     # who asked may be killed while it loads, or between an order and its answer
     with suppress(EOFError, ConnectionError):
@@ -147,7 +140,7 @@ def serve(orders: "Connection[Any, Any]", tell: int) -> None:
                 pid = os.fork()
             if pid == 0:
                 orders.close()
-                _become(order, tell)
+                _become(order)
             orders.send((pid, None))
 
 
@@ -162,11 +155,9 @@ def _ended_children() -> Iterator[tuple[int, int]]:
             yield pid, os.waitstatus_to_exitcode(status)
 
 
-def _become(order: Mapping[str, Any], tell: int) -> None:
+def _become(order: Mapping[str, Any]) -> None:
     """Be the run, and end with it."""
     os.setsid()
-    os.write(tell, f"{os.getpid()}\n".encode())
-    os.close(tell)
     output = os.open(order["output"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (output, 1), (output, 2)):
@@ -229,4 +220,4 @@ if __name__ == "__main__":
 
     with uncollected():
         load()
-    serve(Connection(int(sys.argv[1])), int(sys.argv[2]))
+    serve(Connection(int(sys.argv[1])))

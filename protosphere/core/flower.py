@@ -7,7 +7,6 @@ scripts of `deploy/` can read it for nothing.
 
 import json
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -265,7 +264,6 @@ def array_body(dtype: str, shape: tuple[int, ...], stype: str, chunks: list[int]
 # --- what `flwr` and the SuperLink say --------------------------------------------------------------------------
 
 COMPLETED = "finished:completed"
-_STARTED = re.compile(r"Successfully started run (\d+)")
 _RAISED = " failed with exception: "  # of a run whose ServerApp raised; the exception's words follow
 _SILENT = "No heartbeat"  # of a run whose process is gone
 
@@ -275,10 +273,11 @@ QUIET = {"FLWR_DISABLE_UPDATE_CHECK": "1", "FLWR_TELEMETRY_ENABLED": "0", "COLUM
 NO_INSTALLATION = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
 
 
-def started_run(line: str) -> str:
-    """The number of the run that a line of `flwr run` tells of; empty of any other line."""
-    match = _STARTED.search(line)
-    return match[1] if match else ""
+def submitted_run(answer: str) -> str:
+    """The number of the run that `flwr run` has submitted, by its JSON; empty where it was refused."""
+    with suppress(ValueError, KeyError, TypeError):
+        return str(json.loads(answer)["run-id"]) if has_succeeded(answer) else ""
+    return ""
 
 
 def has_succeeded(answer: str) -> bool:

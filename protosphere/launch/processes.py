@@ -1,15 +1,28 @@
-"""Processes that we start, and all that comes of them: found again, stopped, and never anybody else's."""
+"""Processes that we start, of which nothing outlives us.
+
+Each command runs under a watcher, a small Python of its own (`python -I processes.py ...`). When the watcher is told to
+end (SIGTERM), when the command has ended, or when the process that started it is gone, be it by SIGKILL, it ends all
+that came of the command. Flower needs that: it leaves SuperLinks and Ray's daemons behind.
+"""
 
 import os
+import select
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+LOOK = 0.5  # seconds after which a watcher looks whether its parent is there
+PATIENCE = 10.0  # seconds that processes have to end after SIGTERM
+SUBREAPER = 36  # of Linux' prctl: orphans among our descendants become our children
 
 
 class Interrupted(KeyboardInterrupt):
@@ -23,12 +36,6 @@ class Interrupted(KeyboardInterrupt):
     def name(self) -> str:
         """`SIGINT`, `SIGTERM` or `SIGHUP`."""
         return signal.Signals(self.number).name
-
-
-def import_path() -> str:
-    """PYTHONPATH of processes of ours: they import the Protosphere that started them, wherever it was found."""
-    root = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
 
 
 @contextmanager
@@ -51,9 +58,8 @@ def interruptible() -> Iterator[Callable[[], None]]:
         deafen()
         raise Interrupted(number)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     # what a caller ignores (nohup, a shell's background jobs) stays ignored
-    before = {n: was for n in signals if (was := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
+    before = {n: was for n in SIGNALS if (was := signal.getsignal(n)) not in (signal.SIG_IGN, None)}
     for number in before:
         signal.signal(number, interrupt)
     try:
@@ -63,132 +69,151 @@ def interruptible() -> Iterator[Callable[[], None]]:
             signal.signal(number, was)
 
 
-# Says its id, which is its session's, and only then becomes the command. It holds the descriptor itself, so that
-# there is no moment at which it lives and nobody would hear of it.
-TELL = 'echo $$ >&0 && exec "$0" "$@" </dev/null'
+def import_path() -> str:
+    """PYTHONPATH of processes of ours: they import the Protosphere that started them, wherever it was found."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
 
 
-class Entry(NamedTuple):
-    """A living process: its parent, the session that it belongs to, and when it began, in the system's own words."""
-
-    parent: int
-    session: int
-    began: str
-
-
-class Family:
-    """Processes that we start, each as the leader of a session, with all that they start in turn.
-
-    Kinship is kept as sessions. Flower's SuperExec leads one of its own, and Ray's daemons lose their parent when
-    theirs dies and overwrite their environment and command line; but a process cannot leave its session unless it
-    founds another, and no other process can get into it. When all of a session are gone, its number may be given
-    to a stranger: so the beginning of its leader is remembered, too.
+def start(
+    command: Sequence[str], patience: float = PATIENCE, scratch: str | os.PathLike[str] = "", **options: Any
+) -> "subprocess.Popen[str]":
+    """Start a command under a watcher, in a session of its own, its stdin empty.
 
     Args:
-        tell: a file descriptor to which every process that is started says its id, a line each.
+        patience: seconds that the command has for its own clean end, before the rest of what it started is ended.
+        scratch: a folder that is removed when this process is gone, which would have done so.
+        options: of `subprocess.Popen`.
+
+    Returns:
+        The watcher. It ends with the command's exit code, 128 + n on signal n, when all that came of the command has
+        ended. End it by `terminate`; `kill` would leave its processes alone.
     """
+    watcher = [sys.executable, "-I", __file__, str(os.getpid()), str(patience), os.fspath(scratch)]
+    return subprocess.Popen(
+        [*watcher, *command],
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+        stdin=subprocess.DEVNULL,
+        # what a terminal sends goes to us, and we say what is to end
+        start_new_session=True,
+        **options,
+    )
 
-    def __init__(self, tell: int = subprocess.DEVNULL) -> None:
-        self._tell = tell
-        self._children: list[subprocess.Popen[str]] = []
-        # session -> when its leader began; "" if it was dead at the first look, None before that
-        self._sessions: dict[int, str | None] = {}
 
-    def start(self, command: list[str], **options: Any) -> "subprocess.Popen[str]":
-        """`subprocess.Popen(command, text=True, **options)` in a session of its own, its stdin empty."""
-        child: subprocess.Popen[str] = subprocess.Popen(
-            ["/bin/sh", "-c", TELL, *command],
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            stdin=self._tell,
-            start_new_session=True,
-            **options,
-        )
-        self._children.append(child)
-        self.adopt(child.pid)
-        return child
+def stop(*processes: "subprocess.Popen[str]") -> None:
+    """End what `start` has started, and wait until nothing of it is left."""
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
 
-    def adopt(self, session: int) -> None:
-        """Take in a session that another family of ours started, by its leader's id."""
-        self._sessions.setdefault(session, None)
 
-    def members(self) -> set[int]:
-        """Ids of all its living processes; sessions founded by descendants are found and remembered."""
-        table = processes()
-        for session, began in list(self._sessions.items()):
-            leader = table.get(session)
-            if began is None:
-                self._sessions[session] = leader.began if leader else ""
-            elif leader and leader.began != began:
-                del self._sessions[session]
-        members: set[int] = set()
-        while True:
-            kin = {pid for pid, entry in table.items() if entry.session in self._sessions or entry.parent in members}
-            if kin == members:
-                return members
-            members = kin
-            for session in {table[pid].session for pid in members}:
-                leader = table.get(session)
-                self._sessions.setdefault(session, leader.began if leader else "")
+def descendants(pid: int) -> dict[int, float]:
+    """The processes that came of a process and live, by their ids, each with when it began."""
+    import psutil
 
-    def stop(self, patience: float) -> None:
-        """End all of it: SIGTERM, then SIGKILL to what is left after `patience` seconds."""
-        self.signal(signal.SIGTERM)
-        if not self.wait(patience):
-            self.kill(patience)
+    found = {}
+    with suppress(psutil.Error):
+        for process in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found[process.pid] = process.create_time()
+    return found
 
-    def kill(self, patience: float) -> None:
-        """End all of it by SIGKILL, within `patience` seconds."""
-        deadline = time.monotonic() + patience
+
+class _Watcher:
+    """The watcher's own life."""
+
+    def __init__(self, parent: int, patience: float, scratch: str, command: list[str]):
+        self._parent = parent
+        self._patience = patience
+        self._scratch = scratch
+        self._code: int | None = None
+        self._is_asked = False
+        # where orphans are not given to us, as on macOS, they are known since they were found
+        self._known: dict[int, float] = {}
+        wake, waker = os.pipe()
+        os.set_blocking(wake, False)
+        os.set_blocking(waker, False)
+        self._wake = wake
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+        # not SIG_IGN, which the command would inherit
+        for number in (*SIGNALS, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._ask)
+        if sys.platform == "linux":
+            import ctypes
+
+            ctypes.CDLL(None).prctl(SUBREAPER, 1)
+        self._child = subprocess.Popen(command, close_fds=False).pid
+        # a pipe that was meant for the command is its own
+        os.closerange(3, min(wake, waker))
+        os.closerange(max(wake, waker) + 1, 1024)
+
+    def _ask(self, *_: object) -> None:
+        self._is_asked = True
+
+    def run(self) -> int:
+        """Wait for the end, and end the rest: the command's exit code."""
+        while self._code is None and not self._is_asked and os.getppid() == self._parent:
+            self._wait(LOOK)
+        self._signal(signal.SIGTERM, [self._child] if self._code is None else [])
+        self._until(lambda: self._code is not None, self._patience)
+        self._signal(signal.SIGTERM, self._alive())
+        self._until(lambda: not self._alive(), PATIENCE)
         # again and again: what is being killed may just have started something
-        while time.monotonic() < deadline:
-            self.signal(signal.SIGKILL)
-            if self.wait(0.2):
-                return
+        while alive := self._alive():
+            self._signal(signal.SIGKILL, alive)
+            self._wait(0.1)
+        if self._scratch and os.getppid() != self._parent:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        return 128 + signal.SIGKILL if self._code is None else self._code
 
-    def wait(self, patience: float) -> bool:
-        """Whether all of it has ended within `patience` seconds."""
-        deadline = time.monotonic() + patience
-        while self.members():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.05)
-        for child in self._children:
-            child.poll()
-        return True
+    def _wait(self, seconds: float) -> None:
+        """Until a signal comes, a child's end among them, or so many seconds are over."""
+        select.select([self._wake], [], [], seconds)
+        with suppress(BlockingIOError):
+            os.read(self._wake, 4096)
+        with suppress(ChildProcessError):
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
+                if pid == self._child:
+                    code = os.waitstatus_to_exitcode(status)
+                    self._code = 128 - code if code < 0 else code
+        if sys.platform != "linux":
+            self._alive()
 
-    def signal(self, number: int) -> None:
-        """Send a signal to all of it."""
-        for pid in self.members():
-            with suppress(ProcessLookupError):
+    def _until(self, true: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not true() and time.monotonic() < deadline:
+            self._wait(0.1)
+
+    def _alive(self) -> list[int]:
+        found = descendants(os.getpid())
+        for pid, began in self._known.items():
+            if pid not in found and _began(pid) == began:
+                found |= {pid: began, **descendants(pid)}
+        self._known = found
+        return list(found)
+
+    def _signal(self, number: int, pids: list[int]) -> None:
+        for pid in pids:
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
 
-def processes() -> dict[int, Entry]:
-    """Every living process (the dead that nobody has waited for are left out), by its id."""
-    return _from_proc() if Path("/proc/self/stat").exists() else _from_ps()
+def _began(pid: int) -> float | None:
+    """When a living process began; None of one that is gone."""
+    import psutil
+
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        if process.status() != psutil.STATUS_ZOMBIE:
+            return float(process.create_time())
+    return None
 
 
-def _from_proc() -> dict[int, Entry]:
-    table = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        # the process may be gone by now
-        with suppress(OSError):
-            # the name before the last bracket may itself hold spaces and brackets
-            fields = path.read_text(errors="replace").rpartition(")")[2].split()
-            state, parent, _, session = fields[:4]
-            if state not in "ZX":
-                table[int(path.parent.name)] = Entry(int(parent), int(session), fields[19])
-    return table
-
-
-def _from_ps() -> dict[int, Entry]:
-    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat=,lstart="], capture_output=True, text=True, check=True)
-    table = {}
-    for line in listing.stdout.splitlines():
-        pid, parent, state, began = line.split(maxsplit=3)
-        with suppress(OSError):
-            if not state.startswith("Z"):
-                table[int(pid)] = Entry(int(parent), os.getsid(int(pid)), began)
-    return table
+if __name__ == "__main__":
+    sys.exit(_Watcher(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]).run())

@@ -52,19 +52,15 @@ class Cluster:
         """How many tasks that need so much run at a time; none is spread over nodes.
 
         Raises:
-            SettingError: none, or no such number.
+            SettingError: no node can run one.
         """
-        for name, amount, least in (("cpus", cpus, 1), ("gpus", gpus, 0)):
-            most = max((getattr(node, name) for node in self.nodes), default=0)
-            if not least <= amount <= most:
-                raise SettingError(
-                    f"--{name}-per-client is {amount:g}, but no node of {self} has more than {most:g}; give a number "
-                    f"from {least} to that, or start a larger node."
-                )
-        if not (number := sum(node.holds(cpus, gpus) for node in self.nodes)):
+        number = 0
+        if cpus >= 1 and gpus >= 0:
+            number = sum(node.holds(cpus, gpus) for node in self.nodes)
+        if not number:
             raise SettingError(
-                f"no node of {self} has both {cpus:g} CPUs and {gpus:g} GPUs; lower --cpus-per-client or "
-                "--gpus-per-client."
+                f"no node of {self} has {cpus:g} CPUs and {gpus:g} GPUs for a client; change --cpus-per-client or "
+                "--gpus-per-client, or start a larger node."
             )
         return number
 

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.launch import flower_run as launching
-from protosphere.launch.flower_run import Outcome
+from protosphere.launch import flower as launching
+from protosphere.launch.flower import Outcome
 
 ROOT = Path(launching.__file__).resolve().parents[2]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'

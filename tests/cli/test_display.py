@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from protosphere.cli import display as module
 from protosphere.cli.display import Display
 from protosphere.cli.main import app
-from protosphere.launch import flower_run as launching
+from protosphere.launch import flower as launching
 
 ROOT = Path(launching.__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "protosphere.cli.main", "run", "--clients", "3", "-c"]

@@ -10,7 +10,7 @@ import pytest
 
 from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
-from protosphere.launch.flower_run import Outcome, RunInterrupted
+from protosphere.launch.flower import Outcome, RunInterrupted
 from protosphere.launch.run_config import read_assignments
 from protosphere.strategies import known_settings
 from tests.cli.conftest import QUICK, SUMMARY

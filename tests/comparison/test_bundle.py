@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from protosphere.launch.app_bundle import bare
-from protosphere.launch.connection import FlowerError
+from protosphere.launch.flower import FlowerError, copy_app
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = """
@@ -31,7 +30,7 @@ ROOMS = ("protosphere", "client_app", "data", "models", "server_app", "strategie
 @pytest.fixture(scope="module")
 def bundled(tmp_path_factory):
     """Names of the bundle's files, as `protosphere run` has it made."""
-    app = bare(ROOT, tmp_path_factory.mktemp("app"))
+    app = copy_app(ROOT, tmp_path_factory.mktemp("app"))
     with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(app))) as bundle:
         return set(bundle.namelist())
 
@@ -51,7 +50,7 @@ def test_a_bundle_is_that_of_the_folder_with_all_that_lies_beside(tmp_path):
     (app / "pyproject.toml").write_text(PROJECT)
     before = build_fab_from_disk(app)
     (app / "own" / "tmp").mkdir(parents=True)
-    copied = bare(app, app / "own" / "tmp" / "copied")
+    copied = copy_app(app, app / "own" / "tmp" / "copied")
     assert build_fab_from_disk(copied) == before
     left = {path.relative_to(copied).as_posix() for path in copied.rglob("*.py")}
     assert left == {"rooms/part.py", "out/mine.py", "tests/test_it.py"}
@@ -70,10 +69,10 @@ def test_a_file_that_cannot_be_copied_is_named(tmp_path, monkeypatch):
 
     # of another run, which went meanwhile
     monkeypatch.setattr(shutil, "copyfile", gone)
-    bare(app, tmp_path / "without")
+    copy_app(app, tmp_path / "without")
     monkeypatch.setattr(shutil, "copyfile", refused)
     with pytest.raises(FlowerError, match=r"secret\.py cannot be copied .* \(Permission denied\); let it be read"):
-        bare(app, tmp_path / "copied")
+        copy_app(app, tmp_path / "copied")
 
 
 def test_every_module_is_in_the_bundle(bundled):

@@ -9,13 +9,15 @@ import time
 import tomllib
 from multiprocessing import Pipe
 
+import psutil
 import pytest
 
 from protosphere.comparison import warm
 from protosphere.comparison.jobs import OUTPUT
 from protosphere.launch import grid as local_grid
-from protosphere.launch.processes import Family, processes
+from protosphere.launch.processes import descendants
 from protosphere.record.folder import RunFolder
+from tests.waiting import comes
 
 pytestmark = pytest.mark.skipif(not warm.can_fork(), reason="forks are taken on Linux alone")
 
@@ -96,24 +98,19 @@ def test_runs_after_one_that_was_killed_broke_or_leaked_are_those_of_processes_o
 
 @pytest.fixture
 def template(tmp_path):
-    """A template, its family, and how one of its runs is begun."""
-    listen, tell = os.pipe()
-    family = Family(tell)
-    made = warm.Template(family, tell)
+    """A template, and how one of its runs is begun."""
+    made = warm.Template()
 
     def begin(*arguments):
         environment = os.environ | {"PROTOSPHERE_HOME": str(tmp_path)}
         return made.start(arguments, tmp_path, environment, tmp_path / "output")
 
-    yield made, family, begin
+    yield made, begin
     made.close()
-    family.stop(5)
-    os.close(listen)
-    os.close(tell)
 
 
 def test_a_run_says_what_it_says_with_a_code_of_its_own_and_a_lost_template_takes_its_runs_along(template, tmp_path):
-    _, family, begin = template
+    made, begin = template
     child = begin("run", "-c", "rounds=none")
     child.wait(60)
     assert child.returncode == 2
@@ -125,23 +122,20 @@ def test_a_run_says_what_it_says_with_a_code_of_its_own_and_a_lost_template_take
 
     child = begin("run", "-c", "rounds=1000")
     assert child.poll() is None
-    (parent,) = {entry.parent for pid, entry in processes().items() if pid == child.pid}
-    assert family.members() >= {child.pid, parent}
+    parent = psutil.Process(child.pid).ppid()
+    assert descendants(made._process.pid).keys() >= {child.pid, parent}
     os.kill(parent, signal.SIGKILL)
     child.wait(30)
     assert child.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 30
-    while child.pid in processes() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert child.pid not in processes()
+    assert comes(lambda: child.pid not in descendants(made._process.pid))
     # the next begins as a process of its own
     assert begin("methods") is None
 
 
 def test_a_run_whose_start_was_interrupted_is_known_and_its_end_takes_nobody_along(template, monkeypatch):
-    made, _, begin = template
+    made, begin = template
     other = begin("run", "-c", "rounds=1000")
-    parent = processes()[other.pid].parent
+    parent = psutil.Process(other.pid).ppid()
 
     def interrupted():
         raise KeyboardInterrupt
@@ -154,7 +148,7 @@ def test_a_run_whose_start_was_interrupted_is_known_and_its_end_takes_nobody_alo
     deadline = time.monotonic() + 30
     while not unheard and time.monotonic() < deadline:
         other.wait(0.1)
-        unheard = {pid for pid, entry in processes().items() if entry.parent == parent} - {other.pid}
+        unheard = {child.pid for child in psutil.Process(parent).children()} - {other.pid}
     os.kill(unheard.pop(), signal.SIGKILL)
     other.wait(2.0)
     assert other.returncode is None
@@ -164,32 +158,21 @@ def test_a_run_whose_start_was_interrupted_is_known_and_its_end_takes_nobody_alo
 
 
 def test_a_template_that_is_not_needed_any_more_ends_while_it_still_loads(tmp_path):
-    listen, tell = os.pipe()
-    family = Family(tell)
-    made = warm.Template(family, tell)
-    # it has begun
-    os.read(listen, 1)
+    made = warm.Template()
+    assert comes(lambda: descendants(made._process.pid))
     made.close()
-    try:
-        assert family.wait(1.0)
-    finally:
-        family.stop(5)
-        os.close(listen)
-        os.close(tell)
+    assert made._process.returncode == 128 + signal.SIGTERM
 
 
 def test_a_template_whose_comparison_was_killed_after_an_order_ends_without_a_word(tmp_path):
     mine, its = Pipe()
-    listen, tell = os.pipe()
-    command = [sys.executable, "-m", "protosphere.comparison.warm", str(its.fileno()), str(tell)]
-    template = subprocess.Popen(command, pass_fds=(its.fileno(), tell), stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "protosphere.comparison.warm", str(its.fileno())]
+    template = subprocess.Popen(command, pass_fds=(its.fileno(),), stderr=subprocess.PIPE, text=True)
     its.close()
     order = {"arguments": ["methods"], "cwd": "/", "env": dict(os.environ), "output": str(tmp_path / "output")}
     mine.send(order)
     mine.close()
     _, said = template.communicate(timeout=120)
-    os.close(listen)
-    os.close(tell)
     assert (said, template.returncode) == ("", 0)
 
 

@@ -37,13 +37,14 @@ def test_of_an_answer_that_says_nothing_nothing_is_known():
     for nothing in ("", "no JSON", "[]", "{}", "null", '{"runs": []}', '{"nodes": 3}'):
         assert not flower.has_succeeded(nothing)
         assert flower.run_status(nothing) == ("unknown", "")
+        assert flower.submitted_run(nothing) == ""
         assert flower.registered_node(nothing) is None
         assert flower.online_nodes(nothing) == 0
 
 
 def test_what_an_answer_says():
-    assert flower.started_run("INFO: Successfully started run 12345") == "12345"
-    assert flower.started_run("INFO: nothing of the kind") == ""
+    assert flower.submitted_run('{"success": true, "run-id": "12345"}') == "12345"
+    assert flower.submitted_run('{"success": false, "run-id": null, "error-message": "no"}') == ""
     assert flower.has_succeeded('{"success": true}')
     runs = [{"status": flower.COMPLETED, "status-details": "N/A"}]
     assert flower.run_status(json.dumps({"runs": runs})) == (flower.COMPLETED, "")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from deploy.demo_data import write_sites
+from deploy.demo import write_sites
 from protosphere.data.client_data import client_data
 from protosphere.data.partition.assignment import DataSpec
 

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from protosphere.core.flower import fleet_transport
-from protosphere.launch.processes import Family
-from protosphere.launch.superlink import free_port
+from protosphere.launch import processes
+from protosphere.launch.flower import free_port
 from tests.waiting import comes
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "nginx"
@@ -29,7 +29,7 @@ def fleet_paths():
     return [f"/v1/fleet/{name}" for name in names.split("|")]
 
 
-def start_nginx(family, place, credentials, fleet, port):
+def start_nginx(place, credentials, fleet, port):
     """nginx with the two files of deploy/nginx, but for their addresses and paths, which are a real machine's."""
     place.mkdir()
     files = {"gate.conf": TEXT, "nginx.conf": (FOLDER / "container.conf").read_text()}
@@ -47,7 +47,7 @@ def start_nginx(family, place, credentials, fleet, port):
         for before, after in changes:
             text = text.replace(before, after)
         (place / name).write_text(text)
-    family.start([str(NGINX), "-e", f"{place}/error.log", "-c", f"{place}/nginx.conf"])
+    return processes.start([str(NGINX), "-e", f"{place}/error.log", "-c", f"{place}/nginx.conf"])
 
 
 @pytest.mark.skipif(fleet_transport() != "http", reason="the Fleet API of this Flower is gRPC")
@@ -96,8 +96,7 @@ def gate(tmp_path, certified):
     server.socket = context.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     SuperLink.calls = []
-    family = Family()
-    start_nginx(family, tmp_path / "nginx", credentials, fleet, port)
+    nginx = start_nginx(tmp_path / "nginx", credentials, fleet, port)
     trust = ssl.create_default_context(cafile=str(credentials / "ca.crt"))
     with httpx.Client(verify=trust, trust_env=False, timeout=30, base_url=f"https://localhost:{fleet}") as client:
 
@@ -111,7 +110,7 @@ def gate(tmp_path, certified):
             assert comes(answers), (tmp_path / "nginx" / "error.log").read_text()
             yield client, SuperLink.calls, tmp_path / "nginx"
         finally:
-            family.stop(5)
+            processes.stop(nginx)
             server.shutdown()
 
 
@@ -165,9 +164,9 @@ def test_an_address_that_calls_too_fast_waits_and_is_served(gate):
 
 @of_nginx
 def test_a_superlink_that_is_not_there_is_an_answer_that_supernodes_try_again(tmp_path, certified):
-    family, fleet = Family(), free_port()
+    fleet = free_port()
     credentials = certified(-1, 100, "localhost")
-    start_nginx(family, tmp_path / "alone", credentials, fleet, free_port())
+    nginx = start_nginx(tmp_path / "alone", credentials, fleet, free_port())
     try:
         trust = ssl.create_default_context(cafile=str(credentials / "ca.crt"))
         address = f"https://localhost:{fleet}{fleet_paths()[0]}"
@@ -181,4 +180,4 @@ def test_a_superlink_that_is_not_there_is_an_answer_that_supernodes_try_again(tm
         assert comes(lambda: status() is not None)
         assert status() in (502, 503, 504)
     finally:
-        family.stop(5)
+        processes.stop(nginx)

@@ -19,13 +19,11 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from deploy.demo_data import write_sites
-from deploy.deployment import CONNECTION, Deployment, Site
+from deploy.demo import CONNECTION, Deployment, Site, write_sites
 from protosphere.cli.main import app
 from protosphere.data.forms.tabular import Column, write_schema
+from protosphere.launch.flower import free_port
 from protosphere.launch.grid import LocalGrid
-from protosphere.launch.guardian import guarded
-from protosphere.launch.superlink import free_port
 from tests.integration.watched import PATIENCE, Watched
 from tests.waiting import comes
 
@@ -104,13 +102,12 @@ def files(place):
 def of_images(place, clinics):
     """The deployment as it begins."""
     sites = sites_of(clinics, OF_IMAGES)
-    with guarded(place / "scratch") as tell:
-        deployment = Deployment(place / "federation", sites, tell, {"PROTOSPHERE_HOME": str(place / "home")})
-        try:
-            deployment.start()
-            yield deployment
-        finally:
-            deployment.stop()
+    deployment = Deployment(place / "federation", sites, {"PROTOSPHERE_HOME": str(place / "home")})
+    try:
+        deployment.start()
+        yield deployment
+    finally:
+        deployment.stop()
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +342,7 @@ def test_a_demo_stopped_by_ctrl_c_leaves_nothing(tmp_path):
     assert "SIGINT: stopping" in watched.output
     assert "== stopped: SuperLink and SuperNodes, and all that they started" in watched.output
     assert "Traceback" not in watched.output
-    # guardian, SuperLink, SuperNode, SuperExecs, front door, the server's app
+    # watchers, SuperLink, SuperNode, SuperExecs, front door, the server's app
     assert len(watched.seen) > 6
     assert watched.left() == set()
     assert all(map(refused, ports(folder)))

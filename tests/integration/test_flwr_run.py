@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -12,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.core.flower import started_run
-from protosphere.launch.superlink import _is_healthy, free_port
+from protosphere.launch.flower import free_port, is_healthy
 from protosphere.record.folder import RunFolder
 from tests.integration.watched import Watched
 from tests.soak.faults.driver import deployed, wait_until
@@ -95,7 +95,7 @@ def killed(place, environment):
         watched.output += line
         if "| after  0:" in line:
             break
-    # counted before the kill: the guardian is quick to end them
+    # counted before the kill: the watchers are quick to end them
     watched.many = len(watched.alive())
     watched.process.kill()
     watched.finish()
@@ -123,7 +123,7 @@ def plain(place, environment):
         cwd=place / "empty",
         env=environment | {"RAY_TMPDIR": str(place), "PATH": beside},
     )
-    assert comes(lambda: _is_healthy(port), 60), "the SuperLink does not answer"
+    assert comes(lambda: is_healthy(port), 60), "the SuperLink does not answer"
     settings = assignments(TWO)
     federation = "num-supernodes=2 client-resources-num-cpus=1"
     command = [flower["flwr"], "run", ".", "mine", "--stream", "--federation-config", federation]
@@ -134,7 +134,7 @@ def plain(place, environment):
         run.stopped.output += line
         if "[protosphere] round " in line:
             break
-    number = started_run(next(line for line in run.stopped.output.splitlines() if started_run(line)))
+    (number,) = re.findall(r"Successfully started run (\d+)", run.stopped.output)
     subprocess.run([flower["flwr"], "stop", number, "mine"], cwd=ROOT, env=environment, check=True)
     run.stopped.finish()
     superlink.process.send_signal(signal.SIGTERM)
@@ -145,7 +145,7 @@ def plain(place, environment):
 
 def test_a_killed_run_ends_whole(killed, place):
     assert "| after  0:" in killed.output
-    assert killed.many > 8, "guardian, SuperLink, SuperExec, the simulation, Ray's daemons and actors"
+    assert killed.many > 8, "watchers, SuperLink, SuperExec, the simulation, Ray's daemons and actors"
     assert killed.left(60) == set()
     assert RunFolder(the_run(killed, place)).status()["state"] == "stopped"
     assert list((place / "tmp").glob("protosphere-*")) == []

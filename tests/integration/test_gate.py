@@ -12,12 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from deploy.demo_data import write_sites
-from deploy.deployment import CONNECTION, Deployment, Site
+from deploy.demo import CONNECTION, Deployment, Site, write_sites
 from protosphere.core.flower import fleet_transport
+from protosphere.launch import processes
+from protosphere.launch.flower import free_port
 from protosphere.launch.grid import LocalGrid
-from protosphere.launch.processes import Family
-from protosphere.launch.superlink import free_port
 from tests.deploy.test_nginx import fleet_paths, start_nginx
 from tests.waiting import comes
 
@@ -62,16 +61,15 @@ class BehindNginx(Deployment):
     def __init__(self, folder):
         super().__init__(folder, [Site(0, {}), Site(1, {})])
         self.fleet = free_port()
-        self.nginx = Family()
 
     def start_superlink(self):
         super().start_superlink()
-        start_nginx(self.nginx, self.folder / "nginx", self.folder / "credentials", self.fleet, self.port)
+        self.nginx = start_nginx(self.folder / "nginx", self.folder / "credentials", self.fleet, self.port)
         assert comes(lambda: self.status(self.fleet, "/v1/fleet/get-run") == 401), self.said()
 
     def stop(self):
         super().stop()
-        self.nginx.stop(10.0)
+        processes.stop(self.nginx)
 
     def said(self):
         return (self.folder / "nginx" / "error.log").read_text()

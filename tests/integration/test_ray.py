@@ -17,11 +17,9 @@ from pathlib import Path
 import pytest
 
 from protosphere.core.errors import SettingError
-from protosphere.launch.connection import find_executable
-from protosphere.launch.guardian import guarded
-from protosphere.launch.processes import Family
+from protosphere.launch import processes
+from protosphere.launch.flower import find_executable, free_port
 from protosphere.launch.ray_cluster import cluster_at
-from protosphere.launch.superlink import free_port
 from tests.soak.faults.driver import wait_until
 
 pytestmark = pytest.mark.ray
@@ -67,12 +65,12 @@ def say(words):
 class Cluster:
     """Nodes, what they share (`place`, whose path is short, for Ray's sockets), and the commands that use them."""
 
-    def __init__(self, place, tell):
-        self.place, self._tell = place, tell
+    def __init__(self, place):
+        self.place = place
         self.home, self.other, self.results = place / "home", place / "other-home", place / "results"
         self._port = free_port()
         self.address = f"127.0.0.1:{self._port}"
-        self.nodes, self.commands = [], Family(tell)
+        self.nodes, self.commands = [], []
         self.figures = []  # of a run that was not cut
         (place / "steps").mkdir()
         (place / "counting.py").write_text(MODEL)
@@ -87,20 +85,22 @@ class Cluster:
         if not self.nodes:
             options = ["--head", "--port", str(self._port), "--include-dashboard", "false"]
             options += ["--ray-client-server-port", str(free_port())]
-        family, folder = Family(self._tell), self.place / name
-        self.nodes.append(family)
+        folder = self.place / name
         folder.mkdir()
         environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
         environment |= {"PROTOSPHERE_HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
         command = [find_executable("ray"), "start", *options, "--num-cpus", "1", "--temp-dir", str(folder), "--block"]
         with (folder / "start.log").open("w") as log:
-            family.start(command, cwd=folder, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            options = {"cwd": folder, "env": environment, "stdout": log, "stderr": subprocess.STDOUT}
+            self.nodes.append(processes.start(command, PATIENCE, **options))
         wait_until(lambda: self.alive() > before, START, f"{name}; see {folder / 'start.log'}")
-        family.members()
         say(f"{name}: 1 CPU, PROTOSPHERE_HOME={home.name}, {self.alive()} nodes alive")
 
     def kill_second(self):
-        self.nodes[-1].kill(PATIENCE)
+        for pid in processes.descendants(self.nodes[-1].pid):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.nodes[-1].wait(PATIENCE)
 
     def alive(self):
         """How many nodes are."""
@@ -110,7 +110,7 @@ class Cluster:
 
     def at_work(self, worker):
         """Whether a process of the nodes is one that Ray calls so."""
-        for pid in {pid for family in self.nodes for pid in family.members()}:
+        for pid in {pid for node in self.nodes for pid in processes.descendants(node.pid)}:
             # it may be gone by now
             with suppress(OSError):
                 if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(worker.encode()):
@@ -133,7 +133,9 @@ class Cluster:
         say(f"protosphere {' '.join(words)}".replace(str(self.place), "..."))
         command = [sys.executable, "-m", "protosphere.cli.main", *words]
         environment = os.environ | {"PROTOSPHERE_HOME": str(self.home), "COLUMNS": "200"}
-        return self.commands.start(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        options = {"cwd": ROOT, "env": environment, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.commands.append(processes.start(command, PATIENCE, **options))
+        return self.commands[-1]
 
     def run(self, rounds, *more):
         new = () if "--resume" in more else ("--clients", str(CLIENTS), "-c", f"rounds={rounds} {self.settings}")
@@ -159,17 +161,14 @@ class Cluster:
 @pytest.fixture(scope="module")
 def cluster():
     place = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
-    with guarded(place) as tell:
-        made = Cluster(place, tell)
-        try:
-            made.start(made.home)
-            made.start(made.other)
-            yield made
-        finally:
-            for family in (made.commands, *reversed(made.nodes)):
-                family.stop(PATIENCE)
-            shutil.rmtree(place, ignore_errors=True)
-    assert not any(family.members() for family in (made.commands, *made.nodes))
+    made = Cluster(place)
+    try:
+        made.start(made.home)
+        made.start(made.other)
+        yield made
+    finally:
+        processes.stop(*made.commands, *reversed(made.nodes))
+        shutil.rmtree(place, ignore_errors=True)
 
 
 def test_a_run_over_homes_that_differ_is_refused_by_the_name_of_host_and_home(cluster):

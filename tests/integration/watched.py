@@ -3,9 +3,9 @@
 import subprocess
 import threading
 
+import psutil
 import pytest
 
-from protosphere.launch.processes import processes
 from tests.waiting import comes
 
 PATIENCE = 300  # seconds, then a run is stuck
@@ -46,20 +46,29 @@ class Watched:
         return alive(self.seen)
 
     def _walk(self):
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.1):
             self.seen = descendants(self.process.pid, self.seen)
 
 
 def descendants(root, known=()):
     """All that came of a process, by walking parents, with what was found before: {pid: when it began}."""
-    table, known = processes(), dict(known)
+    table, known = living(), dict(known)
     kin = {root} | alive(known)
-    while new := {pid for pid, entry in table.items() if entry.parent in kin and pid not in kin}:
+    while new := {pid for pid, (parent, _) in table.items() if parent in kin and pid not in kin}:
         kin |= new
-    return known | {pid: table[pid].began for pid in kin & table.keys()}
+    return known | {pid: table[pid][1] for pid in kin & table.keys()}
 
 
 def alive(known):
     """Those of `known` that still live."""
-    table = processes()
-    return {pid for pid, began in known.items() if pid in table and table[pid].began == began}
+    table = living()
+    return {pid for pid, began in known.items() if pid in table and table[pid][1] == began}
+
+
+def living():
+    """Every living process, by its id: its parent, and when it began."""
+    table = {}
+    for process in psutil.process_iter(["ppid", "create_time", "status"]):
+        if process.info["status"] != psutil.STATUS_ZOMBIE:
+            table[process.pid] = (process.info["ppid"], process.info["create_time"])
+    return table

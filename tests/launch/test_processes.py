@@ -1,104 +1,118 @@
-"""Families of processes: found whole, stopped whole, and nobody else's."""
+"""Real processes and their watcher: nothing of them lives on, however we end, and nobody else's is touched."""
 
 import os
 import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from protosphere.launch import processes
-from protosphere.launch.processes import Family, Interrupted, interruptible
+from protosphere.launch.processes import Interrupted, descendants, interruptible
 from tests.waiting import comes
 
-# a child in a session of its own, whose child goes on after its parent's death, as Ray's daemons do
+ROOT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="orphans are found by Linux' subreaper")
+# as Flower's SuperExec one leads a session of its own; as Ray's daemons one has lost its parent; one ignores SIGTERM
 TREE = """
-import os, subprocess, sys, time
-apart = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); {then}"
-subprocess.Popen([sys.executable, "-c", apart.format(then="import time; time.sleep(600)")], start_new_session=True)
-subprocess.Popen([sys.executable, "-c", apart.format(then="")])
-time.sleep(600)
-"""
-STUBBORN = """
-import signal, sys, time
+import signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("ready", flush=True)
+sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+subprocess.Popen(sleeps, start_new_session=True)
+subprocess.run([sys.executable, "-c", f"import subprocess; subprocess.Popen({sleeps!r}, start_new_session=True)"])
+print("up", flush=True)
 time.sleep(600)
 """
-SAID = "import sys; print([sys.stdin.read(), *sys.argv[1:]])"
+FRONT = """
+import os, signal, subprocess, sys, time
+from protosphere.launch import processes
+watcher = processes.start([sys.executable, "-c", sys.argv[2]], 0.3, sys.argv[1], stdout=subprocess.PIPE)
+watcher.stdout.readline()
+print(watcher.pid, *processes.descendants(watcher.pid), flush=True)
+time.sleep(600)
+"""
 
 
-def start(family, code):
-    return family.start([sys.executable, "-c", code], stdout=subprocess.PIPE)
+@pytest.fixture
+def started(monkeypatch):
+    """started(code): a watcher of that program, and all that has come of it once it says a line."""
+    monkeypatch.setattr(processes, "PATIENCE", 0.3)
+    watchers = []
+
+    def start(code):
+        watcher = processes.start([sys.executable, "-c", code], 0.3, stdout=subprocess.PIPE)
+        watchers.append(watcher)
+        assert watcher.stdout.readline() == "up\n"
+        return watcher, descendants(watcher.pid)
+
+    yield start
+    processes.stop(*watchers)
 
 
-def whole(family):
-    """Whether TREE stands: the leader, its child in another session and that one's child, and the orphan."""
-    table = processes.processes()
-    members = family.members() & table.keys()
-    orphans = [pid for pid in members if table[pid].parent not in {*members, os.getpid()}]
-    return len(members) == 4 and len(orphans) == 1
+def are_gone(pids):
+    return comes(lambda: not any(map(is_alive, pids)))
 
 
-def test_a_family_knows_sessions_of_descendants_and_orphans_also_after_their_ancestor_died():
-    family = Family()
-    leader = start(family, TREE)
+def is_alive(pid):
     try:
-        assert comes(lambda: whole(family))
-        leader.kill()
-        leader.wait()
-        assert len(family.members()) == 3
-    finally:
-        family.stop(5)
-    assert family.members() == set()
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
-def test_what_ignores_sigterm_is_killed():
-    family = Family()
-    stubborn = start(family, STUBBORN)
-    assert stubborn.stdout.readline() == "ready\n"
-    family.stop(0.5)
-    assert stubborn.returncode == -signal.SIGKILL
-
-
-def test_others_are_left_alone():
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        family, theirs = Family(), Family()
-        start(family, "import time; time.sleep(600)")
-        neighbour = start(theirs, "import time; time.sleep(600)")
-        assert other.pid not in family.members()
-        assert neighbour.pid not in family.members()
-        family.stop(5)
-        assert other.poll() is None
-        assert neighbour.poll() is None
-        theirs.stop(5)
-        other.stdin.close()
-
-
-def test_a_number_that_a_stranger_got_is_his():
+def test_what_is_stopped_goes_with_other_sessions_orphans_and_what_ignores_sigterm(started):
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    with stranger:
-        family = Family()
-        family.adopt(stranger.pid)
-        assert family.members() == {stranger.pid}
-        # as if ours of that number had begun at another time, and ended
-        family._sessions[stranger.pid] = "long ago"
-        assert family.members() == set()
-        family.stop(0.2)
-        assert stranger.poll() is None
-        stranger.stdin.close()
+    watcher, tree = started(TREE)
+    assert len(tree) == 3
+    processes.stop(watcher)
+    assert watcher.returncode == 128 + signal.SIGKILL
+    assert not any(map(is_alive, tree))
+    assert stranger.poll() is None
+    stranger.communicate("")
 
 
-def test_every_process_says_its_id_and_has_an_empty_stdin():
-    hear, tell = os.pipe()
-    family = Family(tell)
-    child = family.start([sys.executable, "-c", SAID, "a b", "$c"], stdout=subprocess.PIPE)
-    os.close(tell)
-    with os.fdopen(hear) as heard:
-        # to the end: once it is the command it holds the pipe no more
-        assert heard.read() == f"{child.pid}\n"
-    assert child.communicate(timeout=20)[0] == "['', 'a b', '$c']\n"
+def test_what_has_ended_takes_along_all_that_it_has_left(started):
+    watcher, tree = started(TREE.rstrip().removesuffix("time.sleep(600)"))
+    assert watcher.wait(30) == 0
+    assert not any(map(is_alive, tree))
+
+
+@pytest.mark.parametrize(("ends", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
+def test_the_exit_code_is_the_command_s_and_its_stdin_is_empty(ends, code):
+    words = [sys.executable, "-c", f"import os, sys; print([sys.stdin.read(), *sys.argv[1:]], flush=True); {ends}"]
+    watcher = processes.start([*words, "a b", "$c"], stdout=subprocess.PIPE)
+    assert watcher.communicate(timeout=30)[0] == "['', 'a b', '$c']\n"
+    assert watcher.returncode == code
+
+
+def test_all_goes_with_a_front_door_that_is_killed_and_so_does_its_scratch_folder(tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-c", FRONT, str(scratch), TREE]
+    # a group of its own stands for a terminal's
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as front:
+        watcher, *tree = map(int, front.stdout.readline().split())
+        assert len(tree) == 3
+        # what a terminal sends is no matter of the watcher's
+        for number in (signal.SIGINT, signal.SIGHUP):
+            os.kill(watcher, number)
+        os.killpg(front.pid, signal.SIGKILL)
+        # nobody who lives on holds its stdout: a pipe into `tail` ends
+        assert front.communicate(timeout=60)[0] == ""
+    assert are_gone([watcher, *tree])
+    assert not scratch.exists()
+
+
+def test_a_pipe_that_was_meant_for_the_command_is_not_the_watcher_s():
+    ours, theirs = os.pipe()
+    command = [sys.executable, "-c", f"import os, signal; os.write({theirs}, b'x'); os.close({theirs}); signal.pause()"]
+    watcher = processes.start(command, pass_fds=(theirs,), stderr=subprocess.DEVNULL)
+    os.close(theirs)
+    with os.fdopen(ours, "rb") as reader:
+        assert reader.read() == b"x"
+    processes.stop(watcher)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

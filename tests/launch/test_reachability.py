@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.launch.reachability import obstacle, renewal
+from protosphere.launch.flower import obstacle, renewal
 
 
 @contextmanager

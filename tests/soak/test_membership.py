@@ -4,14 +4,11 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from deploy.demo_data import write_sites
-from deploy.deployment import CONNECTION, Deployment, Site
-from protosphere.launch.guardian import guarded
+from deploy.demo import CONNECTION, Deployment, Site, write_sites
 from protosphere.record.folder import RunFolder
 
 pytestmark = [pytest.mark.integration, pytest.mark.soak]
@@ -32,18 +29,17 @@ def deployment(tmp_path):
         Site(number, {"data": str(root), "model": model, "device": "cpu"})
         for number, (root, model) in enumerate(zip(roots, MODELS, strict=True))
     ]
-    with tempfile.TemporaryDirectory(prefix="protosphere-") as scratch, guarded(Path(scratch)) as tell:
-        made = Deployment(tmp_path / "deployment", sites, tell)
-        try:
-            made.make_credentials()
-            made.start_superlink()
-            for site in sites:
-                made.register(made.key(site.partition))
-            for partition in range(3):
-                made.start_node(partition)
-            yield made
-        finally:
-            made.stop()
+    made = Deployment(tmp_path / "deployment", sites)
+    try:
+        made.make_credentials()
+        made.start_superlink()
+        for site in sites:
+            made.register(made.key(site.partition))
+        for partition in range(3):
+            made.start_node(partition)
+        yield made
+    finally:
+        made.stop()
 
 
 @pytest.mark.parametrize("strategy", ["protosphere", "fedproto"])

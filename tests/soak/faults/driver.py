@@ -13,16 +13,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from deploy.deployment import CONNECTION, Deployment, Site
-from protosphere.launch.guardian import guarded
-from protosphere.launch.processes import Family
+from deploy.demo import CONNECTION, Deployment, Site
+from protosphere.launch import processes
 from tests.soak.faults.journal import Journal, generations
 from tests.soak.faults.plan import Plan
 
 ROOT = Path(__file__).resolve().parents[3]
 CLIENT_APP = 'clientapp = "protosphere.flower_client:app"'
 FAULTY_APP = 'clientapp = "tests.soak.faults.app:app"'
-PATIENCE = 20.0  # seconds, here and below
+PATIENCE = 60.0  # seconds, here and below
 RETRY = 4.0
 
 
@@ -67,16 +66,17 @@ class Run:
 class Federation:
     """A deployment of faulty clients that restarts what has died, as an operator's supervisor would."""
 
-    def __init__(self, folder: Path, clients: int, plan: Plan, tell: int):
+    def __init__(self, folder: Path, clients: int, plan: Plan):
         self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
         self.clients = clients
         self.journal = Journal(plan.folder)
         Path(plan.folder).mkdir(parents=True)
         sites = [Site(partition, {"device": "cpu"}) for partition in range(clients)]
         # two cores serve them all
         environment = {"OMP_NUM_THREADS": "1", **plan.variable()}
-        self.deployment = Deployment(folder / "deployment", sites, tell, environment)
-        self.family = Family(tell)
+        self.deployment = Deployment(folder / "deployment", sites, environment)
+        self.fronts: list[subprocess.Popen[str]] = []
         self._app = write_app(folder / "app")
         self._started = dict.fromkeys(range(clients), 0.0)
         self._runs = 0
@@ -95,13 +95,15 @@ class Federation:
         output = self.folder / f"run-{self._runs}.txt"
         command = [sys.executable, "-m", "tests.soak.faults.front_door", str(self._app), "run"]
         with output.open("w") as stream:
-            process = self.family.start(
+            process = processes.start(
                 [*command, "--superlink", CONNECTION, *words],
+                PATIENCE,
                 cwd=ROOT,
                 env=self.deployment.environment,
                 stdout=stream,
                 stderr=subprocess.STDOUT,
             )
+        self.fronts.append(process)
         return Run(process, output)
 
     def supervise(self) -> None:
@@ -138,17 +140,14 @@ class Federation:
 @contextmanager
 def deployed(folder: Path, clients: int, plan: Plan) -> Iterator[Federation]:
     """A federation that runs inside, and of which nothing lives on afterwards."""
-    scratch = folder / "scratch"
-    scratch.mkdir(parents=True)
-    with guarded(scratch) as tell:
-        federation = Federation(folder, clients, plan, tell)
-        try:
-            federation.start()
-            yield federation
-        finally:
-            federation.family.stop(PATIENCE)
-            federation.deployment.stop()
-            left = federation.family.members() | federation.deployment.members()
+    federation = Federation(folder, clients, plan)
+    try:
+        federation.start()
+        yield federation
+    finally:
+        processes.stop(*federation.fronts)
+        federation.deployment.stop()
+        left = federation.deployment.members()
     assert not left
 
 

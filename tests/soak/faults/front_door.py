@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 
 from protosphere.cli.main import app
-from protosphere.launch import connection, flower_run
+from protosphere.launch import flower
 
 if __name__ == "__main__":
     folder = Path(sys.argv.pop(1))
     # a SuperLink that was killed does not come back to the run
-    connection.STATUS_PATIENCE = 10.0
-    flower_run.launch = partial(flower_run.launch, app=folder)
+    flower.STATUS_PATIENCE = 10.0
+    flower.launch = partial(flower.launch, app=folder)
     app()

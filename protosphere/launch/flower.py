@@ -1,0 +1,819 @@
+"""One run over real Flower: submit the app, follow its log, ask how it ended, stop what was started.
+
+It goes to a SuperLink that somebody runs, by the name of its connection, or to one of our own in simulation mode. The
+last is started from an empty folder, since Ray's workers import from wherever their SuperLink began. How a run ended is
+asked by `flwr list`: `flwr run` exits 0 on a run that failed.
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import queue
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import tomllib
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from protosphere.core.errors import SettingError
+from protosphere.core.flower import (
+    COMPLETED,
+    NO_INSTALLATION,
+    QUIET,
+    bundle_of,
+    has_finished,
+    has_succeeded,
+    is_silent,
+    raised_words,
+    refusal,
+    run_status,
+    submitted_run,
+)
+from protosphere.core.home import home, results_root
+from protosphere.core.settings import Scalar, nearest
+from protosphere.launch import processes
+from protosphere.launch.processes import Interrupted, import_path, interruptible
+from protosphere.record.folder import RunFolder, append_log, find_flower_run
+from protosphere.server_app.app import PREFIX, PREFIX_OF_ERRORS
+from protosphere.strategies import packed
+
+ROOT = Path(__file__).resolve().parents[2]
+# seconds, here and below; an overloaded machine takes half a minute to start `flwr`, not two seconds
+ANSWER_PATIENCE = 60.0
+START_PATIENCE = 60.0
+STATUS_PATIENCE = 30.0
+STOP_PATIENCE = 30.0
+SILENCE = 120.0  # without a line of the stream until we ask whether the run is over
+HANDSHAKE_PATIENCE = 5.0
+SECONDS_A_DAY = 86400
+RENEWAL_DAYS = 30  # before its end a certificate is spoken of
+LOOKS = 3
+CONNECTION = "sim"  # to a SuperLink of our own
+LOG = "superlink.log"
+ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+FINISHED = re.compile(rf"{re.escape(PREFIX)}round +\d+/\d+ \| ")  # a line of `console_line`
+EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
+# Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
+LONGEST_FOLDER = 35
+NO_REASON = "An error was encountered. Ending simulation"  # all that Flower says where its engine did not begin
+NEWEST = 100  # folders of runs, among which one that has just begun is
+# what Flower takes into a bundle, and what tells it what to leave out
+KINDS = (".py", ".toml", ".md", ".yaml", ".yml", ".json", ".jsonl")
+NAMES = ("LICENSE", ".gitignore")
+
+
+class FlowerError(RuntimeError):
+    """Flower could not be started or did not answer; the message is one sentence for a person."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        ok: it was completed.
+        folder: the run's folder; None when it came to none, or to one of another machine.
+        message: one sentence on why it failed; empty when it did not.
+        log: all that Flower, Ray and both apps said; None when a completed run has no folder to keep it.
+        flower_run: the number that Flower knows the run by; empty where it did not take it.
+        resumable: whether there is a checkpoint to go on from: in the folder, or, where that is another machine's, of a
+            round that was heard to be finished.
+    """
+
+    ok: bool
+    folder: Path | None = None
+    message: str = ""
+    log: Path | None = None
+    flower_run: str = ""
+    resumable: bool = False
+
+
+class RunInterrupted(Interrupted):
+    """A signal ended the run; all is stopped, and `outcome` says what is left of it."""
+
+    def __init__(self, number: int, outcome: Outcome):
+        super().__init__(number)
+        self.outcome = outcome
+
+
+def launch(
+    run_config: Mapping[str, Scalar],
+    *,
+    clients: int,
+    cpus_per_client: int = 1,
+    gpus_per_client: float = 0.0,
+    show: Callable[[str], None],
+    verbose: bool = False,
+    app: Path = ROOT,
+    connection: str = "",
+    ray: str = "",
+    opened: Callable[[Path], None] = lambda folder: None,
+) -> Outcome:
+    """Run a Flower app, in simulation or on the nodes of a SuperLink, and wait for its end. Nothing that was started
+    is left behind, not even when this process is killed.
+
+    Args:
+        run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
+        clients: simulated clients; our ServerApp waits for the exact number that the setting `clients` names.
+        cpus_per_client: of these, the machine's cores divided by it run at a time.
+        gpus_per_client: a share of a GPU; 0 keeps clients off it.
+        show: called with each line that our ServerApp says, without its prefix, but why it failed, which the outcome
+            tells; with `verbose`, with all lines.
+        app: the folder of the app's pyproject.toml.
+        connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
+            our own. The three numbers above are the simulation's.
+        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. What its nodes
+            hold is `cluster_at`'s to check.
+        opened: told the run's folder as soon as there is one on this machine.
+
+    Raises:
+        SettingError: this machine lacks the CPUs or GPUs asked for.
+        RunInterrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped first.
+    """
+    federation = ""
+    if not connection:
+        resources = f"client-resources-num-cpus={cpus_per_client} client-resources-num-gpus={float(gpus_per_client)}"
+        federation = f"num-supernodes={clients} {resources}"
+        if not ray:
+            check_resources(cpus_per_client, gpus_per_client)
+    scratch = _scratch()
+    interruption: Interrupted | None = None
+    results = results_root(str(run_config.get("results-dir", "")))
+    search = _RunFolderSearch(Path(str(run_config.get("resume", ""))), results, opened)
+    superlink = SuperLink(scratch, connection, ray)
+    try:
+        with _Listener(scratch / "run.log", show, verbose) as listener, interruptible() as deafen:
+
+            def hear(line: str) -> None:
+                if listener.hear(line):
+                    search.look(superlink.flower_run)
+
+            try:
+                if not (app / "pyproject.toml").exists():
+                    raise FlowerError(
+                        f"{app} holds no pyproject.toml, so there is no Flower app to run; install Protosphere from "
+                        "its repository with `pip install -e .`."
+                    )
+                superlink.start()
+                if superlink.notice:
+                    show(f"warning: {superlink.notice}")
+                superlink.submit(copy_app(app, scratch / "app"), packed(run_config), federation)
+                superlink.stream(hear)
+                outcome = _outcome(superlink, listener, search.look(superlink.flower_run))
+            except Interrupted as signal:
+                interruption = signal
+                # the terminal itself may be what has gone
+                with suppress(OSError):
+                    show(f"{signal.name}: stopping Flower and all that it started")
+                folder = search.look(superlink.flower_run)
+                is_elsewhere = bool(connection) and folder is None
+                message = f"stopped by {signal.name}." if is_elsewhere else describe_stop(signal.name, folder)
+                outcome = Outcome(False, folder, message)
+            except FlowerError as error:
+                outcome = Outcome(False, search.look(superlink.flower_run), str(error))
+            finally:
+                deafen()
+                stop_command = superlink.stop()
+            if stop_command:
+                message = f"the run could not be stopped and may still be running: try `{stop_command}`."
+                outcome = replace(outcome, message=message)
+            outcome = replace(
+                outcome,
+                # results are a folder of the SuperLink's machine: over a connection that may be another
+                log=_keep_log(scratch, outcome, results_root("") if connection else results),
+                flower_run=superlink.flower_run,
+                resumable=_is_resumable(outcome.folder, listener),
+            )
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if interruption:
+        raise RunInterrupted(interruption.number, outcome)
+    return outcome
+
+
+def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
+    """Refuse what this machine cannot give a client: Flower would start, and end without saying why.
+
+    Raises:
+        SettingError: one sentence with what was asked and what is there.
+    """
+    cpus = os.cpu_count() or 1
+    if not 1 <= cpus_per_client <= cpus:
+        raise SettingError(
+            f"--cpus-per-client is {cpus_per_client}, but this machine has {cpus}; give a whole number from 1 to that."
+        )
+    if gpus_per_client == 0:
+        return
+    from torch.cuda import device_count
+
+    gpus = device_count()
+    if not 0 <= gpus_per_client <= gpus:
+        allowed = f"give a number from 0 to {gpus}" if gpus else "leave it at 0 to train on the CPU"
+        raise SettingError(
+            f"--gpus-per-client is {gpus_per_client:g}, but this machine has {gpus} CUDA GPUs; {allowed}."
+        )
+
+
+# --- a SuperLink ------------------------------------------------------------------------------------------------
+
+
+class SuperLink:
+    """A SuperLink, and one run on it, by the `flwr` commands.
+
+    Args:
+        scratch: a folder of our own.
+        name: of its connection, `[superlink.<name>]` in the config.toml of FLWR_HOME; empty for one of our own in
+            simulation mode, in its own folder: own FLWR_HOME, own port, own Ray session.
+        ray: the address of a cluster that has the clients of a simulation, and is left as it is; empty for a Ray of its
+            own.
+
+    Attributes:
+        notice: what whoever runs it should know of it, in a sentence.
+        flower_run: the number that it gave the run; empty as long as it has not taken it.
+    """
+
+    def __init__(self, scratch: Path, name: str = "", ray: str = ""):
+        self.is_simulation = not name
+        self.notice = ""
+        self.flower_run = ""
+        self._scratch = scratch
+        self._name = name or CONNECTION
+        self._environment = flower_environment()
+        if self.is_simulation:
+            self._environment |= _simulation_environment(scratch, ray)
+            self._environment.pop("RAY_TMPDIR" if ray else "RAY_ADDRESS", None)
+        self._own: subprocess.Popen[str] | None = None
+        self._commands: list[subprocess.Popen[str]] = []
+        # the run is ours to stop: it is on, as far as we know, and the SuperLink is there to be told
+        self._is_on = False
+
+    def start(self) -> None:
+        """Start ours, or see that somebody's answers.
+
+        Raises:
+            FlowerError: it does not start, there is no such connection, or nobody answers, and why.
+        """
+        (self._scratch / "cwd").mkdir(exist_ok=True)
+        if self.is_simulation:
+            self._start_own()
+            return
+        entries, place = connections(), flower_home() / "config.toml"
+        if self._name not in entries:
+            raise FlowerError(
+                f"there is no connection `{self._name}` in {place}{nearest(self._name, entries)}; it names "
+                f"{', '.join(entries) or 'none'}, and docs/deployment.md shows one."
+            )
+        answer = self._flwr("list", self._name, "--format", "json")
+        if has_succeeded(answer):
+            self.notice = renewal(entries[self._name])
+            return
+        reason = obstacle(entries[self._name]) or refusal(answer) or "no answer"
+        raise FlowerError(
+            f"the SuperLink of the connection `{self._name}` cannot be used: {reason}; docs/deployment.md has what to "
+            f"do, and {place} the connection."
+        )
+
+    def _start_own(self) -> None:
+        port = free_port()
+        (self._scratch / "home").mkdir()
+        (self._scratch / "home" / "config.toml").write_text(
+            f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
+        )
+        options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
+        with (self._scratch / LOG).open("w") as log:
+            self._own = self._start(
+                [find_executable("flower-superlink"), *options, "--disable-runtime-dependency-installation"],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + START_PATIENCE
+        while not is_healthy(port):
+            if self._own.poll() is not None or time.monotonic() > deadline:
+                ended = self._own.returncode
+                how = f"ended with exit code {ended}"
+                if ended is None:
+                    how = f"has not answered for {START_PATIENCE:.0f} s ({describe_load()})"
+                last = read_log(self._scratch).strip().rpartition("\n")[2]
+                raise FlowerError(f"Flower's SuperLink {how} on port {port}; its last line is: {last or 'none'}.")
+            time.sleep(0.1)
+
+    def submit(self, app: Path, run_config: Mapping[str, Scalar], federation: str = "") -> None:
+        """Have it take the app as a run.
+
+        Args:
+            federation: Flower's `--federation-config`, of a simulation.
+
+        Raises:
+            FlowerError: the run was refused, in Flower's words.
+        """
+        settings = self._scratch / "settings.toml"
+        settings.write_text(as_toml(run_config), encoding="utf-8")
+        words = ["run", str(app), self._name, "--format", "json", "-c", str(settings)]
+        if federation:
+            words += ["--federation-config", federation]
+        command = self._start([find_executable("flwr"), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        try:
+            answer, said = command.communicate()
+        except KeyboardInterrupt:
+            # it may have been taken: what is on is to be stopped
+            with suppress(subprocess.TimeoutExpired):
+                self.flower_run = submitted_run(command.communicate(timeout=STOP_PATIENCE)[0])
+            self._is_on = bool(self.flower_run)
+            raise
+        self.flower_run = submitted_run(answer)
+        self._is_on = bool(self.flower_run)
+        if not self.flower_run:
+            reason = refusal(answer) or refusal(said) or f"`flwr run` ended with exit code {command.returncode}"
+            raise FlowerError(f"Flower did not start the run: {reason}.")
+
+    def stream(self, hear: Callable[[str], None]) -> None:
+        """Pass on the run's log, line by line, until it ends.
+
+        Flower waits for ever on a connection that was dropped without a word, as routers do with those that are silent:
+        so after a long silence the run is asked for.
+        """
+        words = [find_executable("flwr"), "log", self.flower_run, self._name, "--stream"]
+        command = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+        def read() -> None:
+            assert command.stdout is not None
+            for line in command.stdout:
+                lines.put(line)
+            lines.put(None)
+
+        threading.Thread(target=read, daemon=True).start()
+        patience = SILENCE
+        while True:
+            try:
+                line = lines.get(timeout=patience)
+            except queue.Empty:
+                if patience < SILENCE:
+                    break
+                if has_finished(self._look()[0]):
+                    # its last lines may be on their way
+                    patience = SILENCE / 10
+                continue
+            if line is None:
+                break
+            hear(line)
+        processes.stop(command)
+
+    def status(self) -> tuple[str, str]:
+        """The run's final status, such as `finished:failed`, and what Flower says about it (may be empty).
+
+        Raises:
+            FlowerError: the SuperLink does not answer, or the run has not ended.
+        """
+        deadline = time.monotonic() + STATUS_PATIENCE
+        status, looks = "unknown", 0
+        while looks < LOOKS or time.monotonic() < deadline:
+            status, details = self._look()
+            looks += 1
+            if has_finished(status):
+                self._is_on = False
+                return status, details
+            if self._own is not None and self._own.poll() is not None:
+                raise FlowerError(
+                    f"Flower's SuperLink ended with exit code {self._own.returncode} in the middle of the run."
+                )
+            time.sleep(0.5)
+        # what only we lost sight of is not ours to stop
+        self._is_on = False
+        if self.is_simulation:
+            raise FlowerError(f"Flower's SuperLink says {status} in place of how the run ended; the log says more.")
+        sign = "the SuperLink does not answer any more"
+        if status != "unknown":
+            sign = f"the log of the run ended, but Flower still calls it {status}"
+        raise FlowerError(
+            f"{sign}. If only this connection broke, the run goes on: `flwr log {self.flower_run} {self._name}` "
+            f"follows it, `flwr stop {self.flower_run} {self._name}` ends it. Otherwise it is lost except for its last "
+            "checkpoint: resume it if the log shows a finished round."
+        )
+
+    def stop(self) -> str:
+        """Stop the run if it is still on, then all that was started here.
+
+        Returns:
+            The command that stops the run, where it goes on elsewhere and could not be stopped; else nothing.
+        """
+        if self._own is not None and self._own.poll() is not None:
+            self._is_on = False
+        if self._is_on:
+            answer = self._flwr("stop", self.flower_run, self._name, "--format", "json", patience=STOP_PATIENCE)
+            # it may have ended by itself just now
+            self._is_on = not has_succeeded(answer) and not has_finished(self._look(STOP_PATIENCE)[0])
+        processes.stop(*self._commands)
+        is_lost = self._is_on and not self.is_simulation
+        return f"flwr stop {self.flower_run} {self._name}" if is_lost else ""
+
+    def _look(self, patience: float = ANSWER_PATIENCE) -> tuple[str, str]:
+        """The run's status and what Flower says about it; `unknown` when nobody answers."""
+        words = ("list", self._name, "--run-id", self.flower_run, "--format", "json")
+        return run_status(self._flwr(*words, patience=patience))
+
+    def _flwr(self, *words: str, patience: float = ANSWER_PATIENCE) -> str:
+        """What `flwr` prints; empty when it takes too long."""
+        command = self._start([find_executable("flwr"), *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        try:
+            return command.communicate(timeout=patience)[0]
+        except subprocess.TimeoutExpired:
+            processes.stop(command)
+            return ""
+
+    def _start(self, command: list[str], **options: Any) -> "subprocess.Popen[str]":
+        place: dict[str, Any] = {"cwd": self._scratch / "cwd", "env": self._environment, "scratch": self._scratch}
+        process = processes.start(command, **place, **options)
+        self._commands.append(process)
+        return process
+
+
+def find_executable(name: str) -> str:
+    """The path of a command of Flower's: beside this Python (its environment need not be active), or on PATH.
+
+    Raises:
+        FlowerError: there is none.
+    """
+    path_in_environment = shutil.which(name, path=str(Path(sys.executable).parent))
+    path = path_in_environment or shutil.which(name)
+    if not path:
+        raise FlowerError(f"`{name}` is neither beside {sys.executable} nor on PATH; install Protosphere with pip.")
+    return path
+
+
+def flower_environment() -> dict[str, str]:
+    """The environment for Flower's commands, which find each other by name: no telemetry, no question of updates, lines
+    that are not broken, no proxy to this machine."""
+    environment = dict(os.environ)
+    direct = environment.get("no_proxy") or environment.get("NO_PROXY")
+    direct = ",".join(filter(None, (direct, "127.0.0.1,localhost")))
+    path = os.pathsep.join(filter(None, (str(Path(sys.executable).parent), environment.get("PATH"))))
+    return environment | {
+        **QUIET,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONIOENCODING": "utf-8",
+        "PYTHONPATH": import_path(),
+        "PATH": path,
+        "no_proxy": direct,
+        "NO_PROXY": direct,
+    }
+
+
+def _simulation_environment(scratch: Path, ray: str) -> dict[str, str]:
+    """What a SuperLink of ours and its Ray get besides: no installation, and no cluster but `ray`'s."""
+    return {
+        "FLWR_HOME": str(scratch / "home"),
+        **NO_INSTALLATION,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # it works in another folder
+        "PROTOSPHERE_HOME": str(home().absolute()),
+        # the second is also where Ray would look for a running cluster to join
+        **({"RAY_ADDRESS": ray} if ray else {"RAY_TMPDIR": str(scratch)}),
+    }
+
+
+def as_toml(run_config: Mapping[str, Scalar]) -> str:
+    """Settings as a TOML document; the dots of a name stand for tables, as Flower reads them."""
+    lines = []
+    for name, value in run_config.items():
+        key = ".".join(toml_value(part) for part in name.split("."))
+        lines.append(f"{key} = {toml_value(value)}\n")
+    return "".join(lines)
+
+
+def toml_value(value: Scalar) -> str:
+    """A setting's value as TOML writes it."""
+    # JSON's forms are TOML's but for the one control character that JSON leaves as it is
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def read_log(scratch: Path) -> str:
+    """All that a SuperLink of ours, in that folder, has said."""
+    log = scratch / LOG
+    return log.read_text("utf-8", errors="replace") if log.exists() else ""
+
+
+def describe_load() -> str:
+    """How busy this machine is, for errors that come of it."""
+    return f"its load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+
+
+def free_port() -> int:
+    """A TCP port on which nobody listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_healthy(port: int) -> bool:
+    """Whether a SuperLink without TLS answers on this machine; no proxy is asked."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+# --- the bundle of an app ---------------------------------------------------------------------------------------
+
+
+def copy_app(app: Path, target: Path) -> Path:
+    """Copy the files from which Flower chooses into the folder `target`, which it gives.
+
+    `flwr run` resolves the path of every file below the folder: with a virtual environment in it, as `make` puts one
+    there, 84,000 files and 7.5 processor seconds, without it 0.1.
+
+    Raises:
+        FlowerError: one cannot be read or written.
+    """
+    into = os.path.realpath(target)
+    path = str(app)
+    try:
+        for place, folders, files in os.walk(app):
+            # links are none of them for Flower either; hidden folders and environments hold none
+            folders[:] = [folder for folder in folders if not _is_foreign(os.path.join(place, folder), into)]
+            to = target / Path(place).relative_to(app)
+            to.mkdir(parents=True, exist_ok=True)
+            for name in files:
+                path = os.path.join(place, name)
+                if (name.endswith(KINDS) or name in NAMES) and not os.path.islink(path):
+                    # another run's, such as one in its results, may go meanwhile
+                    with suppress(FileNotFoundError):
+                        shutil.copyfile(path, to / name)
+    except OSError as error:
+        raise FlowerError(
+            f"{path} cannot be copied for Flower's bundle ({error.strerror or error}); let it be read, take it out of "
+            f"{app}, or make room in {target.parent}."
+        ) from None
+    return target
+
+
+def _is_foreign(folder: str, into: str) -> bool:
+    name = os.path.basename(folder)
+    is_environment = os.path.exists(os.path.join(folder, "pyvenv.cfg"))
+    return name[0] == "." or name == "__pycache__" or is_environment or os.path.realpath(folder) == into
+
+
+def digest_of(app: Path) -> str:
+    """SHA-256 of the bundle that `flwr run` makes of an app, which sites may list (`deploy/supernode.sh --allow-app`).
+
+    Raises:
+        FlowerError: a file cannot be read.
+    """
+    with tempfile.TemporaryDirectory(prefix="protosphere-") as folder:
+        return hashlib.sha256(bundle_of(copy_app(app, Path(folder)))).hexdigest()
+
+
+# --- why a SuperLink is out of reach ----------------------------------------------------------------------------
+
+
+def flower_home() -> Path:
+    """The folder of Flower's configuration."""
+    return Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr").expanduser()
+
+
+def connections() -> dict[str, Mapping[str, Any]]:
+    """The SuperLinks that Flower's configuration names, each with its settings; none where it cannot be read."""
+    try:
+        table = tomllib.loads((flower_home() / "config.toml").read_text("utf-8")).get("superlink", {})
+    except (OSError, ValueError):
+        return {}
+    return {name: entry for name, entry in table.items() if isinstance(entry, dict)}
+
+
+def obstacle(entry: Mapping[str, Any]) -> str:
+    """What keeps a connection from its SuperLink, in words without a full stop, by a handshake of our own: Flower has
+    the same words for all reasons. Empty where none is found.
+
+    Args:
+        entry: of `connections`.
+    """
+    place = _place(entry)
+    if place is None:
+        return ""
+    address, insecure = entry["address"], bool(entry.get("insecure"))
+    try:
+        context = _context(entry)
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error.strerror
+        return f"its root-certificates {entry['root-certificates']} cannot be used ({reason})"
+    try:
+        with _handshake(place, context):
+            return f"{address} speaks TLS, and the connection is insecure" if insecure else ""
+    except ssl.SSLCertVerificationError as error:
+        return f"the certificate of {address} is refused ({error.verify_message.rstrip('.')})"
+    except ssl.SSLError as error:
+        return "" if insecure else f"{address} does not speak TLS ({error.reason})"
+    except (OSError, UnicodeError) as error:
+        # a proxy may come where we do not
+        if urllib.request.getproxies() and not urllib.request.proxy_bypass(place[0]):
+            return ""
+        return f"{address} cannot be reached ({getattr(error, 'strerror', None) or error})"
+
+
+def renewal(entry: Mapping[str, Any]) -> str:
+    """A sentence in the last days of a SuperLink's certificate; empty before, and where its end cannot be seen."""
+    place = _place(entry)
+    if place is None or entry.get("insecure"):
+        return ""
+    try:
+        with _handshake(place, _context(entry)) as connection:
+            end = ssl.cert_time_to_seconds(str((connection.getpeercert() or {})["notAfter"]))
+    except (OSError, KeyError, ValueError):
+        return ""
+    if end - time.time() > RENEWAL_DAYS * SECONDS_A_DAY:
+        return ""
+    day = time.strftime("%Y-%m-%d", time.gmtime(end))
+    return (
+        f"the SuperLink's certificate ends on {day}, and nobody reaches it then; renew it as docs/deployment.md says."
+    )
+
+
+def _place(entry: Mapping[str, Any]) -> tuple[str, int] | None:
+    """Host and port of a connection; None where the address is none, as Flower's `:local:`."""
+    host, _, port = str(entry.get("address", "")).rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    return (host, int(port)) if host and port.isascii() and port.isdigit() else None
+
+
+def _context(entry: Mapping[str, Any]) -> ssl.SSLContext:
+    if entry.get("insecure"):
+        # one that speaks TLS where it should not is told by any handshake, whatever its certificate
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        return context
+    roots = entry.get("root-certificates")
+    return ssl.create_default_context(cafile=str(Path(str(roots)).expanduser()) if roots else None)
+
+
+def _handshake(place: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
+    connection = socket.create_connection(place, timeout=HANDSHAKE_PATIENCE)
+    try:
+        return context.wrap_socket(connection, server_hostname=place[0])
+    except BaseException:
+        connection.close()
+        raise
+
+
+# --- what a run says, and how it ended --------------------------------------------------------------------------
+
+
+class _Listener:
+    """Reads the stream: keeps all of it, shows what is ours, remembers the last exception, whether the ServerApp has
+    given the reason why it ended (`refused`), and whether it has said that a round is finished (`rounds`)."""
+
+    def __init__(self, log: Path, show: Callable[[str], None], verbose: bool):
+        self._log = log.open("w", encoding="utf-8")
+        self._show = show
+        self._verbose = verbose
+        self.exception = ""
+        self.refused = False
+        self.rounds = False
+
+    def __enter__(self) -> "_Listener":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+
+    def hear(self, line: str) -> bool:
+        """Take one line of the stream; whether it is the ServerApp's."""
+        line = ANSI.sub("", line).rstrip()
+        self._log.write(line + "\n")
+        self._log.flush()
+        # only at the start of a line: what a client prints has its worker's name before it
+        ours = line.startswith((PREFIX, PREFIX_OF_ERRORS))
+        self.refused = self.refused or line.startswith(PREFIX_OF_ERRORS)
+        self.rounds = self.rounds or bool(FINISHED.match(line))
+        if not ours and EXCEPTION.fullmatch(line):
+            self.exception = line
+        if self._verbose:
+            self._show(line)
+        elif line.startswith(PREFIX):
+            self._show(line.removeprefix(PREFIX))
+        return ours
+
+
+class _RunFolderSearch:
+    """The run's folder, as far as it is on this machine: the one that it goes on in, or the one whose status.json has
+    the run's number."""
+
+    def __init__(self, resumed: Path, results: Path, opened: Callable[[Path], None]):
+        self._resumed = resumed if resumed.is_absolute() and resumed.is_dir() else None
+        self._results = results
+        self._opened = opened
+        self._folder: Path | None = None
+
+    def look(self, flower_run: str) -> Path | None:
+        """The folder, if there is one by now."""
+        if self._folder is None:
+            self._folder = self._resumed or find_flower_run(flower_run, self._results, NEWEST)
+            if self._folder is not None:
+                self._opened(self._folder)
+        return self._folder
+
+
+def _outcome(superlink: SuperLink, listener: _Listener, folder: Path | None) -> Outcome:
+    """What the SuperLink and the run's own folder say, whatever `flwr run` exited with."""
+    status, details = superlink.status()
+    # what came to nothing takes its folder away
+    folder = folder if folder and folder.is_dir() else None
+    if status == COMPLETED:
+        if folder is None or (folder / "summary.json").exists():
+            return Outcome(True, folder)
+        return Outcome(False, folder, f"the run ended without a summary in {folder}.")
+    if raised_words(details) and listener.refused:
+        return Outcome(False, folder, raised_words(details))
+    if is_silent(details):
+        process = "simulation's" if superlink.is_simulation else "run's server"
+        can_go_on = not superlink.is_simulation and _is_resumable(folder, listener)
+        remedy = "; resume it from its last checkpoint" if can_go_on else ""
+        details = f"the {process} process died, often because memory ran out: Flower no longer hears from it{remedy}"
+    if superlink.is_simulation and folder is None and NO_REASON in details:
+        # before our ServerApp has said anything
+        details = (
+            "the simulation did not begin. Ray gives up where one of its processes does not register within 30 s, as "
+            f"on a busy machine, and {describe_load()}: end other programs or wait, and run the command again, or "
+            "leave --flower out, since a run in one process needs no Ray"
+        )
+    reason = (details or f"Flower reports the run as {status}").rstrip(".")
+    if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
+        reason += f" (the last exception in the log: {listener.exception})"
+    return Outcome(False, folder, f"{reason}.")
+
+
+def _is_resumable(folder: Path | None, listener: _Listener) -> bool:
+    return listener.rounds if folder is None else (folder / "checkpoint.safetensors").exists()
+
+
+def _scratch() -> Path:
+    """A new empty folder whose path leaves room for Ray's sockets."""
+    room = len(tempfile.gettempdir()) + len("/protosphere-12345678") <= LONGEST_FOLDER
+    return Path(tempfile.mkdtemp(prefix="protosphere-", dir=None if room else "/tmp"))
+
+
+def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
+    """Add the stream to run.log in the run's folder, or leave it in the results folder when a run came to none."""
+    text = (scratch / "run.log").read_text("utf-8")
+    if not outcome.ok and (server_log := read_log(scratch)):
+        text += "\n--- SuperLink ---\n" + ANSI.sub("", server_log)
+    if outcome.folder and outcome.folder.is_dir():
+        log = outcome.folder / "run.log"
+    elif outcome.ok or not text:
+        return None
+    else:
+        log = results / f"failed-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log"
+    return append_log(log, text)
+
+
+# --- a run that did not come to its end, over Flower or not -----------------------------------------------------
+
+
+def describe_stop(name: str, folder: Path | None) -> str:
+    """A sentence on a run that the signal `name` ended.
+
+    Args:
+        folder: the run's; None when it came to none.
+    """
+    if folder is not None and not folder.is_dir():
+        return f"stopped by {name}."
+    last_round = _find_last_round(folder) if folder else 0
+    when = f"after round {last_round}" if last_round else "before a round was finished"
+    return f"stopped by {name} {when}."
+
+
+def mark_stopped(folder: Path) -> None:
+    """Say in a run's folder that it was stopped, and leave its report: nobody in the run could do so any more."""
+    from protosphere.reports.report import leave_report
+
+    if not folder.is_dir():
+        return
+    record = RunFolder(folder)
+    with suppress(SettingError):
+        record.write_status(record.status() | {"state": "stopped"})
+    if _find_last_round(folder):
+        leave_report(folder)
+
+
+def _find_last_round(folder: Path) -> int:
+    """The last finished round."""
+    try:
+        return max((line["round"] for line in RunFolder(folder).lines() if not line.get("final")), default=0)
+    except (SettingError, KeyError):
+        return 0
