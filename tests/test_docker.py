@@ -106,6 +106,19 @@ def test_there_are_pins_for_the_oldest_and_the_newest_flower_and_the_newest_is_t
     assert differing == {"flwr", "cryptography", "certifi", "uv"}
 
 
+def test_pytorch_may_come_from_another_index_and_has_as_many_threads_as_its_service_has_cpus() -> None:
+    assert SERVICES["credentials"]["build"]["args"]["TORCH_INDEX"] == "${TORCH_INDEX:-}"
+    (install,) = [rest for word, rest in instructions() if word == "RUN" and "--requirement" in rest]
+    found = re.search(r"pip install (\$\{TORCH_INDEX\S+ \S+)", install)
+    assert found
+    for index, words in (("", ""), ("https://a/cpu", "--extra-index-url https://a/cpu")):
+        shell = ["sh", "-c", f"echo {found[1]}"]
+        done = subprocess.run(shell, env={"TORCH_INDEX": index}, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == words
+    for name in (*SITES, "superlink"):
+        assert SERVICES[name]["environment"]["OMP_NUM_THREADS"] == SERVICES[name]["cpus"]
+
+
 @pytest.mark.parametrize("flower", FLOWERS)
 def test_the_pins_agree_with_the_project(flower: str) -> None:
     pinned = pins(flower)
@@ -139,6 +152,7 @@ def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) 
     if lasting:
         assert service["stop_signal"] == "SIGTERM"
         assert service["mem_limit"]
+        assert service["cpus"]
     if "healthcheck" in service:
         assert service["healthcheck"]["test"][1] == "deploy/docker/healthy.sh"
         assert service["healthcheck"]["start_period"] == "120s"
