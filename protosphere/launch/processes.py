@@ -147,7 +147,8 @@ class _Watcher:
             import ctypes
 
             ctypes.CDLL(None).prctl(SUBREAPER, 1)
-        self._child = subprocess.Popen(command, close_fds=False).pid
+        # kept, since one that is thrown away waits for its process, of which we would not hear
+        self._process = subprocess.Popen(command, close_fds=False)
         # a pipe that was meant for the command is its own
         os.closerange(3, min(wake, waker))
         os.closerange(max(wake, waker) + 1, 1024)
@@ -159,7 +160,7 @@ class _Watcher:
         """Wait for the end, and end the rest: the command's exit code."""
         while self._code is None and not self._is_asked and os.getppid() == self._parent:
             self._wait(LOOK)
-        self._signal(signal.SIGTERM, [self._child] if self._code is None else [])
+        self._signal(signal.SIGTERM, [self._process.pid] if self._code is None else [])
         self._until(lambda: self._code is not None, self._patience)
         self._signal(signal.SIGTERM, self._alive())
         self._until(lambda: not self._alive(), PATIENCE)
@@ -179,7 +180,7 @@ class _Watcher:
         with suppress(ChildProcessError):
             while (ended := os.waitpid(-1, os.WNOHANG))[0]:
                 pid, status = ended
-                if pid == self._child:
+                if pid == self._process.pid:
                     code = os.waitstatus_to_exitcode(status)
                     self._code = 128 - code if code < 0 else code
         if sys.platform != "linux":
