@@ -20,6 +20,7 @@ from protosphere.cli.privacy import privacy
 from protosphere.cli.report import report
 from protosphere.cli.run import run
 from protosphere.cli.runs import app as runs
+from protosphere.cli.status import status
 from protosphere.core.startup import end_at_once
 
 app = typer.Typer(
@@ -108,6 +109,13 @@ app.command("presets", cls=Command, epilog="    protosphere presets --search cif
 app.command("settings", cls=Command, epilog="    protosphere settings --search privacy")(settings)
 app.command("glossary", cls=Command, epilog="    protosphere glossary --search pool")(glossary)
 app.add_typer(new, name="new", epilog="    protosphere new method mymethod.py")
+app.command(
+    "status",
+    cls=Command,
+    epilog="""
+        protosphere status --state /var/lib/protosphere --credentials /etc/protosphere
+    """,
+)(status)
 app.command("doctor", cls=Command, epilog="    protosphere doctor")(doctor)
 app.command("app-hash", cls=Command, epilog="    protosphere app-hash")(app_hash)
 

@@ -7,8 +7,10 @@ scripts of `deploy/` can read it for nothing.
 
 import json
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -93,6 +95,45 @@ OTHER_TABLES = (
     "task_logs",
     "task_usage",
 )
+
+
+HEARTBEATS_MISSED = 2  # after so many a node is offline
+
+
+@dataclass(frozen=True)
+class RegisteredNode:
+    """A node that a SuperLink knows.
+
+    Attributes:
+        status: `registered`, `online` or `offline`.
+        heard: when its last heartbeat came, in seconds since 1970; None where none has.
+        key: its public key as PEM.
+    """
+
+    id: int
+    status: str
+    heard: float | None
+    key: bytes
+
+
+def registered_nodes(database: "Path") -> list[RegisteredNode]:
+    """The nodes in a SuperLink's database, but for those that were unregistered."""
+    import sqlite3
+
+    # not `mode=ro`: of a database with a write-ahead log SQLite has to write its index
+    with closing(sqlite3.connect(f"{database.absolute().as_uri()}?mode=rw", uri=True, timeout=5)) as base:
+        rows = base.execute("SELECT node_id, status, online_until, heartbeat_interval, public_key FROM node").fetchall()
+    nodes = []
+    for number, status, online_until, interval, key in rows:
+        if status == "unregistered":
+            continue
+        heard = None if online_until is None else online_until - HEARTBEATS_MISSED * interval
+        # a SuperLink notices only when it is asked
+        if status == "online" and online_until < time.time():
+            status = "offline"
+        # SQLite has no unsigned numbers
+        nodes.append(RegisteredNode(number % (1 << 64), status, heard, key))
+    return nodes
 
 
 # --- messages and grids -----------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The pair of a SuperNode, or a SuperLink, and its SuperExec: they end together, also where one does not listen."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -62,3 +63,18 @@ def test_a_lock_that_it_was_given_is_held_by_both(tmp_path):
         pair.terminate()
         pair.wait(20)
         os.close(lock)
+
+
+def test_each_line_has_its_time_and_no_colours(tmp_path):
+    coloured = "import sys; sys.stderr.write('\\x1b[92mINFO \\x1b[0m: begun\\n'); "
+    says = coloured + "print('2026-11-27T05:08:43Z dated'); print('last')"
+    words = [sys.executable, "-P", str(SCRIPT), str(tmp_path), sys.executable, "-u", "-c", says]
+    done = subprocess.run(
+        [*words, "::", sys.executable, "-c", WAITS, str(tmp_path / "other")], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, second, third = done.stdout.splitlines()
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
+    assert re.fullmatch(f"{time} INFO : begun", first)
+    assert second == "2026-11-27T05:08:43Z dated"
+    assert re.fullmatch(f"{time} last", third)
