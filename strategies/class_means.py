@@ -67,7 +67,7 @@ class MeansServer(OneExchange):
         """Means of unit vectors outside the unit ball; a release is noisy."""
         if self.settings.privacy != "none":
             return ""
-        return impossible_means(prototypes_of(upload), self.codec.wire_dtype)
+        return impossible_means(prototypes_of(upload))
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """The classifier of everybody who was heard so far, each once."""

@@ -47,11 +47,11 @@ from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, discriminant_
 from protosphere.strategies.one_exchange import DOWN, RULES, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
 from protosphere.strategies.statistics import (
+    ROUNDING,
     Statistics,
     impossible_means,
     impossible_scatter,
     pool,
-    rounding,
     state_of,
     statistics_of,
 )
@@ -186,10 +186,8 @@ class Fed3R(OneExchange):
         reason = impossible_sums(gram, tensors[TARGETS].double(), explicable)
         if reason or MEANS.name not in upload:
             return reason
-        means, dtype = prototypes_of(upload), self.codec.wire_dtype
-        return impossible_means(means, dtype) or impossible_scatter(
-            _read_statistics(upload, 1.0).scatter, 2 * rounding(self.dim, dtype)
-        )
+        scatter = _read_statistics(upload, 1.0).scatter
+        return impossible_means(prototypes_of(upload)) or impossible_scatter(scatter, 2 * ROUNDING)
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """W of everybody who was heard so far, each once."""

@@ -55,13 +55,13 @@ from protosphere.strategies.encoder_space import (
 from protosphere.strategies.one_exchange import RULES
 from protosphere.strategies.release import RULE
 from protosphere.strategies.statistics import (
+    ROUNDING,
     Pooled,
     Statistics,
     class_means_of,
     impossible_means,
     impossible_scatter,
     pool,
-    rounding,
     state_of,
     statistics_of,
 )
@@ -157,13 +157,13 @@ class FedCGS(ServerHalf):
     def impossible(self, partition: int, upload: Payload) -> str:
         """Means outside the unit ball, or moments that no rows with these means have."""
         means = prototypes_of(upload)
-        reason = impossible_means(means, self.codec.wire_dtype)
+        reason = impossible_means(means)
         if reason or means.counts is None:
             return reason
         moments = weights_of(upload, MOMENT)
         shares = means.counts.double() / means.counts.sum()
         scatter = _compute_scatter(moments, means, shares)
-        return impossible_scatter(scatter, 2 * rounding(self.dim, self.codec.wire_dtype))
+        return impossible_scatter(scatter, 2 * ROUNDING)
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""

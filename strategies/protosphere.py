@@ -240,7 +240,7 @@ class Protosphere(ServerHalf):
         scatter = self._restore_scatter(half_scatter)
         # each value is rounded to 11 bits, and of the smallest to what 16 bits can tell from 0
         rounded = 2.0**-11 * float(scatter.norm()) + 2.0**-24 * self.dim / scale_of(self.settings)
-        return impossible_means(means, self.codec.wire_dtype) or impossible_scatter(scatter, rounded)
+        return impossible_means(means) or impossible_scatter(scatter, rounded)
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody who was heard so far and agrees, each once, in ascending order of partitions."""

@@ -20,6 +20,8 @@ from protosphere.prototypes.aggregation import ClassAggregation, class_centres
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import State
 
+ROUNDING = 1e-3  # how much the norm of a unit vector may change on the wire
+
 
 @dataclass(frozen=True)
 class Statistics:
@@ -145,10 +147,10 @@ def triangle(half: Tensor, dim: int) -> Tensor:
     return matrix
 
 
-def impossible_means(means: PrototypeSet, wire_dtype: str) -> str:
+def impossible_means(means: PrototypeSet) -> str:
     """Of means of unit vectors: what speaks against them, "" for nothing."""
     longest = float(means.vectors.double().norm(dim=1).max()) if len(means) else 0.0
-    if longest <= 1 + rounding(means.vectors.shape[1], wire_dtype):
+    if longest <= 1 + ROUNDING:
         return ""
     return f"a mean of unit vectors has norm 1 at most, and it holds one of norm {longest:.3g}"
 
@@ -165,8 +167,3 @@ def impossible_scatter(scatter: Tensor, tolerance: float) -> str:
     if least < -tolerance:
         return f"no rows vary by less than nothing in a direction, and its do by {least:.3g}"
     return ""
-
-
-def rounding(dim: int, wire_dtype: str) -> float:
-    """How much the norm of a unit vector may change on the wire: a value of int8 by a 254th of the largest."""
-    return 1e-3 + (dim**0.5 / 254 if wire_dtype == "int8" else 0.0)

@@ -17,7 +17,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet, refuse_different_
 from protosphere.prototypes.weights import STATISTICS, Weights
 
 ClassAggregation = Literal["mean", "clipped-mean", "geometric-median"]
-RADIUS = 2.0  # of the ball that points are clipped to, in median distances from the geometric median
+RADIUS = 3.0  # of the ball that points are clipped to, in median distances from the geometric median
 FEW = 3  # holders of a class, below which nobody can say which of them is the odd one
 AGGREGATIONS = ("mean", "weighted", "median", "trimmed-mean", "geometric-median")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from safetensors.torch import load_file
 
 from protosphere.client_app import client as client_module
@@ -151,7 +151,7 @@ def test_the_walk_finds_a_count_in_every_place_and_disguise(sent, place):
     for what, value in disguises(counts, mu).items():
         scales, training, report = (dict(records[name]) for name in ("payload", "training", "report"))
         if place == "array":
-            scales["scales"] = type(scales["scales"])(np.array([1.0, value, 2.0], dtype=np.float32))
+            scales["scales"] = Array(np.array([1.0, value, 2.0], dtype=np.float32))
         elif place == "list":
             training["figures"] = [*training["figures"][:-1], float(value)]
         elif place == "scalar":

@@ -216,15 +216,15 @@ MUTANTS = {
     ),
     "a wide scatter counts whole": Mutant(
         "strategies/statistics.py",
-        "return 0.0 if times > NAMED else min(1.0, SPREAD / max(times, SPREAD))",
-        "return 1.0",
-        S + "test_protosphere.py -k scatter",
+        "shares = (traces[traces > 0].median() / traces.clamp(min=1e-300)).clamp(max=1)",
+        "shares = torch.ones_like(traces)",
+        S + "test_statistics.py -k median",
     ),
-    "a narrow scatter counts whole": Mutant(
-        "strategies/statistics.py",
-        "(basis * values.clamp(max=most)) @ basis.T",
-        "scatter",
-        S + "test_protosphere.py -k scatter",
+    "a far mean counts whole": Mutant(
+        "protosphere/prototypes/aggregation.py",
+        "centres[label] = clipped(points).mean(dim=0)",
+        "centres[label] = points.mean(dim=0)",
+        S + "test_statistics.py -k holders",
     ),
     "every node has a vote": Mutant(
         "server_app/agreement.py",
