@@ -115,8 +115,16 @@ def identity_of(options: argparse.Namespace) -> dict[str, str]:
             sys.exit("torch sees no CUDA GPU on this machine. --device cpu tries the check out.")
         card = torch.cuda.get_device_name()
         driver = output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0]
+    data = f"{'CIFAR-10' if options.data else 'made-up images'}, {'MNIST' if options.htflib else 'made-up images'}"
     commit = output_of("git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
-    return {"commit": commit, "card": card, "driver": driver, "torch": torch.__version__, "size": options.size}
+    return {
+        "commit": commit,
+        "card": card,
+        "driver": driver,
+        "torch": torch.__version__,
+        "size": options.size,
+        "data": data,
+    }
 
 
 def output_of(*command: str) -> str:

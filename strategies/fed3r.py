@@ -186,8 +186,9 @@ class Fed3R(OneExchange):
         reason = impossible_sums(gram, tensors[TARGETS].double(), explicable)
         if reason or MEANS.name not in upload:
             return reason
-        scatter = _read_statistics(upload, 1.0).scatter
-        return impossible_means(prototypes_of(upload)) or impossible_scatter(scatter, 2 * ROUNDING)
+        scatter = _read_statistics(upload, float(self.identities[partition].rows[0])).scatter
+        samples = max(self.identities[partition].rows[0], 1)
+        return impossible_means(prototypes_of(upload)) or impossible_scatter(scatter / samples, 2 * ROUNDING)
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """W of everybody who was heard so far, each once."""
@@ -197,7 +198,7 @@ class Fed3R(OneExchange):
         if not fresh:
             return Outcome(state, {}, figures, warnings, keeps=True)
         if self.options[Fed3RSettings].aggregation != "mean":
-            return self._aggregate_robustly(uploads, state, [*heard, *fresh], figures, warnings)
+            return self._aggregate_robustly(uploads, state, fresh, server_round)
         size = width(self.options, self.dim)
         gram = state["gram"].clone() if state else torch.zeros(size, size, dtype=torch.float64)
         sums = state["targets"].clone() if state else torch.zeros(self.num_classes, size, dtype=torch.float64)
@@ -214,18 +215,22 @@ class Fed3R(OneExchange):
         self,
         uploads: Mapping[int, Payload],
         state: State,
-        heard: list[int],
-        figures: Mapping[str, int | float],
-        warnings: tuple[str, ...],
+        fresh: list[int],
+        server_round: int,
     ) -> Outcome:
         """The same of sums that are made of robust centres."""
+        heard = [*(state["heard"].tolist() if state else []), *fresh]
+        warnings = self.unheard(heard, server_round)
         clients = statistics_of(state)
-        for partition in heard:
-            if partition not in clients and partition in uploads and len(prototypes_of(uploads[partition])):
+        for partition in fresh:
+            if len(prototypes_of(uploads[partition])):
                 samples = float(self.identities[partition].rows[0])
                 clients[partition] = _read_statistics(uploads[partition], samples)
         pooled = pool(clients, self.num_classes, self.dim, self.options[Fed3RSettings].aggregation)
+        if self.ends(server_round):
+            warnings += self.unknown(pooled.weights > 0)
         classifier = self._build_classifier(pooled.moment, pooled.sums)
+        figures = {"heard": len(heard)}
         return Outcome(state_of(heard, clients, pooled), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
     def _build_classifier(self, gram: Tensor, sums: Tensor) -> Weights:
@@ -237,12 +242,17 @@ class Fed3R(OneExchange):
 
 
 def _read_statistics(upload: Payload, samples: float) -> Statistics:
-    """m_kc, n_kc and G_k - sum_c n_kc m_kc m_kc^T, scaled so that the counts add up to `samples` at most."""
+    """m_kc, n_kc and G_k - sum_c n_kc m_kc m_kc^T.
+
+    Args:
+        samples: n_k, of which G_k / n_k is; those of classes of few samples among them. The counts are scaled where
+            they add up to more.
+    """
     means = prototypes_of(upload)
     assert means.counts is not None
     counts, vectors = means.counts.double(), means.vectors.double()
     counts = counts * min(1.0, samples / float(counts.sum())) if len(means) else counts
-    gram = float(counts.sum()) * weights_of(upload, SUMS).tensors[GRAM].double()
+    gram = samples * weights_of(upload, SUMS).tensors[GRAM].double()
     return Statistics(means, counts, gram - vectors.T @ (counts.unsqueeze(1) * vectors))
 
 

@@ -161,6 +161,9 @@ class FedCGS(ServerHalf):
         if reason or means.counts is None:
             return reason
         moments = weights_of(upload, MOMENT)
+        moment = moments.tensors[MOMENT].double()
+        if float((moment - moment.T).abs().max()) > ROUNDING:
+            return "a second moment is symmetric, and its is not"
         shares = means.counts.double() / means.counts.sum()
         scatter = _compute_scatter(moments, means, shares)
         return impossible_scatter(scatter, 2 * ROUNDING)
@@ -207,7 +210,8 @@ def _compute_scatter(moments: Weights, means: PrototypeSet, weights: Tensor) -> 
     """n (M_i / n_i) - sum_j w_j m_ij m_ij^T, n = sum_j w_j: the scatter around the class means, (d, d) float64."""
     vectors = means.vectors.double()
     between = vectors.T @ (weights.unsqueeze(1) * vectors)
-    return moments.tensors[MOMENT].double() * weights.sum() - between
+    moment = moments.tensors[MOMENT].double()
+    return (moment + moment.T) / 2 * weights.sum() - between
 
 
 METHOD = Method(

@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from protosphere.core.settings import AtLeastOne, Positive
-from protosphere.prototypes.aggregation import ClassAggregation
+from protosphere.prototypes.aggregation import FEW, ClassAggregation
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.class_means import MeansObjective, MeansServer, exchange_of_means
 from protosphere.strategies.contract import Method, method_settings
@@ -135,7 +135,8 @@ def gram_of(clients: Sequence[PrototypeSet], added: float, centres: Tensor | Non
     within = torch.zeros_like(spherical)
     for label in labels.unique():
         is_of_class = labels == label
-        centre = None if centres is None else centres[label]
+        # of two clients nobody can say which is the odd one
+        centre = None if centres is None or int(is_of_class.sum()) < FEW else centres[label]
         covariance = scatter_of(vectors[is_of_class], counts[is_of_class], centre) + spherical
         # with `client-weights` "equal" a class may count as less than one sample
         within += (counts[is_of_class].sum() - 1).clamp(min=0) * covariance

@@ -53,6 +53,7 @@ from protosphere.wire.specs import Spherical
 
 MOST_DRAWS = 500_000  # of all clients; of more samples each class of each client has its share
 BATCH = 32  # the baseline's
+LEAST_SPREAD = 1e-6  # of a mixture's variance, over all dimensions; below it is one sample's
 ROUNDED = 1e-3  # how much longer than 1 what is left of unit vectors may be
 
 
@@ -187,7 +188,10 @@ def bounded_mixtures(by_client: Mapping[int, MixtureSet], how: ClassAggregation)
             spreads.append(shares @ deviations)
         points, spread = torch.stack(centres), torch.stack(spreads)
         new_points = clipped(points) if how == "clipped-mean" else geometric_median(points).expand_as(points)
-        factors = (spread.median() / spread.clamp(min=1e-300)).clamp(max=1)
+        # single samples do not vary, and are no measure for others
+        varies = spread > LEAST_SPREAD
+        usual = spread[varies].median() if bool(varies.any()) else spread.max()
+        factors = (usual / spread.clamp(min=1e-300)).clamp(max=1)
         for partition, centre, new_centre, factor in zip(partitions, points, new_points, factors, strict=True):
             is_of_class = by_client[partition].labels == label
             all_means, all_variances = moved[partition]

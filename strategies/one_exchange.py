@@ -10,9 +10,8 @@ get a linear classifier of it (FedNCM, Fed3R, FedCOF, FedPFT).
 Where clients are sampled they send in several rounds, so that nearly all are heard, and of each the first upload that
 comes counts. Beside it every client trains a private model of any architecture, alone, as `local` does.
 
-A client weighs as many samples as it is believed to have (`max-weight-ratio`), and nothing else is taken from it: a
-bound of a few medians would make the classifier another than that of all samples together, which is what these
-methods promise.
+A client weighs as many samples as it is believed to have (`max-weight-ratio`). By default nothing else is taken from
+it, since these methods promise the classifier of all samples together; `<method>.aggregation` offers robust centres.
 """
 
 import math

@@ -243,7 +243,7 @@ class Protosphere(ServerHalf):
         return impossible_means(means) or impossible_scatter(scatter, rounded)
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
-        """mu_j and Sigma of everybody who was heard so far and agrees, each once, in ascending order of partitions."""
+        """mu_j and Sigma of everybody who was heard so far, each once, in ascending order of partitions."""
         heard = state["heard"].tolist() if state else []
         fresh = [partition for partition in uploads if partition not in heard]
         heard += fresh

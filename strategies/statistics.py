@@ -5,8 +5,8 @@
              T_i = S_i + sum_j w_ij (m_ij - mu_j)(m_ij - mu_j)^T / n_i
              Sigma = sum_i n_i t_i T_i / sum_i n_i
 
-t_i is 1 with "mean". With a robust centre it is min(1, median trace of all T / trace of T_i), so that the samples of no
-client vary more than is usual.
+t_i is 1 with "mean". With a robust centre it is min(1, median trace of all T / trace of T_i) where three clients or
+more have answered, so that the samples of no client vary more than is usual.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from protosphere.core.errors import RunError
-from protosphere.prototypes.aggregation import ClassAggregation, class_centres
+from protosphere.prototypes.aggregation import FEW, ClassAggregation, class_centres
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import State
 
@@ -66,7 +66,7 @@ def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: Cla
         deviations = vectors[rows] - centres[labels[rows]]
         scatters.append(client.scatter + deviations.T @ (weights[rows].unsqueeze(1) * deviations))
     shares = torch.ones(len(ordered), dtype=torch.float64)
-    if how != "mean" and ordered:
+    if how != "mean" and len(ordered) >= FEW:
         sizes = torch.stack([client.weights.sum() for client in ordered])
         traces = torch.stack([scatter.trace() for scatter in scatters]) / sizes
         # single samples of a class do not vary, and are no measure for others

@@ -354,8 +354,8 @@ MUTANTS = {
     ),
     "the mean of clients' moments": Mutant(
         "strategies/fedcgs.py",
-        "moments.tensors[MOMENT].double() * weights.sum()",
-        "moments.tensors[MOMENT].double()",
+        "(moment + moment.T) / 2 * weights.sum()",
+        "(moment + moment.T) / 2",
         S + "test_fedcgs.py -k dealt",
     ),
     "a class that nobody has": Mutant(

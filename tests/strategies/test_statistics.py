@@ -4,14 +4,20 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.liars import LIES, Federation, deal, features_of
+from benchmarks.liars import CLAIM, DIM, LIES, Federation, deal, features_of, forge
 from protosphere.core.errors import RunError, SettingError
 from protosphere.prototypes.aggregation import class_centres, clipped
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings
+from protosphere.strategies.contract import ClientState
+from protosphere.strategies.fedcof import gram_of
 from protosphere.strategies.fedpft import bounded_mixtures
 from protosphere.strategies.statistics import Statistics, from_half, pool, state_of, statistics_of, to_half
+from protosphere.wire.codec import Codec
+from protosphere.wire.payloads import Identity
+from protosphere.wire.weights import layout_lines
 
 METHODS = ("protosphere", "fedcgs", "fedncm", "fed3r", "fedcof", "fedpft")
 K, D = 3, 4
@@ -111,6 +117,66 @@ def test_mixtures_are_moved_whole_and_made_as_narrow_as_is_usual():
     assert torch.allclose(bounded[2].means[:, 0].abs(), torch.full((2,), (3 / 19) ** 0.5), atol=1e-5)
     # of two holders both stay as they are
     assert torch.equal(bounded_mixtures({0: clients[0], 2: clients[2]}, "clipped-mean")[2].means, clients[2].means)
+
+
+def test_of_mixtures_of_single_samples_nothing_is_measured():
+    def single(place):
+        return MixtureSet(
+            torch.tensor([0]), torch.tensor([[place, 0.0]]), torch.full((1, 2), 1e-12), torch.ones(1), torch.tensor([1])
+        )
+
+    wide = MixtureSet(torch.tensor([0]), torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1), torch.tensor([40]))
+    bounded = bounded_mixtures({0: single(0.1), 1: single(-0.1), 2: wide, 3: wide}, "clipped-mean")
+    assert torch.allclose(bounded[2].variances, wide.variances)
+
+
+def test_of_two_clients_neither_scatter_is_bounded():
+    clients = {p: statistics(*samples_of(p)) for p in range(2)}
+    wide = clients | {1: Statistics(clients[1].means, clients[1].weights, 1000 * clients[1].scatter)}
+    robust, mean = pool(wide, K, D, "clipped-mean"), pool(wide, K, D, "mean")
+    assert torch.allclose(robust.moment, mean.moment)
+
+
+def test_a_class_of_two_holders_varies_with_a_robust_centre_as_without():
+    vectors = torch.tensor([[0.6, 0.0], [0.0, 0.6]])
+    clients = [PrototypeSet(torch.tensor([0]), vectors[k : k + 1], torch.tensor([n])) for k, n in enumerate((10, 1))]
+    centre = class_centres(torch.tensor([0, 0]), vectors, torch.tensor([10.0, 1.0]).double(), 1, "geometric-median")
+    assert torch.allclose(gram_of(clients, 0.1, centre), gram_of(clients, 0.1))
+
+
+def layouts_of(objective):
+    parts = objective.shared(torch.nn.Identity()).items()
+    return tuple(line for part, weights in parts for line in layout_lines(part, weights.layout))
+
+
+def test_with_robust_centres_fed3r_takes_clients_that_keep_small_classes_at_home():
+    settings = {"strategy": "fed3r", "encoder": "handcrafted", "feature-dim": 8, "fed3r.fewest": 5}
+    run = read_settings(settings | {"fed3r.aggregation": "clipped-mean", "disclose-class-counts": True})
+    objective = run.method.objective(run.settings, run.options, 61)
+    server = run.method.server(run.settings, run.options)
+    features = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0] * 40 + list(range(1, 61)))
+    identity = Identity(0, 1, "net", classes=tuple(range(61)), rows=(100, 0, 0), layouts=layouts_of(objective))
+    server.meet(Codec(61, 8), {0: identity})
+    upload = objective.upload(ClientState(None, encoded=lambda: (features, labels)), 1)
+    assert server.impossible(0, upload) == ""
+    z = torch.nn.functional.normalize(features[:40].double(), dim=1)
+    state = server.aggregate({0: upload}, {}, 1).state
+    assert torch.allclose(state["sums"][0], z.sum(dim=0), atol=1e-4)
+    assert torch.allclose(from_half(state["scatters"][0]), (z - z.mean(0)).T @ (z - z.mean(0)), atol=1e-4)
+
+
+def test_a_second_moment_that_is_not_symmetric_is_refused(federation):
+    settings = {"strategy": "fedcgs", "encoder": "handcrafted", "feature-dim": DIM, "disclose-class-counts": True}
+    run = read_settings(settings)
+    server = run.method.server(run.settings, run.options)
+    layouts = layouts_of(run.method.objective(run.settings, run.options, 10))
+    identity = Identity(0, 1, "net", classes=tuple(range(10)), rows=(CLAIM, 0, 0), layouts=layouts)
+    server.meet(Codec(10, DIM), {0: identity})
+    forged = forge("fedcgs", "mean", 1.0, *federation.lie(federation.clients, *LIES[0]))
+    assert server.impossible(0, forged) == ""
+    moment = forged["moment"].tensors["moment"] + torch.ones(DIM, DIM).triu(1)
+    assert "symmetric" in server.impossible(0, {**forged, "moment": Weights({"moment": moment})})
 
 
 def test_robust_sums_of_random_features_are_refused_by_name():
