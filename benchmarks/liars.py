@@ -40,7 +40,6 @@ METHODS = ("protosphere", "fedcgs", "fedncm", "fed3r", "fedcof", "fedpft")
 AGGREGATIONS = ("mean", "clipped-mean", "geometric-median")
 CLAIM = 2**31 - 1
 DIM = 64
-CPU = torch.device("cpu")
 
 
 class Federation:
@@ -223,7 +222,7 @@ def main() -> None:
     print(f"{where()} | {options.dataset}, {len(labels)} samples\n", flush=True)
     print(
         table_head(
-            "method", "aggregation", "α", "nobody lies", *(f"{number} liars" for number in options.liars), left=2
+            "method", "aggregation", "α", "nobody lies", *(f"liars: {number}" for number in options.liars), left=2
         )
     )
     for method in options.methods:
