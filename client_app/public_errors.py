@@ -4,7 +4,7 @@ site's errors stay in its own log, and one fixed sentence for each class of them
 import logging
 import traceback
 
-from protosphere.client_app.features.privacy_ledger import LedgerError
+from protosphere.client_app.privacy_ledger import LedgerError
 from protosphere.client_app.site import NodeConfig, has_own, simulated
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import OTHER, DataError, ModelError, SettingError, UnsizedError, UserError

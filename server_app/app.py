@@ -19,7 +19,7 @@ from protosphere.record.folder import UNFINISHED, RunFolder
 from protosphere.reports.report import leave_report
 from protosphere.server_app.opening import open_folder
 from protosphere.server_app.roster import RosterError
-from protosphere.server_app.rounds import OnRound, PrototypeStrategy
+from protosphere.server_app.strategy import OnRound, PrototypeStrategy
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.user_method import failing_as
 

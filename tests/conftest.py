@@ -19,7 +19,7 @@ from protosphere.launch import grid as local_grid
 from protosphere.record.folder import RunFolder
 from protosphere.reports import canvas
 from protosphere.server_app import app
-from protosphere.server_app.rounds import PrototypeStrategy
+from protosphere.server_app.strategy import PrototypeStrategy
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
 QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"}

@@ -3,9 +3,9 @@ order; of those that wrap its training the last is the outermost."""
 
 # by name, since this package is loaded for others of its files, too
 FEATURES = {
-    "encoder": "protosphere.client_app.features.encoder:EncoderSpace",
+    "encoder": "protosphere.client_app.encoder:EncoderSpace",
     "ensemble": "protosphere.client_app.features.ensemble:Ensemble",
     "confusion": "protosphere.client_app.features.confusion:Confusion",
     "roc auc": "protosphere.client_app.features.roc_auc:RocAuc",
-    "privacy": "protosphere.client_app.features.privacy:Privacy",
+    "privacy": "protosphere.client_app.private_client:Privacy",
 }

@@ -27,7 +27,7 @@ def privacy(
 
     Exits 0, or 2 if the ledger cannot be read or written, or if there is nothing to renew.
     """
-    from protosphere.client_app.features.privacy_ledger import RENEWED, Ledger, LedgerError
+    from protosphere.client_app.privacy_ledger import RENEWED, Ledger, LedgerError
     from protosphere.core.home import home
     from protosphere.prototypes.accounting import epsilon_of
 

@@ -34,7 +34,7 @@ from protosphere.core.flower import (
 )
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
-from protosphere.server_app.rounds import OnRound
+from protosphere.server_app.strategy import OnRound
 from protosphere.strategies import known_settings
 
 NodeConfig = dict[str, bool | int | float | str]

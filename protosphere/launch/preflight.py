@@ -19,8 +19,8 @@ from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
+from protosphere.server_app.ensemble import shared_test_set
 from protosphere.server_app.features import refuse_unfit_features
-from protosphere.server_app.features.ensemble import shared_test_set
 from protosphere.strategies import Run
 from protosphere.strategies.user_method import failing_as
 
@@ -78,7 +78,7 @@ def _refuse_encoder(data: Decoded, settings: Settings) -> None:
     Raises:
         ModelError: it is not available, or does not fit the data.
     """
-    from protosphere.client_app.features.encoder import loaded
+    from protosphere.client_app.encoder import loaded
 
     if not isinstance(data.inputs, Texts):
         loaded(settings.encoder, tuple(map(int, data.inputs.shape[1:])), settings.feature_dim)

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from protosphere.client_app.features.encoder import ENCODER, loaded
-from protosphere.client_app.features.privacy import MEANS
+from protosphere.client_app.encoder import ENCODER, loaded
+from protosphere.client_app.private_client import MEANS
 from protosphere.client_app.store import Store
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.models.encoder import Encoder

@@ -4,7 +4,7 @@ import torch
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.client_app.features.privacy_ledger import Asked, Ledger
+from protosphere.client_app.privacy_ledger import Asked, Ledger
 from protosphere.prototypes.accounting import epsilon_of, rho_of
 from protosphere.prototypes.release import Shape
 

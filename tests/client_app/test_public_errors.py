@@ -10,7 +10,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from protosphere.client_app import client as client_module
 from protosphere.client_app.app import app
 from protosphere.client_app.evaluate import DivergenceError
-from protosphere.client_app.features.privacy_ledger import LedgerError
+from protosphere.client_app.privacy_ledger import LedgerError
 from protosphere.client_app.public_errors import METHOD, PRIVATE, SITE_LOG, VERSION, private_words, public_words
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import (

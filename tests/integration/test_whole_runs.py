@@ -15,7 +15,7 @@ from protosphere.core.errors import RunError
 from protosphere.core.settings import RULES
 from protosphere.data.client_data import Rows
 from protosphere.record.folder import RunFolder
-from protosphere.server_app import rounds
+from protosphere.server_app import strategy as rounds
 from protosphere.strategies import load_method
 
 # Methods of the sphere start with all features close together and are slower to tell classes apart, and GFPL and PFPL

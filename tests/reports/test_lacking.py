@@ -127,7 +127,7 @@ def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, repor
     def fail(*arguments):
         raise RunError("no more of this.")
 
-    monkeypatch.setattr("protosphere.server_app.rounds.PrototypeStrategy._final_evaluation", fail)
+    monkeypatch.setattr("protosphere.server_app.strategy.PrototypeStrategy._final_evaluation", fail)
     with pytest.raises(RunError, match="no more"):
         run({"rounds": 1})
     (folder,) = set((home / "results").iterdir()) - {folder}

@@ -5,7 +5,7 @@ import itertools
 import torch
 
 from protosphere.data.shared_test_set import SharedLabels
-from protosphere.server_app.features.ensemble import score
+from protosphere.server_app.ensemble import score
 
 
 def test_the_score_does_not_depend_on_who_came_first():

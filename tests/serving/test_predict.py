@@ -10,7 +10,7 @@ import pytest
 import torch
 from PIL import Image
 
-from protosphere.client_app.features.encoder import loaded
+from protosphere.client_app.encoder import loaded
 from protosphere.client_app.store import StoreError
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.launch.grid import run_in_process

@@ -15,7 +15,7 @@ from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
 from protosphere.server_app import exchange as exchange_module
-from protosphere.server_app.rounds import PrototypeStrategy
+from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import known_settings, read_settings
 from protosphere.wire.codec import Codec, Limits, codec_of
 from protosphere.wire.messages import decode_instruction, encode_identity, encode_report

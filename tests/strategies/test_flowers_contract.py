@@ -17,7 +17,7 @@ from protosphere.core.errors import SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.masks import class_masks
 from protosphere.record.metrics_lines import LEGEND
-from protosphere.server_app import rounds
+from protosphere.server_app import strategy as rounds
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings
 from protosphere.wire.codec import Codec
 from tests.payloads import lone

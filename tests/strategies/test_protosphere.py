@@ -17,7 +17,7 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
-from protosphere.server_app.features.download_once import DownloadOnce
+from protosphere.server_app.held_downloads import DownloadOnce
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.encoder_space import TEMPERATURES, choose_temperature

@@ -11,8 +11,8 @@ from protosphere.client_app import client as client_module
 from protosphere.client_app.client import Client
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.features.download_once import DownloadOnce
-from protosphere.server_app.rounds import PrototypeStrategy
+from protosphere.server_app.held_downloads import DownloadOnce
+from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings
 from protosphere.wire.codec import as_sent
 from tests.device import PLACE

@@ -5,8 +5,8 @@ import os
 
 import torch
 
-from protosphere.client_app.features import encoder_cache
-from protosphere.client_app.features.encoder_cache import cached
+from protosphere.client_app import encoder_cache
+from protosphere.client_app.encoder_cache import cached
 from protosphere.core.files import read_tensors
 
 FACTS = {"encoder": "one", "device": "cpu"}

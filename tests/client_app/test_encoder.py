@@ -9,8 +9,8 @@ import torchvision
 from flwr.app import Context, RecordDict
 from torch.nn.functional import normalize
 
+from protosphere.client_app import encoder as encoder_module
 from protosphere.client_app.client import Client
-from protosphere.client_app.features import encoder as encoder_module
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.models.encoder import Encoder, public_encoder

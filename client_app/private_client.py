@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
+from protosphere.client_app.encoder import Encoded, EncoderSpace
 from protosphere.client_app.feature import Feature, LoadData
-from protosphere.client_app.features.encoder import Encoded, EncoderSpace
-from protosphere.client_app.features.privacy_ledger import Asked, Ledger, Limit
 from protosphere.client_app.message_log import append
+from protosphere.client_app.privacy_ledger import Asked, Ledger, Limit
 from protosphere.client_app.site import NodeConfig, simulated, text
 from protosphere.client_app.train import Outcome
 from protosphere.core.errors import PrivacyError

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from protosphere.client_app.features import privacy_ledger as module
-from protosphere.client_app.features.privacy_ledger import Asked, Ledger, LedgerError, Limit
+from protosphere.client_app import privacy_ledger as module
+from protosphere.client_app.privacy_ledger import Asked, Ledger, LedgerError, Limit
 from protosphere.core import files
 from protosphere.prototypes.accounting import epsilon_of, rho_of
 from protosphere.prototypes.release import Shape

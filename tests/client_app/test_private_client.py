@@ -13,11 +13,11 @@ import torch
 from flwr.app import ArrayRecord, Context, RecordDict
 
 from protosphere.client_app import client as client_module
+from protosphere.client_app import encoder as encoder_module
 from protosphere.client_app import feature as feature_module
+from protosphere.client_app import private_client as privacy
 from protosphere.client_app import train as trainer
-from protosphere.client_app.features import encoder as encoder_module
-from protosphere.client_app.features import privacy
-from protosphere.client_app.features.privacy_ledger import Ledger
+from protosphere.client_app.privacy_ledger import Ledger
 from protosphere.client_app.store import Store, StoreError
 from protosphere.core.errors import SettingError, UnsizedError
 from protosphere.launch.grid import LocalGrid, run_in_process
@@ -175,7 +175,7 @@ def test_no_method_sends_without_a_release_but_those_that_send_nothing():
 
 def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monkeypatch, tmp_path):
     drawn = iter(range(10**6))
-    monkeypatch.setattr("protosphere.client_app.features.privacy_ledger.draw", lambda variance: 0 if next(drawn) else 1)
+    monkeypatch.setattr("protosphere.client_app.privacy_ledger.draw", lambda variance: 0 if next(drawn) else 1)
     sites = [site(tmp_path / name, *FULL) for name in ("one", "other")]
     _, first = run(sites, {"strategy": "fedproto"})
     ledger = privacy.site_ledger()

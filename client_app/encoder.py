@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from protosphere.client_app.encoder_cache import cached
 from protosphere.client_app.feature import Feature, LoadData, Scores
-from protosphere.client_app.features.encoder_cache import cached
 from protosphere.client_app.site import NodeConfig, simulated, text
 from protosphere.core.devices import exact, exact_on
 from protosphere.core.errors import ModelError, SettingError

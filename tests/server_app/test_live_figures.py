@@ -15,8 +15,8 @@ from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, check, shown
 from protosphere.launch.run_config import plan
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.features import live_figures as module
-from protosphere.server_app.features.live_figures import SINKS, Figures, LiveFigures, figures_of, live
+from protosphere.server_app import live_figures as module
+from protosphere.server_app.live_figures import SINKS, Figures, LiveFigures, figures_of, live
 from protosphere.strategies import known_settings
 
 LINE = {
