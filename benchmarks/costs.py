@@ -342,7 +342,7 @@ def in_federation(warm: str, rounds: int) -> dict[str, tuple[float, float]]:
             os.environ.clear()
             os.environ.update(before)
             federation.stop()
-        seconds = [line["time"]["round"] for line in RunFolder(outcome.folder).lines() if not line.get("final")]
+        seconds = [line["time"]["round"] for line in RunFolder(outcome.folder).lines() if line["round"]]
     # ours asks who is there, and evaluates at the end
     return {
         "ours": (median(seconds[1:]), (cpu[1] - cpu[0]) / (rounds + 2) / len(roots)),

@@ -270,7 +270,7 @@ def table(options: argparse.Namespace, results: Results) -> None:
         folder = options.folder / "table" / "-".join([method, *results.identity.values()]).replace(" ", "-")
 
         def note(figures: Mapping[str, Any], method: str = method, end: float = end) -> bool:
-            line = {name: figures[name] for name in ("round", "seconds", "accuracy", "of_round")}
+            line = {name: figures[name] for name in ("round", "seconds", "accuracy")}
             results.add(f"table {method}", **line)
             return time.time() + figures["seconds"] < end
 
@@ -392,7 +392,7 @@ def rows_of(options: argparse.Namespace, results: Results) -> Iterator[tuple[str
         text = ""
         if lines := results.of(f"table {method}"):
             last, seconds = lines[-1], median(line["seconds"] for line in lines)
-            text = f"{last['round']} rounds of {seconds:.2f} s; {last['accuracy']:.1%} after round {last['of_round']}; "
+            text = f"{last['round']} rounds of {seconds:.2f} s; {last['accuracy']:.1%} after round {last['round']}; "
             text += f"300 rounds: {300 * seconds / 3600:.2f} h"
         yield "ProtoNorm's Table 1", f"{method}, {'CIFAR-10' if options.data else 'made-up images'}", text
 

@@ -42,7 +42,7 @@ def run_one(method: str) -> dict[str, Any]:
         total = json.loads((folder / "summary.json").read_text())["bytes"]
     sizes = {
         "payload": (total["payload_up"], total["payload_down"]),
-        "wire": (total["wire_up"] - total["evaluation_wire_up"], total["wire_down"]),
+        "wire": (total["wire_up"], total["wire_down"]),
     }
     share = {kind: [round(size / CLIENTS / ROUNDS) for size in both] for kind, both in sizes.items()}
     return {SECONDS: round(float(seconds[:, CPU].mean()), 4), **share}

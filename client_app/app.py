@@ -1,18 +1,19 @@
-"""The Flower ClientApp: decode, call, encode. No error leaves it but in the words of public_errors.py."""
+"""The Flower ClientApp: decode a message, let the client answer it, encode the reply.
+
+No error leaves it but in the words of public_errors.py.
+"""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import wraps
+from dataclasses import replace
 
-from flwr.app import Context, Error, Message, MessageType
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
 
-from protosphere.client_app.client import Client, Preparation
+from protosphere.client_app.client import Client
 from protosphere.client_app.message_log import note
+from protosphere.client_app.private_client import PrivateClient
 from protosphere.client_app.public_errors import KNOWN, USER_ERRORS, private_words, public_words
 from protosphere.client_app.site import run_of, simulated, site_name
-from protosphere.client_app.train import Outcome
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import APP_RAISED
 from protosphere.core.home import OTHER_HOME, OtherHomeError, home
@@ -24,10 +25,9 @@ from protosphere.strategies import unpacked
 from protosphere.strategies.user_method import FAILED, MethodError, in_method
 from protosphere.wire.checks import CodecError
 from protosphere.wire.messages import decode_instruction, encode_identity, encode_report
-from protosphere.wire.payloads import Identity, Instruction, Report
+from protosphere.wire.payloads import Identity, Report
 
 MOST_BYTES = 2**30  # of the data of the clients that a process keeps between messages
-Answer = Callable[[Message, Context], Message]
 
 # Settings, data and model of a client are put together once a process and run, not for every message.
 _clients: Recent[Client] = Recent(lambda client: size_in_bytes(client.data))
@@ -36,29 +36,12 @@ app = ClientApp()
 end_at_once()
 
 
-def _contain_errors(answer: Answer) -> Answer:
-    """Flower would send the text of an exception to the server."""
-
-    @wraps(answer)
-    def contained(message: Message, context: Context) -> Message:
-        try:
-            return answer(message, context)
-        except OtherHomeError as error:
-            # the whole run's matter, not this client's
-            return Message(Error(OTHER_HOME, f"client {_read_partition(context)}: {error}"), reply_to=message)
-        except Exception as error:
-            return _reply_with_error(error, message, context)
-
-    return contained
-
-
 @app.query()
-@_contain_errors
 def query(message: Message, context: Context) -> Message:
     """Who are you? Asked once, before training."""
     try:
         with limited_threads(run_of(context).settings.threads):
-            identity = Client(context).identity()
+            identity = new_client(context).identity()
     except Exception as error:
         # a defect, too, has to reach the person who waits for this client
         problem = _describe_problem(_blame_method(error, context), context)
@@ -67,95 +50,51 @@ def query(message: Message, context: Context) -> Message:
 
 
 @app.train()
-@_contain_errors
 def train(message: Message, context: Context) -> Message:
-    """Evaluate on arrival, train, upload."""
-    with limited_threads(run_of(context).settings.threads):
-        step = _prepare(message, context)
-        return step if isinstance(step, Message) else _finish(step, step.preparation.job.alone())
+    """Train for one round, and upload."""
+    return _reply(message, context, trains=True)
 
 
 @app.evaluate()
-@_contain_errors
 def evaluate(message: Message, context: Context) -> Message:
-    """Evaluate only."""
-    arrived = time.perf_counter()
-    client, instruction = _open_message(message, context)
+    """Evaluate the model that a round left."""
+    return _reply(message, context, trains=False)
+
+
+def new_client(context: Context) -> Client:
+    """The client that a context stands for.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence that says why it cannot take part.
+    """
+    return PrivateClient(context) if run_of(context).private else Client(context)
+
+
+def _reply(message: Message, context: Context, trains: bool) -> Message:
+    """What a client answers, whatever goes wrong: Flower would send the text of an exception to the server."""
+    began = time.perf_counter()
     try:
-        with limited_threads(client.settings.threads):
-            report = client.evaluate(instruction)
+        with limited_threads(run_of(context).settings.threads):
+            client = _client_of(context)
+            return _answer(client, message, context, trains, began)
+    except OtherHomeError as error:
+        # the whole run's matter, not this client's
+        return Message(Error(OTHER_HOME, f"client {_read_partition(context)}: {error}"), reply_to=message)
+    except Exception as error:
+        blamed = _blame_method(error, context)
+        code = FAILED if isinstance(blamed, MethodError) else APP_RAISED
+        return Message(Error(code, _describe_problem(blamed, context)), reply_to=message)
+
+
+def _answer(client: Client, message: Message, context: Context, trains: bool, began: float) -> Message:
+    client.begin_message()
+    instruction = decode_instruction(message.content, client.limits(), client.objective.download_unit, trains)
+    try:
+        report = client.train(instruction) if trains else client.evaluate(instruction)
     except USER_ERRORS as error:
         report = Report(client.partition, instruction.round, problem=_describe_problem(error, context))
-    return _encode_reply(message, context, client, report, time.perf_counter() - arrived)
 
-
-@dataclass(frozen=True)
-class Training:
-    """A client's message to train, worked off but for the training itself and what follows it."""
-
-    message: Message
-    context: Context
-    client: Client
-    preparation: Preparation
-    arrived: float
-
-
-def _prepare(message: Message, context: Context) -> Training | Message:
-    """One client, ready to train; its reply where that already has failed."""
-    arrived = time.perf_counter()
-    try:
-        client, instruction = _open_message(message, context)
-        try:
-            preparation = client.prepare(instruction)
-        except USER_ERRORS as error:
-            preparation = Report(client.partition, instruction.round, problem=_describe_problem(error, context))
-        if isinstance(preparation, Preparation):
-            return Training(message, context, client, preparation, arrived)
-        return _encode_reply(message, context, client, preparation, time.perf_counter() - arrived)
-    except OtherHomeError:
-        raise
-    except Exception as error:
-        return _reply_with_error(error, message, context)
-
-
-def _finish(training: Training, outcome: Outcome) -> Message:
-    """The reply of a client that has trained, or has failed to."""
-    message, context, client, preparation = training.message, training.context, training.client, training.preparation
-    waited = preparation.seconds_waited(outcome)
-    try:
-        try:
-            report = client.finish(preparation, outcome)
-        except USER_ERRORS as error:
-            report = Report(client.partition, preparation.instruction.round, problem=_describe_problem(error, context))
-        return _encode_reply(message, context, client, report, time.perf_counter() - training.arrived - waited)
-    except OtherHomeError:
-        raise
-    except Exception as error:
-        return _reply_with_error(error, message, context)
-
-
-def _client_of(context: Context) -> Client:
-    """The client that a context stands for: built once a process and run, with an objective of this message's own."""
-    configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
-    key = (context.run_id, home(), simulated(), *configs)
-    client = _clients.use(key)
-    if client is None:
-        # an earlier run is over, and may have had other code under the same name; all that are kept are of one run
-        if next(iter(_clients), key)[0] != context.run_id:
-            _clients.clear()
-        client = _clients[key] = Client(context)
-        _clients.shrink(MOST_BYTES, least=1)
-    return client.for_message()
-
-
-def _open_message(message: Message, context: Context) -> tuple[Client, Instruction]:
-    client = _client_of(context)
-    return client, decode_instruction(message.content, client.limits(), client.objective.download_unit)
-
-
-def _encode_reply(message: Message, context: Context, client: Client, report: Report, seconds: float) -> Message:
-    if any(feature.hides_errors for feature in client.features):
-        seconds = 0.0
+    seconds = 0.0 if client.hides_errors else time.perf_counter() - began
     report = replace(report, seconds=seconds)
     try:
         records = encode_report(report, client.codec, client.run.exchange.up)
@@ -163,19 +102,24 @@ def _encode_reply(message: Message, context: Context, client: Client, report: Re
         # what was trained is kept; only the upload is missing
         report = replace(report, payload=None, problem=_describe_problem(error, context))
         records = encode_report(report, client.codec, client.run.exchange.up)
-    trains = message.metadata.message_type == MessageType.TRAIN
     # of a simulation the run's folder has it all
     if not simulated():
-        run = str(message.content.config_records["instruction"]["run"])
-        note(client.store(run).folder, message.content, records, report, trains)
+        note(client.store(instruction.run).folder, message.content, records, report, trains)
     return Message(records, reply_to=message)
 
 
-def _reply_with_error(error: Exception, message: Message, context: Context) -> Message:
-    """What a client answers that cannot answer as it was asked."""
-    error = _blame_method(error, context)
-    code = FAILED if isinstance(error, MethodError) else APP_RAISED
-    return Message(Error(code, _describe_problem(error, context)), reply_to=message)
+def _client_of(context: Context) -> Client:
+    """The client that a context stands for, built once a process and run."""
+    configs = (tuple(sorted(config.items())) for config in (context.run_config, context.node_config))
+    key = (context.run_id, home(), simulated(), *configs)
+    client = _clients.use(key)
+    if client is None:
+        # an earlier run is over, and may have had other code under the same name; all that are kept are of one run
+        if next(iter(_clients), key)[0] != context.run_id:
+            _clients.clear()
+        client = _clients[key] = new_client(context)
+        _clients.shrink(MOST_BYTES, least=1)
+    return client
 
 
 def _blame_method(error: Exception, context: Context) -> Exception:
@@ -195,10 +139,8 @@ def _blame_method(error: Exception, context: Context) -> Exception:
 
 def _describe_problem(error: Exception, context: Context) -> str:
     partition = _read_partition(context)
-    text = (
-        private_words(error, context.node_config) if _is_private(context) else public_words(error, context.node_config)
-    )
-    return f"client {'?' if partition < 0 else partition}: {text}"
+    words = private_words if _is_private(context) else public_words
+    return f"client {'?' if partition < 0 else partition}: {words(error, context.node_config)}"
 
 
 def _is_private(context: Context) -> bool:

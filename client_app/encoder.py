@@ -1,6 +1,6 @@
 """A client's rows as a public encoder sees them: for releases, and for methods in a space that clients share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from weakref import WeakKeyDictionary
@@ -10,8 +10,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from protosphere.client_app.encoder_cache import cached
-from protosphere.client_app.feature import Feature, LoadData, Scores
-from protosphere.client_app.site import NodeConfig, simulated, text
+from protosphere.client_app.site import NodeConfig, text
 from protosphere.core.devices import exact, exact_on
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.core.home import home
@@ -24,9 +23,9 @@ from protosphere.strategies import Run
 from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective
 from protosphere.strategies.encoder_space import choose_weight, directions, opinion_pool
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
-from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Evaluation, Instruction, Payload
+from protosphere.wire.payloads import Evaluation, Payload
 
+LoadData = Callable[[Tokens | None], ClientData]  # a client's data by a tokenizer
 ROWS_AT_ONCE = 256
 ENCODER = "encoder"  # in client.json
 
@@ -195,38 +194,6 @@ class SpaceScores:
     def _pool_own(self, own: OwnDiscriminant, z: Tensor, vectors: Tensor, weight: float) -> Tensor:
         logits, device = self.objective.logits(self.state, z), exact_on(z.device)
         return opinion_pool(exact(logits), own.class_scores(vectors).to(device), own.counts.to(device), weight)
-
-
-class EncoderSpace(Feature):
-    """Reads the client's samples through the run's encoder, where it names one.
-
-    Attributes:
-        encoded: the samples and the encoder.
-    """
-
-    encoded: Encoded
-
-    @staticmethod
-    def applies(run: Run) -> bool:
-        return run.encodes
-
-    def start(self, load: LoadData) -> None:
-        client = self.client
-        self.encoded = encoded_of(client.run, client.node, client.data, load, simulated())
-
-    def codec(self, codec: Codec) -> Codec:
-        return replace(codec, encoder=self.encoded.encoder.fingerprint)
-
-    def description(self) -> Mapping[str, object]:
-        return self.encoded.description
-
-    def scores(self, state: ClientState, instruction: Instruction) -> Scores | None:
-        # prediction reads it there
-        keep = self.client.store(instruction.run).save_pool
-        return SpaceScores(self.encoded, self.client.objective, state, instruction.payload, keep)
-
-    def before_upload(self, state: ClientState) -> None:
-        state.encoded = self.encoded.training
 
 
 def encoded_of(run: Run, node: NodeConfig, data: ClientData, load: LoadData, simulated: bool) -> Encoded:

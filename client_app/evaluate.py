@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from math import prod
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from protosphere.client_app.measures import count_confusion, macro_auc
 from protosphere.core.devices import exact_on
 from protosphere.core.errors import UserError
 from protosphere.core.settings import RECEIVED
@@ -23,7 +25,34 @@ from protosphere.wire.payloads import Evaluation
 # IMAGES_AT_ONCE; a GPU wants many.
 IMAGES_AT_ONCE, ROWS_AT_ONCE, ROWS_AT_ONCE_ON_GPU = 64, 256, 1024
 PIXELS_AT_ONCE = 2**16
-Beside = Callable[[Rows, Tensor], Mapping[str, Tensor]]
+Scores = Callable[[Rows, Tensor], Mapping[str, Tensor]]  # of samples and their features: rule -> (n, K)
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What an evaluation tells beside accuracies.
+
+    Attributes:
+        rule: by which inference rule.
+        auc, confusion: whether it tells them.
+    """
+
+    rule: str = ""
+    auc: bool = False
+    confusion: bool = False
+
+
+@dataclass
+class Answers:
+    """What the rules predict for the samples of one split.
+
+    Attributes:
+        labels: rule -> (n,); nothing of a split without samples.
+        scores: of the rule whose scores are asked for, (n, K).
+    """
+
+    labels: dict[str, Tensor] = field(default_factory=dict)
+    scores: Tensor | None = None
 
 
 class DivergenceError(UserError):
@@ -77,17 +106,17 @@ def evaluate(
     state: ClientState,
     data: ClientData,
     last: bool = False,
-    arrived: ClientState | None = None,
-    further_scores: Sequence[Beside] = (),
-    observe: Callable[[Mapping[str, Tensor]], object] | None = None,
+    received: ClientState | None = None,
+    further_scores: Scores | None = None,
+    measures: Measures = Measures(),
 ) -> Evaluation:
     """How many test and validation rows each rule gets right; and `last` of a run, where the partition asks for it,
     test rows of all classes.
 
     Args:
-        arrived: the client with what has just come, which the rule `received` judges; None without that rule.
-        further_scores: each gives scores by further rules, of rows and their features.
-        observe: given the labels that each rule predicts for the test rows.
+        received: the client as it would predict with what has just come, which the rule `received` judges; None
+            without that rule.
+        further_scores: scores by further rules.
     """
     began = time.perf_counter()
     # the validation samples first, by which a rule may choose how it judges the others
@@ -97,23 +126,39 @@ def evaluate(
     # of small clients all rows at once, for a pass costs more than they do
     total = sum(len(split.labels) for split in splits)
     in_one_pass = total <= _count_rows_at_once(data.test, data.transform) and _is_row_by_row(state.module)
-    arguments = objective, state, data.transform, arrived, further_scores
+    arguments = objective, state, data.transform, received, further_scores
     passes = [splits] if in_one_pass else [[rows] for rows in splits]
-    answers = [labels_by_rule for group in passes for labels_by_rule in _predict_labels(*arguments, group)]
-    rules = next((list(labels_by_rule) for labels_by_rule in answers if labels_by_rule), [])
+    scored_rule = measures.rule if measures.auc else ""
+    answers_by_split: list[Answers] = []
+    for group in passes:
+        answers_by_split += _predict(*arguments, group, scored_rule)
+
+    rules = next((list(answers.labels) for answers in answers_by_split if answers.labels), [])
     device = exact_on(data.test.labels.device)
     correct_counts = torch.zeros(len(splits), len(rules), dtype=torch.int64, device=device)
-    for index, labels_by_rule in enumerate(answers):
-        if labels_by_rule:
-            predictions = torch.stack(list(labels_by_rule.values()))
+    for index, answers in enumerate(answers_by_split):
+        if answers.labels:
+            predictions = torch.stack(list(answers.labels.values()))
             correct_counts[index] = (predictions == splits[index].labels.to(device)).sum(dim=1)
     # one transfer for all rules: a wait per rule would stall the device
     counts_by_split = correct_counts.tolist()
     numbers = [len(split.labels) for split in splits]
     correct = {rule: _add_unheld([counts[index] for counts in counts_by_split]) for index, rule in enumerate(rules)}
-    if observe is not None:
-        observe(answers[1])
-    return Evaluation(_add_unheld(numbers), correct, time.perf_counter() - began)
+    auc, confusion = _measure_test(objective, data.test, answers_by_split[1], measures)
+    return Evaluation(_add_unheld(numbers), correct, time.perf_counter() - began, auc, confusion)
+
+
+def _measure_test(
+    objective: Objective, test: Rows, answers: Answers, measures: Measures
+) -> tuple[float | None, tuple[int, ...]]:
+    """Area under the ROC curve, and confusion; None and nothing where they are not asked for, or not to be had."""
+    auc = None
+    if answers.scores is not None:
+        auc = macro_auc(test.labels.cpu(), answers.scores.double().softmax(dim=1).cpu())
+    confusion: tuple[int, ...] = ()
+    if measures.confusion and measures.rule in answers.labels:
+        confusion = count_confusion(test.labels, answers.labels[measures.rule], objective.num_classes)
+    return auc, confusion
 
 
 def _is_row_by_row(module: nn.Module) -> bool:
@@ -153,47 +198,63 @@ def autocast(objective: Objective, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, dtype=torch.bfloat16) if in_bf16 else nullcontext()
 
 
-def _predict_labels(
+def _predict(
     objective: Objective,
     state: ClientState,
     transform: Transform,
-    arrived: ClientState | None,
-    further_scores: Sequence[Beside],
+    received: ClientState | None,
+    further_scores: Scores | None,
     splits: Sequence[Rows],
-) -> list[dict[str, Tensor]]:
-    """For each split rule -> (n,), where there is float64, by one pass over all; nothing for one without rows."""
+    scored_rule: str,
+) -> list[Answers]:
+    """What the rules predict for each split, where there is float64, by one pass over all.
+
+    Args:
+        scored_rule: the rule whose scores are kept; "" for none.
+    """
+    answers_by_split = [Answers() for _ in splits]
     sizes = [len(rows.labels) for rows in splits]
     if not any(sizes):
-        return [{} for _ in splits]
+        return answers_by_split
     all_rows = splits[0]
     if len(splits) > 1:
         all_rows = Rows(torch.cat([rows.inputs for rows in splits]), torch.cat([rows.labels for rows in splits]))
     z = features_of(objective, state, all_rows, transform)
     device = exact_on(z.device)
-    labels_by_rule = {rule: scores.argmax(dim=1) for rule, scores in rule_scores(objective, state, z).items()}
+    own_scores = rule_scores(objective, state, z)
+    labels_by_rule = {rule: scores.argmax(dim=1) for rule, scores in own_scores.items()}
     if state.prototypes is not None and state.prototypes.counts is not None:
         labels_by_rule[MAJORITY] = state.prototypes.labels[state.prototypes.counts.argmax()].expand(len(z))
-    if arrived is not None:
-        features = features_of(objective, arrived, all_rows, transform)
-        arrived_scores = received_scores(objective, arrived, features)
-        labels_by_rule |= {rule: scores.argmax(dim=1).to(device) for rule, scores in arrived_scores.items()}
-    answers_by_split: list[dict[str, Tensor]] = [{} for _ in splits]
+    if received is not None:
+        features = features_of(objective, received, all_rows, transform)
+        scores_of_received = received_scores(objective, received, features)
+        labels_by_rule |= {rule: scores.argmax(dim=1).to(device) for rule, scores in scores_of_received.items()}
+        own_scores |= scores_of_received
+
     for rule, labels in labels_by_rule.items():
         for answers, part in zip(answers_by_split, labels.split(sizes), strict=True):
             if len(part):
-                answers[rule] = part
-    for scores_of in further_scores:
-        for rows, split_features, answers in zip(splits, z.split(sizes), answers_by_split, strict=True):
-            scores_by_rule = scores_of(rows, split_features) if len(rows) else {}
-            answers |= {rule: scores.to(device).argmax(dim=1) for rule, scores in scores_by_rule.items()}
+                answers.labels[rule] = part
+    if scored_rule in own_scores:
+        for answers, scores in zip(answers_by_split, own_scores[scored_rule].split(sizes), strict=True):
+            answers.scores = scores if len(scores) else None
+
+    if further_scores is None:
+        return answers_by_split
+    for rows, split_features, answers in zip(splits, z.split(sizes), answers_by_split, strict=True):
+        scores_by_rule = further_scores(rows, split_features) if len(rows) else {}
+        for rule, scores in scores_by_rule.items():
+            answers.labels[rule] = scores.to(device).argmax(dim=1)
+            if rule == scored_rule:
+                answers.scores = scores
     return answers_by_split
 
 
-def received_scores(objective: Objective, arrived: ClientState, z: Tensor) -> dict[str, Tensor]:
+def received_scores(objective: Objective, received: ClientState, z: Tensor) -> dict[str, Tensor]:
     """Rule -> (n, K) of the client with what has just come, z its features: `received` its classifier, and
     `received-<rule>` each of the method's own rules."""
-    method_scores = {f"{RECEIVED}-{rule}": scores for rule, scores in objective.scores(arrived, z).items()}
-    return {RECEIVED: objective.logits(arrived, z), **method_scores}
+    method_scores = {f"{RECEIVED}-{rule}": scores for rule, scores in objective.scores(received, z).items()}
+    return {RECEIVED: objective.logits(received, z), **method_scores}
 
 
 def rule_scores(objective: Objective, state: ClientState, z: Tensor) -> dict[str, Tensor]:

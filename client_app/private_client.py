@@ -8,16 +8,15 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
+from flwr.app import Context
 from torch import Tensor
 
-from protosphere.client_app.encoder import Encoded, EncoderSpace
-from protosphere.client_app.feature import Feature, LoadData
+from protosphere.client_app.client import Client
 from protosphere.client_app.message_log import append
 from protosphere.client_app.privacy_ledger import Asked, Ledger, Limit
-from protosphere.client_app.site import NodeConfig, simulated, text
-from protosphere.client_app.train import Outcome
+from protosphere.client_app.site import NodeConfig, simulated
 from protosphere.core.errors import PrivacyError
 from protosphere.core.home import OtherHomeError, home
 from protosphere.core.settings import Settings
@@ -25,19 +24,12 @@ from protosphere.data.partition.assignment import DataSpec
 from protosphere.prototypes.accounting import rho_of
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import Shape, class_sums, finished
-from protosphere.strategies import Run
 from protosphere.strategies.contract import own_round
 from protosphere.strategies.release import encoder_scores, parted
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report
 
-if TYPE_CHECKING:
-    from protosphere.client_app.client import Client, Preparation
-
 log = logging.getLogger("protosphere")
-T = TypeVar("T")
 
-ENTRY = "privacy"  # of a node config
-REQUIRED = "required"
 FIGURES = "figures.jsonl"
 UNITS = {"row": "sample", "group": "group"}  # `privacy-unit` in words
 MEANS = "encoder-means"  # in the client's store
@@ -47,22 +39,6 @@ NO_LIMIT = "it states no limit: give its SuperNode privacy-epsilon and privacy-d
 def site_ledger(node: NodeConfig | None = None) -> Ledger:
     """The ledger of this home, with the limit that the node config states."""
     return Ledger(home() / "privacy", None if node is None else _read_limit(node))
-
-
-def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
-    """Refuse a run without privacy where the site requires it.
-
-    Raises:
-        PrivacyError: that, or an entry that is none.
-    """
-    requirement = text(node, ENTRY)
-    if requirement not in ("", REQUIRED):
-        raise PrivacyError(
-            f'this SuperNode\'s --node-config has privacy={requirement!r}, but it can be "{REQUIRED}" alone; '
-            "correct it.",
-        )
-    if requirement and settings.privacy == "none":
-        raise PrivacyError('it requires privacy; start the run with `privacy = "release"`.')
 
 
 def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_data: bool, simulated: bool) -> DataSpec:
@@ -94,142 +70,98 @@ def private_spec(settings: Settings, node: NodeConfig, spec: DataSpec, has_own_d
     return replace(spec, secret=site_ledger().site_key().hex(), listed="all")
 
 
-class Privacy(Feature):
-    """Between a client of a run under `privacy` and whoever reads its messages.
+class PrivateClient(Client):
+    """A client between whose private samples and the server stands a release.
 
     Attributes:
-        limit: of what the site's node config lets a run spend.
+        limit: what the site's node config lets a run spend; None where it states none.
     """
 
-    wraps = True
-    limit: Limit | None = None
+    def __init__(self, context: Context):
+        super().__init__(context)
+        self.hides_errors = not self.settings.privacy_measure
+        self.limit = _read_limit(self.node)
+        if self.encoded is not None and self._is_site and self.limit is None:
+            raise PrivacyError(NO_LIMIT)
 
-    @staticmethod
-    def applies(run: Run) -> bool:
-        return run.private
-
-    @staticmethod
-    def refuse(client: "Client") -> None:
-        refuse_unprotected(client.settings, client.node)
-
-    @property
-    def hides_errors(self) -> bool:
-        return not self.is_measured
+    def _data_spec(self, spec: DataSpec) -> DataSpec:
+        return private_spec(self.settings, self.node, spec, bool(self.own_data), simulated())
 
     @property
-    def is_measured(self) -> bool:
-        """Whether figures leave in the clear, outside the guarantee: of public data in a simulation."""
-        return self.client.settings.privacy_measure
-
-    @property
-    def encoded(self) -> Encoded | None:
-        """The samples as the encoder sees them; None where the method sends nothing."""
-        spaces = [feature for feature in self.client.features if isinstance(feature, EncoderSpace)]
-        # it has none before its own start, whichever of the two starts first
-        return getattr(spaces[0], "encoded", None) if spaces else None
-
-    @property
-    def is_site(self) -> bool:
+    def _is_site(self) -> bool:
         """Whether what the run deals may be somebody's own: it may lie on this machine."""
-        return bool(self.client.own_data) or not simulated()
+        return bool(self.own_data) or not simulated()
 
     def ledger(self, run_name: str) -> Ledger:
-        """Of a site its own, of a simulated client one a run.
-
-        Raises:
-            PrivacyError: a site that states no limit has none to spend from.
-        """
-        # here, too: what `start` knows of the encoder depends on the order of the features
-        if self.is_site and self.limit is None:
-            raise PrivacyError(NO_LIMIT)
-        folder = home() if self.is_site else self.client.store(run_name).folder
+        """Of a site its own, of a simulated client one a run."""
+        folder = home() if self._is_site else self.store(run_name).folder
         return Ledger(folder / "privacy", self.limit)
 
-    def spec(self, spec: DataSpec) -> DataSpec:
-        client = self.client
-        return private_spec(client.settings, client.node, spec, bool(client.own_data), simulated())
-
-    def start(self, load: LoadData) -> None:
-        self.limit = _read_limit(self.client.node)
-        if self.encoded is not None and self.is_site and self.limit is None:
-            raise PrivacyError(NO_LIMIT)
-
-    def identity(self, identity: Identity) -> Identity:
+    def identity(self) -> Identity:
         """What may be told of a client before training.
 
         Raises:
             LedgerError: the site's ledger would refuse the release.
         """
-        settings = self.client.settings
-        if self.is_site and self.encoded is not None:
+        identity = super().identity()
+        if self._is_site and self.encoded is not None:
             self.ledger("").refuse(self._make_request(""))
-        promise = (
-            f"one noisy release of its training samples, the same in every round (ε = {settings.privacy_epsilon:g}, δ "
-            f"= {settings.privacy_delta:g}, for one {UNITS[settings.privacy_unit]} more or less)"
-        )
-        measured = "figures of its samples in the clear, outside the guarantee (`privacy-measure`)"
-        disclosures = [
-            "its model's name and size",
-            *([promise] if self.encoded else []),
-            *([measured] if self.is_measured else []),
-            *(["its domain"] if identity.domain else []),
-            *(["its name"] if identity.name else []),
-        ]
         all_classes = tuple(range(len(identity.class_names)))
-        return replace(identity, classes=all_classes, class_counts=(), rows=(), discloses=tuple(disclosures))
+        return replace(identity, classes=all_classes, class_counts=(), rows=())
 
-    def prepare(
-        self, inner: Callable[[Instruction], "Preparation | Report"], instruction: Instruction
-    ) -> "Preparation | Report":
-        """A round of training up to the training itself; where it has failed already, the reply."""
-        plain, means = parted(instruction.payload)
-        preparation = self._try_step(instruction, lambda: inner(replace(instruction, payload=plain)))
-        if preparation is None or isinstance(preparation, Report):
-            return self._make_reply(instruction, preparation, means, self._release_payload(instruction))
-        return replace(preparation, kept={**preparation.kept, ENTRY: means})
+    def _list_disclosures(self) -> list[str]:
+        settings = self.settings
+        disclosures = ["its model's name and size"]
+        if self.encoded is not None:
+            disclosures.append(
+                "one noisy release of its training samples, the same in every round (ε = "
+                f"{settings.privacy_epsilon:g}, δ = {settings.privacy_delta:g}, for one {UNITS[settings.privacy_unit]} "
+                "more or less)"
+            )
+        if settings.privacy_measure:
+            disclosures.append("figures of its samples in the clear, outside the guarantee (`privacy-measure`)")
+        if self.domain:
+            disclosures.append("its domain")
+        if self.name:
+            disclosures.append("its name")
+        return disclosures
 
-    def finish(
-        self,
-        inner: Callable[["Preparation", Outcome], Report],
-        preparation: "Preparation",
-        outcome: Outcome,
-    ) -> Report:
-        """The rest of it, of which the release leaves."""
-        instruction = preparation.instruction
-        report = self._try_step(instruction, lambda: inner(preparation, outcome))
-        return self._make_reply(instruction, report, preparation.kept[ENTRY], self._release_payload(instruction))
+    def train(self, instruction: Instruction) -> Report:
+        """A round of training, of which the release alone leaves."""
+        report = self._run_privately(instruction, super().train)
+        return self._make_reply(instruction, report, self._release_payload(instruction))
 
-    def evaluate(self, inner: Callable[[Instruction], Report], instruction: Instruction) -> Report:
+    def evaluate(self, instruction: Instruction) -> Report:
         """An evaluation, of which nothing leaves."""
-        plain, means = parted(instruction.payload)
-        report = self._try_step(instruction, lambda: inner(replace(instruction, payload=plain)))
-        return self._make_reply(instruction, report, means, None)
+        report = self._run_privately(instruction, super().evaluate)
+        return self._make_reply(instruction, report, None)
 
-    def _try_step(self, instruction: Instruction, step: Callable[[], T]) -> T | None:
-        """What a step gives; None where it has failed, which stays at the site."""
+    def _run_privately(self, instruction: Instruction, step: Callable[[Instruction], Report]) -> Report | None:
+        """What a step tells, which stays at the site; None where it has failed. The one `try` of a private client:
+        nothing that a row may decide on passes it.
+
+        Raises:
+            OtherHomeError: the whole run's matter.
+        """
         try:
-            return step()
+            plain, means = parted(instruction.payload)
+            report = step(replace(instruction, payload=plain))
+            if means is not None:
+                self.store(instruction.run).save_prototypes(MEANS, means)
+                report = self._add_encoder_rule(report, means)
+            self._note(instruction, report)
         except OtherHomeError:
             raise
         except Exception as error:
             self._note_error(instruction, error)
             return None
+        return report
 
-    def _make_reply(
-        self, instruction: Instruction, report: Report | None, means: PrototypeSet | None, payload: Payload | None
-    ) -> Report:
-        constant = Report(self.client.partition, instruction.round, payload=payload)
-        try:
-            if report is not None and means is not None:
-                self.client.store(instruction.run).save_prototypes(MEANS, means)
-                report = self._add_encoder_rule(report, means)
-            if report is not None:
-                self._note(instruction, report)
-        except Exception as error:
-            self._note_error(instruction, error)
-        if not self.is_measured or report is None:
-            return constant
-        return replace(constant, evaluation=report.evaluation, training=report.training, problem=report.problem)
+    def _make_reply(self, instruction: Instruction, report: Report | None, payload: Payload | None) -> Report:
+        reply = Report(self.partition, instruction.round, payload=payload)
+        if not self.settings.privacy_measure or report is None:
+            return reply
+        return replace(reply, evaluation=report.evaluation, training=report.training, problem=report.problem)
 
     # --- the release ----------------------------------------------------------------------------------------
 
@@ -238,20 +170,20 @@ class Privacy(Feature):
             return None
         request = self._make_request(instruction.run)
         release = self.ledger(instruction.run).release(request, self._compute_sums)
-        scale = self.client.settings.privacy_scale
+        scale = self.settings.privacy_scale
         release_parts = finished(release, request.variance, request.shape, scale)
         round_number = own_round(instruction.constants, instruction.round)
-        return self.client.objective.released(*release_parts, round_number)
+        return self.objective.released(*release_parts, round_number)
 
     def _make_request(self, run: str) -> Asked:
-        settings = self.client.settings
+        settings = self.settings
         assert self.encoded is not None
         encoder = self.encoded.encoder
-        moments = any(spec.kind == "mixtures" for spec in self.client.run.exchange.up)
-        shape = Shape(self.client.data.num_classes, settings.feature_dim, moments)
+        moments = any(spec.kind == "mixtures" for spec in self.run.exchange.up)
+        shape = Shape(self.data.num_classes, settings.feature_dim, moments)
         facts = {
-            "partition": self.client.partition,
-            "classes": list(self.client.data.class_names),
+            "partition": self.partition,
+            "classes": list(self.data.class_names),
             "encoder": encoder.fingerprint,
             "input": self.encoded.data.transform.to_dict(),
             "split": [settings.split, settings.test_share, settings.validation_share],
@@ -261,8 +193,9 @@ class Privacy(Feature):
 
     def _compute_sums(self) -> Tensor:
         assert self.encoded is not None
-        groups = self.encoded.data.groups if self.client.settings.privacy_unit == "group" else None
-        return class_sums(*self.encoded.training(), self._make_request("").shape, groups)
+        groups = self.encoded.data.groups if self.settings.privacy_unit == "group" else None
+        features, labels = self.encoded.training()
+        return class_sums(features, labels, self._make_request("").shape, groups)
 
     # --- what stays here --------------------------------------------------------------------------------------
 
@@ -270,7 +203,7 @@ class Privacy(Feature):
         """The evaluation with the rule `encoder`, which knows classes that the client lacks."""
         if report.evaluation is None or not len(means) or self.encoded is None:
             return report
-        scores = partial(encoder_scores, means=means.to("cpu"), num_classes=self.client.data.num_classes)
+        scores = partial(encoder_scores, means=means.to("cpu"), num_classes=self.data.num_classes)
         return replace(report, evaluation=self.encoded.judged(report.evaluation, scores))
 
     def _note(self, instruction: Instruction, report: Report) -> None:
@@ -288,7 +221,7 @@ class Privacy(Feature):
         self._append(instruction.run, {"round": instruction.round, "problem": f"{type(error).__name__}: {error}"})
 
     def _append(self, run: str, line: dict[str, Any]) -> None:
-        append(self.client.store(run).folder, FIGURES, line, "figures")
+        append(self.store(run).folder, FIGURES, line, "figures")
 
 
 def _read_limit(node: NodeConfig) -> Limit | None:

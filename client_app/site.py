@@ -13,7 +13,7 @@ from flwr.app import Context
 from protosphere.core import plugins
 from protosphere.core.client_names import LONGEST_CLIENT_NAME
 from protosphere.core.devices import device_of
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import PrivacyError, SettingError
 from protosphere.core.settings import Settings, device_name, shown
 from protosphere.core.text import one_line
 from protosphere.data.forms.columns import Columns
@@ -25,6 +25,7 @@ from protosphere.strategies import Run, read_settings, unpacked
 
 NodeConfig = Mapping[str, Any]
 _here = False
+PRIVACY, REQUIRED = "privacy", "required"  # an entry of a node config, and the one value that it may have
 COLUMNS = ("text-column", "label-column", "group-column")
 
 
@@ -59,10 +60,7 @@ def site_name(node: NodeConfig) -> str:
 def has_own(node: NodeConfig) -> bool:
     """Whether a client works with files of its site's, whose names and content are nobody else's business."""
     model = text(node, "model")
-    return (
-        any(text(node, name) for name in ("data-path", "shared-test-path", "strategy-file", *COLUMNS))
-        or told_name(model) != model
-    )
+    return any(text(node, name) for name in ("data-path", "strategy-file", *COLUMNS)) or told_name(model) != model
 
 
 def site_spec(node: NodeConfig, settings: Settings, clients: int) -> DataSpec:
@@ -74,11 +72,26 @@ def site_spec(node: NodeConfig, settings: Settings, clients: int) -> DataSpec:
         SettingError: the node config and the run's settings do not go together.
     """
     columns = read_columns(node, settings)
-    has_own_data = bool(text(node, "data-path"))
-    spec = replace(data_spec(settings, clients, code=not has_own_data), listed="" if simulated() else "all")
-    if columns is None or not has_own_data:
+    spec = replace(data_spec(settings, clients, code=columns is None), listed="" if simulated() else "all")
+    if columns is None:
         return spec
     return replace(spec, columns=columns, listed="tables", code=own_code(text(node, "data-path"), "dataset"))
+
+
+def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
+    """Refuse a run without privacy where the site requires it.
+
+    Raises:
+        PrivacyError: that, or an entry that is none.
+    """
+    requirement = text(node, PRIVACY)
+    if requirement not in ("", REQUIRED):
+        raise PrivacyError(
+            f'this SuperNode\'s --node-config has privacy={requirement!r}, but it can be "{REQUIRED}" alone; '
+            "correct it.",
+        )
+    if requirement and settings.privacy == "none":
+        raise PrivacyError('it requires privacy; start the run with `privacy = "release"`.')
 
 
 def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
@@ -109,12 +122,12 @@ def read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
     Raises:
         SettingError: the run names another column than the site, or the site one of no table.
     """
-    if not (text(node, "data-path") or text(node, "shared-test-path")):
+    if not text(node, "data-path"):
         idle = next((name for name in COLUMNS if text(node, name)), "")
         if idle:
             raise SettingError(
-                f"this SuperNode's --node-config has {idle}={shown(text(node, idle))}, but neither data-path nor "
-                "shared-test-path, whose columns it could name; give one, or take it out.",
+                f"this SuperNode's --node-config has {idle}={shown(text(node, idle))}, but no data-path, whose columns "
+                "it could name; give one, or take it out.",
             )
         return None
     for name in COLUMNS:

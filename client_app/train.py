@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -23,28 +22,6 @@ from protosphere.strategies.user_method import checked_loss, checked_phases
 from protosphere.wire.payloads import TrainingFigures
 
 MADE_READY = 2**20  # values of a client's training rows: 4 MB
-
-
-@dataclass(frozen=True)
-class Job:
-    """A client that is ready to train: the arguments of `train`, and the name of its model."""
-
-    objective: Objective
-    state: ClientState
-    data: ClientData
-    stream: tuple[int | str, ...]
-    round_number: int
-    model: str
-
-    def alone(self) -> "Outcome":
-        """`train`, and an error as a value."""
-        try:
-            return train(self.objective, self.state, self.data, self.stream, self.round_number)
-        except Exception as error:
-            return error
-
-
-Outcome = TrainingFigures | Exception  # of a job
 
 
 def train(
@@ -104,32 +81,6 @@ def train(
         stop_if_spoilt(state.module.state_dict(), phases)
         if objective.settings.optimizer_state == "persistent" and not phase.fresh:
             state.optimiser |= optimiser_tensors(optimiser, phase.name)
-    parts = {name: float(total) / steps[name] for name, total in sums.items()}
-    figures = measured(
-        objective, state, data, round_number, parts, num_steps, 0.0 if ratio is None else float(ratio), met
-    )
-    return replace(figures, seconds=time.perf_counter() - began)
-
-
-def measured(
-    objective: Objective,
-    state: ClientState,
-    data: ClientData,
-    round_number: int,
-    parts: Mapping[str, float],
-    steps: int,
-    ratio: float,
-    met: "_Met | None" = None,
-) -> TrainingFigures:
-    """Measure the local prototypes of a client that has trained, where something will read them; the figures of its
-    training, but for the seconds.
-
-    Args:
-        met: the features of its batches, where prototypes are made of those.
-
-    Raises:
-        DivergenceError: a feature is not finite.
-    """
     if met is not None:
         met.leave(state)
     elif objective.of_prototypes or evaluation_follows(objective.settings, round_number):
@@ -140,11 +91,12 @@ def measured(
         refuse_spoilt(objective, state, data)
     return TrainingFigures(
         rows=len(data.train),
-        steps=steps,
-        parts=dict(parts),
-        gradient_ratio=ratio,
+        steps=num_steps,
+        parts={name: float(total) / steps[name] for name, total in sums.items()},
+        gradient_ratio=0.0 if ratio is None else float(ratio),
         target_norm=_mean_norm(state.targets),
         prototype_norm=None if state.prototypes is None and len(data.train) else _mean_norm(state.prototypes),
+        seconds=time.perf_counter() - began,
     )
 
 

@@ -19,15 +19,13 @@ def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
     Raises:
         DataError: such a callable cannot be found.
     """
-    # whoever brings a test set need not give up rows for one
-    sets_rows_aside = settings.ensemble_every and not settings.shared_test_path
     columns = Columns(settings.text_column, settings.label_column, settings.group_column, settings.partition_column)
     shared = {
         field.name: getattr(settings, field.name) for field in fields(DataSpec) if field.name in Settings.model_fields
     }
     own = {
         "clients": clients,
-        "shared_test_share": settings.shared_test_share if sets_rows_aside else 0.0,
+        "shared_test_share": settings.shared_test_share if settings.ensemble_every else 0.0,
         "columns": columns,
         "code": own_code(settings.dataset, "dataset") if code else None,
         "dealer": own_code(settings.partition, "partition") if code else None,
@@ -35,7 +33,6 @@ def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
     return DataSpec(**(shared | own))
 
 
-def shared_test_spec(settings: Settings, clients: int, here: str = "", code: bool = True) -> SharedTestSpec:
-    """Where the ensemble's shared test set comes from; `here` says where `shared-test-path` lies on this machine."""
-    path = (here or settings.shared_test_path) if settings.shared_test_path else None
-    return SharedTestSpec(data_spec(settings, clients, code), home() / "cache", path)
+def shared_test_spec(settings: Settings, clients: int) -> SharedTestSpec:
+    """Where the ensemble's shared test set comes from."""
+    return SharedTestSpec(data_spec(settings, clients), home() / "cache")

@@ -26,7 +26,6 @@ usage: deploy/supernode.sh --superlink HOST:PORT --partition I --of N --ca FILE 
   --domain NAME          what the domain of its samples is called, if accuracy is to be told by domain
   --name NAME            what this site is called beside its number, in all that the server shows: at most 60 characters;
                          without it, its domain, or its number alone
-  --shared-test FOLDER   where the shared test set of `ensemble-every` lies here
   --privacy              take part in runs with `privacy` alone
   --privacy-epsilon E    the most that may ever be spent on this site's samples, with --privacy-delta D: without them it takes
                          part in no release (docs/privacy.md); `protosphere privacy` prints what has been spent
@@ -97,7 +96,7 @@ own_folder() {
     say "$2" "$(cd "$3" && pwd)"
 }
 
-superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' name='' shared='' port=9094
+superlink='' partition='' of='' ca='' key='' insecure='' data='' model='' device='' domain='' name='' port=9094
 label='' text='' group='' strategy='' privacy='' epsilon='' delta='' encoder='' trusted='' warm=yes allowed=''
 state=${PROTOSPHERE_HOME:-${HOME:+$HOME/.protosphere}}
 while [ $# -gt 0 ]; do
@@ -105,7 +104,7 @@ while [ $# -gt 0 ]; do
         --insecure) insecure=yes; shift; continue ;;
         --privacy) privacy=required; shift; continue ;;
         -h | --help) usage; exit 0 ;;
-        --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --name | --shared-test | \
+        --superlink | --partition | --of | --ca | --key | --data | --model | --device | --domain | --name | \
             --label-column | --text-column | --group-column | --strategy | --port | --state | --privacy-epsilon | \
             --privacy-delta | --encoder | --privacy-encoder | --trusted-entities | --warm | \
             --allow-app)
@@ -123,7 +122,6 @@ while [ $# -gt 0 ]; do
         --device) device=$2 ;;
         --domain) domain=$2 ;;
         --name) name=$2 ;;
-        --shared-test) shared=$2 ;;
         --label-column) label=$2 ;;
         --text-column) text=$2 ;;
         --group-column) group=$2 ;;
@@ -153,9 +151,8 @@ esac
 [ "$partition" -lt "$of" ] || refuse "--partition is $partition, but the $of clients are 0 to $((of - 1))"
 config="partition-id=$partition num-partitions=$of"
 [ -z "$data" ] || own_folder data data-path "$data"
-[ -z "$shared" ] || own_folder shared-test shared-test-path "$shared"
-[ -n "$data$shared" ] || [ -z "$label$text$group" ] ||
-    refuse "--label-column, --text-column and --group-column name columns of the tables at --data or --shared-test"
+[ -n "$data" ] || [ -z "$label$text$group" ] ||
+    refuse "--label-column, --text-column and --group-column name columns of the tables at --data"
 [ -z "$label" ] || say label-column "$label"
 [ -z "$strategy" ] || [ -f "$strategy" ] || refuse "--strategy $strategy is no file"
 [ -z "$strategy" ] || say strategy-file "$(cd "$(dirname "$strategy")" && pwd)/${strategy##*/}"

@@ -115,12 +115,12 @@ class _Log:
 
 
 def _round_words(figures: Mapping[str, Any], rounds: int) -> str:
-    """`round 3/20: 88.4 % after round 2, loss 0.412, 1.2 s`; what was not measured is left out."""
+    """`round 3/20: 88.4 %, loss 0.412, 1.2 s`; what was not measured is left out."""
     parts = []
     accuracy, loss, seconds = (figures.get(name) for name in ("accuracy", "loss", "seconds"))
     # not a number where nothing was measured
     if accuracy is not None and accuracy == accuracy:
-        parts.append(f"{100 * accuracy:.1f} % after round {figures['of_round']}")
+        parts.append(f"{100 * accuracy:.1f} %")
     if loss is not None and loss == loss:
         parts.append(f"loss {loss:.3g}")
     if seconds is not None:
@@ -133,11 +133,11 @@ def _headline_words(folder: Path) -> str:
     """The outcome in a line, as summary.json has it."""
     summary = RunFolder(folder).summary()
     headline = summary["headline"]
-    accuracy, of_round = headline.get("accuracy"), headline.get("of_round")
+    accuracy, number = headline.get("accuracy"), headline.get("round")
     what = f"{stem(summary['strategy'])} on {short_name(summary['dataset'])}"
     if accuracy is None:
         return f"{what}: no test accuracy was measured; results: {folder}"
-    where = "" if of_round is None else f" after round {of_round}"
+    where = "" if number is None else f" after round {number}"
     return (
         f"{what}: {100 * accuracy:.1f} % test accuracy by {headline['rule']}, {headline['figure']}{where}, "
         f"{headline['clients']} clients; results: {folder}"
@@ -160,7 +160,7 @@ class _Cell:
         done, accuracy = figures["round"], figures["accuracy"]
         self._seconds += figures.get("seconds") or 0.0
         # not a number where nothing was measured
-        measured = f", {100 * accuracy:.1f} % after round {figures['of_round']}" if accuracy == accuracy else ""
+        measured = f", {100 * accuracy:.1f} %" if accuracy == accuracy else ""
         self._text = f"round {done} of {rounds}{measured}, {duration(self._seconds)}"
         bar = element("progress", value=done, max=rounds, style="width:16em;vertical-align:middle")
         self._handle.update(self._html(f"{bar} {element('span', self._text)}"))

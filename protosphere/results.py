@@ -119,7 +119,7 @@ class Run:
         that has not ended, the same of its finished rounds, and its `status` is `not finished`.
 
         >>> sorted(run.summary["headline"])
-        ['accuracy', 'clients', 'figure', 'of_round', 'rows', 'rule', 'unweighted']
+        ['accuracy', 'clients', 'figure', 'round', 'rows', 'rule', 'unweighted']
 
         Raises:
             SettingError: no round is finished, or another version wrote the folder.
@@ -412,7 +412,7 @@ class Run:
         if not tensors or round is None or round == about["round"]:
             return tensors, about
         rounds = snapshots.kept_rounds(self.folder)
-        tensors = snapshots.of_round(self.folder, round) if round in rounds else {}
+        tensors = snapshots.read_round(self.folder, round) if round in rounds else {}
         if not tensors:
             numbers = ", ".join(map(str, sorted({*rounds, about["round"]})))
             raise SettingError(

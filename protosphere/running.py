@@ -108,8 +108,8 @@ def run(
         preset: settings of a paper's experiment, by the name of a preset.
         resume: go on with a run: its folder, its name, or `latest`. It keeps its settings, but may get more `rounds`.
         trust: with `resume`: whether code that lies in the folder may be run.
-        on_round: called after every round with figures by the names of the columns of `Run.rounds`, and `of_round`: the
-            accuracies are those of the models that the round before left. Returning False ends the run.
+        on_round: called after every round with its number, and figures by the names of the columns of `Run.rounds`; and
+            as round 0 with those of the untrained models. Returning False ends the run.
         quiet: no progress, and no warnings either. Without it a terminal or a notebook shows a bar; elsewhere the
             logger `protosphere-progress` has a line a round.
         settings: more settings, by their names.

@@ -17,9 +17,10 @@ from protosphere.core.settings import Settings, refuse_relative_paths
 from protosphere.core.startup import end_at_once
 from protosphere.record.folder import UNFINISHED, RunFolder
 from protosphere.reports.report import leave_report
+from protosphere.server_app.callbacks import OnRound
 from protosphere.server_app.opening import open_folder
 from protosphere.server_app.roster import RosterError
-from protosphere.server_app.strategy import OnRound, PrototypeStrategy
+from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.user_method import failing_as
 
@@ -158,11 +159,9 @@ def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: i
     def on_line(line: Mapping[str, Any]) -> None:
         nonlocal may_write
         may_write = True
-        evaluation = line.get("evaluation", {})
-        if test := evaluation.get("rules", {}).get(rule, {}).get("test"):
-            status["latest"] = {"accuracy": test["mean"], "of_round": evaluation["of_round"]}
-        # the line that ends a run is of no round
-        write(state="running", round=line["round"] - bool(line.get("final")))
+        if test := line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test"):
+            status["latest"] = {"accuracy": test["mean"], "round": line["round"]}
+        write(state="running", round=line["round"])
 
     def stop() -> None:
         if may_write and status["state"] in UNFINISHED:

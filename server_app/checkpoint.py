@@ -1,17 +1,13 @@
 """All that survives a round, so that a resumed run goes on as if it had never been cut; and its form in a file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from protosphere.server_app.feature import Feature
 from protosphere.strategies.contract import State
 from protosphere.wire.payloads import Payload, from_tensors, to_tensors
-
-# Of a version in which the means of releases lay beside the downloads.
-OLD_PREFIX, PREFIX = "download/-2/", "feature/encoder-means/"
 
 
 @dataclass
@@ -24,6 +20,9 @@ class RoundState:
             how it names groups of clients.
         downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
         trained: partition -> the last round whose training the server took from this client.
+        membership: who has gone for how long, of a run whose clients come and go (`Membership.as_json`).
+        held: who has which download, of a method that sends it once (`HeldDownloads.as_json`).
+        releases: the means of private releases (`Releases.tensors`).
     """
 
     last_round: int = 0
@@ -32,11 +31,15 @@ class RoundState:
     group_names: dict[str, int] = field(default_factory=dict)
     downloads: Mapping[int, Payload] = field(default_factory=dict)
     trained: dict[int, int] = field(default_factory=dict)
+    membership: Mapping[str, Any] = field(default_factory=dict)
+    held: Mapping[str, Any] = field(default_factory=dict)
+    releases: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-def pack(state: RoundState, features: Sequence[Feature] = ()) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def pack(state: RoundState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """For the checkpoint: named tensors, and the rest as JSON has it."""
     tensors = {f"state/{name}": tensor for name, tensor in state.method.items()}
+    tensors |= {f"release/{name}": tensor for name, tensor in state.releases.items()}
     for key, payload in state.downloads.items():
         tensors |= {f"download/{key}/{name}": tensor for name, tensor in to_tensors(payload).items()}
     stored: dict[str, Any] = {
@@ -44,36 +47,34 @@ def pack(state: RoundState, features: Sequence[Feature] = ()) -> tuple[dict[str,
         "constants": dict(state.constants),
         "group_names": dict(state.group_names),
         "trained": {str(partition): number for partition, number in sorted(state.trained.items())},
+        "membership": dict(state.membership),
+        "held": dict(state.held),
     }
-    for feature in features:
-        if feature.stored_as:
-            stored[feature.stored_as] = feature.state()
-        tensors |= {f"feature/{feature.tensors_as}/{name}": tensor for name, tensor in feature.tensors().items()}
     return tensors, stored
 
 
-def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any], features: Sequence[Feature] = ()) -> RoundState:
-    """Inverse of `pack`; the features take up what is theirs."""
-    state = RoundState(
-        last_round=stored["round"],
-        constants=stored["constants"],
-        group_names=stored.get("group_names", {}),
-        trained={int(partition): number for partition, number in stored["trained"].items()},
-    )
+def unpack(tensors: Mapping[str, Tensor], stored: Mapping[str, Any]) -> RoundState:
+    """Inverse of `pack`."""
+    method: State = {}
+    releases: dict[str, Tensor] = {}
     downloads: dict[int, dict[str, Tensor]] = {}
-    of_features: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        kind, _, local_name = name.replace(OLD_PREFIX, PREFIX, 1).partition("/")
+        kind, _, local_name = name.partition("/")
         if kind == "state":
-            state.method[local_name] = tensor
-            continue
-        owner, _, entry = local_name.partition("/")
-        if kind == "feature":
-            of_features.setdefault(owner, {})[entry] = tensor
+            method[local_name] = tensor
+        elif kind == "release":
+            releases[local_name] = tensor
         else:
-            downloads.setdefault(int(owner), {})[entry] = tensor
-    state.downloads = {key: from_tensors(entries) for key, entries in downloads.items()}
-    for feature in features:
-        if feature.stored_as or feature.tensors_as:
-            feature.load(stored.get(feature.stored_as), of_features.get(feature.tensors_as, {}))
-    return state
+            key, _, entry = local_name.partition("/")
+            downloads.setdefault(int(key), {})[entry] = tensor
+    return RoundState(
+        last_round=stored["round"],
+        method=method,
+        constants=stored["constants"],
+        group_names=stored["group_names"],
+        downloads={key: from_tensors(entries) for key, entries in downloads.items()},
+        trained={int(partition): number for partition, number in stored["trained"].items()},
+        membership=stored["membership"],
+        held=stored["held"],
+        releases=releases,
+    )

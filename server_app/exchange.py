@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from flwr.app import ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from protosphere.core.client_names import client_word
@@ -16,15 +16,17 @@ from protosphere.core.errors import RunError
 from protosphere.core.flower import WORKER_DIED, in_turn, is_simulated, pulled
 from protosphere.core.home import OTHER_HOME, remedy
 from protosphere.core.text import class_word, one_line, quoted
+from protosphere.data.shared_test_set import SharedLabels
 from protosphere.record.replies import Bytes, Reply
-from protosphere.server_app.feature import Feature
 from protosphere.strategies.contract import Outcome, ServerHalf, State
 from protosphere.strategies.user_method import FAILED, checked_outcome
 from protosphere.wire.checks import CodecError
 from protosphere.wire.codec import Codec, Limits, decode_payload, payload_bytes
+from protosphere.wire.confusion import confusion_triples
+from protosphere.wire.ensemble import decode_answers
 from protosphere.wire.messages import MessageError, decode_report, encode_instruction
 from protosphere.wire.payloads import Identity, Instruction, Payload, class_vectors
-from protosphere.wire.sizes import measured, together
+from protosphere.wire.sizes import wire_bytes
 from protosphere.wire.specs import Spec
 from protosphere.wire.weights import read_layouts
 
@@ -42,23 +44,29 @@ class ReplyContext:
     """What the replies of a round are held against.
 
     Attributes:
+        trains: whether the messages ask for training; else for an evaluation.
         limits: what an upload must keep to.
         identities: partition -> who it said it is; none for replies that nothing is known about.
         units: partition -> what the norms of its upload are measured in, 1 where it is missing.
         rules: the inference rules that clients report; None where every name is legal.
         contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
-        features: what may be answered beside.
         specs_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
+        confusion_rule: the rule of the confusion matrix that clients may tell; "" where none is asked for.
+        shared_test: the right answers of the shared test set; None where the ensemble is not measured.
+        withholds_figures: whether clients keep their figures, as under `privacy`.
     """
 
     round_number: int
     limits: Limits
+    trains: bool = True
     identities: Mapping[int, Identity] = field(default_factory=dict)
     units: Mapping[int, float] = field(default_factory=dict)
     rules: Collection[str] | None = None
     contradiction: Callable[[int, Payload], str] = lambda partition, payload: ""
-    features: Sequence[Feature] = ()
     specs_of_newcomers: Mapping[int, tuple[Spec, ...]] = field(default_factory=dict)
+    confusion_rule: str = ""
+    shared_test: SharedLabels | None = None
+    withholds_figures: bool = False
 
 
 def exchange(
@@ -69,110 +77,78 @@ def exchange(
     *,
     min_replies: int,
     timeout: float,
-    patience: float,
     not_waited_for: Iterable[int] = (),
 ) -> list[Reply]:
     """Send one message a client and collect the replies, in partition order.
 
-    The round closes when `min_replies` valid train replies are there (0: when every train reply is), or after
-    `timeout` seconds. In a simulation it waits for every train reply: they come in the order of the partitions, so that
-    `min_replies` would always leave out the highest. Evaluate-only replies never decide that; when training has closed
-    they get as long as training took, and `patience` seconds at least, counted anew from each arrival: so the figures
-    do not depend on the number of workers, and a dead client costs one such wait (`not_waited_for` names those known
-    dead). Where nobody trains they get `timeout`. A train reply that comes while others are waited for still counts.
-    Where clients answer in turn (`protosphere.core.flower.in_turn`) no time counts.
-    Each reply is checked when it comes.
+    It closes when `min_replies` valid replies are there (0: when every reply is), or after `timeout` seconds. In a
+    simulation it waits for every reply: they come in the order of the partitions, so that `min_replies` would always
+    leave out the highest; and where clients answer in turn (`protosphere.core.flower.in_turn`) no time counts. Each
+    reply is checked when it comes.
+
+    Args:
+        not_waited_for: partitions whose reply counts if it comes, and holds nothing up.
 
     Raises:
-        RunError: when a simulation worker died or has another home than the run, or Flower refused the messages.
+        RunError: a simulation worker died or has another home than the run, or Flower refused the messages.
     """
     simulated = is_simulated(grid)
     if simulated:
         min_replies = 0
     if in_turn(grid):
-        timeout = patience = math.inf
-    recipients = [(p, m.metadata.message_type == MessageType.TRAIN) for p, m in zip(partitions, messages, strict=True)]
+        timeout = math.inf
     ids: list[str | None] = list(grid.push_messages(messages))
-    if len(ids) != len(recipients):
+    if len(ids) != len(messages):
         raise RunError(
-            f"Flower took {len(ids)} of the {len(recipients)} messages of round {context.round_number}; its log above "
-            "says why."
+            f"Flower took {len(ids)} of the {len(messages)} messages of round {context.round_number}; its log above "
+            "has the error. Resume the run, or start a new one."
         )
-    # in place of an id Flower gives None for a node that has left
-    pending = {message_id: recipient for message_id, recipient in zip(ids, recipients, strict=True) if message_id}
-    replies = [
-        Reply(*recipient, problem=UNSENT)
-        for message_id, recipient in zip(ids, recipients, strict=True)
-        if not message_id
-    ]
+    pending: dict[str, int] = {}
+    replies: list[Reply] = []
+    for message_id, partition in zip(ids, partitions, strict=True):
+        if message_id:
+            pending[message_id] = partition
+        else:
+            replies.append(Reply(partition, context.trains, problem=UNSENT))
+
     ignored = set(not_waited_for)
-    # how many still train, and how many of those who only evaluate are waited for; and the valid train replies so far
-    training = sum(trains for _, trains in pending.values())
-    evaluating = sum(not trains and partition not in ignored for partition, trains in pending.values())
+    # counted on, for a look at all of ten thousand after each reply would be a second look at every client per client
+    awaited = sum(partition not in ignored for partition in pending.values())
     valid = 0
-    start = arrival = time.monotonic()
-    closed_after: float | None = None
-    trained = training > 0
-    pause = POLL[0]
-    while pending:
-        arrived = [
-            checked_reply(message, *pending.pop(message_id), context, simulated=simulated)
-            for message_id, message in pulled(grid, pending)
-            if message_id in pending
-        ]
+    start, pause = time.monotonic(), POLL[0]
+    while awaited:
+        arrived = []
+        for message_id, message in pulled(grid, pending):
+            if message_id in pending:
+                arrived.append(checked_reply(message, pending.pop(message_id), context, simulated=simulated))
         replies += arrived
-        now = time.monotonic()
+        awaited -= sum(reply.partition not in ignored for reply in arrived)
+        valid += sum(reply.valid for reply in arrived)
+        if 0 < min_replies <= valid or time.monotonic() - start > timeout:
+            break
         if arrived:
-            arrival, pause = now, POLL[0]
-        # counted on, for a look at all of ten thousand after each would be a second look at every client a client
-        training -= sum(reply.trains for reply in arrived)
-        evaluating -= sum(not reply.trains and reply.partition not in ignored for reply in arrived)
-        valid += sum(reply.trains and reply.valid for reply in arrived)
-        if closed_after is None and (not training or 0 < min_replies <= valid or now - start > timeout):
-            closed_after = now - start
-        if closed_after is not None:
-            if not evaluating:
-                break
-            allowed = max(patience, closed_after if trained else timeout)
-            if now - arrival > allowed or now - start > timeout + patience:
-                break
-        if not arrived:
+            pause = POLL[0]
+        elif awaited:
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
-    replies += [Reply(partition, trains, problem=LATE) for partition, trains in pending.values()]
+    replies += [Reply(partition, context.trains, problem=LATE) for partition in pending.values()]
     return sorted(replies, key=lambda reply: reply.partition)
 
 
-def collected(replies: Iterable[Message], nodes: Mapping[int, int], trains: bool, context: ReplyContext) -> list[Reply]:
+def collected(replies: Iterable[Message], nodes: Mapping[int, int], context: ReplyContext) -> list[Reply]:
     """Replies that somebody else has collected, in partition order, checked like ours.
 
     Args:
         nodes: partition -> node id.
     """
     of_node = {node: partition for partition, node in nodes.items()}
-    checked = [checked_reply(message, of_node[message.metadata.src_node_id], trains, context) for message in replies]
+    checked = [checked_reply(message, of_node[message.metadata.src_node_id], context) for message in replies]
     return sorted(checked, key=lambda reply: reply.partition)
 
 
-def size_of(records: RecordDict, names: tuple[str, ...], asked_by: str = "") -> Bytes:
-    """Of a message, whichever way.
-
-    Args:
-        names: of the records of features, which are counted by themselves.
-        asked_by: the feature for which alone it is sent: it is no part of training's bytes, nor of evaluation's.
-    """
-    sizes = measured(records)
-    if asked_by:
-        return Bytes(features={asked_by: together(sizes)})
-    wire = together(sizes, without=names)
-    evaluation = wire - together(sizes, without=("evaluation", *names)) if "evaluation" in records else 0
-    bytes_by_feature, total_before = {}, wire
-    for position, name in enumerate(names, 1):
-        total = together(sizes, without=names[position:])
-        if name in records:
-            bytes_by_feature[name] = total - total_before
-        total_before = total
-    return Bytes(payload_bytes(records), wire, evaluation, bytes_by_feature)
+def size_of(records: RecordDict) -> Bytes:
+    """Of a message, whichever way."""
+    return Bytes(payload_bytes(records), wire_bytes(records))
 
 
 def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
@@ -208,20 +184,18 @@ def _convert_codec_errors(round_number: int) -> Iterator[None]:
         raise RunError(f"round {round_number}: {error} A run keeps its settings: start a new one.") from None
 
 
-def checked_reply(
-    message: Message | str, partition: int, trains: bool, context: ReplyContext, *, simulated: bool = False
-) -> Reply:
+def checked_reply(message: Message | str, partition: int, context: ReplyContext, *, simulated: bool = False) -> Reply:
     """A reply as a value. Whatever a client's bytes make fail is that client's failure, and nobody else's.
 
     Raises:
         RunError: a simulation worker died, has another home than the run, or says that its method failed.
     """
-    round_number = context.round_number
+    round_number, trains = context.round_number, context.trains
     if isinstance(message, str):
         return Reply(partition, trains, problem=message)
     if simulated and message.has_error() and message.error.code == WORKER_DIED:
-        # of the first round there is no checkpoint
-        verb = "Resume" if round_number > 1 else "Start"
+        # there is no checkpoint before the untrained models are evaluated
+        verb = "Resume" if round_number > 0 else "Start"
         raise RunError(
             f"the process of {client_word(partition)} died in round {round_number} (out of memory?); the "
             f"simulation cannot replace it. {verb} the run with fewer clients at a time (`--workers`, or over Flower "
@@ -235,10 +209,10 @@ def checked_reply(
         sentence = _quote_client(partition, message.error.reason or "", LONGEST_REFUSAL)
         raise RunError(f"round {round_number}: {sentence}. {MEND}")
     try:
-        reply = _decode_reply(message, partition, trains, context)
+        reply = _decode_reply(message, partition, context)
         for check in CHECKS:
             if reply.report is not None:
-                reply = check(reply, message, context)
+                reply = check(reply, context)
         # they quote what a client sent
         problem, refused = one_line(reply.problem, LONGEST_PROBLEM), one_line(reply.refused, LONGEST_PROBLEM)
         return replace(reply, problem=problem, refused=refused)
@@ -247,26 +221,24 @@ def checked_reply(
         return Reply(partition, trains, problem=f"its reply cannot be used ({type(error).__name__})")
 
 
-def _decode_reply(message: Message, partition: int, trains: bool, context: ReplyContext) -> Reply:
+def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Reply:
+    trains = context.trains
     if message.has_error():
         # Flower's own errors come in the same way, and nothing tells them from what a client made up
         problem = f"an error came back: {_quote(partition, _find_error_line(message.error.reason or ''))}"
         return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
     records = message.content
-    answer_types = {feature.name: feature.record_type for feature in context.features if feature.name}
-    size = size_of(records, tuple(answer_types))
+    size = size_of(records)
     unit, identity = context.units.get(partition, 1.0), context.identities.get(partition)
     specs = context.specs_of_newcomers.get(partition, context.limits.specs)
     limits = replace(context.limits, max_norm=context.limits.max_norm * unit, specs=specs)
     if identity is not None:
         limits = replace(limits, layouts=partial(read_layouts, identity.layouts))
     try:
-        report, upload = decode_report(records, limits.codec, answer_types)
+        report, upload = decode_report(records, limits.codec)
         if (report.partition, report.round) != (partition, context.round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
     except MessageError as error:
-        # of what is no report nothing is an evaluation's
-        size = replace(size, evaluation=0)
         return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
     try:
         return _add_upload(
@@ -291,13 +263,13 @@ def _add_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Rep
     return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
 
 
-def _add_remark(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _add_remark(reply: Reply, context: ReplyContext) -> Reply:
     """With what the client says went wrong beside training and evaluation."""
     assert reply.report is not None
     return replace(reply, refused=_quote_report(reply.partition, reply.report.remark))
 
 
-def _check_counts(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _check_counts(reply: Reply, context: ReplyContext) -> Reply:
     """Drop a reply that claims other rows than the client said it has: a forged number would weigh in every mean."""
     report, identity = reply.report, context.identities.get(reply.partition)
     assert report is not None
@@ -333,7 +305,7 @@ def _check_counts(reply: Reply, message: Message, context: ReplyContext) -> Repl
     return replace(reply, report=report, problem=f"reply dropped: it claims {claim}", dropped=dropped, false=True)
 
 
-def _check_rules(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _check_rules(reply: Reply, context: ReplyContext) -> Reply:
     """Drop an evaluation that has a rule of its own making: it would stand in every table beside the method's."""
     evaluation = reply.report.evaluation if reply.report else None
     if reply.report is None or evaluation is None or context.rules is None:
@@ -346,14 +318,64 @@ def _check_rules(reply: Reply, message: Message, context: ReplyContext) -> Reply
     )
 
 
-def _check_answers(reply: Reply, message: Message, context: ReplyContext) -> Reply:
-    """With what features asked beside."""
-    for feature in context.features:
-        reply = feature.check(reply, message.content, context.identities.get(reply.partition))
+def _check_kind(reply: Reply, context: ReplyContext) -> Reply:
+    """Drop figures of what the message did not ask for; under `privacy`, where a client keeps its figures, all: those
+    of one that tells some would be the run's, and nothing that it has said of its samples could be held against
+    them."""
+    report = reply.report
+    assert report is not None
+    if context.withholds_figures:
+        if not (report.evaluation or report.training):
+            return reply
+        report = replace(report, evaluation=None, training=None)
+        return replace(reply, report=report).refusing("figures dropped: under `privacy` a client keeps them")
+    if context.trains and report.evaluation:
+        return replace(reply, report=replace(report, evaluation=None)).refusing("evaluation dropped: nobody asked")
+    if not context.trains and report.training:
+        return replace(reply, report=replace(report, training=None)).refusing("training figures dropped: nobody asked")
     return reply
 
 
-def _check_contradiction(reply: Reply, message: Message, context: ReplyContext) -> Reply:
+def _check_confusion(reply: Reply, context: ReplyContext) -> Reply:
+    """With the confusion matrix as triples, which take less room than the counts."""
+    report, identity = reply.report, context.identities.get(reply.partition)
+    assert report is not None
+    evaluation = report.evaluation
+    if evaluation is None or not evaluation.confusion:
+        return reply
+    counts, rule = evaluation.confusion, context.confusion_rule
+    reply = replace(reply, report=replace(report, evaluation=replace(evaluation, confusion=())))
+    try:
+        if not rule or identity is None:
+            raise MessageError("nobody asked for one")
+        if rule not in evaluation.correct:
+            raise MessageError(f"its evaluation has no rule {rule!r}")
+        right = evaluation.correct[rule][0]
+        triples = confusion_triples(counts, len(identity.class_names), evaluation.rows[0], right)
+    except MessageError as error:
+        return reply.refusing(f"confusion dropped: {error}")
+    return replace(reply, confusion=triples)
+
+
+def _check_ensemble(reply: Reply, context: ReplyContext) -> Reply:
+    """With the class probabilities of the shared test set."""
+    report = reply.report
+    assert report is not None
+    if report.ensemble is None:
+        return reply
+    record = report.ensemble
+    reply = replace(reply, report=replace(report, ensemble=None))
+    if reply.false:
+        return reply
+    if context.shared_test is None:
+        return reply.refusing("ensemble answer dropped: nobody asked for one")
+    try:
+        return replace(reply, ensemble=decode_answers(record, context.shared_test))
+    except MessageError as error:
+        return reply.refusing(f"ensemble answer dropped: {error}")
+
+
+def _check_contradiction(reply: Reply, context: ReplyContext) -> Reply:
     """Drop an upload of which the method says that no client's samples can have told it."""
     if reply.report is None or reply.report.payload is None:
         return reply
@@ -361,8 +383,14 @@ def _check_contradiction(reply: Reply, message: Message, context: ReplyContext) 
     return reply.without_upload(f"upload dropped: {reason}") if reason else reply
 
 
-CHECKS: tuple[Callable[[Reply, Message, ReplyContext], Reply], ...] = (
-    *(_add_remark, _check_counts, _check_rules, _check_answers, _check_contradiction),
+CHECKS: tuple[Callable[[Reply, ReplyContext], Reply], ...] = (
+    _add_remark,
+    _check_kind,
+    _check_counts,
+    _check_rules,
+    _check_confusion,
+    _check_ensemble,
+    _check_contradiction,
 )
 
 

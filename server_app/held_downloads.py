@@ -1,69 +1,45 @@
 """Who has which download: of a method that sends `once`, a client gets one again only when it is another, or lost."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torch import Tensor
-
-from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
-from protosphere.server_app.feature import Aggregation, Feature
-from protosphere.strategies import Run
-from protosphere.wire.payloads import Instruction
 
 
-class DownloadOnce(Feature):
+class HeldDownloads:
     """Of one run.
 
     Attributes:
-        made: the round whose uploads made the downloads; 0 before any.
-        received: partition -> the round that made what it has.
+        made: the round whose uploads made the newest downloads; 0 before any.
+        held: partition -> the round that made the download that the client holds.
     """
 
-    stored_as = "holding"
-
-    def __init__(self, run: Run, folder: RunFolder):
-        super().__init__(run, folder)
+    def __init__(self) -> None:
         self.made = 0
-        self.received: dict[int, int] = {}
-        self._offered_rounds: dict[int, int] = {}
+        self.held: dict[int, int] = {}
 
-    @staticmethod
-    def applies(run: Run) -> bool:
-        return run.exchange.once
+    def has_newest(self, partition: int) -> bool:
+        """Whether a client holds the newest download, so that it need not be sent."""
+        return 0 < self.made == self.held.get(partition)
 
-    def instruct(self, partition: int, instruction: Instruction) -> Instruction:
-        """With the round that made the download, and without one that the client has."""
-        sends = instruction.payload is not None
-        source_round = self._offered_rounds[partition] = self.made if sends else 0
-        if sends and self.received.get(partition) == source_round:
-            return replace(instruction, payload=None, made=source_round)
-        return replace(instruction, made=source_round)
+    def note_replies(self, replies: Iterable[Reply], offered: Iterable[int]) -> None:
+        """Who answered well holds what was offered; who did not may have lost it, and gets it again.
 
-    def review(self, replies: Sequence[Reply]) -> Sequence[str]:
-        """Who answered well has what was offered; who did not may have lost it, and gets it again."""
+        Args:
+            offered: the partitions whose message brought the newest download, or named it.
+        """
+        partitions = {*offered}
         for reply in replies:
             if reply.report is None or reply.problem:
-                self.received.pop(reply.partition, None)
-            elif source_round := self._offered_rounds.get(reply.partition):
-                self.received[reply.partition] = source_round
-        return ()
+                self.held.pop(reply.partition, None)
+            elif reply.partition in partitions and self.made:
+                self.held[reply.partition] = self.made
 
-    def aggregated(self, aggregation: Aggregation) -> Sequence[str]:
-        """Downloads that are made anew are another."""
-        if aggregation.outcome.downloads:
-            self.made = aggregation.round
-        return ()
+    def as_json(self) -> dict[str, Any]:
+        """For the checkpoint."""
+        return {"made": self.made, "held": {str(partition): made for partition, made in sorted(self.held.items())}}
 
-    def state(self) -> dict[str, Any]:
-        return {
-            "made": self.made,
-            "held": {str(partition): source_round for partition, source_round in sorted(self.received.items())},
-        }
-
-    def load(self, stored: Any, tensors: Mapping[str, Tensor]) -> None:
-        """Of nothing, all is sent anew."""
-        stored = stored or {}
-        self.made = int(stored.get("made", 0))
-        self.received = {int(partition): source_round for partition, source_round in stored.get("held", {}).items()}
+    def load(self, stored: Mapping[str, Any]) -> None:
+        """Inverse of `as_json`."""
+        self.made = int(stored["made"])
+        self.held = {int(partition): made for partition, made in stored["held"].items()}

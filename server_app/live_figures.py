@@ -12,35 +12,25 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from protosphere.core.errors import SettingError
 from protosphere.core.files import own_folder
 from protosphere.core.settings import Settings, shown
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.feature import Feature
-from protosphere.strategies import Run
+from protosphere.server_app.callbacks import Callback, RunView
 
 PATIENCE = 60.0  # seconds at the end for what a sink has not taken yet
 NAMES = {"tensorboard": "TensorBoard", "wandb": "Weights & Biases", "mlflow": "MLflow"}
-OF_EVALUATION = ("evaluation", "ensemble")
-OF_TRAINING = ("training", "server", "bytes")
+EVALUATIONS = ("evaluation", "ensemble")  # groups of a line's figures
+TRAININGS = ("training", "server", "bytes")
 TIMES = ("round", "server")  # the others are of single clients
 PROJECT = "protosphere"  # in Weights & Biases; in MLflow the experiment
 TAG = "protosphere.run"  # by which a resumed run finds its own in MLflow
 MOST_PARAMETERS = 100  # that MLflow takes at once
 
 log = logging.getLogger("protosphere")
-
-
-class Figures(NamedTuple):
-    """Numbers by name, `group/part/...`, of one round; `after`: of the models that it left, not of the round itself."""
-
-    round: int
-    after: bool
-    values: Mapping[str, float]
 
 
 class Sink(Protocol):
@@ -50,30 +40,25 @@ class Sink(Protocol):
     run), and of the sink's own setting.
     """
 
-    def write(self, of_round: int, after: bool, values: Mapping[str, float]) -> None:
+    def write(self, round_number: int, values: Mapping[str, float]) -> None:
         """Take figures."""
 
     def close(self, completed: bool) -> None:
         """The run is over: completed, or cut."""
 
 
-def figures_of(line: Mapping[str, Any]) -> list[Figures]:
-    """The figures of a line of metrics.jsonl, those of single clients left out, in the order of their rounds.
-
-    Of the line that ends a run only the accuracies, since a resumed run has another round of that number.
-    """
-    figures = []
-    for group in OF_EVALUATION:
+def figures_of(line: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of a line of metrics.jsonl by name, `group/part/...`, those of single clients left out."""
+    values: dict[str, float] = {}
+    for group in EVALUATIONS:
         if group in line:
-            parts = {name: value for name, value in line[group].items() if name not in ("of_round", "rules")}
-            values = _flatten(line[group].get("rules", {}) | parts, group)
-            figures.append(Figures(line[group]["of_round"], True, values))
-    if not line.get("final"):
-        values = _flatten({group: line.get(group, {}) for group in OF_TRAINING}, "")
+            parts = {name: value for name, value in line[group].items() if name != "rules"}
+            values |= _flatten(line[group].get("rules", {}) | parts, group)
+    if line["round"]:
+        values |= _flatten({group: line.get(group, {}) for group in TRAININGS}, "")
         values |= {f"time/{name}": line["time"][name] for name in TIMES if name in line["time"]}
         values["problems/clients"] = len(line["problems"])
-        figures.append(Figures(line["round"], False, values))
-    return figures
+    return values
 
 
 def _flatten(table: Mapping[str, Any], prefix: str) -> dict[str, float]:
@@ -104,43 +89,37 @@ def wanted(settings: Settings) -> list[str]:
     return [name for name in SINKS if getattr(settings, name)]
 
 
-class LiveFigures(Feature):
-    """Hands each line of the run to the sinks that the settings name."""
+def refuse_missing_packages(settings: Settings) -> None:
+    """Refuse, before the run has a folder, a sink whose package is not installed.
 
-    @staticmethod
-    def applies(run: Run) -> bool:
-        return bool(wanted(run.settings))
-
-    @staticmethod
-    def refuse(settings: Settings) -> None:
-        for name in wanted(settings):
-            spec = importlib.util.find_spec(name)
-            # these programs keep files in folders of their own names, which pass for packages without an origin
-            if spec is None or spec.origin is None:
-                raise SettingError(
-                    f"setting `{name}` is {shown(getattr(settings, name))}, but {NAMES[name]}'s package cannot be "
-                    f"imported here; pip install 'protosphere[{name}]', or take the setting out."
-                )
-
-    def during(self) -> AbstractContextManager[None]:
-        return live(self.settings, self.folder)
+    Raises:
+        SettingError: names the sink and the extra to install.
+    """
+    for name in wanted(settings):
+        spec = importlib.util.find_spec(name)
+        # these programs keep files in folders of their own names, which pass for packages without an origin
+        if spec is None or spec.origin is None:
+            raise SettingError(
+                f"setting `{name}` is {shown(getattr(settings, name))}, but {NAMES[name]}'s package cannot be "
+                f"imported here; pip install 'protosphere[{name}]', or take the setting out."
+            )
 
 
-@contextmanager
-def live(settings: Settings, folder: RunFolder) -> Iterator[None]:
-    """While inside, each line that the folder gets goes to the sinks that the settings ask for, as those do that it
-    has."""
-    feeds = [_Feed(name, getattr(settings, name), folder) for name in wanted(settings)]
-    listeners = [feed.put for feed in feeds]
-    folder.listeners.extend(listeners)
-    completed = False
-    try:
-        yield
-        completed = True
-    finally:
-        for listener in listeners:
-            folder.listeners.remove(listener)
-        for feed in feeds:
+class LiveFigures(Callback):
+    """Hands each line of the run to the sinks that the settings name, those that a resumed run has included."""
+
+    def on_start(self, run: RunView) -> bool:
+        settings, folder = run.settings, run.folder
+        self._feeds = [_Feed(name, getattr(settings, name), folder) for name in wanted(settings)]
+        return True
+
+    def on_round(self, line: Mapping[str, Any]) -> bool:
+        for feed in self._feeds:
+            feed.put(line)
+        return True
+
+    def on_end(self, completed: bool) -> None:
+        for feed in self._feeds:
             feed.close(completed)
 
 
@@ -189,8 +168,7 @@ class _Feed:
         try:
             sink = SINKS[self._name](folder, last_round, place)
             while (line := self._lines.get()) is not None:
-                for figures in figures_of(line):
-                    sink.write(*figures)
+                sink.write(line["round"], figures_of(line))
             sink.close(self._completed)
         # whatever these packages may raise, ends of the process included: the run goes on without them
         except BaseException as error:
@@ -214,10 +192,10 @@ class TensorBoard:
         # a TensorBoard that looks on forgets what it had read from there
         self._writer: Any = SummaryWriter(str(events), purge_step=0 if last_round else None)
 
-    def write(self, of_round: int, after: bool, values: Mapping[str, float]) -> None:
+    def write(self, round_number: int, values: Mapping[str, float]) -> None:
         """Take figures, and see them to the disk."""
         for name, value in values.items():
-            self._writer.add_scalar(name, value, of_round)
+            self._writer.add_scalar(name, value, round_number)
         self._writer.flush()
 
     def close(self, completed: bool) -> None:
@@ -228,7 +206,7 @@ class TensorBoard:
 class WeightsAndBiases:
     """A run of the run's name, in the mode that WANDB_MODE says; its offline files lie in the run's folder.
 
-    Its steps only grow: 2 t for round t, 2 t + 1 for what round t left; `round` is what its charts are drawn over.
+    Its steps are the rounds, over which its charts are drawn.
     """
 
     def __init__(self, folder: RunFolder, last_round: int, place: bool | str):
@@ -251,14 +229,13 @@ class WeightsAndBiases:
         )
         self._run.define_metric("*", step_metric="round")
         # offline it does not know what was written before
-        last_step = 2 * last_round + 1 if self._run.offline else self._run.step
+        last_step = last_round + 1 if self._run.offline else self._run.step
         self._next = last_step if begun else 0
 
-    def write(self, of_round: int, after: bool, values: Mapping[str, float]) -> None:
+    def write(self, round_number: int, values: Mapping[str, float]) -> None:
         """Take figures, unless they were there before the run was resumed."""
-        step = 2 * of_round + after
-        if step >= self._next:
-            self._run.log({"round": of_round, **values}, step=step)
+        if round_number >= self._next:
+            self._run.log({"round": round_number, **values}, step=round_number)
 
     def close(self, completed: bool) -> None:
         """Send what is left, and say how the run ended."""
@@ -292,14 +269,14 @@ class MLflow:
         for start in range(0, len(parameters), MOST_PARAMETERS):
             self._client.log_batch(self._id, params=parameters[start : start + MOST_PARAMETERS])
 
-    def write(self, of_round: int, after: bool, values: Mapping[str, float]) -> None:
+    def write(self, round_number: int, values: Mapping[str, float]) -> None:
         """Take figures, but those that were there before the run was resumed."""
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        fresh = {name: value for name, value in values.items() if of_round > self._last_round(name)}
+        fresh = {name: value for name, value in values.items() if round_number > self._last_round(name)}
         if fresh:
-            self._client.log_batch(self._id, [Metric(name, value, now, of_round) for name, value in fresh.items()])
+            self._client.log_batch(self._id, [Metric(name, value, now, round_number) for name, value in fresh.items()])
 
     def _last_round(self, name: str) -> int:
         """The last round that a metric had when the run was resumed."""

@@ -4,53 +4,41 @@ start of the next round, and whose node has been gone for `forget-after` rounds 
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from protosphere.core.client_names import client_names, client_word
 from protosphere.core.errors import SettingError
+from protosphere.core.settings import Settings
 from protosphere.core.text import LONGEST_NAME, one_line
 from protosphere.record.folder import RunFolder
-from protosphere.record.replies import Reply
-from protosphere.server_app.feature import Feature
-from protosphere.server_app.roster import Roster, RosterError
-from protosphere.strategies import Run
-from protosphere.strategies.contract import ROUND_OF_JOINING
+from protosphere.server_app.roster import Roster
+from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import OtherWeightsError
-from protosphere.wire.payloads import Identity, Instruction
+from protosphere.wire.claims import Believed
+from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
 
 
-class Membership(Feature):
-    """Of one run: makes members of who has come, and lets go who has gone."""
+class Membership:
+    """Of one run: makes members of who has come, and lets go who has gone.
 
-    stored_as = "membership"
+    Args:
+        believed: the clients with as many samples as they are believed to have. half: the method's server half. Both
+            are told who the members are.
+    """
 
-    def __init__(self, run: Run, folder: RunFolder):
-        super().__init__(run, folder)
-        self._roster: Roster
+    def __init__(self, settings: Settings, folder: RunFolder, roster: Roster, believed: Believed, half: ServerHalf):
+        self._settings = settings
+        self._folder = folder
+        self._roster = roster
+        self._believed = believed
+        self._half = half
         self._since = 0  # the round of the last change
         self._rounds_gone: dict[int, int] = {}  # partition -> for how many rounds in a row its node has been gone
 
-    @staticmethod
-    def applies(run: Run) -> bool:
-        return run.settings.takes_newcomers
-
-    def gathered(self, roster: Roster, last_round: int) -> None:
-        """Who joins later is no member yet.
-
-        Raises:
-            RosterError: nobody is there from the start.
-        """
-        self._roster = roster
-        if self.settings.resume:
-            roster.resume()
-        if not roster.nodes:
-            raise RosterError("no client is there from the start; let at least one join before round 1.")
-
-    def before_round(self, number: int) -> None:
-        """Who joins, then who leaves; the run's roster has both, with the round."""
+    def refresh(self, number: int) -> None:
+        """At the start of a round: who joins, then who leaves; the run's roster has both, with the round."""
         before = {*self._roster.nodes}
         joining, leaving = sorted(self._roster.absent), self._list_gone()
         self._admit(joining, number)
@@ -62,16 +50,7 @@ class Membership(Feature):
         # the roster of a run that was cut in this round has who came in it already
         if {*self._roster.nodes} != before or any(partition in self._roster.nodes for partition in joining):
             self._since = number
-            self.folder.write_roster(self._roster.as_json())
-
-    def instruct(self, partition: int, instruction: Instruction) -> Instruction:
-        """To one that has just joined: its model is of no earlier round, so it has nothing to evaluate."""
-        joined = self._roster.joined.get(partition, 0)
-        if joined == instruction.round:
-            instruction = replace(instruction, evaluate=False)
-        if joined and self.run.method.counts_own_rounds:
-            return replace(instruction, constants={**instruction.constants, ROUND_OF_JOINING: float(joined)})
-        return instruction
+            self._folder.write_roster(self._roster.as_json())
 
     def _admit(self, partitions: Sequence[int], number: int) -> None:
         """Make members of those who fit in with the others."""
@@ -108,16 +87,15 @@ class Membership(Feature):
         log.warning("warning: round %d: %s is not taken in: %s", number, name, reason)
 
     def _meet(self, identities: Mapping[int, Identity]) -> None:
-        federation = self.federation
-        federation.believed.update(identities)
-        federation.half.meet(federation.codec, federation.believed.identities)
+        self._believed.update(identities)
+        self._half.meet(self._half.codec, self._believed.identities)
 
     def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int = -1) -> str:
         """Why a method that averages weights cannot take clients in, as it says of one of them; "" where it can."""
-        federation, known = self.federation, self._roster.identities
+        known = self._roster.identities
         try:
-            federation.believed.update({**known, **newcomers})
-            federation.half.try_meeting(federation.codec, federation.believed.identities)
+            self._believed.update({**known, **newcomers})
+            self._half.try_meeting(self._half.codec, self._believed.identities)
         except OtherWeightsError as error:
             return error.clients.get(blamed) or "its weights do not fit with those of the others."
         except SettingError as error:
@@ -136,22 +114,22 @@ class Membership(Feature):
         listed = self._roster.listed_nodes
         for partition, node in self._roster.nodes.items():
             self._rounds_gone[partition] = 0 if node in listed else self._rounds_gone.get(partition, 0) + 1
-        most = self.settings.forget_after
+        most = self._settings.forget_after
         return sorted(p for p, rounds in self._rounds_gone.items() if most and rounds >= most)
 
-    def figures(self, of_round: int, replies: Sequence[Reply]) -> Mapping[str, Any]:
-        """`members`: how many clients there were to evaluate, all but those who have just come, that have samples to
-        test; and since which round they are the same."""
+    def figures(self) -> dict[str, Any]:
+        """`members` of a line: how many clients there are that have samples to test, and since which round they are
+        the same."""
         roster = self._roster
-        old_members = [p for p in roster.nodes if roster.joined.get(p, 0) <= of_round]
-        tested = [p for p in old_members if not roster.identities[p].rows or roster.identities[p].rows[2]]
+        tested = [p for p in roster.nodes if not roster.identities[p].rows or roster.identities[p].rows[2]]
         return {"members": {"clients": len(tested), "since": self._since}}
 
-    def state(self) -> Any:
+    def as_json(self) -> dict[str, Any]:
+        """For the checkpoint."""
         gone = {str(p): rounds for p, rounds in sorted(self._rounds_gone.items()) if rounds}
         return {"gone": gone, "since": self._since}
 
-    def load(self, stored: Any, tensors: Any) -> None:
-        stored = stored or {}
-        self._since = int(stored.get("since", 0))
-        self._rounds_gone = {int(partition): rounds for partition, rounds in stored.get("gone", {}).items()}
+    def load(self, stored: Mapping[str, Any]) -> None:
+        """Inverse of `as_json`."""
+        self._since = int(stored["since"])
+        self._rounds_gone = {int(partition): rounds for partition, rounds in stored["gone"].items()}

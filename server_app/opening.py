@@ -9,7 +9,7 @@ from protosphere.core.text import class_words, one_class, one_line, quoted
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.record.summary import companions
-from protosphere.server_app.features import refuse_unfit_features
+from protosphere.server_app.live_figures import refuse_missing_packages
 from protosphere.server_app.roster import Roster
 from protosphere.strategies import Run, as_of_today, known_settings, unpacked
 from protosphere.strategies.contract import ServerHalf
@@ -28,9 +28,9 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
     """A new folder for a run, or the one that it is to go on in.
 
     Raises:
-        SettingError: it cannot be made, holds a run of other settings, or a feature of the run cannot work here.
+        SettingError: it cannot be made, holds a run of other settings, or a package is missing.
     """
-    refuse_unfit_features(run)
+    refuse_missing_packages(run.settings)
     settings_by_name = known_settings(run.settings.strategy) | unpacked(run_config)
     if run.settings.resume:
         return RunFolder.resume(run.settings, settings_by_name, as_of_today)

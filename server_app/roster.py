@@ -49,8 +49,8 @@ def select_clients(settings: Settings, candidates: Sequence[int], server_round: 
 
 
 class Roster:
-    """Clients by partition id. Flower's node ids are random and change when a node restarts, so they are
-    only addresses: the newest node that answered for a partition stands for it.
+    """Clients by partition id. Flower's node ids are random, and without a key change when a node restarts, so they are
+    only addresses: a node that answers for a partition stands for it as long as Flower lists it.
 
     Attributes:
         identities: partition -> who it said it is.
@@ -86,6 +86,8 @@ class Roster:
         # partition -> an identity and its entry, since those of many clients take long to make
         self._entries: dict[int, tuple[Identity, dict[str, Any]]] = {}
         self._agreement = Agreement(0, {}, {}, {})
+        self._partition_of_node: dict[int, int] = {}  # of all nodes that stand, or have stood, for one
+        self._waiting_nodes: set[int] = set()  # that came for a partition whose node is still there
         self._name_clients()
 
     def gather(self, grid: Grid) -> None:
@@ -252,18 +254,51 @@ class Roster:
         while True:
             answers = self.queries.pull(grid)
             for node, identity in answers:
-                if self.is_open and identity.partition not in self.nodes:
-                    self.absent[identity.partition] = node, identity
-                elif identity == self.identities.get(identity.partition):
-                    # it may call itself otherwise
-                    self.identities[identity.partition], self.nodes[identity.partition] = identity, node
-                    self._name_clients()
-                    log.info("partition %d is back as node %d", identity.partition, node)
-                else:
-                    log.warning("node %d is left out: %s", node, self._describe_stranger(identity))
+                self._take_answer(node, identity)
             if not self.queries.is_waiting():
                 return
             pause(answers)
+
+    def _take_answer(self, node: int, identity: Identity) -> None:
+        """Let a node that has come since the start stand for its partition, or for none.
+
+        A node stands for one partition of a run, and a partition for one node: else one node could speak for many
+        clients, and a second node could displace a client that is answering.
+        """
+        partition = identity.partition
+        earlier_partition = self._partition_of_node.get(node, partition)
+        if earlier_partition != partition:
+            log.warning(
+                "node %d is left out: it has answered for partition %d, and a node stands for one partition of a run",
+                node,
+                earlier_partition,
+            )
+            return
+        if self.is_open and partition not in self.nodes:
+            self.absent[partition] = node, identity
+            self._partition_of_node[node] = partition
+            return
+        if identity != self.identities.get(partition):
+            log.warning("node %d is left out: %s", node, self._describe_stranger(identity))
+            return
+        current_node = self.nodes[partition]
+        if current_node != node and current_node in self.listed_nodes:
+            # it is asked again, and takes over once Flower no longer lists the other
+            self.queries.forget(node)
+            if node not in self._waiting_nodes:
+                log.warning(
+                    "node %d waits: node %d answers for partition %d, and Flower still lists it",
+                    node,
+                    current_node,
+                    partition,
+                )
+            self._waiting_nodes.add(node)
+            return
+        # it may call itself otherwise
+        self.identities[partition], self.nodes[partition] = identity, node
+        self._partition_of_node[node] = partition
+        self._name_clients()
+        log.info("partition %d is back as node %d", partition, node)
 
     def _describe_stranger(self, identity: Identity) -> str:
         """Why a node does not stand for its partition while a run goes on."""
@@ -310,6 +345,7 @@ class Roster:
     def _take(self, agreement: Agreement) -> None:
         self._agreement = agreement
         self.identities, self.nodes = dict(sorted(agreement.identities.items())), dict(agreement.nodes)
+        self._partition_of_node = {node: partition for partition, node in self.nodes.items()}
         self._name_clients()
 
     def _name_clients(self) -> None:

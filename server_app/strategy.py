@@ -1,15 +1,16 @@
 """The one Flower strategy: it runs the rounds around a method's server half.
 
-A round, from above: `configure_train` and `configure_evaluate` write a message a client, `_exchange` collects the
-replies, the method's server half makes the next downloads of the uploads, and the round's line and checkpoint are
-written. What a run can have beside is in features/.
+A round, in Flower's own order: `configure_train` writes a message per client, the replies are collected and checked,
+`aggregate_train` lets the method make the next downloads of the uploads; `configure_evaluate` sends these with a second
+message, and `aggregate_evaluate` makes figures of the replies. Then the round's line and checkpoint are written, and
+callbacks are told. Round 0 is the evaluation of the untrained models.
 """
 
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
@@ -21,27 +22,30 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import is_simulated, over_ray
 from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import Scalar
-from protosphere.data.partition.way_shot import WAY_SHOT
-from protosphere.record import provenance
+from protosphere.data.shared_test_set import SharedLabels
+from protosphere.record import provenance, snapshots
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import (
     MAJORITY,
+    Exchanged,
+    Line,
     add_evaluation,
     console_line,
+    empty_line,
     evaluations,
-    final_line,
     over_clients,
-    times,
     training_line,
 )
 from protosphere.record.replies import Bytes, Reply
-from protosphere.record.snapshots import separation_of
 from protosphere.record.summary import companions, summarise
 from protosphere.server_app.agreement import Terms
+from protosphere.server_app.callbacks import OnRound, RunView, callbacks_of
 from protosphere.server_app.checkpoint import RoundState, pack, unpack
+from protosphere.server_app.ensemble import score, shared_test_set
 from protosphere.server_app.exchange import (
     LATE,
     MEND,
+    UNSENT,
     ReplyContext,
     aggregated,
     collected,
@@ -50,36 +54,32 @@ from protosphere.server_app.exchange import (
     refuse_failing_method,
     size_of,
 )
-from protosphere.server_app.feature import Aggregation, Federation
-from protosphere.server_app.features import FEATURES
 from protosphere.server_app.guards import (
     refuse_more_failures,
     refuse_non_finite,
     refuse_other_rounds,
     warn_of_problems,
 )
+from protosphere.server_app.held_downloads import HeldDownloads
+from protosphere.server_app.membership import Membership
 from protosphere.server_app.opening import believed_clients, open_folder, opening_lines
+from protosphere.server_app.releases import Releases
 from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
 from protosphere.strategies import Run, read_settings
-from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round
+from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.payloads import Instruction, Payload
 
 log = logging.getLogger("protosphere")
-OnRound = Callable[[Mapping[str, Any]], object]  # given a line of metrics.jsonl; False ends the run
-# why a run ends that its `on_round`, or the `should_stop` of its start, has ended
-ON_ROUND, SHOULD_STOP = "on-round", "should-stop"
+SHOULD_STOP = "should-stop"  # why a run ends that the `should_stop` of its start has ended
 
 
 class PrototypeStrategy(Strategy):
     """A Flower strategy over prototypes instead of weights, of any method.
 
-    One message per client per round: on arrival a client evaluates what it left in the last round, then trains,
-    then uploads. Clients that are not sampled evaluate only (`evaluate-clients = "all"`).
-
     Args:
-        on_round: called after every round, when its checkpoint is written.
+        on_round: called after every round, when its checkpoint is written; False ends the run.
     """
 
     def __init__(self, run: Run, folder: RunFolder, on_round: OnRound | None = None):
@@ -91,16 +91,19 @@ class PrototypeStrategy(Strategy):
         self.roster = Roster(run.settings, terms)
         self.codec: Codec  # known when the clients are: see `_meet`
         self.state = RoundState()
-        self.features = [feature(run, folder) for feature in FEATURES.values() if feature.applies(run)]
+        self.callbacks = callbacks_of(run.settings, on_round)
         self.stop_reason = ""  # why the run ends before its last round
         self.failed_in_a_row = 0
         self.token = ""  # the run's, read when it starts
         self.timeout = run.settings.round_timeout
-        self._on_round = on_round
-        self._last_number = run.settings.rounds + 1  # of the evaluation that ends the run
+        # what a run has or lacks by its settings and its method
+        self.membership: Membership | None = None
+        self.held = HeldDownloads() if run.exchange.once else None
+        self.releases = Releases(run.settings) if run.private else None
+        self.shared_test: SharedLabels | None = None
+        self._rounds = run.settings.rounds
         self._silent_partitions: set[int] = set()  # at the last evaluation
-        self._sent_bytes: dict[int, Bytes] = {}
-        self._figures: dict[str, Any] = {}  # of the round's aggregation
+        self._sent_bytes: dict[int, Bytes] = {}  # of the messages that were made last
         self._round_seconds: list[float] = []
 
     # --- the run ------------------------------------------------------------------------------------------
@@ -127,8 +130,7 @@ class PrototypeStrategy(Strategy):
         """
         if initial_arrays or train_config or evaluate_config or evaluate_fn:
             raise ValueError("a prototype strategy has no global weights and reads its settings from the run")
-        rounds = num_rounds or self.settings.rounds
-        self._last_number = rounds + 1
+        rounds = self._rounds = num_rounds or self.settings.rounds
         refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
@@ -141,7 +143,7 @@ class PrototypeStrategy(Strategy):
                 self.roster.expect(self.folder.roster(), self.state.last_round)
         self.roster.gather(grid)
         with self._blame_method(f"before round {self.state.last_round + 1}"):
-            self._meet()
+            self._meet(is_simulated(grid))
         self.folder.set_end(rounds, self.settings)
         self.summary()
         if self.settings.min_replies and is_simulated(grid):
@@ -150,21 +152,39 @@ class PrototypeStrategy(Strategy):
                 "only says how many valid replies keep a round from counting as failed",
                 self.settings.min_replies,
             )
-        with ExitStack() as stack:
-            for feature in self.features:
-                stack.enter_context(feature.during())
-            # all of it: the first small sum after a change of the number costs tens of milliseconds
-            stack.enter_context(limited_threads(1))
+
+        # all of it on one thread: the first small sum after a change of the number costs tens of milliseconds
+        with self._callbacks_told(), limited_threads(1):
+            if not self.settings.resume:
+                with self._blame_method("before round 1"):
+                    self._begin(grid, result)
             while self.state.last_round < rounds and not self.stop_reason:
                 number = self.state.last_round + 1
                 with self._blame_method(f"round {number}"):
-                    line = self._round(grid, number, rounds, result)
-                self._after_round(line)
+                    self._round(grid, number, result)
                 if should_stop is not None and should_stop(number, result):
                     self.stop_reason = self.stop_reason or SHOULD_STOP
-            self._final_evaluation(grid, rounds, result)
+            self._close(grid, result)
             self._leave_summary(rounds)
         return result
+
+    @contextmanager
+    def _callbacks_told(self) -> Any:
+        """Inside, callbacks know that the run is on."""
+        view = RunView(self.settings, self.run.inference, self.folder, self.roster.identities)
+        started, completed = [], False
+        try:
+            for callback in self.callbacks:
+                goes_on = callback.on_start(view)
+                started.append(callback)
+                if not goes_on:
+                    # nobody is asked again: who ended the run then may go on now
+                    self.stop_reason = self.stop_reason or callback.name
+            yield
+            completed = True
+        finally:
+            for callback in started:
+                callback.on_end(completed)
 
     def _restore(self, rounds: int) -> None:
         """Take up the run's checkpoint.
@@ -174,72 +194,55 @@ class PrototypeStrategy(Strategy):
         """
         tensors, stored = self.folder.load_checkpoint()
         self.folder.refuse_fewer_rounds(rounds, stored["round"], self.settings.resume)
-        self.state = unpack(tensors, stored, self.features)
+        self.state = unpack(tensors, stored)
         self.half.constants, self.half.group_names = self.state.constants, self.state.group_names
+        if self.held is not None:
+            self.held.load(self.state.held)
+        if self.releases is not None:
+            self.releases.load(self.state.releases)
 
-    def _meet(self) -> None:
+    def _meet(self, simulated: bool) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
-        assert self.roster.codec is not None
-        self.codec = self.roster.codec
-        if self.settings.resume and not self.roster.is_open:
-            self.roster.leave_out_new(self.folder.roster())
-        for feature in self.features:
-            feature.gathered(self.roster, self.state.last_round)
-        self.believed = believed_clients(self.roster, self.half, self.settings)
-        refuse_too_few(self.settings, self.roster.identities, len(self.sample(1)))
-        federation = Federation(
-            identities=self.roster.identities,
-            partitions=self.roster.number,
-            codec=self.codec,
-            believed=self.believed,
-            half=self.half,
-        )
-        for feature in self.features:
-            feature.start(federation)
-        if self.settings.resume:
-            self.roster.refuse_changes(self.folder.roster())
+        settings, roster = self.settings, self.roster
+        assert roster.codec is not None
+        self.codec = roster.codec
+        if settings.ensemble_every and not simulated:
+            raise SettingError(
+                f"`ensemble-every` is {settings.ensemble_every}, and the ensemble needs a test set that all clients "
+                "share, as those of a simulation do; set it to 0."
+            )
+        if settings.resume and not roster.is_open:
+            roster.leave_out_new(self.folder.roster())
+        elif settings.resume:
+            roster.resume()
+        if not roster.nodes:
+            raise RosterError("no client is there from the start; let at least one join before round 1.")
+        self.believed = believed_clients(roster, self.half, settings)
+        refuse_too_few(settings, roster.identities, len(self.sample(1)))
+        self.shared_test = shared_test_set(settings, roster.number, self.codec.num_classes)
+        if roster.is_open:
+            self.membership = Membership(settings, self.folder, roster, self.believed, self.half)
+        if settings.resume:
+            roster.refuse_changes(self.folder.roster())
             self.folder.truncate(self.state.last_round)
-            lines = self.folder.lines()
-            for feature in self.features:
-                # nobody is asked again: who ended the run then may go on now
-                feature.recall(lines)
-                self.stop_reason = self.stop_reason or feature.stop_reason
+            if self.membership is not None:
+                self.membership.load(self.state.membership)
             log.info("resuming after round %d", self.state.last_round)
         else:
             self.half.constants = self.state.constants = self.half.derive_constants()
             self.state.group_names = self.half.group_names
             beginning = checked_outcome(self.half.begin(), self.half.begin, self.run.exchange.down)
             self.state.method, self.state.downloads = beginning.state, beginning.downloads
-        self.folder.write_roster(self.roster.as_json())
+        self.folder.write_roster(roster.as_json())
         provenance.note(self.folder.path)
 
-    def _after_round(self, line: Mapping[str, Any]) -> None:
-        """Tell features and whoever waits for it the round's line; each of them may end the run."""
-        for feature in self.features:
-            feature.after_round(line)
-            self.stop_reason = self.stop_reason or feature.stop_reason
-        if self._on_round is not None and self._on_round(line) is False:
-            self.stop_reason = self.stop_reason or ON_ROUND
-
-    def _final_evaluation(self, grid: Grid, rounds: int, result: Result) -> None:
-        """Evaluate what the last round has left, with messages that ask for nothing else."""
-        began, last_round = time.monotonic(), self.state.last_round
-        if last_round < rounds:
-            log.info("stopped after round %d by %s", last_round, self.stop_reason)
-            # as a run of so many rounds; but by the number alone clients know when to read the rows of all classes
-            self._last_number = last_round + 1 if self.settings.partition != WAY_SHOT else rounds + 1
-        self.roster.refresh(grid, last_round)
-        everyone = self.settings.evaluate_clients == "all"
-        partitions = sorted(self.roster.nodes) if everyone else self.sample(last_round)
-        for feature in self.features:
-            feature.last_evaluation(self._last_number)
-        messages = self._messages(partitions, MessageType.EVALUATE, self._last_number, True)
-        if self._asks_everyone(self._last_number):
-            remaining_partitions = [partition for partition in sorted(self.roster.nodes) if partition not in partitions]
-            messages += self._messages(remaining_partitions, MessageType.EVALUATE, self._last_number, False)
-        replies = self._exchange(grid, messages, self._last_number)
-        warn_of_problems(replies, last_round + 1)
-        self._close(final_line(last_round + 1, replies, self._sent_bytes), replies, last_round, rounds, began, result)
+    def summary(self) -> None:
+        """Say what is about to run."""
+        further_lines = self.releases.opening() if self.releases is not None else ()
+        for line in (*opening_lines(self.run, self.roster.identities, self.codec), *further_lines):
+            log.info(line)
+        for notice in (*self.believed.notices(), *self.half.notices()):
+            log.warning("warning: %s", notice)
 
     def _leave_summary(self, rounds: int) -> None:
         """Write the outcome of a run that has come to its end, be it before its last round of those asked for."""
@@ -263,194 +266,287 @@ class PrototypeStrategy(Strategy):
 
         return failing_as(make_error, self.settings.strategy, self.run.method, (SettingError, RosterError, RunError))
 
-    # --- a round, in this order ---------------------------------------------------------------------------
+    # --- a round ------------------------------------------------------------------------------------------
 
-    def _round(self, grid: Grid, server_round: int, rounds: int, result: Result) -> dict[str, Any]:
-        """One round, up to its checkpoint: messages, replies, aggregation, the evaluation that rode along.
+    def _begin(self, grid: Grid, result: Result) -> None:
+        """Round 0: evaluate the untrained models, with what the method sends before round 1."""
+        began = time.monotonic()
+        line = empty_line(0)
+        self._evaluate(grid, line, result, is_last=False)
+        self._finish_round(line, began)
+
+    def _round(self, grid: Grid, number: int, result: Result) -> None:
+        """One round, up to its checkpoint: train, aggregate, evaluate.
 
         Raises:
             RunError: the method fails everywhere, or too many rounds in a row have failed.
         """
         began = time.monotonic()
-        self.roster.refresh(grid, server_round)
-        for feature in self.features:
-            feature.before_round(server_round)
-        messages = [
-            *self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid),
-            *self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid),
-        ]
-        replies = self._exchange(grid, messages, server_round)
-        warn_of_problems(replies, server_round)
+        self.roster.refresh(grid, number)
+        if self.membership is not None:
+            self.membership.refresh(number)
+        messages = list(self.configure_train(number, ArrayRecord(), ConfigRecord(), grid))
+        exchanged = self._exchange(grid, messages, self._context(number), self.settings.min_replies)
+        replies = exchanged.replies
         if plugins.is_plugin(self.settings.strategy):
-            refuse_failing_method(replies, server_round, len(self.roster.identities))
-        for feature in self.features:
-            _warn(server_round, feature.review(replies))
-        if any(reply.trains and not reply.valid for reply in replies):
+            refuse_failing_method(replies, number, len(self.roster.identities))
+        if any(not reply.valid for reply in replies):
             # a round that failed over a full disk is not the clients' failure, and must not count
             self.folder.refuse_full_disk()
+
         server_began = time.monotonic()
-        self._figures = {}
-        metrics = self._aggregate(server_round, [reply for reply in replies if reply.trains])
-        if metrics:
-            result.train_metrics_clientapp[server_round] = metrics
+        figures = self._aggregate(number, replies)
+        if figures:
+            result.train_metrics_clientapp[number] = _as_metrics(figures)
+        line = training_line(number, exchanged, figures, self.settings.max_weight_ratio)
+        line["time"]["server"] = time.monotonic() - server_began
         # also where the upload was refused: the client's store has moved on
         for reply in replies:
-            if reply.trains and reply.report and reply.report.training:
-                self.state.trained[reply.partition] = server_round
-        valid = sum(reply.valid for reply in replies if reply.trains)
+            if reply.report and reply.report.training:
+                self.state.trained[reply.partition] = number
+        valid = sum(reply.valid for reply in replies)
         self.failed_in_a_row = 0 if valid >= max(1, self.settings.min_replies) else self.failed_in_a_row + 1
-        line = training_line(server_round, replies, self._sent_bytes, self._figures, self.settings.max_weight_ratio)
-        line["time"] = {"server": time.monotonic() - server_began}
-        self._close(line, replies, server_round - 1, rounds, began, result)
-        self.state.last_round = server_round
-        for feature in self.features:
-            feature.leave()
-        self.folder.save_checkpoint(*pack(self.state, self.features))
-        refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
-        return line
 
-    def _exchange(self, grid: Grid, messages: Sequence[Message], number: int) -> Sequence[Reply]:
-        """Send the messages and collect the replies; note who was silent."""
+        is_last = number == self._rounds
+        if is_last or number % self.settings.evaluate_every == 0:
+            self._evaluate(grid, line, result, is_last, replies)
+        self._finish_round(line, began)
+        refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
+
+    def _evaluate(self, grid: Grid, line: Line, result: Result, is_last: bool, trained: Sequence[Reply] = ()) -> None:
+        """Have clients evaluate the models that a round left, and add it to the round's line.
+
+        Args:
+            is_last: whether this is the run's last evaluation.
+            trained: the replies to the round's training: who is late with it is not asked.
+        """
+        number = line["round"]
+        if is_last:
+            line["last"] = True
+        late = {reply.partition for reply in trained if reply.problem in (LATE, UNSENT)}
+        answered = {reply.partition for reply in trained} - late
+        partitions = [partition for partition in self._list_evaluators(number) if partition not in late]
+        if not partitions:
+            return
+        messages = self._messages(partitions, MessageType.EVALUATE, number, is_last)
+        context = self._context(number, trains=False, is_last=is_last)
+        exchanged = self._exchange(grid, messages, context, not_waited_for=self._silent_partitions - answered)
+        silent = {reply.partition for reply in exchanged.replies if reply.problem == LATE}
+        self._silent_partitions = (self._silent_partitions - {*partitions}) | silent
+
+        rule, ratio = self.run.inference, self.settings.max_weight_ratio
+        add_evaluation(line, exchanged, rule, ratio, self.roster.identities, self.run.exchange.once)
+        answers = {reply.partition: reply.ensemble for reply in exchanged.replies if reply.ensemble is not None}
+        if answers and self.shared_test is not None:
+            line["ensemble"] = score(answers, self.shared_test)
+        if self.membership is not None:
+            line |= self.membership.figures()
+        metrics = self._accuracy(line.get("evaluation", {}).get("rules", {}))
+        if metrics is not None:
+            result.evaluate_metrics_clientapp[number] = metrics
+
+    def _finish_round(self, line: Line, began: float) -> None:
+        """Write the line, say it, write the checkpoint, tell the callbacks, each of which may end the run."""
+        number = line["round"]
+        line["time"]["round"] = time.monotonic() - began
+        self.folder.append(line)
+        if number:
+            self._round_seconds.append(line["time"]["round"])
+        seconds = self._round_seconds or [line["time"]["round"]]
+        log.info(console_line(line, self._rounds, self.run.inference, seconds))
+        self.state.last_round = number
+        self._save_checkpoint()
+        for callback in self.callbacks:
+            if not callback.on_round(line):
+                self.stop_reason = self.stop_reason or callback.name
+
+    def _save_checkpoint(self) -> None:
+        if self.membership is not None:
+            self.state.membership = self.membership.as_json()
+        if self.held is not None:
+            self.state.held = self.held.as_json()
+        if self.releases is not None:
+            self.state.releases = self.releases.tensors()
+        self.folder.save_checkpoint(*pack(self.state))
+
+    def _close(self, grid: Grid, result: Result) -> None:
+        """Of a run that ended early: evaluate once more what its last round left, as the last evaluation of a run."""
+        line = self.folder.last_line()
+        if line.get("last"):
+            return
+        if self.stop_reason:
+            log.info("stopped after round %d by %s", self.state.last_round, self.stop_reason)
+        began = time.monotonic()
+        self.roster.refresh(grid, self.state.last_round)
+        self._evaluate(grid, line, result, is_last=True)
+        line["time"]["round"] += time.monotonic() - began
+        self.folder.replace_last(line)
+
+    # --- messages and replies -----------------------------------------------------------------------------
+
+    def _exchange(
+        self,
+        grid: Grid,
+        messages: Sequence[Message],
+        context: ReplyContext,
+        min_replies: int = 0,
+        not_waited_for: Iterable[int] = (),
+    ) -> Exchanged:
+        """Send messages that `_messages` has made, and collect the replies."""
+        began = time.monotonic()
         partition_of = {node: partition for partition, node in self.roster.nodes.items()}
+        partitions = [partition_of[message.metadata.dst_node_id] for message in messages]
+        sent = dict(self._sent_bytes)
         replies = exchange(
             grid,
             messages,
-            [partition_of[message.metadata.dst_node_id] for message in messages],
-            self._context(number),
-            min_replies=self.settings.min_replies,
+            partitions,
+            context,
+            min_replies=min_replies,
             timeout=self.timeout,
-            patience=self.settings.query_timeout,
-            not_waited_for=self._silent_partitions,
+            not_waited_for=not_waited_for,
         )
-        self._silent_partitions = {reply.partition for reply in replies if not reply.trains and reply.problem == LATE}
-        return replies
+        warn_of_problems(replies, context.round_number)
+        if self.held is not None:
+            self.held.note_replies(replies, partitions if context.trains or self._sends_to_evaluators(context) else ())
+        return Exchanged(replies, sent, time.monotonic() - began)
 
-    def _aggregate(self, server_round: int, replies: Sequence[Reply]) -> MetricRecord | None:
-        """Make the next downloads of the uploads, and the round's figures; None where nobody has uploaded."""
+    def _sends_to_evaluators(self, context: ReplyContext) -> bool:
+        return self.half.downloads_due(context.round_number, context.trains)
+
+    def _messages(self, partitions: Sequence[int], message_type: str, number: int, is_last: bool) -> list[Message]:
+        """A message per client; those that say the same are encoded once."""
+        messages = []
+        encoded_messages: dict[tuple[Any, ...], Any] = {}
+        trains = message_type == MessageType.TRAIN
+        downloads = self.state.downloads if self.half.downloads_due(number, trains) else {}
+        self._sent_bytes = {}
+        for partition in partitions:
+            # what a client is sent to be evaluated with is what it gets to train with in the next round
+            key = self.half.address(partition, downloads, self.state.method, number if trains else number + 1)
+            instruction = self._instruction(partition, number, downloads.get(key), is_last)
+            constants = tuple(instruction.constants.items())
+            content = (key, instruction.payload is None, instruction.trained, instruction.made, constants)
+            if content not in encoded_messages:
+                records = encoded(instruction, self.codec, self.run.exchange.down)
+                encoded_messages[content] = records, size_of(records)
+            records, self._sent_bytes[partition] = encoded_messages[content]
+            node = self.roster.nodes[partition]
+            messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
+        return messages
+
+    def _instruction(self, partition: int, number: int, download: Payload | None, is_last: bool) -> Instruction:
+        """What one client is told."""
+        constants = self.half.constants
+        joined = self.roster.joined.get(partition, 0)
+        if joined and self.run.method.counts_own_rounds:
+            constants = {**constants, ROUND_OF_JOINING: float(joined)}
+        made = 0
+        if self.held is not None and download is not None:
+            made = self.held.made
+            if self.held.has_newest(partition):
+                download = None
+        if self.releases is not None:
+            download = self.releases.beside(download, self.codec.dim)
+        return Instruction(
+            run=self.folder.name,
+            round=number,
+            payload=download,
+            trained=self.state.trained.get(partition, 0),
+            constants=constants,
+            token=self.token,
+            made=made,
+            last=is_last,
+        )
+
+    def _context(self, number: int, trains: bool = True, is_last: bool = False) -> ReplyContext:
+        """What the replies of a round are held against."""
+        up = self.run.exchange.up
+        specs = self.half.awaited(up, self.state.method, number) if trains else ()
+        specs_of_newcomers = {}
+        if trains and self.run.method.counts_own_rounds:
+            specs_of_newcomers = {
+                partition: self.half.awaited(up, self.state.method, own_round({ROUND_OF_JOINING: joined}, number))
+                for partition, joined in self.roster.joined.items()
+            }
+        measures_ensemble = not trains and self.settings.measures_ensemble(number, is_last)
+        return ReplyContext(
+            round_number=number,
+            trains=trains,
+            limits=Limits(self.codec, self.settings.max_prototype_norm, specs),
+            identities=self.roster.identities,
+            units={partition: self.half.unit(partition) for partition in self.roster.identities},
+            rules={*self.run.rules, MAJORITY},
+            contradiction=self.half.impossible,
+            specs_of_newcomers=specs_of_newcomers,
+            confusion_rule=self.run.inference if is_last and self.run.confusion else "",
+            shared_test=self.shared_test if measures_ensemble else None,
+            withholds_figures=self.run.private and not self.settings.privacy_measure,
+        )
+
+    def sample(self, server_round: int) -> list[int]:
+        """Partition ids that train in this round."""
+        return [partition for partition in self.roster.selected(server_round) if partition in self.roster.nodes]
+
+    def _list_evaluators(self, server_round: int) -> list[int]:
+        """Partition ids that are evaluated after this round: all, or those who train in it (of round 0 who will train
+        in round 1)."""
+        if self.settings.evaluate_clients == "all":
+            return sorted(self.roster.nodes)
+        return self.sample(max(1, server_round))
+
+    # --- aggregation --------------------------------------------------------------------------------------
+
+    def _aggregate(self, server_round: int, replies: Sequence[Reply]) -> dict[str, Any]:
+        """Make the next downloads of the uploads; the round's figures, none where nobody has uploaded."""
         uploads: Mapping[int, Payload] = {
             reply.partition: reply.report.payload
             for reply in replies
             if reply.report and reply.report.payload is not None
         }
-        for feature in self.features:
-            uploads = feature.uploads(uploads)
+        if self.releases is not None:
+            uploads = self.releases.take(uploads)
         if not uploads:
-            return None
+            return {}
         with limited_threads(1):
             believed, warnings = self.believed.uploads(uploads)
             outcome = aggregated(self.half, believed, self.state.method, server_round, self.run.exchange.down)
             norm = self.half.feature_norm(uploads)
-        earlier = self.state.downloads if outcome.keeps else {}
-        downloads = {**earlier, **outcome.downloads}
-        aggregation = Aggregation(
-            round=server_round,
-            uploads=uploads,
-            downloads=downloads,
-            outcome=outcome,
-            norm=norm,
-        )
+        for warning in (*warnings, *outcome.warnings):
+            log.warning("warning: round %d: %s", server_round, warning)
         refuse_non_finite(outcome.downloads, server_round, self.half.class_word)
-        _warn(server_round, (*warnings, *outcome.warnings))
-        for feature in self.features:
-            _warn(server_round, feature.aggregated(aggregation))
-        self.state.method, self.state.downloads = outcome.state, downloads
-        self._figures = self._list_figures(outcome, norm)
-        numbers: dict[str, Any] = {
-            name: figure for name, figure in self._figures.items() if isinstance(figure, int | float)
-        }
-        return MetricRecord(numbers)
+
+        earlier = self.state.downloads if outcome.keeps else {}
+        self.state.method = outcome.state
+        self.state.downloads = {**earlier, **outcome.downloads}
+        if self.held is not None and outcome.downloads:
+            self.held.made = server_round
+        if self.run.exchange.pointwise:
+            self._save_snapshot(server_round, uploads, outcome)
+        return self._list_figures(outcome, norm)
+
+    def _save_snapshot(self, server_round: int, uploads: Mapping[int, Payload], outcome: Outcome) -> None:
+        """Keep the prototypes that came and went in this round, for the report."""
+        # of this round alone: what is shown is named after it
+        prototypes = self.half.global_prototypes(outcome.state) if outcome.downloads else None
+        downloads = self.state.downloads if prototypes is None else to_everyone(prototypes)
+        if not uploads and prototypes is None:
+            return
+        tensors, counts = snapshots.snapshot(uploads, downloads, *self.half.scales)
+        keeps_all = self.settings.keep_prototypes == "all"
+        snapshots.save(self.folder.path, tensors, {"round": server_round, **counts}, keeps_all)
 
     def _list_figures(self, outcome: Outcome, norm: float | None) -> dict[str, Any]:
         """The server's figures of a round."""
         separation = {}
         if self.run.exchange.pointwise:
-            separation = separation_of(outcome.downloads, self.half.scales[0])
+            separation = snapshots.separation_of(outcome.downloads, self.half.scales[0])
         all_figures = {**outcome.figures, "prototype_norm": norm, **separation}
         # JSON has no infinity
         return {
             name: None if isinstance(figure, float) and not math.isfinite(figure) else figure
             for name, figure in all_figures.items()
         }
-
-    def _close(
-        self,
-        line: dict[str, Any],
-        replies: Sequence[Reply],
-        of_round: int,
-        rounds: int,
-        began: float,
-        result: Result,
-    ) -> None:
-        """Add the evaluation that rode along, write the line, say it."""
-        add_evaluation(line, replies, of_round, self.settings.max_weight_ratio, self.roster.identities)
-        for feature in self.features:
-            line |= feature.figures(of_round, replies)
-        metrics = self._accuracy(line.get("evaluation", {}).get("rules", {}))
-        if metrics is not None:
-            result.evaluate_metrics_clientapp[of_round] = metrics
-        line["time"] = line.get("time", {}) | times(replies, time.monotonic() - began)
-        self.folder.append(line)
-        self._round_seconds.append(line["time"]["round"])
-        log.info(console_line(line, rounds, self.run.inference, self._round_seconds))
-
-    # --- messages and replies -----------------------------------------------------------------------------
-
-    def _messages(self, partitions: Sequence[int], message_type: str, number: int, evaluate: bool) -> list[Message]:
-        """A message a client; those that say the same are encoded once."""
-        messages = []
-        encoded_messages: dict[tuple[Any, ...], Any] = {}
-        trains = message_type == MessageType.TRAIN
-        downloads = self.state.downloads if self.half.downloads_due(number, trains) else {}
-        feature_names = tuple(feature.name for feature in self.features if feature.name)
-        asking_feature = next((feature.name for feature in self.features if feature.asks_everyone(number)), "")
-        for partition in partitions:
-            key = self.half.address(partition, downloads, self.state.method, number)
-            trained = self.state.trained.get(partition, 0)
-            instruction = Instruction(
-                self.folder.name, number, evaluate, downloads.get(key), trained, self.half.constants, token=self.token
-            )
-            for feature in self.features:
-                instruction = feature.instruct(partition, instruction)
-            constants = tuple(instruction.constants.items())
-            same = (instruction.evaluate, instruction.trained, instruction.made, instruction.asks, constants)
-            content = (key, instruction.payload is None, *same)
-            if content not in encoded_messages:
-                records = encoded(instruction, self.codec, self.run.exchange.down)
-                size = size_of(records, feature_names, "" if trains or evaluate else asking_feature)
-                encoded_messages[content] = records, size
-            records, self._sent_bytes[partition] = encoded_messages[content]
-            node = self.roster.nodes[partition]
-            messages.append(Message(records, node, message_type, ttl=self.timeout + 60))
-        return messages
-
-    def _asks_everyone(self, number: int) -> bool:
-        """Whether a feature asks all clients in this round, also those that have no other message."""
-        return any(feature.asks_everyone(number) for feature in self.features)
-
-    def _context(self, number: int) -> ReplyContext:
-        """What the replies of a round are held against."""
-        up = self.run.exchange.up
-        specs = self.half.awaited(up, self.state.method, number)
-        specs_of_newcomers = {}
-        if self.run.method.counts_own_rounds:
-            specs_of_newcomers = {
-                partition: self.half.awaited(up, self.state.method, own_round({ROUND_OF_JOINING: joined}, number))
-                for partition, joined in self.roster.joined.items()
-            }
-        return ReplyContext(
-            round_number=number,
-            limits=Limits(self.codec, self.settings.max_prototype_norm, specs),
-            identities=self.roster.identities,
-            units={partition: self.half.unit(partition) for partition in self.roster.identities},
-            rules={*self.run.rules, MAJORITY},
-            contradiction=self.half.impossible,
-            features=self.features,
-            specs_of_newcomers=specs_of_newcomers,
-        )
-
-    def _read(self, replies: Iterable[Message], number: int, trains: bool) -> list[Reply]:
-        """Replies that somebody else has collected, checked like ours."""
-        return collected(replies, self.roster.nodes, trains, self._context(number))
 
     def _accuracy(self, rules: Mapping[str, Any]) -> MetricRecord | None:
         """Mean test accuracy by the run's rule, of what `over_clients` gives; None where nobody was evaluated."""
@@ -462,51 +558,37 @@ class PrototypeStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Messages to the sampled clients, who train (and evaluate on arrival when it is due)."""
-        due = (server_round - 1) % self.settings.evaluate_every == 0
-        return self._messages(self.sample(server_round), MessageType.TRAIN, server_round, due)
+        """Messages to the sampled clients, who train."""
+        return self._messages(self.sample(server_round), MessageType.TRAIN, server_round, False)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Evaluate-only messages to the clients that are not sampled, when evaluation, or a feature's question to
-        everyone, is due."""
-        due = (server_round - 1) % self.settings.evaluate_every == 0 and self.settings.evaluate_clients == "all"
-        if not due and not self._asks_everyone(server_round):
-            return []
-        training_partitions = set(self.sample(server_round))
-        remaining_partitions = [
-            partition for partition in sorted(self.roster.nodes) if partition not in training_partitions
-        ]
-        return self._messages(remaining_partitions, MessageType.EVALUATE, server_round, due)
-
-    def sample(self, server_round: int) -> list[int]:
-        """Partition ids that train in this round."""
-        return [partition for partition in self.roster.selected(server_round) if partition in self.roster.nodes]
+        """Messages to those who evaluate the models that this round left."""
+        partitions = self._list_evaluators(server_round)
+        return self._messages(partitions, MessageType.EVALUATE, server_round, server_round == self._rounds)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check replies and aggregate their uploads; the result stays on the server as the next downloads."""
-        return None, self._aggregate(server_round, self._read(replies, server_round, True))
+        checked_replies = collected(replies, self.roster.nodes, self._context(server_round))
+        figures = self._aggregate(server_round, checked_replies)
+        return None, _as_metrics(figures) if figures else None
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Check replies; mean test accuracy of the primary rule over the clients that evaluated."""
-        checked_replies = self._read(replies, server_round, False)
+        checked_replies = collected(replies, self.roster.nodes, self._context(server_round, trains=False))
         return self._accuracy(over_clients(evaluations(checked_replies), self.settings.max_weight_ratio))
 
-    def summary(self) -> None:
-        """Say what is about to run."""
-        features = [line for feature in self.features for line in feature.opening()]
-        for line in (*opening_lines(self.run, self.roster.identities, self.codec), *features):
-            log.info(line)
-        for notice in (*self.believed.notices(), *self.half.notices()):
-            log.warning("warning: %s", notice)
 
-
-def _warn(number: int, warnings: Iterable[str]) -> None:
-    for warning in warnings:
-        log.warning("warning: round %d: %s", number, warning)
+def _as_metrics(figures: Mapping[str, Any]) -> MetricRecord:
+    """The numbers among the figures of a round, as Flower takes them."""
+    numbers: dict[str, Any] = {}
+    for name, figure in figures.items():
+        if isinstance(figure, int | float):
+            numbers[name] = figure
+    return MetricRecord(numbers)
 
 
 def strategy(run_config: Mapping[str, Scalar], folder: RunFolder | None = None) -> PrototypeStrategy:

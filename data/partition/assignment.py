@@ -105,8 +105,7 @@ def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> 
         )
     if is_several(data_path):
         raise DataError(
-            f"the data path {data_path!r} names several data sets, but a client's own data and a shared test set are "
-            "each one folder: name that.",
+            f"the data path {data_path!r} names several data sets, but a client's own data are one folder: name that.",
         )
     return decode(recipe, Path(cache_dir))
 
@@ -146,8 +145,7 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     """
     if own and spec.shared_test_share:
         raise DataError(
-            "a client with its own data-path cannot set samples aside for the others: set shared-test-path to a test "
-            "set that every client and the server have, or ensemble-every to 0."
+            "a client with its own data-path cannot set samples aside for the others; set `ensemble-every` to 0."
         )
     file = _file(spec, data, Path(cache_dir), own)
     row_assignment = read_assignment(file, len(data.labels))

@@ -89,7 +89,7 @@ class Display:
             self._rounds.append((done, now))
         text = f"round {done}/{rounds}"
         if latest := status.get("latest"):
-            text += f", {100 * latest['accuracy']:.1f} % after {latest['of_round']}"
+            text += f", {100 * latest['accuracy']:.1f} %"
         (first, began), (last, latest) = self._rounds[0], self._rounds[-1]
         if last > first:
             seconds_left = (rounds - last) * (latest - began) / (last - first) - (now - latest)

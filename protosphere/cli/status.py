@@ -93,7 +93,7 @@ def _newest_run(results: Path) -> dict[str, Any] | None:
         told, lines, roster = record.status(), record.lines(), record.roster()
     except SettingError as error:
         end(str(error))
-    seconds = [line["time"]["round"] for line in lines if not line.get("final")][-LAST:]
+    seconds = [line["time"]["round"] for line in lines if line["round"]][-LAST:]
     last_rounds: dict[str, int] = {}
     for line in lines:
         for partition in line["clients"]:

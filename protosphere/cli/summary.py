@@ -62,7 +62,7 @@ def _table(summary: Mapping[str, Any]) -> Table:
 def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
     headline, sizes = summary["headline"], summary["bytes"]
     floor = summary["floor"]["majority-class"]
-    where = f" (round {headline['of_round']}, {headline['clients']} clients)" if headline.get("clients") else ""
+    where = f" (round {headline['round']}, {headline['clients']} clients)" if headline.get("clients") else ""
     unweighted = (
         f" (unweighted mean over clients: {_percent(headline['unweighted'])} %)" if headline.get("unweighted") else ""
     )
@@ -73,7 +73,8 @@ def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
     if summary.get("settings", {}).get("privacy") == "release" and not summary["rules"]:
         accuracy_line = "accuracy: withheld by the clients (`privacy`); `protosphere report --state` prints it there"
     payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
-    above = wire - sizes["evaluation_wire_up"] - payload
+    above = wire - payload
+    evaluation = sizes["evaluation_wire_up"] + sizes["evaluation_wire_down"]
     return [
         *([f"all accuracies are measured with {summary['companion']}"] if "companion" in summary else []),
         accuracy_line,
@@ -81,7 +82,7 @@ def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
         f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, including "
-        f"{readable_size(above)} of overhead and {readable_size(sizes['evaluation_wire_up'])} for evaluation",
+        f"{readable_size(above)} of overhead; evaluation takes another {readable_size(evaluation)}",
         *_step_lines(summary),
         *_domain_lines(summary),
         *_all_classes_lines(summary),
@@ -122,8 +123,7 @@ def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
     if ensemble is None:
         return []
     accuracies = ", ".join(f"{name} {_percent(ensemble[name])} %" for name in ("best", "last-5", "final"))
-    size = readable_size(summary["bytes"].get("ensemble_wire_up", 0))
-    return [f"ensemble of all clients on {ensemble['rows']} shared test samples: {accuracies} (answers: {size})"]
+    return [f"ensemble of all clients on {ensemble['rows']} shared test samples: {accuracies}"]
 
 
 def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: int = 10) -> list[str]:

@@ -14,7 +14,7 @@ from protosphere.comparison.paired import Difference, difference, with_significa
 from protosphere.comparison.plan import DOMAIN_KEYS, ENSEMBLE, MACRO, Comparison, Metric
 from protosphere.comparison.trials import Cell
 from protosphere.record.folder import RunFolder
-from protosphere.record.summary import FLOORS, rounds_to_choose_from, up_to_date, with_members
+from protosphere.record.summary import FLOORS, rounds_to_choose_from, with_members
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
 from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
@@ -77,7 +77,7 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
     is of the first evaluation of trained models at the target or above.
     """
     lines = RunFolder(run).lines()
-    summary = up_to_date(RunFolder(run).summary(), lines)
+    summary = RunFolder(run).summary()
     rule, metric, target = summary["headline"]["rule"], comparison.metrics[0], comparison.target
     curve = curve_of(lines, metric.curve_rule(rule))
     sizes = summary["bytes"]
@@ -89,7 +89,7 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
     figures |= {TEST_SAMPLES: summary["headline"].get("rows")} | _every_figure(summary)
     figures |= {
         "payload_bytes": payload,
-        "wire_bytes": sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"],
+        "wire_bytes": sizes["wire_up"] + sizes["wire_down"],
         "values": payload / 4 / max(summary["rounds"], 1) if is_float32 else None,
         "curve": curve,
         "rule": rule,

@@ -37,11 +37,11 @@ def curves(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """The curve of one method's runs: at each evaluation that all of them have, its `round`, `mean` and `std` of the
     accuracies, and the means of `payload`, `wire` and `seconds` so far."""
     lines = []
-    for of_round, part in pd.concat(runs).groupby(level=0):
+    for number, part in pd.concat(runs).groupby(level=0):
         accuracy = spread(part["accuracy"])
         if accuracy is not None and len(part) == len(runs):
             means = {name: sum(part[name]) / len(part) for name in ("payload", "wire", "seconds")}
-            lines.append({"round": of_round, "mean": accuracy.mean, "std": accuracy.std} | means)
+            lines.append({"round": number, "mean": accuracy.mean, "std": accuracy.std} | means)
     return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire", "seconds"]).astype({"std": float})
 
 

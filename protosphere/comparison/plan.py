@@ -43,7 +43,7 @@ OF_A_ROW = frozenset(
     | {"partition", "partition-table", "partition-column", "alpha", "self-balancing", "classes-per-client"}
     | {"ways", "ways-spread", "shots", "shots-spread"}
     | {"clients", "min-samples", "max-samples", "split", "test-share", "validation-share"}
-    | {"spiral-noise", "spiral-points", "ensemble-every", "shared-test-share", "shared-test-path"}
+    | {"spiral-noise", "spiral-points", "ensemble-every", "shared-test-share"}
     | {"models", "feature-dim", "shared-init", "fraction-train"}
 )
 Checked = TypeVar("Checked")

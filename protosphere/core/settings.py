@@ -172,7 +172,6 @@ class Settings(BaseModel):
     inference: str = "auto"
     ensemble_every: Count = 0
     shared_test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    shared_test_path: str = ""
     disclose_class_counts: bool = False
     confusion: Literal["auto", "always", "never"] = "auto"
     roc_auc: bool = False
@@ -207,6 +206,12 @@ class Settings(BaseModel):
     tensorboard: bool = False
     wandb: bool = False
     mlflow: Annotated[bool | str, BeforeValidator(_tracking)] = False
+
+    def measures_ensemble(self, round_number: int, is_last: bool) -> bool:
+        """Whether clients answer for the ensemble in the evaluation of this round."""
+        if not self.ensemble_every:
+            return False
+        return is_last or round_number % self.ensemble_every == 0
 
     @property
     def takes_newcomers(self) -> bool:
@@ -255,9 +260,10 @@ class Settings(BaseModel):
                 f"`sparsity-dim` {self.sparsity_dim} exceeds `feature-dim` {self.feature_dim}: a prototype has no more "
                 "values to send; 0 sends all of them"
             )
-        if self.shared_test_path and not is_path(self.shared_test_path):
+        if self.ensemble_every % self.evaluate_every:
             raise ValueError(
-                f"`shared-test-path` {shown(self.shared_test_path)} names no folder: a path starts with /, ./, ../ or ~"
+                f"`ensemble-every` is {self.ensemble_every}, but clients are evaluated in every {self.evaluate_every}. "
+                "round, and answer for the ensemble with that; make it a multiple of `evaluate-every`"
             )
         if self.precision == "bf16" and not self.device.startswith(("auto", "cuda")):
             raise ValueError(f'`precision` "bf16" is autocast on CUDA; with `device` "{self.device}" use "float32"')
@@ -374,6 +380,7 @@ GONE: dict[str, tuple[Scalar, str]] = {
         ("protosphere.outliers", "fedcgs.outliers"),
         ("leave-out", "robust class means take its place, as `protosphere.aggregation` and `fedcgs.aggregation`"),
     ),
+    "shared-test-path": ("", "a simulation sets `shared-test-share` of its samples aside; sites share no test set"),
     "stop-min-delta": (0.0, "any rise of the mean is one for `stop-patience`"),
     "server-threads": (1, "the server computes with one thread"),
     "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),
@@ -502,7 +509,6 @@ def refuse_relative_paths(settings: Settings) -> None:
         *(("dataset", item) for item in data),
         ("dataset", settings.dataset if plugins.is_file(settings.dataset) else ""),
         ("encoder", _encoder_place(settings.encoder)),
-        ("shared-test-path", settings.shared_test_path),
         ("partition-table", settings.partition_table),
         ("results-dir", settings.results_dir),
     ]

@@ -21,7 +21,7 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, Metadata, Reco
 from flwr.serverapp import Grid
 
 from protosphere.client_app.app import app as client_app
-from protosphere.client_app.client import Client
+from protosphere.client_app.app import new_client
 from protosphere.client_app.site import simulate
 from protosphere.core.files import unsettled
 from protosphere.core.flower import (
@@ -34,7 +34,7 @@ from protosphere.core.flower import (
 )
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
-from protosphere.server_app.strategy import OnRound
+from protosphere.server_app.callbacks import OnRound
 from protosphere.strategies import known_settings
 
 NodeConfig = dict[str, bool | int | float | str]
@@ -233,7 +233,7 @@ def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:
     config = known_settings(run_config.get("strategy", "")) | dict(run_config)
     simulate()
     node: NodeConfig = {"partition-id": 0, "num-partitions": clients}
-    return Client(Context(0, 0, node, RecordDict(), config)).identity().discloses
+    return new_client(Context(0, 0, node, RecordDict(), config)).identity().discloses
 
 
 def _work(message: Message, context: Context) -> Message:

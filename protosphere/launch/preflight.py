@@ -20,7 +20,7 @@ from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
 from protosphere.server_app.ensemble import shared_test_set
-from protosphere.server_app.features import refuse_unfit_features
+from protosphere.server_app.live_figures import refuse_missing_packages
 from protosphere.strategies import Run
 from protosphere.strategies.user_method import failing_as
 
@@ -37,7 +37,7 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     settings = run.settings
-    refuse_unfit_features(run)
+    refuse_missing_packages(settings)
     if here and settings.precision == "bf16" and device_of(settings.device, "setting `device` is").type != "cuda":
         raise SettingError('setting `precision` is "bf16", which needs CUDA, but this machine has none; use "float32".')
     if not plugins.is_plugin(settings.dataset):

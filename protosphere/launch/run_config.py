@@ -26,7 +26,7 @@ from protosphere.strategies.trust import named, refuse_untrusted
 
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT_CLIENTS = 10
-PLACES = ("results-dir", "shared-test-path", "partition-table")
+PLACES = ("results-dir", "partition-table")
 # one `key=value`: the value in quotes of either kind, or up to the next space
 ASSIGNMENT = re.compile(r"""\s*([A-Za-z0-9_.-]+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']\S*)(?=\s|$)""")
 RunConfig = dict[str, Scalar]

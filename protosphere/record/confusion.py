@@ -9,58 +9,30 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from protosphere.wire.confusion import OTHER, Triples
 
-OTHER = -1
 MANY = 200  # clients from which no one's own counts are kept
-Counts = NDArray[np.int64]
-Triples = list[list[int]]
 
 
-class Confusions:
-    """Takes the counts of clients as they come: sums by architecture, and where there are few clients each one's.
-
-    Integers: the order changes no sum.
+def confusion_figures(counts: Mapping[int, Triples], rule: str, models: Mapping[int, str]) -> dict[str, Any]:
+    """`confusion` of a line: the sums by architecture, and where there are few clients each one's counts; nothing where
+    no client told.
 
     Args:
-        rule: by which. models: partition -> architecture.
+        counts: by partition. rule: by which the clients predicted. models: partition -> architecture.
     """
-
-    def __init__(self, rule: str, models: Mapping[int, str]):
-        self.rule = rule
-        self._models = dict(models)
-        self._sums: dict[str, Counts] = {}
-        self._clients: dict[int, Counts] = {}
-
-    def add(self, partition: int, counts: Counts) -> None:
-        """Of one client, (K, K) or (K, 2)."""
-        model = self._models[partition]
-        self._sums[model] = self._sums[model] + counts if model in self._sums else counts
-        if len(self._models) < MANY:
-            self._clients[partition] = counts
-
-    def as_json(self) -> dict[str, Any]:
-        """`confusion` of a line; nothing where no client told."""
-        if not self._sums:
-            return {}
-        models = {model: _triples(counts) for model, counts in sorted(self._sums.items())}
-        confusion: dict[str, Any] = {"rule": self.rule, "models": models}
-        if self._clients:
-            clients = sorted(self._clients.items())
-            confusion["clients"] = {str(partition): _triples(counts) for partition, counts in clients}
-        return {"confusion": confusion}
-
-
-def _triples(counts: Counts) -> Triples:
-    is_square = counts.shape[0] == counts.shape[1]
-    triples = []
-    for true, column in np.argwhere(counts).tolist():
-        predicted = column
-        if not is_square:
-            predicted = OTHER if column else true
-        triples.append([true, predicted, int(counts[true, column])])
-    return triples
+    if not counts:
+        return {}
+    by_model: dict[str, list[Triples]] = {}
+    for partition, triples in sorted(counts.items()):
+        by_model.setdefault(models[partition], []).append(triples)
+    confusion: dict[str, Any] = {
+        "rule": rule,
+        "models": {model: together(by_model[model]) for model in sorted(by_model)},
+    }
+    if len(models) < MANY:
+        confusion["clients"] = {str(partition): triples for partition, triples in sorted(counts.items())}
+    return {"confusion": confusion}
 
 
 def together(models: Iterable[Sequence[Sequence[int]]]) -> Triples:

@@ -39,7 +39,7 @@ from protosphere.data.domains import short_name
 from protosphere.record import client_tables
 
 UNFINISHED = ("starting", "running")  # states of a run that is on
-FORMAT = 1  # of a run's folder; another number means that this program cannot read it
+FORMAT = 2  # of a run's folder; another number means that this program cannot read it
 REMEDY = "bring it back from a copy, or start a new run"
 LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
 
@@ -289,21 +289,44 @@ class RunFolder:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
-        short, rows = client_tables.split_line(line)
-        if rows:
-            name = f"{client_tables.FOLDER}/round-{line['round']:06d}.parquet"
-            short[client_tables.NAMED] = name
-            with explain_unwritable(self.path):
-                own_folder(self.path, client_tables.FOLDER).mkdir(exist_ok=True)
-                with replacing(self.path / name) as temporary:
-                    short[client_tables.DIGEST] = client_tables.write(temporary, line["round"], rows)
-        text = json.dumps(sealed(short), allow_nan=False) + "\n"
+        short = self._write_clients(line, f"round-{line['round']:06d}")
+        text = _as_text(short)
         with explain_unwritable(self.path), open_to_append(self.path / "metrics.jsonl") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
         for hear in self.listeners:
             hear(line)
+
+    def _write_clients(self, line: Mapping[str, Any], stem: str) -> dict[str, Any]:
+        """Write the figures by client of a line; the line without them, and with the name of their file."""
+        short, rows = client_tables.split_line(line)
+        if rows:
+            name = f"{client_tables.FOLDER}/{stem}.parquet"
+            short[client_tables.NAMED] = name
+            with explain_unwritable(self.path):
+                own_folder(self.path, client_tables.FOLDER).mkdir(exist_ok=True)
+                with replacing(self.path / name) as temporary:
+                    short[client_tables.DIGEST] = client_tables.write(temporary, line["round"], rows)
+        return short
+
+    def last_line(self) -> dict[str, Any]:
+        """The newest line, for `replace_last`.
+
+        Raises:
+            SettingError: it cannot be read.
+        """
+        line = self.lines()[-1]
+        figures = {name: line[name] for name in line}
+        figures["clients"] = {name: dict(client) for name, client in line["clients"].items()}
+        figures["time"] = {name: line["time"][name] for name in line["time"]}
+        return figures
+
+    def replace_last(self, line: Mapping[str, Any]) -> None:
+        """Put a line in the place of the newest one, whole or not at all."""
+        earlier = self._lines()[:-1]
+        short = self._write_clients(line, f"round-{line['round']:06d}-end")
+        self._write("metrics.jsonl", "".join(map(_as_text, (*earlier, short))))
 
     def lines(self) -> list[Mapping[str, Any]]:
         """All finished lines of metrics.jsonl; a line that a crash cut short is left out, unless the run came to its
@@ -360,8 +383,8 @@ class RunFolder:
             SettingError: a line up to there is missing, so that the run's figures would be of a part of it; or the
                 folder of figures by client is a link.
         """
-        lines = [line for line in self._lines() if line["round"] <= last_round and not line.get("final")]
-        if [line["round"] for line in lines] != list(range(1, last_round + 1)):
+        lines = [line for line in self._lines() if line["round"] <= last_round]
+        if [line["round"] for line in lines] != list(range(last_round + 1)):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
                 "bring it back, or start a new run."
@@ -372,7 +395,7 @@ class RunFolder:
             raise SettingError(
                 f"{missing[0]} is gone, which a line of metrics.jsonl names; bring it back, or start anew."
             )
-        self._write("metrics.jsonl", "".join(json.dumps(sealed(line)) + "\n" for line in lines))
+        self._write("metrics.jsonl", "".join(map(_as_text, lines)))
         with explain_unwritable(self.path):
             # what was said of the end, or of a further round, holds no longer
             for name in ("summary.json", "report.html"):
@@ -533,6 +556,11 @@ def explain_unwritable(folder: Path, what: str = "results folder") -> Iterator[N
         ) from None
 
 
+def _as_text(line: dict[str, Any]) -> str:
+    """A line of metrics.jsonl with its digest."""
+    return json.dumps(sealed(line), allow_nan=False) + "\n"
+
+
 def _describe_lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) -> str:
     """What of a run's lines is gone, as a part of a sentence; "" for nothing.
 
@@ -542,15 +570,17 @@ def _describe_lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) 
     if not all(isinstance(line, dict) and isinstance(line.get("round"), int) for line in lines):
         # what is no line at all is its reader's to refuse
         return ""
-    rounds = [line["round"] for line in lines if not line.get("final")]
-    for number, actual in enumerate(rounds, start=1):
+    rounds = [line["round"] for line in lines]
+    if rounds and rounds[0] == 1:
+        return "is of an earlier version of Protosphere, which this one does not read; use that version"
+    for number, actual in enumerate(rounds):
         if actual != number:
             return f"has a line of round {actual} where that of round {number} should be"
     if summary.get("format") != FORMAT or not isinstance(summary.get("rounds"), int):
         return ""
-    if len(rounds) < summary["rounds"]:
-        return f"has lines of {len(rounds)} rounds, and summary.json is of {summary['rounds']}"
-    return "" if lines and lines[-1].get("final") else "has no line of the final evaluation, which summary.json counts"
+    if len(rounds) <= summary["rounds"]:
+        return f"has lines up to round {len(rounds) - 1}, and summary.json is of {summary['rounds']} rounds"
+    return ""
 
 
 def _size(path: Path) -> int:

@@ -1,12 +1,15 @@
 """From a round's replies to its line of metrics.jsonl, and that line on the console.
 
-All but what stands under `time` is the same to the bit for the same settings and seed.
+Line 0 has the evaluation of the untrained models; line r has the training of round r and the evaluation of the models
+that it left. All but what stands under `time` is the same to the bit for the same settings and seed.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from protosphere.record.confusion import MANY, confusion_figures
 from protosphere.record.replies import Bytes, Reply
 from protosphere.wire.claims import over_claimed
 from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
@@ -14,104 +17,119 @@ from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigu
 MAJORITY = "majority-class"  # the floor beside every result: always answer the client's most frequent class
 SPLITS = ("test", "validation", "all-classes")
 MEANS = ("gradient_ratio", "target_norm", "prototype_norm")
-LEGEND = "one line per round: test accuracy after the previous round (of the worst client), payload up/down, time"
+LEGEND = "one line per round: test accuracy after it (of the worst client), payload up/down, time; round 0 is untrained"
 Line = dict[str, Any]
 
 
-def training_line(
-    server_round: int,
-    replies: Sequence[Reply],
-    sent: Mapping[int, Bytes],
-    server: Mapping[str, Any],
-    ratio: float = math.inf,
-) -> Line:
-    """What a round's training came to: over clients, by client, in bytes.
+@dataclass(frozen=True)
+class Exchanged:
+    """The messages of a round that ask for training, or for an evaluation.
 
-    Args:
-        ratio: the most that a client weighs in the loss, in medians of the clients' numbers of samples.
+    Attributes:
+        replies: in the order of the partitions. sent: partition -> the size of the message to it.
+        seconds: from the first message to the last reply.
     """
-    training_replies = [reply for reply in replies if reply.trains]
-    reports = _reports(training_replies)
-    trainings = {partition: report.training for partition, report in reports.items() if report.training}
-    clients: Line = {}
-    for partition, training in sorted(trainings.items()):
-        values = {name: getattr(training, name) for name in ("rows", "steps", *MEANS)}
-        clients[str(partition)] = {"training": {"loss": training.parts, **values}}
+
+    replies: Sequence[Reply]
+    sent: Mapping[int, Bytes]
+    seconds: float
+
+    @property
+    def bytes_up(self) -> Bytes:
+        """The sizes of all replies."""
+        return sum((reply.size for reply in self.replies), Bytes())
+
+    @property
+    def bytes_down(self) -> Bytes:
+        """The sizes of all messages to clients."""
+        return sum((self.sent[reply.partition] for reply in self.replies), Bytes())
+
+    def problems(self) -> dict[str, str]:
+        """What went wrong, by client."""
+        return {str(reply.partition): reply.problems for reply in self.replies if reply.problems}
+
+    def reports(self) -> dict[int, Report]:
+        """The reports that can be used, by partition."""
+        return {reply.partition: reply.report for reply in self.replies if reply.report is not None}
+
+
+def empty_line(number: int) -> Line:
+    """The line of a round in which nobody has trained: that of round 0."""
+    sizes = ("payload_up", "payload_down", "wire_up", "wire_down", "evaluation_wire_up", "evaluation_wire_down")
     return {
-        "round": server_round,
-        "training": {
-            "asked": len(training_replies),
-            "valid": sum(reply.valid for reply in training_replies),
-            "dropped": sum(reply.dropped for reply in training_replies),
-            **over_trainings(trainings, ratio),
-        },
-        "server": dict(server),
-        **_exchange(replies, sent),
-        "clients": clients,
+        "round": number,
+        "bytes": dict.fromkeys(sizes, 0),
+        "problems": {},
+        "clients": {},
+        "time": {"round": 0.0, "train": {}, "evaluate": {}, "client": {}},
     }
 
 
-def final_line(server_round: int, replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
-    """The line of the evaluation that ends a run."""
-    return {"round": server_round, "final": True, **_exchange(replies, sent), "clients": {}}
+def training_line(number: int, exchanged: Exchanged, server: Mapping[str, Any], ratio: float = math.inf) -> Line:
+    """What a round's training came to: over clients, by client, in bytes and seconds.
 
-
-def _exchange(replies: Sequence[Reply], sent: Mapping[int, Bytes]) -> Line:
-    """Payload and wire both ways, evaluate-only messages apart; and what went wrong, by client."""
-    sums: Line = {}
-    features_up, features_down = Bytes(), Bytes()
-    for prefix, trains in (("", True), ("evaluate_only_", False)):
-        asked = [reply for reply in replies if reply.trains == trains]
-        up = sum((_split_size(reply.size, sent[reply.partition]) for reply in asked), Bytes())
-        down = sum((sent[reply.partition] for reply in asked), Bytes())
-        sums |= {
-            f"{prefix}payload_up": up.payload,
-            f"{prefix}payload_down": down.payload,
-            f"{prefix}wire_up": up.wire,
-            f"{prefix}wire_down": down.wire,
-            f"{prefix}evaluation_wire_up": up.evaluation,
-        }
-        features_up, features_down = features_up + up, features_down + down
-    for way, size in (("up", features_up), ("down", features_down)):
-        sums |= {f"{name}_wire_{way}": size.features[name] for name in sorted(size.features)}
-    return {"bytes": sums, "problems": {str(r.partition): r.problems for r in replies if r.problems}}
-
-
-def _split_size(size: Bytes, sent: Bytes) -> Bytes:
-    """A reply's size; all of it is a feature's if the message was sent for that alone."""
-    if sent.wire or not sent.features:
-        return size
-    (name,) = sent.features
-    return Bytes(features={name: size.wire + sum(size.features.values())})
-
-
-def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
-    """The evaluations that arrived, by partition."""
-    return {partition: report.evaluation for partition, report in _reports(replies).items() if report.evaluation}
-
-
-def _reports(replies: Iterable[Reply]) -> dict[int, Report]:
-    return {reply.partition: reply.report for reply in replies if reply.report is not None}
+    Args:
+        server: the figures of the aggregation.
+        ratio: the most that a client weighs in the loss, in medians of the clients' numbers of samples.
+    """
+    line = empty_line(number)
+    reports = exchanged.reports()
+    trainings = {partition: report.training for partition, report in reports.items() if report.training}
+    for partition, training in sorted(trainings.items()):
+        values = {name: getattr(training, name) for name in ("rows", "steps", *MEANS)}
+        line["clients"][str(partition)] = {"training": {"loss": training.parts, **values}}
+        line["time"]["train"][str(partition)] = training.seconds
+    line["training"] = {
+        "asked": len(exchanged.replies),
+        "valid": sum(reply.valid for reply in exchanged.replies),
+        "dropped": sum(reply.dropped for reply in exchanged.replies),
+        **over_trainings(trainings, ratio),
+    }
+    line["server"] = dict(server)
+    up, down = exchanged.bytes_up, exchanged.bytes_down
+    line["bytes"] |= {
+        "payload_up": up.payload,
+        "payload_down": down.payload,
+        "wire_up": up.wire,
+        "wire_down": down.wire,
+    }
+    line["problems"] |= exchanged.problems()
+    line["time"]["client"] = {str(partition): report.seconds for partition, report in reports.items()}
+    return line
 
 
 def add_evaluation(
     line: Line,
-    replies: Sequence[Reply],
-    of_round: int,
+    exchanged: Exchanged,
+    rule: str,
     ratio: float,
     identities: Mapping[int, Identity] | None = None,
+    counts_payload: bool = False,
 ) -> None:
-    """Put the evaluation that rode along into the line: it is of the models that `of_round` left. Where clients say
-    their domain, it is there by domain as well; `capped` are the partitions of whose test samples only a part is
-    believed.
+    """Put the evaluation of a round into its line. Where clients say their domain, it is there by domain as well;
+    `capped` are the partitions of whose test samples only a part is believed.
 
     Args:
+        rule: the run's own inference rule.
         ratio: the most that a client may weigh, in medians of all.
+        counts_payload: whether what these messages bring belongs to the payload of training: of a method that sends a
+            download once, they are the first to bring it.
     """
-    by_partition = evaluations(replies)
+    up, down = exchanged.bytes_up, exchanged.bytes_down
+    line["bytes"]["evaluation_wire_up"] += up.wire
+    line["bytes"]["evaluation_wire_down"] += down.wire
+    if counts_payload:
+        line["bytes"]["payload_down"] += down.payload
+    for name, problem in exchanged.problems().items():
+        line["problems"][name] = "; ".join(filter(None, (line["problems"].get(name, ""), problem)))
+    for partition, report in exchanged.reports().items():
+        seconds = line["time"]["client"]
+        seconds[str(partition)] = seconds.get(str(partition), 0.0) + report.seconds
+
+    by_partition = evaluations(exchanged.replies)
     if not by_partition:
         return
-    line["evaluation"] = {"of_round": of_round, "rules": over_clients(by_partition, ratio)}
+    line["evaluation"] = {"rules": over_clients(by_partition, ratio)}
     if capped := sorted(over_claimed(samples_of(by_partition), ratio)):
         line["evaluation"]["capped"] = capped
     by_domain: dict[str, dict[int, Evaluation]] = {}
@@ -122,19 +140,37 @@ def add_evaluation(
         line["evaluation"]["domains"] = {domain: over_clients(by_domain[domain], ratio) for domain in sorted(by_domain)}
     for partition, evaluation in sorted(by_partition.items()):
         line["clients"].setdefault(str(partition), {})["evaluation"] = of_client(evaluation)
+        line["time"]["evaluate"][str(partition)] = evaluation.seconds
+    line |= auc_figures(by_partition, rule, ratio)
+    counts = {reply.partition: reply.confusion for reply in exchanged.replies if reply.confusion}
+    models = {partition: identity.model for partition, identity in (identities or {}).items()}
+    line |= confusion_figures(counts, rule, models)
 
 
-def times(replies: Sequence[Reply], seconds: float) -> Line:
-    """Seconds of the round, and by client of training, evaluation and everything between message and reply."""
-    train, evaluate, client = {}, {}, {}
-    for partition, report in _reports(replies).items():
-        name = str(partition)
-        client[name] = report.seconds
-        if report.training:
-            train[name] = report.training.seconds
-        if report.evaluation:
-            evaluate[name] = report.evaluation.seconds
-    return {"round": seconds, "train": train, "evaluate": evaluate, "client": client}
+def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
+    """The evaluations that arrived, by partition."""
+    found = {}
+    for reply in replies:
+        if reply.report is not None and reply.report.evaluation is not None:
+            found[reply.partition] = reply.report.evaluation
+    return found
+
+
+def auc_figures(by_partition: Mapping[int, Evaluation], rule: str, ratio: float) -> Line:
+    """`roc_auc` of a line: the mean over clients, weighted by test samples as far as they are believed, and the worst;
+    nothing where no client told its own."""
+    areas = {partition: e.auc for partition, e in sorted(by_partition.items()) if e.auc is not None and e.rows[0]}
+    if not areas:
+        return {}
+    samples = {partition: by_partition[partition].rows[0] for partition in areas}
+    shares = over_claimed(samples, ratio)
+    weights = {partition: shares.get(partition, 1.0) * count for partition, count in samples.items()}
+    mean = math.fsum(weights[partition] * area for partition, area in areas.items()) / math.fsum(weights.values())
+    figures: Line = {"rule": rule, "mean": mean, "worst": min(areas.values()), "clients": len(areas)}
+    # as with the confusion, of many clients no one's own
+    if len(areas) < MANY:
+        figures["by_client"] = {str(partition): area for partition, area in areas.items()}
+    return {"roc_auc": figures}
 
 
 def over_trainings(trainings: Mapping[int, TrainingFigures], ratio: float = math.inf) -> dict[str, Any]:
@@ -235,22 +271,22 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
     Args:
         seconds: wall seconds of this process's rounds so far, the newest last.
     """
-    final = line.get("final", False)
-    width = len(str(rounds))
-    parts = ["final evaluation" if final else f"round {line['round']:>{width}}/{rounds}"]
+    number = line["round"]
+    parts = [f"round {number:>{len(str(rounds))}}/{rounds}"]
     test = line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test")
     ensemble = f"ensemble {100 * line['ensemble']['accuracy']:5.1f}" if "ensemble" in line else ""
     if test:
         details = ", ".join(filter(None, (f"worst {100 * test['worst']:5.1f}", ensemble)))
-        parts.append(f"after {line['evaluation']['of_round']:>{width}}: {100 * test['mean']:5.1f} % ({details})")
+        parts.append(f"{100 * test['mean']:5.1f} % ({details})")
     elif ensemble:
-        parts.append(f"after {line['ensemble']['of_round']:>{width}}: {ensemble} %")
-    prefix = "evaluate_only_" if final else ""
-    parts += [_sizes(*(line["bytes"][f"{prefix}payload_{way}"] for way in ("up", "down"))), _format_brief(seconds[-1])]
-    if not final:
+        parts.append(f"{ensemble} %")
+    if number:
+        parts.append(_sizes(*(line["bytes"][f"payload_{way}"] for way in ("up", "down"))))
+    parts.append(_format_brief(seconds[-1]))
+    if 0 < number < rounds:
         # the first round pays for starting the workers: it says little about the others
         usual = seconds[1:] or seconds
-        parts.append(f"{_format_brief((rounds - line['round']) * sum(usual) / len(usual))} left")
+        parts.append(f"{_format_brief((rounds - number) * sum(usual) / len(usual))} left")
     return " | ".join(parts)
 
 

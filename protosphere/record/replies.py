@@ -1,30 +1,23 @@
 """What clients answer in a round: their replies, and how many bytes crossed."""
 
-from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
+from torch import Tensor
+
+from protosphere.wire.confusion import Triples
 from protosphere.wire.payloads import Report
 
 
 @dataclass(frozen=True)
 class Bytes:
-    """Sizes of one message or a sum of them: prototype values alone, and the serialised records.
-
-    `evaluation` is the part of `wire` that the evaluation's figures take; `features`, by feature what it asks and is
-    answered, is no part of it.
-    """
+    """Sizes of one message or a sum of them: the values of its payload alone, and all records as Flower serialises
+    them."""
 
     payload: int = 0
     wire: int = 0
-    evaluation: int = 0
-    features: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: "Bytes") -> "Bytes":
-        features = dict(Counter(self.features) + Counter(other.features))
-        payload, wire = self.payload + other.payload, self.wire + other.wire
-        return Bytes(payload, wire, self.evaluation + other.evaluation, features)
+        return Bytes(self.payload + other.payload, self.wire + other.wire)
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,8 @@ class Reply:
         report: the decoded reply with its checked upload; None when the whole reply is unusable.
         problem: why the reply, or its upload, was dropped; empty when all is well.
         dropped: whether its upload was refused, or was missing where one was due.
-        answers: feature -> its checked answer to what that asked beside.
+        ensemble: its checked class probabilities of the shared test set, (n, K) float16.
+        confusion: its checked confusion matrix as (true class, predicted class, samples).
         refused: why something of it was dropped that spoils nothing else of the reply.
         false: whether it claims other samples than the client said it has; then nothing in it counts.
         blames: whether it says that its method, somebody's own, has failed.
@@ -48,7 +42,8 @@ class Reply:
     problem: str = ""
     dropped: bool = False
     size: Bytes = field(default_factory=Bytes)
-    answers: Mapping[str, Any] = field(default_factory=dict)
+    ensemble: Tensor | None = None
+    confusion: Triples = field(default_factory=list)
     refused: str = ""
     false: bool = False
     blames: bool = False

@@ -135,7 +135,7 @@ def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
         raise SettingError(f"the prototypes in {path} cannot be read ({error}); take the file away.") from None
 
 
-def of_round(folder: Path, number: int) -> dict[str, Tensor]:
+def read_round(folder: Path, number: int) -> dict[str, Tensor]:
     """What is kept of a round, by the names of `snapshot`; nothing of a file that is not there or cannot be read."""
     try:
         tensors, _ = read_tensors(_file(folder, number))
@@ -158,7 +158,7 @@ def global_by_round(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
     prototypes_by_round = {}
     for number in rounds:
         # below them all that were kept are, unless every round's were
-        tensors = {} if number % step else of_round(folder, number)
+        tensors = {} if number % step else read_round(folder, number)
         if "global/labels" in tensors and "global/vectors" in tensors:
             prototypes_by_round[number] = tensors["global/labels"], tensors["global/vectors"].double()
     return prototypes_by_round

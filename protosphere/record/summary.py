@@ -46,7 +46,7 @@ def summarise(
         "seed": settings.seed,
         "clients": clients,
         **({"companion": companion} if companion else {}),
-        "rounds": sum(not line.get("final", False) for line in lines),
+        "rounds": lines[-1]["round"],
         **({"stopped": stopped} if stopped else {}),
         **outcome(rule, lines, settings.max_weight_ratio),
         **per_class(lines),
@@ -71,11 +71,14 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
     rules = headlines(lines, ratio)
     primary = rules.get(rule, {})
     figure = primary_figure(primary)
-    tested = [line["evaluation"] for line in lines if _is_tested(line.get("evaluation"), rule)]
+    tested = [(line["round"], line["evaluation"]) for line in lines if _is_tested(line.get("evaluation"), rule)]
     if figure == "selected":
-        tested = [evaluation for evaluation in tested if evaluation["of_round"] == primary["selected_round"]]
+        tested = [entry for entry in tested if entry[0] == primary["selected_round"]]
     # the floor beside the headline is of the same evaluation, so of the same clients
-    evaluation: Line = tested[-1] if tested else {"rules": {}}
+    number: int | None = None
+    evaluation: Line = {"rules": {}}
+    if tested:
+        number, evaluation = tested[-1]
     test_figures = evaluation["rules"].get(rule, {}).get("test", {})
     floor = evaluation["rules"].get(MAJORITY, {}).get("test", {})
     majority = {
@@ -88,7 +91,7 @@ def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line
         "figure": figure,
         "accuracy": primary.get(figure),
         "unweighted": test_figures.get("plain_mean"),
-        "of_round": evaluation.get("of_round"),
+        "round": number,
         "clients": test_figures.get("clients"),
         "rows": test_figures.get("rows"),
     }
@@ -132,7 +135,7 @@ def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> di
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
     best_by_client: dict[str, dict[str, tuple[float, int]]] = {rule: {} for rule in rules}
     for line in evaluated:
-        if line["evaluation"]["of_round"] > 0:
+        if line["round"] > 0:
             _update_best(best_by_client, line["clients"])
     return {rule: _headline(rule, evaluations, best_by_client[rule], ratio) for rule in rules}
 
@@ -161,16 +164,16 @@ def _headline(
         best_by_client: every client's best accuracy and its number of test samples.
         ratio: the most that a client may weigh.
     """
-    tested = [(e["of_round"], e["rules"][rule]) for e in evaluations if _is_tested(e, rule)]
+    tested = [(e["round"], e["rules"][rule]) for e in evaluations if _is_tested(e, rule)]
     if not tested:
         return dict.fromkeys(FIGURES_OF_RULE)
     rounds, is_complete = rounds_to_choose_from(evaluations, rule)
-    eligible = [(of_round, splits) for of_round, splits in tested if of_round in rounds]
+    eligible = [(number, splits) for number, splits in tested if number in rounds]
     selected_round, selected, best_validation = None, None, -math.inf
-    for of_round, splits in eligible:
+    for number, splits in eligible:
         # of equals the latest
         if "validation" in splits and splits["validation"]["mean"] >= best_validation:
-            selected_round, selected, best_validation = of_round, splits, splits["validation"]["mean"]
+            selected_round, selected, best_validation = number, splits, splits["validation"]["mean"]
     most = most_believed({int(partition): count for partition, (_, count) in best_by_client.items()}, ratio)
     bests = [(accuracy, min(count, most)) for accuracy, count in best_by_client.values()]
     samples = sum(count for _, count in bests)
@@ -181,7 +184,7 @@ def _headline(
         "best": max((splits["test"]["mean"] for _, splits in eligible), default=None),
         "client-best": math.fsum(a * count for a, count in bests) / samples if samples else None,
         "client-best-unweighted": math.fsum(a for a, _ in bests) / len(bests) if samples else None,
-        "last-5": _last_five([(of_round, splits["test"]["mean"]) for of_round, splits in tested]),
+        "last-5": _last_five([(number, splits["test"]["mean"]) for number, splits in tested]),
         "final": last["test"]["mean"],
         "final-unweighted": last["test"].get("plain_mean"),
         "clients": max((_count_clients(splits) for _, splits in eligible), default=None),
@@ -204,23 +207,23 @@ def rounds_to_choose_from(evaluations: Sequence[Mapping[str, Any]], rule: str) -
     Args:
         evaluations: of the lines of metrics.jsonl, with their `members`.
     """
-    trained = [e for e in evaluations if e["of_round"] > 0 and _is_tested(e, rule)]
+    trained = [e for e in evaluations if e["round"] > 0 and _is_tested(e, rule)]
     if not trained:
         return [], True
     members = trained[-1].get("members")
     if members:
         trained = [e for e in trained if (e.get("members") or {}).get("since") == members["since"]]
-    number_of = {e["of_round"]: _count_clients(e["rules"][rule]) for e in trained}
-    most = max(number_of.values())
+    clients_by_round = {e["round"]: _count_clients(e["rules"][rule]) for e in trained}
+    most = max(clients_by_round.values())
     due = members["clients"] if members else most
-    complete = [of_round for of_round, number in number_of.items() if number >= due]
-    return complete or [of_round for of_round, number in number_of.items() if number == most], bool(complete)
+    complete = [number for number, clients in clients_by_round.items() if clients >= due]
+    return complete or [number for number, clients in clients_by_round.items() if clients == most], bool(complete)
 
 
 def with_members(line: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The evaluation of a line of metrics.jsonl, and what the line says of who was there to evaluate."""
+    """The evaluation of a line of metrics.jsonl, its round, and what the line says of who was there to evaluate."""
     evaluation: Mapping[str, Any] = line["evaluation"]
-    return {**evaluation, "members": line.get("members")}
+    return {**evaluation, "round": line["round"], "members": line.get("members")}
 
 
 def _count_clients(splits: Mapping[str, Any]) -> int:
@@ -230,7 +233,7 @@ def _count_clients(splits: Mapping[str, Any]) -> int:
 
 def _last_five(accuracies: Sequence[tuple[int, float]]) -> float | None:
     """The mean of the last five, each with the round that its models are of: round 0 has trained nothing."""
-    trained = [accuracy for of_round, accuracy in accuracies if of_round > 0][-5:]
+    trained = [accuracy for number, accuracy in accuracies if number > 0][-5:]
     return math.fsum(trained) / len(trained) if trained else None
 
 
@@ -258,15 +261,16 @@ def ensemble_headline(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str,
     """`ensemble`: accuracy of the clients' mean class probabilities on the shared test set, as best, last-5 (mean
     of the last five times of trained models, FedPAGR's) and final, with the number of rows; nothing where it was never
     asked for. Best and last-5 are None where only round 0, before training, was measured."""
-    measured = [line["ensemble"] for line in lines if "ensemble" in line]
+    measured = [(line["round"], line["ensemble"]) for line in lines if "ensemble" in line]
     if not measured:
         return {}
+    accuracies = [(number, ensemble["accuracy"]) for number, ensemble in measured]
     return {
         "ensemble": {
-            "best": max((ensemble["accuracy"] for ensemble in measured if ensemble["of_round"] > 0), default=None),
-            "last-5": _last_five([(ensemble["of_round"], ensemble["accuracy"]) for ensemble in measured]),
-            "final": measured[-1]["accuracy"],
-            "rows": measured[-1]["rows"],
+            "best": max((accuracy for number, accuracy in accuracies if number > 0), default=None),
+            "last-5": _last_five(accuracies),
+            "final": accuracies[-1][1],
+            "rows": measured[-1][1]["rows"],
         }
     }
 
@@ -279,8 +283,7 @@ def gradient_steps(lines: Sequence[Mapping[str, Any]]) -> float | None:
 
 
 def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | str]]:
-    """Which clients did not answer as asked: partition -> in how many rounds (the evaluation that ends a run counts as
-    one), the last of them, and why."""
+    """Which clients did not answer as asked: partition -> in how many rounds, the last of them, and why."""
     by_partition: dict[str, dict[str, int | str]] = {}
     for line in lines:
         for partition, problem in line["problems"].items():
@@ -291,26 +294,6 @@ def failures(lines: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int | st
                 "last": problem,
             }
     return dict(sorted(by_partition.items(), key=lambda entry: int(entry[0])))
-
-
-def up_to_date(summary: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """A summary whose accuracies mean what they mean today: those of a version that chose among round 0 or rounds that
-    lack clients, too, weighed the clients of `client-best` alike, or left a figure out, are worked out anew."""
-    if is_up_to_date(summary):
-        return summary
-    # versions without the setting believed every claim
-    ratio = summary.get("settings", {}).get("max-weight-ratio", math.inf)
-    accuracies = outcome(summary["headline"]["rule"], lines, ratio)
-    return {**summary, **accuracies, **ensemble_headline(lines)}
-
-
-def is_up_to_date(summary: Mapping[str, Any]) -> bool:
-    """Whether `up_to_date` leaves it as it is."""
-    if "domains" in summary and "domains-unweighted" not in summary:
-        return False
-    if "floor" in summary and MAJORITY_ALL_CLASSES not in summary["floor"]:
-        return False
-    return all({*FIGURES, "clients"} <= values.keys() for values in summary["rules"].values())
 
 
 def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELESS) -> list[str]:

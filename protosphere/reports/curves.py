@@ -72,13 +72,13 @@ def loss_over_rounds(results: Results) -> Picture | str:
 
 def roc_auc_over_rounds(results: Results) -> Picture | None:
     """The clients' mean area under the ROC curve, and the worst; None where the run did not ask for it."""
-    told = {line["roc_auc"]["of_round"]: line["roc_auc"] for line in results.lines if "roc_auc" in line}
+    told = {line["round"]: line["roc_auc"] for line in results.lines if "roc_auc" in line}
     if not told:
         return None
     rounds = sorted(told)
     looks = (("mean", "mean over clients, by samples", "", 1.8), ("worst", "worst client", DASHED, 1.3))
     lines = [
-        Line(label, [(of_round, told[of_round][name]) for of_round in rounds], COLOURS[place], dash, width)
+        Line(label, [(number, told[number][name]) for number in rounds], COLOURS[place], dash, width)
         for place, (name, label, dash, width) in enumerate(looks)
     ]
     with canvas.figure() as drawn:
@@ -118,7 +118,7 @@ def clients_over_rounds(results: Results, order: str = "") -> list[tuple[str, Pi
         for partition, client in line["clients"].items():
             accuracy = client.get("evaluation", {}).get(results.rule, [None])[0]
             if accuracy is not None:
-                curves.setdefault(int(partition), []).append((line["evaluation"]["of_round"], accuracy))
+                curves.setdefault(int(partition), []).append((line["round"], accuracy))
     clients = {client["partition"]: client for client in results.roster if client["partition"] in curves}
     if not clients:
         return []
@@ -146,8 +146,8 @@ def _draw_together(
     rows: dict[int, int],
 ) -> Picture:
     """A curve for each client, over the mean of all."""
-    mean = [(of_round, 100 * share) for of_round, share in results.figure("accuracy").items()]
-    percents = {p: [(of_round, 100 * share) for of_round, share in curves[p]] for p in order}
+    mean = [(number, 100 * share) for number, share in results.figure("accuracy").items()]
+    percents = {p: [(number, 100 * share) for number, share in curves[p]] for p in order}
     names = results.client_names
     words = [client_word(partition, names) for partition in order]
     is_few = len(order) <= MOST_NAMED
@@ -174,7 +174,7 @@ def _draw_together(
     ends = [percents[partition][-1][1] for partition in order]
     alt = f"Test accuracy of {len(order)} clients over rounds; at the end from {min(ends):.0f} to {max(ends):.0f} %."
     caption = f"Test accuracy by {results.rule} of each of the {len(order)} clients. Thick line: mean over all samples."
-    table: list[list[Any]] = [[p, of_round, value] for p in order for of_round, value in percents[p]]
+    table: list[list[Any]] = [[p, number, value] for p in order for number, value in percents[p]]
     heads = ["client", "round", "accuracy (%)"]
     if names:
         heads, table = [*heads, "name"], [[p, *cells, names.get(p)] for p, *cells in table]
@@ -236,7 +236,7 @@ def _draw_small(
         f"{some}, {ORDERS[name]}: {who}, final test accuracy by {results.rule}, training samples, model. Thick line: "
         "the mean over all clients' samples."
     )
-    table = [[p, models[p], rows[p] or None, of_round, 100 * value] for p in order for of_round, value in curves[p]]
+    table = [[p, models[p], rows[p] or None, number, 100 * value] for p in order for number, value in curves[p]]
     heads = ["client", "model", "training samples", "round", "accuracy (%)"]
     if names := results.client_names:
         heads, table = [*heads, "name"], [[*row, names.get(row[0])] for row in table]
@@ -251,4 +251,4 @@ def _draw_client(axes: "Axes", points: Sequence[tuple[int, float]], mean: Sequen
         # too few are not to be seen as a curve
         (points, {"color": COLOURS[0], "marker": "o" if len(points) < 4 else "", "markersize": 3}),
     ):
-        axes.plot([of_round for of_round, _ in curve], [100 * share for _, share in curve], **look)
+        axes.plot([number for number, _ in curve], [100 * share for _, share in curve], **look)

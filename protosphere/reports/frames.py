@@ -14,74 +14,50 @@ TEST, VALIDATION, ALL = SPLITS
 
 
 def of_line(line: Mapping[str, Any], rule: str) -> Figures:
-    """A line's figures for `on_round`: of the round's training, and of the models that the round before left."""
-    evaluation = line.get("evaluation") or line.get("ensemble") or {}
-    return {
-        "round": line["round"],
-        "of_round": evaluation.get("of_round"),
-        "accuracy": UNKNOWN,
-        "validation": UNKNOWN,
-        **_collect_evaluated(line, rule),
-        **_collect_trained(line),
-    }
+    """A line's figures for `on_round`: of the round's training, and of the models that it left."""
+    evaluation = {"accuracy": UNKNOWN, "validation": UNKNOWN, **_collect_evaluated(line, rule)}
+    return {"round": line["round"], **evaluation, **_collect_trained(line)}
 
 
 def over_rounds(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
     """A row for each round, with the evaluation of the models that it left; round 0 is before any training."""
-    rows: dict[int, Figures] = {}
-    for line in lines:
-        if not line.get("final"):
-            rows.setdefault(line["round"], {}).update(_collect_trained(line))
-        for part in ("evaluation", "ensemble"):
-            if part in line:
-                part_line = {part: line[part]}
-                rows.setdefault(line[part]["of_round"], {}).update(_collect_evaluated(part_line, rule))
-    order = sorted(rows)
-    frame = pd.DataFrame([rows[r] for r in order], index=pd.Index(order, name="round", dtype="int64"))
+    rows = [{**_collect_trained(line), **_collect_evaluated(line, rule)} for line in lines]
+    numbers = [line["round"] for line in lines]
+    frame = pd.DataFrame(rows, index=pd.Index(numbers, name="round", dtype="int64"))
     return _order_columns(frame, ["accuracy", "validation"])
 
 
 def sent_by_round(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """What training took up to the end of each round, from round 0 on: `payload` and `wire` (bytes both ways, on the
-    wire without what evaluation adds to a reply), `seconds`."""
+    """What training took up to the end of each round, from round 0 on: `payload` and `wire` (bytes both ways, without
+    the messages of evaluations), `seconds`."""
     rows = [(0, 0, 0.0)]
     for line in lines:
-        if not line.get("final"):
+        if line["round"]:
             sizes = line["bytes"]
             payload = sizes["payload_up"] + sizes["payload_down"]
-            wire = sizes["wire_up"] + sizes["wire_down"] - sizes["evaluation_wire_up"]
-            rows.append((payload, wire, line["time"]["round"]))
+            rows.append((payload, sizes["wire_up"] + sizes["wire_down"], line["time"]["round"]))
     return pd.DataFrame(rows, columns=["payload", "wire", "seconds"]).cumsum()
 
 
 def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
     """A row for each client and round, as `over_rounds`."""
-    rows: dict[tuple[int, int], Figures] = {}
     models = {entry["partition"]: entry["model"] for entry in roster}
     names = client_names(roster)
+    table_rows = []
     for line in lines:
+        rows: dict[int, Figures] = {}
         seconds = line.get("time", {}).get("train", {})
         for partition, client in line["clients"].items():
-            number = int(partition)
+            figures = rows.setdefault(int(partition), {})
             if "training" in client:
-                figures = {"seconds": seconds.get(partition), **_training(client["training"])}
-                rows.setdefault((line["round"], number), {}).update(figures)
+                figures |= {"seconds": seconds.get(partition), **_training(client["training"])}
             if "evaluation" in client:
-                of_round = line["evaluation"]["of_round"]
-                rows.setdefault((of_round, number), {}).update(_collect_client_evaluation(client["evaluation"], rule))
+                figures |= _collect_client_evaluation(client["evaluation"], rule)
         for partition, problem in line["problems"].items():
-            if not line.get("final"):
-                rows.setdefault((line["round"], int(partition)), {})["problem"] = problem
-    table_rows = [
-        {
-            "round": of_round,
-            "client": number,
-            "name": client_label(number, names),
-            "model": models.get(number, ""),
-            **rows[of_round, number],
-        }
-        for of_round, number in sorted(rows)
-    ]
+            rows.setdefault(int(partition), {})["problem"] = problem
+        for number, figures in sorted(rows.items()):
+            who = {"client": number, "name": client_label(number, names), "model": models.get(number, "")}
+            table_rows.append({"round": line["round"], **who, **figures})
     return _order_columns(pd.DataFrame(table_rows), ["round", "client", "name", "model", "accuracy", "validation"])
 
 
@@ -96,7 +72,9 @@ def _collect_trained(line: Mapping[str, Any]) -> Figures:
     sizes = {name: size for name, size in line.get("bytes", {}).items() if name.startswith(("payload", "wire"))}
     # of the server a length that clients have, too, and what the method tells
     server = {f"server/{name}": value for name, value in _numbers(line.get("server", {}))}
-    seconds = line.get("time", {}).get("round")
+    # what the untrained models took is no training
+    seconds = line.get("time", {}).get("round") if line["round"] else None
+    sizes = sizes if line["round"] else {}
     return {**counts, **_training(training), **server, **sizes, "seconds": seconds}
 
 

@@ -109,12 +109,12 @@ def accuracy_over_rounds(results: Results) -> Picture | str:
 
 def accuracy_chart(results: Results) -> Chart:
     """What `draw_accuracy` draws, as data."""
-    spread = {of_round: 100 * std for of_round, std in results.figure("std").items()}
+    spread = {number: 100 * std for number, std in results.figure("std").items()}
     lines = []
     for name, look in ACCURACY_CURVES.items():
         points = points_of(100 * results.figure(name))
         if points:
-            spreads = [spread.get(of_round, 0.0) for of_round, _ in points] if name == "accuracy" else []
+            spreads = [spread.get(number, 0.0) for number, _ in points] if name == "accuracy" else []
             dash = DOTTED if name == "validation" else DASHED * (name == "worst")
             label = f"{look['label']}, ± 1 std over clients" if spreads else look["label"]
             lines.append(Line(label, points, look["color"], dash, look.get("linewidth", 1.8), spreads))
@@ -127,7 +127,7 @@ def accuracy_chart(results: Results) -> Chart:
 
 def points_of(column: "pd.Series[float]") -> list[tuple[float, float]]:
     """A column of a table by round as points."""
-    return [(float(of_round), float(value)) for of_round, value in column.items()]
+    return [(float(number), float(value)) for number, value in column.items()]
 
 
 def draw_accuracy(drawn: "Figure", results: Results) -> str:
@@ -172,10 +172,10 @@ ACCURACY_CURVES: dict[str, dict[str, Any]] = {
 def _selected(results: Results) -> tuple[int, float] | None:
     """The round that validation selected, and its accuracy in percent."""
     headline, means = results.summary["headline"], 100 * results.figure("accuracy")
-    of_round = headline.get("of_round")
-    if headline.get("figure") != "selected" or of_round not in means.index:
+    number = headline.get("round")
+    if headline.get("figure") != "selected" or number not in means.index:
         return None
-    return of_round, float(means[of_round])
+    return number, float(means[number])
 
 
 def _draw_selected(axes: "Axes", results: Results) -> str:
@@ -183,18 +183,18 @@ def _draw_selected(axes: "Axes", results: Results) -> str:
     selected = _selected(results)
     if selected is None:
         return ""
-    of_round, accuracy = selected
+    number, accuracy = selected
     axes.plot(
-        [of_round],
+        [number],
         [accuracy],
         color=INK,
         marker="o",
         markersize=8,
         markerfacecolor="none",
         linestyle="none",
-        label=f"selected (round {of_round})",
+        label=f"selected (round {number})",
     )
-    return f"; validation selects round {of_round} with {accuracy:.1f} %"
+    return f"; validation selects round {number} with {accuracy:.1f} %"
 
 
 def accuracy_over_bytes(results: Results) -> Picture | str:
@@ -295,7 +295,7 @@ def _draw_strip(axes: "Axes", place: int, values: Sequence[float]) -> None:
 
 def time_by_part(results: Results) -> Picture | str:
     """Where the rounds' seconds went."""
-    lines = [line for line in results.lines if not line.get("final")]
+    lines = [line for line in results.lines if line["round"]]
     if not lines:
         return "Time by part: no round was finished."
     at_a_time = clients_at_a_time(lines)

@@ -236,13 +236,13 @@ def _gallery(pictures: Sequence[Drawn], tables: Sequence[Html]) -> Iterator[Html
 def _cards(results: Results) -> Html:
     summary = results.summary
     headline, sizes = summary["headline"], summary["bytes"]
-    of_round = headline.get("of_round")
-    where = f", after round {of_round}" if of_round is not None else ""
+    number = headline.get("round")
+    where = f", after round {number}" if number is not None else ""
     unweighted_accuracy = headline.get("unweighted")
     unweighted = (
         "" if unweighted_accuracy is None else f"; unweighted mean over clients: {_percent(unweighted_accuracy)}"
     )
-    worst = results.figure("worst").get(of_round)
+    worst = results.figure("worst").get(number)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
     steps = summary.get("gradient_steps")
     trained = "" if steps is None else f"; {steps:.4g} gradient steps per client per round"
@@ -262,7 +262,7 @@ def _cards(results: Results) -> Html:
             ),
             (page.term("payload"), readable_size(payload), f"{ups} up, {downs} down"),
             (page.term("on the wire"), readable_size(wire), "whole messages"),
-            ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds and the final evaluation{trained}"),
+            ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds{trained}"),
         ]
     )
 
@@ -294,12 +294,9 @@ def _ensemble(summary: Mapping[str, Any]) -> Iterator[Html]:
     ensemble = summary.get("ensemble")
     if ensemble:
         names = ("best", "last-5", "final")
-        size = readable_size(summary["bytes"].get("ensemble_wire_up", 0))
-        rows = [
-            ["all clients together", *(_in_percent(ensemble.get(name)) for name in names), ensemble.get("rows"), size]
-        ]
+        rows = [["all clients together", *(_in_percent(ensemble.get(name)) for name in names), ensemble.get("rows")]]
         yield page.table(
-            [page.term("ensemble"), *map(page.term, names), "samples", "answers"],
+            [page.term("ensemble"), *map(page.term, names), "samples"],
             rows,
             "Accuracy in % of all clients' averaged class probabilities",
         )
@@ -369,10 +366,7 @@ def _bytes(summary: Mapping[str, Any]) -> Html:
     kinds = (
         ("payload: prototype values only", "payload"),
         ("wire: training messages", "wire"),
-        ("of which evaluation results", "evaluation_wire"),
-        ("messages for evaluation only", "evaluate_only_wire"),
-        ("predictions for the ensemble", "ensemble_wire"),
-        ("confusion matrices", "confusion_wire"),
+        ("wire: evaluation messages", "evaluation_wire"),
     )
     rows = [
         [name, *(readable_size(sizes[key]) if (key := f"{kind}_{way}") in sizes else None for way in ("up", "down"))]

@@ -13,7 +13,7 @@ from protosphere.core.settings import Settings, check, shown, without_gone
 from protosphere.record.client_tables import LazyMapping
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.record.metrics_lines import MAJORITY
-from protosphere.record.summary import companions, summarise, up_to_date
+from protosphere.record.summary import companions, summarise
 from protosphere.strategies import Run, load_method, read_settings, unpacked
 from protosphere.strategies.contract import Options
 from protosphere.strategies.trust import untrusted
@@ -167,7 +167,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
     if written is not None:
         _hold(folder, "summary.json", written, OF_A_SUMMARY, version)
-        summary = dict(up_to_date(written, lines))
+        summary = dict(written)
     else:
         companion = companions(str(entry.get("companion", "")) for entry in roster)
         summary = summarise(run.settings, run.inference, settings, lines, len(roster), companion)

@@ -17,7 +17,6 @@ from protosphere.core.files import LARGEST_RECORD, folder_lock, read_whole
 from protosphere.core.home import discard_stores, results_root, stores
 from protosphere.core.settings import is_run_name, nearest, shown
 from protosphere.record.folder import RunFolder
-from protosphere.record.summary import is_up_to_date, up_to_date
 
 
 @dataclass(frozen=True)
@@ -133,10 +132,6 @@ def _run(folder: Path) -> StoredEntry:
     elif state == "stopped" and _is_held(folder):
         # it goes on, and has not finished a round yet
         state = "starting"
-    # the lines of a run are read for an earlier version's summary alone; one that is broken is shown as it is
-    with suppress(SettingError, KeyError, TypeError, AttributeError):
-        if not is_up_to_date(summary):
-            summary = dict(up_to_date(summary, RunFolder(folder).lines()))
     headline: dict[str, Any] = {}
     for figures in (summary.get("headline"), status.get("latest"), status.get("headline")):
         headline = headline or (figures if isinstance(figures, dict) else {})

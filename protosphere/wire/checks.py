@@ -1,7 +1,7 @@
 """What every record of a message must keep to before anything in it is believed: which records and fields, of which
 types, and texts that can be printed and kept. messages.py decodes on top of these."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
@@ -9,12 +9,12 @@ from torch import Tensor
 
 RecordType = type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]
 RECORDS: dict[str, RecordType] = {
-    "question": ConfigRecord,
     "instruction": ConfigRecord,
     "payload": ArrayRecord,
     "report": ConfigRecord,
     "training": MetricRecord,
     "evaluation": MetricRecord,
+    "ensemble": ArrayRecord,
     "identity": ConfigRecord,
 }
 LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow
@@ -39,13 +39,9 @@ def plain(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text[:LONGEST_TEXT])
 
 
-def check_records(records: RecordDict, *names: str, others: Mapping[str, RecordType] | None = None) -> None:
-    """Refuse records other than `names`, and one that is not of its kind.
-
-    Args:
-        others: further records by name, those of features.
-    """
-    agreed = {name: RECORDS[name] for name in names} | dict(others or {})
+def check_records(records: RecordDict, *names: str) -> None:
+    """Refuse records other than `names`, and one that is not of its kind."""
+    agreed = {name: RECORDS[name] for name in names}
     for name, record in records.items():
         if name not in agreed:
             raise MessageError(f"the message holds the record {name!r}, which nobody agreed on")

@@ -1,15 +1,11 @@
-"""What clients take for what: counts of (true class, predicted class) of their test rows, in the last evaluation alone,
-as a MetricRecord of `counts`: (K, K) by rows, or (K, 2) where there are more than MOST_CLASSES."""
+"""A client's confusion matrix on its test samples, as an evaluation carries it: counts of (true class, predicted
+class), (K, K) row by row, or (K, 2) of (right, wrong) where there are more than MOST_CLASSES classes."""
 
-import numpy as np
-from flwr.app import MetricRecord
-from numpy.typing import NDArray
-
-from protosphere.wire.checks import MessageError, are_counts, check_keys
+from protosphere.wire.checks import MessageError
 
 MOST_CLASSES = 100  # above it a client tells (right, wrong) of each class alone
-RECORD = "confusion"
-Counts = NDArray[np.int64]
+OTHER = -1  # predicted in place of the true class, where no more is told
+Triples = list[list[int]]  # (true class, predicted class, samples), those of no sample left out
 
 
 def width(num_classes: int) -> int:
@@ -17,29 +13,32 @@ def width(num_classes: int) -> int:
     return num_classes if num_classes <= MOST_CLASSES else 2
 
 
-def encode_counts(counts: tuple[int, ...]) -> MetricRecord:
-    """Client to server."""
-    return MetricRecord({"counts": list(counts)})
-
-
-def decode_counts(record: MetricRecord, num_classes: int, rows: int, right: int) -> Counts:
-    """Server side of `encode_counts`: (K, K), or (K, 2).
+def confusion_triples(counts: tuple[int, ...], num_classes: int, samples: int, right: int) -> Triples:
+    """The counts of an evaluation, checked.
 
     Args:
-        rows, right: what the evaluation beside it says of the same rows by the same rule.
+        samples, right: what the evaluation says of the same samples by the same rule.
 
     Raises:
-        MessageError: of another size, no counts, or at odds with the evaluation.
+        MessageError: the counts are not those of so many classes, or are at odds with the evaluation.
     """
-    check_keys(RECORD, record, {"counts"})
-    values, columns = record["counts"], width(num_classes)
-    if not isinstance(values, list) or len(values) != num_classes * columns or not are_counts(values):
+    columns = width(num_classes)
+    if len(counts) != num_classes * columns:
         raise MessageError(f"the confusion is not {num_classes} times {columns} counts")
-    # in Python's integers, which no sum overflows
-    if sum(values) != rows:
-        raise MessageError(f"the confusion is of {sum(values)} rows, and the evaluation of {rows}")
-    counts = np.array(values, dtype=np.int64).reshape(num_classes, columns)
-    correct = int(np.trace(counts) if columns == num_classes else counts[:, 0].sum())
+    if sum(counts) != samples:
+        raise MessageError(f"the confusion is of {sum(counts)} samples, and the evaluation of {samples}")
+
+    triples = []
+    correct = 0
+    for place, count in enumerate(counts):
+        if not count:
+            continue
+        true, predicted = divmod(place, columns)
+        if columns != num_classes:
+            predicted = OTHER if predicted else true
+        if predicted == true:
+            correct += count
+        triples.append([true, predicted, count])
     if correct != right:
-        raise MessageError(f"the confusion has {correct} rows right, and the evaluation {right}")
-    return counts
+        raise MessageError(f"the confusion has {correct} samples right, and the evaluation {right}")
+    return triples

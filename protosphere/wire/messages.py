@@ -2,16 +2,15 @@
 
 Every message holds at most these records, and a test fails on any other:
 
-    question     ConfigRecord  run and its token                                               down, on a Ray cluster
-    instruction  ConfigRecord  run and its token, round, evaluate, trained, made, payload kind,
-                               constants, codec, names of the features that ask something      down
+    instruction  ConfigRecord  run and its token, round, last, trained, made, payload kind,
+                               constants, codec                                                down
     payload      ArrayRecord   <part>.<field>, see parts.py                                    both ways
     report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
-    training     MetricRecord  counts, figures, parts                                          up
-    evaluation   MetricRecord  rows, seconds, [test, validation, all classes] by rule          up
+    training     MetricRecord  counts, figures, parts                                          up, after training
+    evaluation   MetricRecord  rows, seconds, [test, validation, all classes] by rule;
+                               auc and confusion where the run measures them                   up, after an evaluation
+    ensemble     ArrayRecord   probabilities, fingerprint                                      up, where it is measured
     identity     ConfigRecord  see payloads.Identity                                           up, once
-
-and up, under the name of each feature that asked, its answer: an ArrayRecord or a MetricRecord, as the feature says.
 """
 
 import re
@@ -27,7 +26,6 @@ from protosphere.core.text import LONGEST_NAME, one_line
 from protosphere.wire.checks import (
     LARGEST_FIGURE,
     MessageError,
-    RecordType,
     are_counts,
     check_keys,
     check_names,
@@ -44,10 +42,8 @@ from protosphere.wire.weights import read_layouts
 MOST_CLASSES = 2**16
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
 PLAIN_NAME = re.compile(r"[\w-]{1,40}")
+NO_RULES = ("rows", "seconds", "auc", "confusion")  # what else a record `evaluation` holds
 FIGURES = ("gradient_ratio", "target_norm", "seconds", "prototype_norm")  # the last where it was measured
-
-
-# --- questions --------------------------------------------------------------------------------------
 
 
 # --- instructions -----------------------------------------------------------------------------------
@@ -68,13 +64,12 @@ def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[S
             "run": instruction.run,
             "token": instruction.token,
             "round": instruction.round,
-            "evaluate": instruction.evaluate,
             "trained": instruction.trained,
             "made": instruction.made,
             "payload": "" if payload is None else ",".join(sorted(payload)),
             "constants": list(instruction.constants),
             "values": list(instruction.constants.values()),
-            "asks": list(instruction.asks),
+            "last": instruction.last,
             "codec": codec.fingerprint,
         }
     )
@@ -85,20 +80,24 @@ def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[S
 
 
 def decode_instruction(
-    records: RecordDict, limits: Limits, unit: Callable[[Mapping[str, float]], float] = lambda constants: 1.0
+    records: RecordDict,
+    limits: Limits,
+    unit: Callable[[Mapping[str, float]], float] = lambda constants: 1.0,
+    trains: bool = True,
 ) -> Instruction:
     """Client side of `encode_instruction`; a server is checked like anybody else.
 
     Args:
         unit: from the run's constants, what the norms of its payload are measured in.
+        trains: whether the message asks for training; else for an evaluation.
 
     Raises:
         MessageError: when a record is missing, strange or malformed, or written with another codec.
     """
     check_records(records, "instruction", "payload")
     texts = dict.fromkeys(("run", "token", "payload", "codec"), str)
-    lists = dict.fromkeys(("constants", "values", "asks"), list)
-    header = config_values(records, "instruction", round=int, evaluate=bool, trained=int, made=int, **texts, **lists)
+    lists = dict.fromkeys(("constants", "values"), list)
+    header = config_values(records, "instruction", round=int, last=bool, trained=int, made=int, **texts, **lists)
     limits.codec.refuse_other(header["codec"])
     kind, arrays = header["payload"], records.array_records.get("payload")
     limits = limits.of_message(kind)
@@ -108,15 +107,16 @@ def decode_instruction(
     scaled_limits = replace(limits, max_norm=limits.max_norm * unit(constants))
     payload = decode_payload(arrays, scaled_limits) if arrays is not None else None
     _check_run(header["run"], header["token"])
-    if header["round"] < 1:
+    if header["round"] < trains:
         raise MessageError(f"the round {header['round']} is none; they count from 1")
-    if not 0 <= header["trained"] < header["round"]:
+    # what a round's training left, and what was made of its uploads, its evaluation reads
+    latest = header["round"] - trains
+    if not 0 <= header["trained"] <= latest:
         raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
-    if not 0 <= header["made"] < header["round"]:
+    if not 0 <= header["made"] <= latest:
         raise MessageError(f"round {header['round']} cannot bring what round {header['made']} has made")
-    values = {name: header[name] for name in ("run", "round", "evaluate", "trained", "made", "token")}
-    check_names("asks", header["asks"])
-    return Instruction(payload=payload, constants=constants, asks=tuple(header["asks"]), **values)
+    values = {name: header[name] for name in ("run", "round", "last", "trained", "made", "token")}
+    return Instruction(payload=payload, constants=constants, **values)
 
 
 def _check_run(run: str, token: str) -> None:
@@ -172,25 +172,24 @@ def encode_report(report: Report, codec: Codec, specs: Sequence[Spec] = ()) -> R
         evaluation = report.evaluation
         metrics: dict[str, Any] = {rule: list(right) for rule, right in evaluation.correct.items()}
         metrics |= {"rows": list(evaluation.rows), "seconds": evaluation.seconds}
+        if evaluation.auc is not None:
+            metrics["auc"] = evaluation.auc
+        if evaluation.confusion:
+            metrics["confusion"] = list(evaluation.confusion)
         records["evaluation"] = MetricRecord(metrics)
-    for name, answer in report.answers.items():
-        records[name] = answer
+    if report.ensemble is not None:
+        records["ensemble"] = report.ensemble
     return records
 
 
-def decode_report(
-    records: RecordDict, codec: Codec, features: Mapping[str, RecordType] | None = None
-) -> tuple[Report, ArrayRecord | None]:
-    """Server side of `encode_report`. The payload comes back undecoded: a bad upload is dropped, while the
-    evaluation beside it still counts; answers to features are left to these for the same reason.
-
-    Args:
-        features: the names under which features are answered, with the type of the record.
+def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecord | None]:
+    """Server side of `encode_report`. The payload comes back undecoded, and so do the ensemble's probabilities: what
+    cannot be used of them is dropped, while the figures beside it still count.
 
     Raises:
         MessageError: when the reply as a whole cannot be used: malformed, or written with another codec.
     """
-    check_records(records, "report", "payload", "training", "evaluation", others=features)
+    check_records(records, "report", "payload", "training", "evaluation", "ensemble")
     texts = dict.fromkeys(("problem", "remark", "codec"), str)
     header = config_values(records, "report", partition=int, round=int, seconds=float, parts=list, **texts)
     codec.refuse_other(header["codec"])
@@ -212,7 +211,8 @@ def decode_report(
         evaluation,
         header["problem"],
         header["seconds"],
-        remark=header["remark"],
+        records.array_records.get("ensemble"),
+        header["remark"],
     )
     return report, records.array_records.get("payload")
 
@@ -231,7 +231,7 @@ def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
 
 
 def _decode_evaluation(record: MetricRecord) -> Evaluation:
-    rules = [name for name in record if name not in ("rows", "seconds")]
+    rules = [name for name in record if name not in NO_RULES]
     check_names("rules", rules)
     rows, seconds = _read_counts(record, "rows", 2, 3), record.get("seconds")
     correct = {rule: _read_counts(record, rule, len(rows)) for rule in rules}
@@ -240,7 +240,14 @@ def _decode_evaluation(record: MetricRecord) -> Evaluation:
             raise MessageError(f"rule {_quote_name(rule)} claims {right} right of {rows} rows")
     if not isinstance(seconds, float) or not 0 <= seconds <= LARGEST_FIGURE:
         raise MessageError(f"`seconds` of record `evaluation` is {seconds}, no time that a client takes")
-    return Evaluation(rows, correct, seconds)
+    auc = record.get("auc")
+    # a comparison with NaN is false
+    if auc is not None and not (isinstance(auc, float) and 0 <= auc <= 1):
+        raise MessageError(f"the area under the ROC curve is {auc!r}, and not between 0 and 1")
+    confusion = record.get("confusion", [])
+    if not isinstance(confusion, list) or not are_counts(confusion):
+        raise MessageError("the confusion holds something that is no count")
+    return Evaluation(rows, correct, seconds, auc, tuple(map(int, confusion)))
 
 
 def _read_counts(record: MetricRecord, name: str, *lengths: int) -> tuple[int, ...]:

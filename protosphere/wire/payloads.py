@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import ArrayRecord
 
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import ClassVectors, Part, PrototypeSet
 from protosphere.prototypes.weights import Weights
 
-Answer = ArrayRecord | MetricRecord  # of a client to what a feature asked
 # the parts of a message by name
 Payload = Mapping[str, Part]
 KINDS: dict[str, type[Part]] = {kind.kind: kind for kind in (PrototypeSet, MixtureSet, Weights)}
@@ -108,26 +107,24 @@ class Instruction:
     Attributes:
         run: name of the results folder; a client's store is kept under it.
         token: the secret of that run, which another that gives its name cannot know.
-        round: r, from 1; T + 1 for the evaluation that ends the run.
-        evaluate: whether to evaluate the model that the client left, on arrival.
+        round: the round r, from 1; an evaluation is of the model that round r left, from 0 (untrained models).
         trained: the last round whose training the server took from this client, 0 if none: a client whose store
             does not reach that far has lost it, and must not start again unnoticed.
         payload: what the method sends down, or None (round 1, or nothing aggregated yet).
         constants: numbers that the method's server half worked out once for the run, by name (TinyProto's mu).
-        asks: the names of the features that ask something beside; a client answers those that it knows.
+        last: whether this evaluation is the run's last.
         made: of a method that sends `once`, the round that made the payload, which the client may have: then it is
             None; 0 where there is none.
     """
 
     run: str
     round: int
-    evaluate: bool
     payload: Payload | None = None
     trained: int = 0
     constants: Mapping[str, float] = field(default_factory=dict)
     token: str = ""
     made: int = 0
-    asks: tuple[str, ...] = ()
+    last: bool = False
 
 
 @dataclass(frozen=True)
@@ -140,11 +137,17 @@ class Evaluation:
         correct: rule -> (right on test, right on validation), and right on all classes where `rows` has them. A rule
             that a client cannot apply (no training rows, nothing received) is missing.
         seconds: time spent.
+        auc: area under the ROC curve of the run's own rule on the test rows, the mean over classes; None where it was
+            not asked for, or cannot be computed.
+        confusion: counts of (true class, predicted class) of the run's own rule on the test rows, row by row; empty
+            where it was not asked for. Above `MOST_CLASSES` classes counts of (true class, right or wrong).
     """
 
     rows: tuple[int, ...]
     correct: dict[str, tuple[int, ...]]
     seconds: float = 0.0
+    auc: float | None = None
+    confusion: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -172,14 +175,14 @@ class TrainingFigures:
 
 @dataclass(frozen=True)
 class Report:
-    """Client to server: the one reply of a round.
+    """Client to server: the reply to a message of training, or of evaluation.
 
     Attributes:
-        problem: one sentence for a person when training failed (a loss that is not finite, say). The
-            evaluation still counts then; there is no upload.
+        problem: one sentence for a person when training failed (a loss that is not finite, say); there is no upload
+            then.
         remark: one sentence on what else went wrong, though training and evaluation count.
         seconds: time from the message's arrival to the reply, so that the server can tell overhead from work.
-        answers: to what features asked, each under the feature's name.
+        ensemble: class probabilities of the shared test set (`protosphere.wire.ensemble`), in rounds that measure it.
     """
 
     partition: int
@@ -189,7 +192,7 @@ class Report:
     evaluation: Evaluation | None = None
     problem: str = ""
     seconds: float = 0.0
-    answers: Mapping[str, Answer] = field(default_factory=dict)
+    ensemble: ArrayRecord | None = None
     remark: str = ""
 
 

@@ -95,7 +95,7 @@ def test_rounds_and_clients_are_the_lines_with_each_evaluation_at_the_round_that
     rounds, clients = run.rounds, run.clients.set_index(["round", "client"])
     assert rounds.index.tolist() == [0, 1, 2, 3, 4]
     lines = RunFolder(run.folder).lines()
-    evaluated = {line["evaluation"]["of_round"]: line for line in lines if "evaluation" in line}
+    evaluated = {line["round"]: line for line in lines if "evaluation" in line}
     assert list(evaluated) == [0, 2, 4]
     for number, row in rounds.iterrows():
         if number not in evaluated:
@@ -110,13 +110,14 @@ def test_rounds_and_clients_are_the_lines_with_each_evaluation_at_the_round_that
             found = clients.loc[(number, int(partition))]
             assert (found["accuracy"], found["validation"]) == tuple(client["evaluation"][rule])
             assert (found["test_rows"], found["validation_rows"]) == tuple(client["evaluation"]["rows"])
-    for line in lines[:-1]:
+    for line in lines[1:]:
         row = rounds.loc[line["round"]]
         assert row["loss"] == line["training"]["loss"]["loss"]
         assert row["loss/cross-entropy"] == line["training"]["loss"]["cross-entropy"]
         assert (row["payload_up"], row["wire_down"]) == (line["bytes"]["payload_up"], line["bytes"]["wire_down"])
         for partition, client in line["clients"].items():
             found = clients.loc[(line["round"], int(partition))]
+            assert "training" in client
             assert (found["loss"], found["train_rows"]) == (
                 client["training"]["loss"]["loss"],
                 client["training"]["rows"],
@@ -132,11 +133,12 @@ def test_whoever_hears_of_rounds_hears_the_figures_of_the_table_and_may_end_the_
         return figures["round"] < 3
 
     run = start(strategy="protonorm", rounds=5, on_round=on_round)
-    assert [(f["round"], f["of_round"]) for f in heard] == [(1, 0), (2, 1), (3, 2)]
+    assert [figures["round"] for figures in heard] == [0, 1, 2, 3]
     table = run.rounds
     for figures in heard:
-        assert figures["accuracy"] == table.loc[figures["of_round"], "accuracy"]
-        assert figures["loss"] == table.loc[figures["round"], "loss"]
+        assert figures["accuracy"] == table.loc[figures["round"], "accuracy"]
+        if figures["round"]:
+            assert figures["loss"] == table.loc[figures["round"], "loss"]
     assert (run.summary["stopped"], run.summary["rounds"], run.status["state"]) == ("on-round", 3, "completed")
     assert "ended by on-round after 3 rounds" in run.report().path.read_text()
     print_summary(run.folder)
@@ -401,15 +403,14 @@ def test_the_import_alone_loads_nothing_and_without_a_terminal_there_is_a_line_a
     logged = [line.removeprefix(prefix) for line in printed if line.startswith(prefix)]
     for run, found in ((plain, process.stderr.splitlines()), (configured, logged)):
         lines = [line for line in found if "%" in line]
-        # the accuracies are those of the models that the round before left
-        for number, line in enumerate(lines[:2], start=1):
-            accuracy, loss = run.rounds["accuracy"][number - 1], run.rounds["loss"][number]
-            after = f"{100 * accuracy:.1f} % after round {number - 1}"
-            assert line.startswith(f"round {number}/2: {after}, loss {loss:.3g}, ")
+        for number, line in enumerate(lines[:3]):
+            accuracy, loss = run.rounds["accuracy"][number], run.rounds["loss"][number]
+            trained = f", loss {loss:.3g}, " if number else ""
+            assert line.startswith(f"round {number}/2: {100 * accuracy:.1f} %{trained}")
         headline = run.summary["headline"]
-        assert lines[2:] == [
+        assert lines[3:] == [
             f"fedproto on spiral: {100 * headline['accuracy']:.1f} % test accuracy by {headline['rule']}, "
-            f"{headline['figure']} after round {headline['of_round']}, 3 clients; results: {run.folder}"
+            f"{headline['figure']} after round {headline['round']}, 3 clients; results: {run.folder}"
         ]
 
 

@@ -18,7 +18,7 @@ SUMMARY = {
     "strategy": "protonorm",
     "dataset": "digits",
     "rounds": 2,
-    "headline": {"rule": "local-prototypes", "figure": "selected", "accuracy": 0.9111, "of_round": 2, "clients": 3}
+    "headline": {"rule": "local-prototypes", "figure": "selected", "accuracy": 0.9111, "round": 2, "clients": 3}
     | {"rows": 90},
     "floor": {"majority-class": 0.318},
     "rules": {
@@ -26,7 +26,7 @@ SUMMARY = {
         "local-prototypes": SELECTED,
     },
     "bytes": {"payload_up": 12_800, "payload_down": 2_500_000, "wire_up": 28_444, "wire_down": 2_600_000}
-    | {"evaluation_wire_up": 5_000},
+    | {"evaluation_wire_up": 5_000, "evaluation_wire_down": 7_000},
     "seconds": 61.25,
 }
 

@@ -30,7 +30,7 @@ SUMMARY = {
     "headline": {"rule": "classifier", "figure": "final"},
     "floor": dict.fromkeys(FLOORS, 0.25),
     "rules": {"classifier": dict.fromkeys(FIGURES, 0.875) | {"final": 0.8125, "clients": 2}},
-    "bytes": {"payload_up": 1, "payload_down": 2, "wire_up": 3, "wire_down": 4, "evaluation_wire_up": 0},
+    "bytes": {"payload_up": 1, "payload_down": 2, "wire_up": 3, "wire_down": 4},
     "seconds": 1.0,
 }
 

@@ -73,7 +73,7 @@ def test_what_clients_keep_to_themselves_is_said_in_place_of_a_table(home, capsy
     assert told.startswith("accuracy: withheld by the clients (`privacy`)")
     assert "inference rule" not in told
     state = home / "clients" / folder.name / "0"
-    assert report("--state", state).stdout.startswith("round 1: classifier ")
+    assert report("--state", state).stdout.startswith("round 0: classifier ")
 
 
 def test_several_runs_lie_over_each_other_in_one_file(home, tmp_path, monkeypatch):

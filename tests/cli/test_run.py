@@ -77,8 +77,8 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert "12.5 gradient steps per client per round" in invoke().stdout
     assert lines[-4:] == [
         "* headline: selected (round 2, 3 clients) 91.1 %; majority-class baseline: 31.8 %",
-        "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, including 110.6 kB of "
-        "overhead and 5.0 kB for evaluation",
+        "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, including 115.6 kB of "
+        "overhead; evaluation takes another 12.0 kB",
         "time: 61.2 s",
         f"results: {folder}",
     ]
@@ -89,13 +89,12 @@ def test_the_table_tells_the_ensemble_and_accuracy_on_all_classes_where_they_wer
     assert "ensemble" not in invoke().stdout
     ensemble = {"best": 0.4444, "last-5": 0.41, "final": 0.4076, "rows": 180}
     rules = SUMMARY["rules"] | {"classifier": SUMMARY["rules"]["classifier"] | {"all-classes": 0.333}}
-    told = SUMMARY | {"ensemble": ensemble, "bytes": SUMMARY["bytes"] | {"ensemble_wire_up": 45_678}, "rules": rules}
+    told = SUMMARY | {"ensemble": ensemble, "rules": rules}
     told["floor"] = SUMMARY["floor"] | {"majority-class-all-classes": 0.1}
     (folder / "summary.json").write_text(json.dumps(told))
     lines = invoke().stdout.splitlines()
-    shown = "best 44.4 %, last-5 41.0 %, final 40.8 % (answers: 45.7 kB)"
+    shown = "best 44.4 %, last-5 41.0 %, final 40.8 %"
     assert f"ensemble of all clients on 180 shared test samples: {shown}" in lines
-    assert any("28.4 kB up" in line for line in lines), "its bytes are no part of the wire"
     said = "final accuracy on test samples of all classes, including those that a client lacks: classifier 33.3 %"
     assert f"{said}; majority-class baseline: 10.0 %" in lines
 
@@ -337,7 +336,7 @@ def test_a_real_run_in_process(here, home):
     assert "round 2/2" in more.stdout
     assert f"results: {folder}\n" in more.stdout
     log = (folder / "run.log").read_text().splitlines()
-    assert [line.split(" |")[0] for line in log if line.startswith("round ")] == ["round 1/1", "round 2/2"]
+    assert [line.split(" |")[0] for line in log if line.startswith("round ")] == ["round 0/1", "round 1/1", "round 2/2"]
 
 
 # --- mistakes: one sentence each, and nothing is started ---------------------------------------------------

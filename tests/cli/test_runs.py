@@ -93,21 +93,6 @@ def test_what_is_starting_is_not_cut(three, tmp_path):
         assert listed([run])[run].state == "starting"
 
 
-def test_the_headline_of_an_earlier_versions_run_is_that_of_its_report(three):
-    folder = three[0]
-    summary = json.loads((folder / "summary.json").read_text())
-    right = summary["headline"]["accuracy"]
-    for figures_of_rule in summary["rules"].values():
-        del figures_of_rule["client-best-unweighted"]
-    summary["headline"]["accuracy"] = 0.0123
-    del summary["digest"]
-    (folder / "summary.json").write_text(json.dumps(summary))
-    assert listed(three)[folder].headline == right == read_results(folder).summary["headline"]["accuracy"]
-    # what is broken is listed as it is
-    (folder / "metrics.jsonl").write_text("{\n")
-    assert listed(three)[folder].headline == 0.0123
-
-
 @pytest.mark.parametrize(("width", "most"), [("80", 16), ("200", 24)])
 def test_a_long_name_of_data_stays_on_one_line_with_its_begin_and_end(three, width, most):
     settings = json.loads((three[0] / "settings.json").read_text())

@@ -9,6 +9,7 @@ from flwr.app import Context, RecordDict
 from torch import nn
 
 from protosphere.client_app import client as client_module
+from protosphere.client_app.app import new_client
 from protosphere.data.client_data import ClientData, InputTransform, Rows, Unheld
 from protosphere.models.split import SplitModel
 from protosphere.strategies import read_settings
@@ -72,6 +73,6 @@ def client():
 
     def make(partition=0, settings=None, **node):
         node = {"partition-id": partition, "num-partitions": 4} | {k.replace("_", "-"): v for k, v in node.items()}
-        return client_module.Client(Context(1, 2, node, RecordDict(), QUICK | (settings or {})))
+        return new_client(Context(1, 2, node, RecordDict(), QUICK | (settings or {})))
 
     return make

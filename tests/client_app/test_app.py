@@ -44,8 +44,8 @@ def refusal(reply):
     return reply.error.reason
 
 
-def instruction(number=1, evaluate=True):
-    return encode_instruction(Instruction("a-run", number, evaluate), CODEC)
+def instruction(number=1):
+    return encode_instruction(Instruction("a-run", number), CODEC)
 
 
 def test_the_three_kinds_of_message_are_answered(call):
@@ -55,9 +55,10 @@ def test_the_three_kinds_of_message_are_answered(call):
     assert (trained.partition, trained.round) == (1, 1)
     assert trained.training.steps > 0
     assert upload["vectors"].shape[1] == 8
-    evaluated, upload = decode_report(call(MessageType.EVALUATE, instruction(2)).content, CODEC)
-    assert (evaluated.partition, evaluated.round, evaluated.training, upload) == (1, 2, None, None)
+    evaluated, upload = decode_report(call(MessageType.EVALUATE, instruction(1)).content, CODEC)
+    assert (evaluated.partition, evaluated.round, evaluated.training, upload) == (1, 1, None, None)
     assert evaluated.evaluation.correct
+    assert trained.evaluation is None
     assert trained.seconds > trained.training.seconds > 0
 
 
@@ -91,6 +92,7 @@ def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch,
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(client_module, "evaluate", broken)
+    monkeypatch.setattr(client_module, "train", broken)
     monkeypatch.setattr(Client, "identity", broken)
     asked = message_type == MessageType.QUERY
     reply = call(message_type, None if asked else instruction())
@@ -102,7 +104,7 @@ def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch,
 def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home):
     """What differs: test_codec.py."""
     came = payload(PrototypeSet(torch.tensor([1, 4]), torch.ones(2, 8)))
-    records = encode_instruction(Instruction("a-run", 1, True, came), Codec(10, 8, 4))
+    records = encode_instruction(Instruction("a-run", 1, came), Codec(10, 8, 4))
     assert "s is 4 there and 3 here" in refusal(call(MessageType.TRAIN, records, {"sparsity-dim": 3}))
     assert not (home / "clients").exists()
 
@@ -122,14 +124,13 @@ def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, mo
     settings = {"wire-dtype": "float16"}
     with monkeypatch.context() as patch:
         patch.setattr(PullObjective, "upload", grown)
-        reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 1, True), codec), settings)
+        reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 1), codec), settings)
     report, upload = decode_report(reply.content, codec)
     assert upload is None
     assert report.problem.startswith(f"client 1: a prototype cannot be sent (class {held[1]}): ")
     assert report.training.steps > 0
-    assert report.evaluation.correct
     # what was trained is kept, and is where the next round starts
-    reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 2, False, None, 1), codec), settings)
+    reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 2, None, 1), codec), settings)
     report, upload = decode_report(reply.content, codec)
     assert (report.problem, upload["vectors"].numpy().dtype) == ("", "float16")
 

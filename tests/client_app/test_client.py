@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import train as trainer
 from protosphere.client_app.store import StoreError, size_of
 from protosphere.client_app.train import DivergenceError
 from protosphere.core.errors import SettingError
@@ -21,8 +20,8 @@ from tests.payloads import lone, payload
 CPU = torch.device("cpu")
 
 
-def ask(number, came=None, evaluate=True, run="a-run"):
-    return Instruction(run, number, evaluate, payload(came))
+def ask(number, came=None, run="a-run"):
+    return Instruction(run, number, payload(came))
 
 
 def targets(labels=(0, 3, 7), dim=8):
@@ -45,9 +44,12 @@ def without_times(report):
 # --- rounds ----------------------------------------------------------------------------------------------------
 
 
-def test_the_first_round_evaluates_the_initial_model_and_trains_without_targets(client, home):
+def test_round_0_evaluates_the_initial_model_and_round_1_trains_without_targets(client, home):
+    untrained = client().evaluate(ask(0))
+    assert set(untrained.evaluation.correct) == {"classifier", "local-prototypes", "discriminant", "majority-class"}
+    assert (untrained.payload, untrained.training) == (None, None)
     report = client().train(ask(1))
-    assert set(report.evaluation.correct) == {"classifier", "local-prototypes", "discriminant", "majority-class"}
+    assert report.evaluation is None
     assert set(report.training.parts) == {"cross-entropy", "loss"}
     assert lone(report.payload).counts is None
     assert lone(report.payload).labels.tolist() == list(client().identity().classes)
@@ -65,33 +67,33 @@ def test_what_was_received_is_pulled_towards_and_kept_for_prediction(client, hom
     assert torch.equal(kept["vectors"], targets().vectors)
 
 
-def test_evaluation_is_of_the_model_that_the_last_round_left_and_of_this_messages_targets(client):
-    """The figures of round 2's message are those of the state that round 1 left, not of what round 2 makes of it."""
+def test_an_evaluation_is_of_the_model_that_the_round_left_and_of_the_targets_that_come_with_it(client):
     client().train(ask(1))
-    alone = client().evaluate(ask(2, targets())).evaluation
-    trained = client().train(ask(2, targets())).evaluation
-    assert trained.correct == alone.correct
-    assert "global-prototypes" in alone.correct
+    alone = client().evaluate(ask(1)).evaluation
+    assert "global-prototypes" not in alone.correct
+    found = client().evaluate(ask(1, targets())).evaluation
+    assert "global-prototypes" in found.correct
+    assert all(found.correct[rule] == counts for rule, counts in alone.correct.items())
     # a state in memory must not remember the last message's targets
-    report = client().train(ask(3))
-    assert "global-prototypes" not in report.evaluation.correct
+    report = client().train(ask(2))
     assert "prototype-pull" not in report.training.parts
+    assert "global-prototypes" not in client().evaluate(ask(2)).evaluation.correct
 
 
 @pytest.mark.parametrize("trained", [0, 2])
-def test_an_evaluate_only_message_leaves_the_generations_as_they_are(client, home, trained):
+def test_an_evaluation_leaves_the_generations_as_they_are(client, home, trained):
     for number in range(1, trained + 1):
         client().train(ask(number, targets()))
-    first = client().evaluate(ask(trained + 1, targets()))
+    first = client().evaluate(ask(trained, targets()))
     before = generations(home)
     assert trained or list(before) == ["round-000000.safetensors"], "it never trained: its initial model"
     for _ in range(2):
         client_module._states.clear()
-        report = client().evaluate(ask(trained + 2, targets()))
+        report = client().evaluate(ask(trained + 1, targets()))
         assert (report.payload, report.training) == (None, None)
         assert report.evaluation.correct == first.evaluation.correct
-    # one that comes late, after the training of its round
-    client().evaluate(ask(max(trained, 1), targets()))
+    # one that comes late, after the training of the next round
+    client().evaluate(ask(max(trained - 1, 0), targets()))
     assert generations(home) == before
 
 
@@ -131,10 +133,10 @@ def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(clien
     stale = client_module._states["a-run", 0, CPU]
     client_module._states.clear()
     client().train(ask(2, targets()))
-    expected = client().evaluate(ask(3, targets()))
+    expected = client().evaluate(ask(2, targets()))
     client_module._states.clear()
     client_module._states["a-run", 0, CPU] = stale
-    assert client().evaluate(ask(3, targets())).evaluation.correct == expected.evaluation.correct
+    assert client().evaluate(ask(2, targets())).evaluation.correct == expected.evaluation.correct
     client_module._states["a-run", 0, CPU] = stale
     again = client().train(ask(3, targets()))
     client_module._states.clear()
@@ -145,13 +147,14 @@ def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(clien
 
 def test_a_generation_that_was_written_anew_is_read_anew(client, home):
     """The same round number is not enough: the server went back, and another worker repeated the round."""
-    initial = client().train(ask(1)).evaluation.correct
-    assert client().evaluate(ask(2)).evaluation.correct != initial
+    initial = client().evaluate(ask(0)).evaluation.correct
+    client().train(ask(1))
+    assert client().evaluate(ask(1)).evaluation.correct != initial
     folder = home / "clients" / "a-run" / "0"
     # each says its name
     write_tensors(folder / "copy", *read_tensors(folder / "round-000000.safetensors"))
     (folder / "copy").replace(folder / "round-000001.safetensors")
-    assert client().evaluate(ask(2)).evaluation.correct == initial
+    assert client().evaluate(ask(1)).evaluation.correct == initial
 
 
 def test_memory_holds_the_states_used_last_within_its_bound(client):
@@ -162,11 +165,11 @@ def test_memory_holds_the_states_used_last_within_its_bound(client):
     weights = sum(tensor.nbytes for tensor in client_module._states["a-run", 0, CPU][1].module.state_dict().values())
     assert sizes[0] > weights, "prototypes and their covariance count, too"
     assert client_module._states.total == sum(sizes)
-    client(1).evaluate(ask(2))
+    client(1).evaluate(ask(1))
     client_module._states.shrink(sizes[1] + sizes[3])
     assert [key[:2] for key in client_module._states] == [("a-run", 3), ("a-run", 1)]
     assert client_module._states.total == sizes[1] + sizes[3]
-    client(0, {"state-memory": 0}).evaluate(ask(2))
+    client(0, {"state-memory": 0}).evaluate(ask(1))
     assert [key[:2] for key in client_module._states] == [("a-run", 0)]  # the newest always stays: it is in use
 
 
@@ -195,22 +198,22 @@ def test_a_store_that_lost_what_the_server_has_seen_is_a_problem_not_a_fresh_sta
 # --- divergence ------------------------------------------------------------------------------------------------
 
 
-def test_a_client_that_diverges_says_so_and_still_evaluates(client, home):
+def test_a_client_that_diverges_says_so_and_still_evaluates_what_it_had(client, home):
     wild = {"learning-rate": 1e6, "local-epochs": 4}
     report = client(0, wild).train(ask(1))
     assert report.problem.startswith("client 0 (tiny_perceptron) diverged in round 1: ")
     assert "not finite" in report.problem
     assert report.payload is None
     assert report.training is None
-    assert set(report.evaluation.correct) == {"classifier", "local-prototypes", "discriminant", "majority-class"}
     assert list(generations(home)) == ["round-000000.safetensors"]
-    assert client(0, wild).evaluate(ask(2)).evaluation.correct == report.evaluation.correct
+    before = client(0, wild).evaluate(ask(0)).evaluation.correct
+    assert client(0, wild).evaluate(ask(1)).evaluation.correct == before
 
 
 def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, home, monkeypatch):
     good = client().train(ask(1))
     kept = generations(home)
-    whole = trainer.train
+    whole = client_module.train
 
     def spoil(objective, state, *arguments):
         whole(objective, state, *arguments)
@@ -220,7 +223,7 @@ def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, 
         raise DivergenceError("it went wrong")
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "train", spoil)
+        patch.setattr(client_module, "train", spoil)
         report = client().train(ask(2, targets()))
     assert report.problem == "client 0 (tiny_perceptron) diverged in round 2: it went wrong"
     assert generations(home) == kept

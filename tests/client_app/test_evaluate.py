@@ -6,11 +6,10 @@ import pytest
 import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from protosphere.client_app.evaluate import ROWS_AT_ONCE, DivergenceError, evaluate, features_of, measure
-from protosphere.client_app.features.confusion import count_confusion
+from protosphere.client_app.evaluate import ROWS_AT_ONCE, DivergenceError, Measures, evaluate, features_of, measure
+from protosphere.client_app.measures import macro_auc
 from protosphere.data.client_data import InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.wire import confusion
 
 
 def seen(rows):
@@ -98,21 +97,34 @@ def test_of_small_images_more_pass_at_once(parts, shape, rows):
     assert sum(passed) == 300
 
 
-@pytest.mark.parametrize("most", [100, 3], ids=["matrix", "per-class"])
-def test_what_is_taken_for_what_equals_a_loop_over_test_rows(parts, monkeypatch, most):
-    monkeypatch.setattr(confusion, "MOST_CLASSES", most)
+def test_confusion_and_area_under_the_curve_are_of_the_rule_that_is_asked_for(parts):
     made = trained(parts, train=(0, 0, 1, 2, 2, 2) * 6, test=(0, 1, 2, 3, 3) * 15)
-    predictions = {}
-    whole = evaluate(made.objective, made.state, made.data, observe=predictions.update)
-    counts = count_confusion(made.data.test.labels, predictions["local-prototypes"], 4)
+    measures = Measures("local-prototypes", auc=True, confusion=True)
+    found = evaluate(made.objective, made.state, made.data, measures=measures)
     answers = nearest(alone(made.state.module, made.data.test), local_means(made))
-    across = 4 if most == 100 else 2
-    expected = [[0] * across for _ in range(4)]
+    expected = [[0] * 4 for _ in range(4)]
     for true, predicted in zip(made.data.test.labels.tolist(), answers, strict=True):
-        expected[true][predicted if across == 4 else true != predicted] += 1
-    assert counts == tuple(count for row in expected for count in row)
-    assert sum(counts) > whole.correct["local-prototypes"][0] > 0, "some are wrong"
-    assert "global-prototypes" not in predictions
+        expected[true][predicted] += 1
+    assert found.confusion == tuple(count for row in expected for count in row)
+    assert sum(found.confusion) > found.correct["local-prototypes"][0] > 0, "some are wrong"
+
+    with torch.no_grad():
+        probabilities = torch.cat([made.state.module(x) for x in seen(made.data.test)]).double().softmax(dim=1)
+    by_classifier = evaluate(made.objective, made.state, made.data, measures=Measures("classifier", auc=True))
+    assert by_classifier.auc == pytest.approx(macro_auc(made.data.test.labels, probabilities), abs=1e-6)
+    assert by_classifier.auc != found.auc
+    assert by_classifier.confusion == ()
+
+
+@pytest.mark.parametrize(
+    ("measures", "lacking"),
+    [(Measures(), {}), (Measures("global-prototypes", True, True), {}), (Measures("classifier", True), {"test": ()})],
+    ids=["not asked for", "no such rule yet", "no test sample"],
+)
+def test_what_is_not_asked_for_or_cannot_be_had_is_missing(parts, measures, lacking):
+    made = trained(parts, **lacking)
+    found = evaluate(made.objective, made.state, made.data, measures=measures)
+    assert (found.auc, found.confusion) == (None, ())
 
 
 def test_where_the_other_rows_of_a_batch_matter_splits_do_not_meet(parts):

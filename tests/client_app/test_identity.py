@@ -18,7 +18,7 @@ from tests.pictures import paint
 
 
 def ask(number):
-    return Instruction("a-run", number, True)
+    return Instruction("a-run", number)
 
 
 def test_a_client_says_who_it_is(client):
@@ -166,15 +166,12 @@ def test_what_is_taken_for_what_is_told_where_class_counts_are_no_secret_and_sai
     made = client(0, {"max-samples": 0 if own else 400} | settings, **node)
     assert any("confusion matrix" in words for words in made.identity().discloses) is tells
     # whatever the server asks
-    asked = Instruction("run", 3, True, trained=0, asks=("confusion",))
-    report = made.evaluate(asked)
-    evaluation = report.evaluation
-    if settings.get("privacy"):
-        assert evaluation is None
-    else:
-        assert ("confusion" in report.answers) is tells
-        if tells:
-            assert sum(report.answers["confusion"]["counts"]) == evaluation.rows[0]
+    for last in (True, False):
+        evaluation = made.evaluate(Instruction("run", 3, last=last)).evaluation
+        if settings.get("privacy"):
+            assert evaluation is None
+        else:
+            assert sum(evaluation.confusion) == (evaluation.rows[0] if tells and last else 0)
 
 
 def test_a_client_names_its_domain(client, tmp_path):

@@ -6,7 +6,6 @@ import re
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from itertools import permutations
 
 import pytest
 import torch
@@ -14,9 +13,9 @@ from flwr.app import ArrayRecord, Context, RecordDict
 
 from protosphere.client_app import client as client_module
 from protosphere.client_app import encoder as encoder_module
-from protosphere.client_app import feature as feature_module
 from protosphere.client_app import private_client as privacy
-from protosphere.client_app import train as trainer
+from protosphere.client_app.app import new_client
+from protosphere.client_app.evaluate import DivergenceError
 from protosphere.client_app.privacy_ledger import Ledger
 from protosphere.client_app.store import Store, StoreError
 from protosphere.core.errors import SettingError, UnsizedError
@@ -123,7 +122,7 @@ def test_all_tables_send_the_same_bytes(monkeypatch, tmp_path, name):
         sites = [site(tmp_path / f"table-{number}", *files), site(tmp_path / "other", *FULL)]
         sent.append(run(sites, {"strategy": name, "rounds": 2} | OWN.get(name, {}))[1])
     assert sent[0] == sent[1] == sent[2]
-    assert [kind for kind, _ in sent[0]] == ["query", "train", "train", "evaluate"]
+    assert [kind for kind, _ in sent[0]] == ["query", "evaluate", "train", "evaluate", "train", "evaluate"]
     assert not any(isinstance(each, str) or each.get("report", {}).get("problem") for _, each in sent[0])
     uploads = ["payload" in each for kind, each in sent[0] if kind == "train"]
     exchange = read_settings({"strategy": name, **SMALL, **OWN.get(name, {})}).exchange
@@ -138,12 +137,12 @@ def raising(error):
 
 
 FAULTS = {
-    "training diverges": (trainer, "train", trainer.DivergenceError("the loss of row 3 is not finite")),
-    "training is a defect": (trainer, "train", RuntimeError("row 3")),
+    "training diverges": (client_module, "train", DivergenceError("the loss of row 3 is not finite")),
+    "training is a defect": (client_module, "train", RuntimeError("row 3")),
     "the state is lost": (Store, "newest_before", StoreError("round 2")),
     "evaluation fails": (client_module, "evaluate", ValueError("row 3")),
-    "features are not finite": (client_module, "measure", trainer.DivergenceError("row 3")),
-    "the disk is full": (privacy.Privacy, "_note", OSError(28, "full")),
+    "features are not finite": (client_module, "measure", DivergenceError("row 3")),
+    "the disk is full": (privacy.PrivateClient, "_note", OSError(28, "full")),
 }
 
 
@@ -193,9 +192,9 @@ def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monke
     assert epsilon_of(line["rho"], line["delta"]) <= 3
     # what it is made of, apart from the noise of 1 in one value
     client = one_client(sites[0], {"strategy": "fedproto"})
-    train, encoder = client.data.train, privacy_of(client).encoded.encoder
+    train, encoder = client.data.train, client.encoded.encoder
     expected = class_sums(encoder(client.data.transform(train.inputs)), train.labels, Shape(2, 6))
-    found = ledger.release(privacy_of(client)._make_request(""), pytest.fail)
+    found = ledger.release(client._make_request(""), pytest.fail)
     assert int((found - expected).abs().sum()) <= 1
     assert 0 < len(train) < 18
 
@@ -206,8 +205,8 @@ def test_a_group_counts_once_however_many_rows_it_has(tmp_path):
     rows = table({"image": images, "label": [row % 2 for row in range(120)], "patient": patients})
     node = site(tmp_path / "one", ("train.parquet", rows)) | {"group-column": "patient"}
     client = one_client(node, {"strategy": "fedproto", "privacy-unit": "group"})
-    train, guard = client.data.train, privacy_of(client)
-    counts = guard._compute_sums()[:, -1] / HALF
+    train = client.data.train
+    counts = client._compute_sums()[:, -1] / HALF
     # a patient of three rows has two of one class and one of the other
     assert float(counts.sum()) == pytest.approx(len(train) / 3, rel=1e-3)
     assert len(train) % 3 == 0
@@ -225,26 +224,22 @@ def test_an_encoder_of_texts_has_tokens_of_its_own(tmp_path):
     node = site(tmp_path / "site", ("train.csv", f"text,label\n{lines}"))
     text = {"models": f"hf:{tmp_path}/private?trainable=1", "encoder": f"hf:{tmp_path}/public"}
     client = one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
-    assert privacy_of(client).encoded.data.transform.tokenizer == str(tmp_path / "public")
+    assert client.encoded.data.transform.tokenizer == str(tmp_path / "public")
     # nothing is spent on rows that the encoder cannot read
     with pytest.raises(SettingError, match=r"^setting `encoder` is .*, which takes no token ids"):
         one_client(node, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text, **PRIVATE})
     own = node | {"encoder": PRIVATE["encoder"]}
     with pytest.raises(SettingError, match=r"^this site's own `--encoder` is .*, which takes no token ids"):
         one_client(own, {"strategy": "fedproto", "max-tokens": 12, "image-size": 0, **text})
-    sums = privacy_of(client)._compute_sums()
+    sums = client._compute_sums()
     assert int(sums[:, -1].sum()) == HALF * len(client.data.train)
     assert bool((sums[:, :-1] != 0).any())
-
-
-def privacy_of(client):
-    return next(feature for feature in client.features if isinstance(feature, privacy.Privacy))
 
 
 def one_client(node, settings, partition=0, clients=2):
     config = SMALL | settings
     node = {"partition-id": partition, "num-partitions": clients} | node
-    return client_module.Client(Context(1, 2, node, RecordDict(), config))
+    return new_client(Context(1, 2, node, RecordDict(), config))
 
 
 def test_figures_stay_with_the_client_and_hold_the_rule_encoder(monkeypatch, tmp_path):
@@ -255,10 +250,11 @@ def test_figures_stay_with_the_client_and_hold_the_rule_encoder(monkeypatch, tmp
     assert all("evaluation" not in line and not line["clients"] and not line["problems"] for line in lines)
     kept = privacy.home() / "clients" / folder_of_run.name / "0" / privacy.FIGURES
     figures = [json.loads(line) for line in kept.read_text().splitlines()]
-    assert [line["round"] for line in figures] == [1, 2, 3, 4]
+    assert [line["round"] for line in figures] == [0, 1, 1, 2, 2, 3, 3]
+    assert [line["trains"] for line in figures] == [False] + [True, False] * 3
     assert {"classifier", "local-prototypes"} <= figures[0]["correct"].keys()
-    assert "encoder" in figures[1]["correct"]
-    assert [line["trains"] for line in figures] == [True, True, True, False]
+    assert "encoder" not in figures[0]["correct"]
+    assert "encoder" in figures[2]["correct"]
 
 
 def test_measured_figures_of_a_simulation_leave_in_the_clear(tmp_path):
@@ -279,7 +275,10 @@ def test_a_run_that_is_resumed_goes_on_with_its_means(monkeypatch, tmp_path):
     whole, _ = run(sites, settings)
     short, _ = run(sites, settings | {"rounds": 2})
     resumed, _ = run(sites, settings | {"resume": str(short)})
-    assert without_time(whole) == without_time(resumed)
+    lines = without_time(resumed)
+    # where the shorter run ended it evaluated for the last time
+    assert lines[2].pop("last")
+    assert lines == without_time(whole)
 
 
 # --- a site's own word ------------------------------------------------------------------------------------------
@@ -317,18 +316,7 @@ def test_a_site_without_a_limit_releases_nothing_of_what_a_run_deals_either(monk
     with pytest.raises(SettingError, match="states no limit"):
         one_client({"privacy": "required"}, dealt)
     client = one_client({"privacy": "required"} | SITE, dealt)
-    assert privacy_of(client).ledger("").limit.epsilon == 5
-
-
-def test_a_site_without_a_limit_releases_nothing_in_whatever_order_features_stand(monkeypatch, tmp_path):
-    node = site(tmp_path / "one", *FULL) | {"privacy-epsilon": "", "privacy-delta": ""}
-    for order in permutations(feature_module.FEATURES):
-        registry = {name: feature_module.FEATURES[name] for name in order}
-        with monkeypatch.context() as patch:
-            patch.setattr(feature_module, "FEATURES", registry)
-            with pytest.raises(SettingError, match="states no limit"):
-                one_client(node, {"strategy": "fedproto"} | PRIVATE).identity()
-    assert privacy.site_ledger().entries() == []
+    assert client.ledger("").limit.epsilon == 5
 
 
 def test_a_run_without_a_size_of_images_learns_none_of_a_site_s(tmp_path):
@@ -360,7 +348,7 @@ def test_other_weights_of_the_encoder_are_found_before_round_1(monkeypatch, tmp_
         marked.fingerprint = f"{args[1]['partition-id']}"
         return replace(found, encoder=marked)
 
-    monkeypatch.setattr(encoder_module, "encoded_of", other)
+    monkeypatch.setattr(client_module, "encoded_of", other)
     sites = [site(tmp_path / str(number), *FULL) for number in range(2)]
     with pytest.raises(RosterError, match="fingerprints"):
         run(sites, {"strategy": "fedproto"})
@@ -370,10 +358,10 @@ def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, 
     """An answer for the ensemble, an evaluation, a state that is long gone."""
     monkeypatch.setattr(Ledger, "release", constant)
     client = one_client(site(tmp_path / "one", *FULL), {"strategy": "fedproto"})
-    plain = privacy.Instruction("a-run", 1, evaluate=False, token="t")
+    plain = privacy.Instruction("a-run", 1, token="t")
     expected = client.train(plain)
     asked = [
-        replace(plain, evaluate=True, asks=("ensemble",)),
+        replace(plain, last=True),
         replace(plain, round=9, trained=8),
         replace(plain, token="of another run"),
         replace(plain, constants={"mu": 0.5}),
@@ -392,5 +380,5 @@ def test_an_encoder_gets_rows_that_nothing_of_the_rows_has_scaled(tmp_path):
     given, settings = site(tmp_path / "site", *FULL), SMALL | {"strategy": RELEASES[0], "privacy-epsilon": 3.0}
     plain, scaled = (one_client(given, settings | more) for more in ({}, {"normalise": True}))
     assert scaled.data.transform != plain.data.transform
-    assert privacy_of(scaled).encoded.data.transform == privacy_of(plain).encoded.data.transform
-    assert all(map(torch.equal, privacy_of(scaled).encoded.training(), privacy_of(plain).encoded.training()))
+    assert scaled.encoded.data.transform == plain.encoded.data.transform
+    assert all(map(torch.equal, scaled.encoded.training(), plain.encoded.training()))

@@ -66,9 +66,9 @@ def ask(tmp_path, monkeypatch):
     def start(site, settings=None, spoil=None):
         node = {"partition-id": 1, "num-partitions": 4} | site(root)
         replies = []
-        asked = ((MessageType.QUERY, 0), (MessageType.TRAIN, 1), (MessageType.TRAIN, 2), (MessageType.EVALUATE, 3))
+        asked = ((MessageType.QUERY, 0), (MessageType.TRAIN, 1), (MessageType.TRAIN, 2), (MessageType.EVALUATE, 2))
         for kind, number in asked:
-            instruction = Instruction("a-run", number or 1, True, None, max(number - 1, 0))
+            instruction = Instruction("a-run", number or 1, None, max(number - 1, 0))
             records = encode_instruction(instruction, Codec(2, 8)) if number else RecordDict()
             context = Context(1, 77, node, RecordDict(), QUICK | (settings or {}))
             replies.append(app(Message(records, 77, kind), context))
@@ -146,7 +146,7 @@ def test_an_error_s_class_alone_decides_what_crosses(monkeypatch, caplog, error,
     assert private_words(error, {}) == (PRIVATE if hidden else sentence) + SITE_LOG
 
 
-@pytest.mark.parametrize("node", [{}, {"data-path": "/a"}, {"shared-test-path": "/a"}, {"model": "hf:~/a"}])
+@pytest.mark.parametrize("node", [{}, {"data-path": "/a"}, {"strategy-file": "/a"}, {"model": "hf:~/a"}])
 def test_a_simulation_reads_the_full_text_but_never_of_a_site_s_own_files(monkeypatch, node):
     monkeypatch.setattr("protosphere.client_app.site._here", True)
     expected = DataError.public + SITE_LOG if node else "canary.png is no image."

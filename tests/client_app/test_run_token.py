@@ -21,7 +21,7 @@ from tests.client_app.conftest import QUICK
 
 
 def ask(number, token):
-    return Instruction("a-run", number, True, trained=number - 1, token=token)
+    return Instruction("a-run", number, trained=number - 1, token=token)
 
 
 def stores(home, run):
@@ -76,7 +76,7 @@ def test_a_store_whose_description_is_gone_lets_nobody_in(tmp_path):
 # --- where Ray has the clients ----------------------------------------------------------------------------------
 
 TRAIN = encode_instruction(ask(1, "ours"), Codec(10, 8))
-LAST = encode_instruction(ask(2, "ours"), Codec(10, 8))
+LAST = encode_instruction(ask(1, "ours"), Codec(10, 8))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from protosphere.client_app.features.ensemble import Ensemble
 from protosphere.core.errors import DataError, SettingError
 from protosphere.models import told_name
 from tests.client_app.sites import images_of
@@ -67,25 +66,6 @@ def test_labels_never_become_the_names_of_classes(client, scans, monkeypatch):
     monkeypatch.setattr("protosphere.client_app.site._here", False)
     with pytest.raises(DataError, match=r"bare' holds a table, but no classes.txt"):
         client(0, own)
-
-
-def test_the_columns_of_a_shared_test_set_elsewhere_are_the_site_s_too(client, scans):
-    """Also where the client takes its share of the run's data."""
-    here = {"shared_test_path": scans(name="shared"), **PINS}
-    shared = {
-        "ensemble-every": 1,
-        "shared-test-path": "/elsewhere",
-        "dataset": scans(classes="ill\nwell\n", name="run"),
-    }
-    shared |= {"label-column": "diagnosis", "group-column": "patient", "min-samples": 1}
-    made = client(0, shared, **here)
-    columns = Ensemble(made).shared_test_spec().columns
-    assert (columns.label, columns.group) == ("diagnosis", "patient")
-    with pytest.raises(SettingError, match="`label-column`"):
-        client(0, shared | {"label-column": "born"}, **here)
-    bare = scans(classes="", name="unlisted")
-    with pytest.raises(DataError, match=r"shared-test-path: .*unlisted' holds a table, but no classes.txt"):
-        client(0, shared, **here | {"shared_test_path": bare}).identity()
 
 
 @pytest.mark.parametrize(

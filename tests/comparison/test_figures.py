@@ -53,26 +53,24 @@ def comparison(**changes):
     return Comparison("test", **(given | changes))
 
 
-def line(number, accuracy, final=False):
-    """A line of metrics.jsonl: 100 bytes of payload and 150 on the wire each way, 10 of them the evaluation's."""
-    way = 0 if final else 1
+def line(number, accuracy):
+    """A line of metrics.jsonl: a round has 100 bytes of payload and 150 on the wire each way."""
+    way = 1 if number else 0
     test = {"mean": accuracy, "std": 0.1, "worst": 0.0}
-    sizes = {"payload_up": 100 * way, "payload_down": 100 * way, "wire_up": 160 * way, "wire_down": 150 * way}
-    found = {
+    sizes = {"payload_up": 100 * way, "payload_down": 100 * way, "wire_up": 150 * way, "wire_down": 150 * way}
+    rules = {"local-prototypes": {"test": test}, "classifier": {"test": test | {"mean": accuracy / 2}}}
+    return {
         "round": number,
-        "bytes": sizes | {"evaluation_wire_up": 10 * way},
-        "evaluation": {
-            "of_round": number - 1,
-            "rules": {"local-prototypes": {"test": test}, "classifier": {"test": test | {"mean": accuracy / 2}}},
-        },
+        "bytes": sizes | {"evaluation_wire_up": 10, "evaluation_wire_down": 20},
+        "evaluation": {"rules": rules},
+        "time": {"round": 2.5},
     }
-    return found | {"time": {"round": 2.5}} | ({"final": True} if final else {})
 
 
 def write_run(folder, settings, accuracy, floor=0.5):
     """A finished run whose accuracy rises to `accuracy` in two rounds."""
     folder.mkdir(parents=True)
-    lines = [line(1, 0.1), line(2, accuracy / 2), line(3, accuracy, final=True)]
+    lines = [line(0, 0.1), line(1, accuracy / 2), line(2, accuracy)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (folder / "settings.json").write_text(json.dumps(settings))
     values = {"selected": None, "selected_round": None, "best": accuracy, "client-best": 0.99, "last-5": 0.4}
@@ -89,7 +87,7 @@ def write_run(folder, settings, accuracy, floor=0.5):
         "domains": {"usps": {"local-prototypes": 0.6}},
         "domains-unweighted": {"usps": {"local-prototypes": 0.65}},
         "classes": {"rule": "local-prototypes", "macro": {"accuracy": 0.55, "f1": 0.5}},
-        "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 320, "wire_down": 300, "evaluation_wire_up": 20},
+        "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 300, "wire_down": 300, "evaluation_wire_up": 30},
         "seconds": 12.34,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
@@ -185,15 +183,15 @@ def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
 
 
 def test_bytes_and_seconds_to_an_accuracy_are_those_before_its_evaluation():
-    """An evaluation is of the models that a round left: that round's messages are paid, the next one's are not yet."""
-    lines = [line(1, 0.3), line(2, 0.5), line(3, 0.4), line(4, 0.6, final=True)]
+    """Without the messages of evaluations."""
+    lines = [line(0, 0.3), line(1, 0.5), line(2, 0.4), line(3, 0.6)]
     expected = [(0, 0.3, 0, 0, 0), (1, 0.5, 200, 300, 2.5), (2, 0.4, 400, 600, 5), (3, 0.6, 600, 900, 7.5)]
     assert list(curve_of(lines, "local-prototypes").itertuples(name=None)) == expected
     assert curve_of(lines, "classifier")["accuracy"].tolist() == [0.15, 0.25, 0.2, 0.3]
     assert curve_of(lines, "discriminant").empty
     # evaluated every other round, and the ensemble on its own rounds
-    sparse = [line(1, 0.3), {"round": 2, "bytes": lines[1]["bytes"], "time": {"round": 1.0}}, line(3, 0.5, final=True)]
-    sparse[2]["ensemble"] = {"of_round": 2, "accuracy": 0.7}
+    sparse = [line(0, 0.3), {"round": 1, "bytes": lines[1]["bytes"], "time": {"round": 1.0}}, line(2, 0.5)]
+    sparse[2]["ensemble"] = {"accuracy": 0.7}
     points = {rule: list(curve_of(sparse, rule).itertuples(name=None)) for rule in ("local-prototypes", "ensemble")}
     assert points["local-prototypes"] == [(0, 0.3, 0, 0, 0), (2, 0.5, 400, 600, 3.5)]
     assert points["ensemble"] == [(2, 0.7, 400, 600, 3.5)]

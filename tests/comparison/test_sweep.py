@@ -93,7 +93,7 @@ def test_without_validation_rows_nothing_can_be_chosen():
 )
 def test_the_validation_figure_is_the_metric_s_own_and_never_of_the_untrained_models(figure, expected):
     """Before training the variants of one learning rate are the same model."""
-    lines = [line(number, 0.1) for number in range(1, 5)]
+    lines = [line(number, 0.1) for number in range(4)]
     for each, value in zip(lines, (0.95, 0.9, 0.5, 0.2), strict=True):
         each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
     assert validation_of(lines, Metric("classifier", figure), "local-prototypes") == pytest.approx(expected)
@@ -103,7 +103,7 @@ def test_the_validation_figure_is_the_metric_s_own_and_never_of_the_untrained_mo
 
 @pytest.mark.parametrize("name", ["photos", "final", "last-5"])
 def test_a_domain_s_figure_is_of_the_headline_s_round_and_so_is_its_validation(name):
-    lines = [line(number, 0.1) | {"clients": {}} for number in range(1, 5)]
+    lines = [line(number, 0.1) | {"clients": {}} for number in range(4)]
     for each, value in zip(lines, (0.95, 0.9, 0.5, 0.2), strict=True):
         each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
         each["evaluation"]["domains"] = {name: {"classifier": {"test": {"mean": value, "plain_mean": value}}}}

@@ -83,7 +83,7 @@ def test_a_run_goes_on_from_sealed_files_and_their_readers_see_no_digest(folder,
     assert all("digest" not in line for line in record.lines())
     assert all("digest" not in entry for entry in record.roster())
     run({"rounds": 3, "resume": str(folder)}, clients=2)
-    assert [line["round"] for line in record.lines()] == [1, 2, 3, 4]
+    assert [line["round"] for line in record.lines()] == [0, 1, 2, 3]
     assert all(json.loads(line)["digest"] for line in (folder / "metrics.jsonl").read_text().splitlines())
     (folder / "metrics.jsonl").write_text((folder / "metrics.jsonl").read_text().replace('"round": 2', '"round": 3'))
     with pytest.raises(SettingError, match=r"a line of .*metrics\.jsonl is not as it was written"):

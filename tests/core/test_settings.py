@@ -84,7 +84,7 @@ CHOICES = {
 }
 # checked elsewhere, or anything
 COLUMNS = {"text-column", "label-column", "group-column", "partition-column"}
-PATHS = {"encoder", "results-dir", "resume", "shared-test-path", "partition-table"}
+PATHS = {"encoder", "results-dir", "resume", "partition-table"}
 OPEN = {"own-settings", "strategy", "dataset", "models", "inference"} | PATHS | COLUMNS
 FLAGS = {
     "self-balancing",
@@ -234,7 +234,7 @@ def test_an_int_is_taken_for_a_float(name):
         ({"partition": "way-shot"}, ['`partition` "way-shot"', '`split` is "pooled"']),
         ({"sparsity-dim": 9, "feature-dim": 8}, ["`sparsity-dim` 9", "`feature-dim` 8"]),
         ({"precision": "bf16", "device": "cpu"}, ["precision", "bf16", "device", "cpu"]),
-        ({"shared-test-path": "a/b c"}, ['`shared-test-path` "a/b c"']),
+        ({"ensemble-every": 3, "evaluate-every": 2}, ["`ensemble-every` is 3", "`evaluate-every`"]),
         ({"privacy": "release", "ensemble-every": 5}, ["`ensemble-every` is 5", "`privacy`"]),
         ({"privacy": "release", "confusion": "always"}, ['`confusion` is "always"', "`privacy`"]),
         ({"privacy": "release", "disclose-class-counts": True}, ["`disclose-class-counts` is true", "`privacy`"]),
@@ -252,8 +252,7 @@ def test_settings_that_contradict_each_other_are_named_together(values, named):
 
 def test_neighbours_of_the_contradictions_pass():
     check(Settings, {"test-share": 0.6, "validation-share": 0.39})
-    for path in ("", "/notes", "./notes", "../notes", "~/notes"):
-        check(Settings, {"shared-test-path": path})
+    check(Settings, {"ensemble-every": 4, "evaluate-every": 2})
     check(Settings, {"clients": 3, "min-replies": 3})
     # ⌊0.1·20 + ½⌋ = 2, and of a share that is less than one client one is asked
     check(Settings, {"clients": 20, "fraction-train": 0.1, "min-replies": 2})
@@ -323,7 +322,7 @@ def test_a_value_is_shown_on_one_short_line(value, expected):
         ("dataset", "/data,digits, ../up", "../up"),
         ("dataset", "/data,,digits", "/data,,digits"),
         *(("results-dir", path, path) for path in ("here", "~nobody-of-that-name/x")),
-        *(("shared-test-path", path, path) for path in ("./here", "../up", "~nobody-of-that-name/x")),
+        *(("results-dir", path, path) for path in ("./here", "../up", "~nobody-of-that-name/x")),
         ("partition-table", "t.csv", "t.csv"),
         ("models", "tiny, hf:./encoder", "./encoder"),
     ],
@@ -341,7 +340,6 @@ def test_absolute_paths_and_names_pass(monkeypatch):
     data = ("/data", "~/data", "a/b", "/data/*", "/data, a/b,digits")
     for values in (
         *({"dataset": dataset} for dataset in data),
-        *({"shared-test-path": path} for path in ("/data", "~/data")),
         *({}, {"results-dir": "~/r"}, {"models": "hf:~/encoder"}, {"models": "hf:owner/encoder"}),
     ):
         refuse_relative_paths(check(Settings, values))

@@ -182,9 +182,8 @@ COLUMNS = ("--label-column", "patient's state", "--text-column", "$(note)", "--g
     ("own", "read"),
     [
         (
-            ("--data", "a b", "--model", "hf:a/b?trainable=2", "--domain", "clínic = 1", "--shared-test", "a b"),
-            {"data-path": "{here}/a b", "shared-test-path": "{here}/a b", "model": "hf:a/b?trainable=2"}
-            | {"domain": "clínic = 1"},
+            ("--data", "a b", "--model", "hf:a/b?trainable=2", "--domain", "clínic = 1"),
+            {"data-path": "{here}/a b", "model": "hf:a/b?trainable=2"} | {"domain": "clínic = 1"},
         ),
         *(
             (
@@ -199,8 +198,8 @@ COLUMNS = ("--label-column", "patient's state", "--text-column", "$(note)", "--g
             | {"group-column": "Größe = 1"},
         ),
         (
-            ("--shared-test", "a b", *COLUMNS[:2]),
-            {"shared-test-path": "{here}/a b", "label-column": "patient's state"},
+            ("--data", "a b", *COLUMNS[:2]),
+            {"data-path": "{here}/a b", "label-column": "patient's state"},
         ),
     ],
 )
@@ -265,7 +264,7 @@ def test_a_table_without_its_classes_is_refused_at_the_start(script, credentials
     (folder / name).parent.mkdir(parents=True)
     (folder / name).touch()
     (folder / "classes.txt").touch()
-    option = "--shared-test" if name == TABLES[0] else "--data"
+    option = "--data"
     node = ("supernode.sh", *NODE, *secure(credentials), option, folder)
     code, said, told = script(*node)
     if name in TABLES:
@@ -404,7 +403,6 @@ def test_a_name_has_sixty_characters_of_any_alphabet(letter, script, credentials
         (("--nonsense", "1"), "unknown option --nonsense"),
         (("--data",), "--data wants a value"),
         (("--data", "/nowhere"), "--data /nowhere does not exist"),
-        (("--shared-test", "/nowhere"), "--shared-test /nowhere does not exist"),
         (("--partition", "one"), "--partition wants a whole number, not 'one'"),
         (("--partition", "01"), "--partition wants a whole number, not '01'"),
         (("--partition", "3"), "--partition is 3, but the 3 clients are 0 to 2"),
@@ -427,7 +425,7 @@ def test_a_name_has_sixty_characters_of_any_alphabet(letter, script, credentials
             for bad in ("-1", "0", "0.0e5", "1,5", "three", "01", '3" x="', "1 2")
         ),
         (("--trusted-entities", "gone.yaml"), "--trusted-entities"),
-        (COLUMNS[:2], "name columns of the tables at --data or --shared-test"),
+        (COLUMNS[:2], "name columns of the tables at --data"),
         (("--data", ".", "--label-column", 'a" b="'), "the value of --label-column may hold no quote"),
     ],
 )

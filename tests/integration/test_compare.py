@@ -41,12 +41,12 @@ def told(run):
         roster = json.loads((folder / "roster.json").read_text())
         lines = RunFolder(folder).lines()
         first = lines[0]
-        assert first["evaluation"]["of_round"] == 0
+        assert first["round"] == 0
         keys = ("partition", "model", "parameters", "rows", "classes")
         return {
             "roster": [{key: client[key] for key in keys} for client in roster],
             "initial": {p: client["evaluation"]["classifier"] for p, client in first["clients"].items()},
-            "sampled": [sorted(p for p, c in line["clients"].items() if "training" in c) for line in lines[:-1]],
+            "sampled": [sorted(p for p, c in line["clients"].items() if "training" in c) for line in lines[1:]],
         }
 
     return tell

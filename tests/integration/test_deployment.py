@@ -216,7 +216,7 @@ def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(of_imag
     folder = folder_of(out)
     lines = metrics(folder)
     assert [(line["problems"], line["clients"], "evaluation" in line) for line in lines] == [({}, {}, False)] * 2
-    assert lines[0]["training"]["valid"] == 2
+    assert lines[1]["training"]["valid"] == 2
     for partition in range(2):
         state = of_images.folder / f"site-{partition}" / "state"
         (spent,) = [json.loads(line) for line in (state / "privacy" / "ledger.jsonl").read_text().splitlines()]

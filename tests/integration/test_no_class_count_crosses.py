@@ -122,12 +122,12 @@ def check_counts(folder):
 @pytest.mark.parametrize("settings", SCALED, ids=case_name)
 def test_no_message_of_a_scaled_run_holds_a_class_count(sent, settings):
     folder, messages = sent(settings)
-    mu = lines(folder)[0]["server"]["mu"]
+    mu = lines(folder)[1]["server"]["mu"]
     rows = sum(sum(counts.values()) for counts in HELD.values())
     assert mu == pytest.approx(PER_ROW[settings["strategy"]] * 11 / rows, rel=1e-12)
     for partition, counts in HELD.items():
-        # its identity, two rounds and the final evaluation
-        assert len(messages[partition]) == 4
+        # its identity, two rounds of training and three evaluations
+        assert len(messages[partition]) == 6
         assert sum("payload" in records for records in messages[partition]) == 2
         for records in messages[partition]:
             assert given_away(records, counts, mu) == []

@@ -233,12 +233,13 @@ def test_the_bytes_reported_are_the_arrays_and_the_wire_is_little_more(recorded)
     share = 1.05 if run.settings.wire_dtype == "float32" else np.inf
     for line in lines(folder):
         sizes, sampled = line["bytes"], len(trained_in(line))
-        for way, figures in (("up", sizes["evaluation_wire_up"]), ("down", 0)):
-            payload, wire = sizes[f"payload_{way}"], sizes[f"wire_{way}"] - figures
+        for way in ("up", "down"):
+            payload, wire = sizes[f"payload_{way}"], sizes[f"wire_{way}"]
             assert payload <= wire
             assert not payload or wire <= share * payload + 4096 * sampled
     for way, messages in (("down", down), ("up", up)):
-        payloads = [records["payload"] for _, records in messages if "payload" in records]
+        # what comes down to be evaluated with is no payload of the training
+        trains = [records for kind, records in messages if kind == MessageType.TRAIN]
+        payloads = [records["payload"] for records in trains if "payload" in records]
         values = [a.numpy().nbytes for p in payloads for n, a in p.items() if n not in ("labels", "scales", "counts")]
-        counted = (line["bytes"][f"{also}payload_{way}"] for line in lines(folder) for also in ("", "evaluate_only_"))
-        assert sum(values) == sum(counted)
+        assert sum(values) == sum(line["bytes"][f"payload_{way}"] for line in lines(folder))

@@ -108,19 +108,6 @@ def test_domains_are_decoded_and_dealt_before_a_run_starts(tmp_path):
     check(read_settings(settings | {"dataset": f"{folder},{other}", "classes": "union", "image-size": 12}), 2)
 
 
-def test_a_shared_test_set_is_opened_before_a_run_starts(tmp_path):
-    settings = {"ensemble-every": 2, "shared-test-path": str(tmp_path / "nowhere")}
-    with pytest.raises(SettingError) as caught:
-        check(read_settings(settings), 4)
-    text = str(caught.value)
-    assert text.startswith("`ensemble-every` is 2, but the server cannot open the shared test set: shared-test-path: ")
-    assert "nowhere' does not exist" in text
-    check(read_settings(settings | {"ensemble-every": 0}), 4)
-    check(read_settings(settings | {"shared-test-path": paint(tmp_path / "ten", "0123456789", 2)}), 4)
-    with pytest.raises(SettingError, match="the shared test set has 3 classes, but the clients have 10; give both"):
-        check(read_settings(settings | {"shared-test-path": paint(tmp_path / "three", "0123456789"[:3], 2)}), 4)
-
-
 def test_rows_are_set_aside_before_a_run_starts():
     settings = {"max-samples": 400, "ensemble-every": 1}
     check(read_settings(settings), 4)

@@ -192,9 +192,9 @@ def test_paths_of_data_are_resolved_from_the_working_directory(given, found, tmp
     for name in ("one", "two"):
         paint(tmp_path / "all" / name, "0123456789", 2)
     given, found = (text.format(here=tmp_path, name=tmp_path.name) for text in (given, found))
-    settings = f'dataset="{given}" shared-test-path="./all/one" ensemble-every=1 partition="iid" min-samples=1'
+    settings = f'dataset="{given}" partition="iid" min-samples=1'
     made = plan([settings], clients=2).run_config
-    assert (made["dataset"], made["shared-test-path"]) == (found, str(tmp_path / "all" / "one"))
+    assert made["dataset"] == found
 
 
 def test_folders_with_commas(tmp_path, monkeypatch):
@@ -217,12 +217,6 @@ def test_names_of_data_sets_are_no_paths(tmp_path):
 def test_an_encoders_weights_are_sought_from_the_working_directory_by_its_old_name_too(name, tmp_path):
     made = plan([f'{name}="resnet18@./weights.pt"'], trains=False).run_config
     assert made["encoder"] == f"resnet18@{tmp_path / 'weights.pt'}"
-
-
-def test_a_shared_test_set_that_is_not_there_is_sought_here_and_an_empty_one_nowhere(tmp_path):
-    with pytest.raises(SettingError, match=rf"test set: shared-test-path: data path '{tmp_path}/digits' does not"):
-        plan(['shared-test-path="digits" ensemble-every=1'], clients=2)
-    assert plan(["ensemble-every=1"], clients=2).run_config.get("shared-test-path", "") == ""
 
 
 def test_the_results_folder_is_resolved_and_not_made(tmp_path):

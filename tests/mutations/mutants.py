@@ -282,16 +282,16 @@ MUTANTS = {
         "tests/server_app/test_rounds.py",
     ),
     "failures are not counted": Mutant(
-        R + "rounds.py", "else self.failed_in_a_row + 1", "else 0", "tests/server_app/test_failures.py -k row"
+        R + "strategy.py", "else self.failed_in_a_row + 1", "else 0", "tests/server_app/test_failures.py -k row"
     ),
     "patience that an equal mean restores": Mutant(
-        R + "features/stopping.py",
+        R + "callbacks.py",
         'validation["mean"] > self._best',
         'validation["mean"] >= self._best',
-        "tests/server_app/features/test_stopping.py",
+        "tests/server_app/test_stopping.py",
     ),
     "a resume that has all its patience again": Mutant(
-        R + "rounds.py", "feature.recall(lines)", "pass", "tests/server_app/features/test_stopping.py"
+        R + "callbacks.py", "goes_on = self.on_round(line)", "pass", "tests/server_app/test_stopping.py"
     ),
     "prototypes of the round before": Mutant(
         C + "train.py",
@@ -451,43 +451,43 @@ MUTANTS = {
         C + "privacy_ledger.py",
         "            exact = sums()\n",
         "            exact = noisy(sums(), asked.variance, draw)\n",
-        "tests/client_app/features/test_privacy_ledger.py -k killed",
+        "tests/client_app/test_privacy_ledger.py -k killed",
     ),
     "each run pays anew": Mutant(
         C + "privacy_ledger.py",
         "content = [dict(self.facts),",
         "content = [self.run,",
-        "tests/client_app/features/test_privacy_ledger.py",
+        "tests/client_app/test_privacy_ledger.py",
     ),
     "a limit of single releases": Mutant(
         C + "privacy_ledger.py",
         "epsilon_of(spent + request.rho, delta)",
         "epsilon_of(request.rho, delta)",
-        "tests/client_app/features/test_privacy_ledger.py",
+        "tests/client_app/test_privacy_ledger.py",
     ),
     "figures of training under privacy": Mutant(
         C + "private_client.py",
-        "if not self.is_measured or report is None:",
+        "if not self.settings.privacy_measure or report is None:",
         "if report is None:",
-        "tests/client_app/features/test_privacy.py -k same_bytes",
+        "tests/client_app/test_private_client.py -k same_bytes",
     ),
     "seconds under privacy": Mutant(
         C + "private_client.py",
-        "return not self.is_measured",
-        "return False",
-        "tests/client_app/features/test_privacy.py -k same_bytes",
+        "self.hides_errors = not self.settings.privacy_measure",
+        "self.hides_errors = False",
+        "tests/client_app/test_private_client.py -k same_bytes",
     ),
     "rows in the identity under privacy": Mutant(
         C + "private_client.py",
-        "class_counts=(), rows=(), ",
-        "class_counts=(), ",
-        "tests/client_app/features/test_privacy.py -k same_bytes",
+        "class_counts=(), rows=())",
+        "class_counts=())",
+        "tests/client_app/test_private_client.py -k same_bytes",
     ),
     "an error that tells of rows": Mutant(
         C + "private_client.py",
         "self._note_error(instruction, error)\n            return None",
         "self._note_error(instruction, error)\n            raise",
-        "tests/client_app/features/test_privacy.py -k goes_wrong",
+        "tests/client_app/test_private_client.py -k goes_wrong",
     ),
     "a split that other rows move": Mutant(
         "data/partition/secret_split.py",

@@ -80,7 +80,7 @@ def test_a_claim_of_many_samples_weighs_as_the_ratio_says_it_may():
     assert test["mean"] == pytest.approx((5 + 5 + 400) / (10 + 20 + 400))
     assert test["plain_mean"] == pytest.approx((0.5 + 0.25 + 1) / 3)
     clients = {str(p): {"evaluation": of_client(evaluation)} for p, evaluation in evaluations.items()}
-    lines = [{"evaluation": {"of_round": 1, "rules": over_clients(evaluations, 20)}, "clients": clients}]
+    lines = [{"round": 1, "evaluation": {"rules": over_clients(evaluations, 20)}, "clients": clients}]
     assert headlines(lines, 20)["classifier"]["client-best"] == pytest.approx(test["mean"])
 
 
@@ -118,14 +118,14 @@ def test_a_claim_weighs_no_more_in_the_loss_than_in_other_figures():
 # --- headlines ----------------------------------------------------------------------------------------------
 
 
-def line(of_round, test, validation=None, clients=None, rule="classifier"):
+def line(number, test, validation=None, clients=None, rule="classifier"):
     """A line of metrics.jsonl as far as headlines look at it: the means, and each client's test accuracy; client p has
     10 ** p test samples."""
     splits = {"test": {"mean": test}} | ({} if validation is None else {"validation": {"mean": validation}})
     clients = clients or {}
     return {
-        "round": of_round + 1,
-        "evaluation": {"of_round": of_round, "rules": {rule: splits}},
+        "round": number,
+        "evaluation": {"rules": {rule: splits}},
         "clients": {
             p: {"evaluation": {rule: [accuracy, None], "rows": [10 ** int(p), 0]}} for p, accuracy in clients.items()
         },
@@ -136,7 +136,7 @@ def line(of_round, test, validation=None, clients=None, rule="classifier"):
 LINES = [
     line(0, 0.90, 0.90, {"0": 1.0, "1": 1.0, "2": 1.0}),
     # nothing was evaluated in this round, and client 3 only trained
-    {"round": 2, "training": {}, "clients": {"3": {"training": {"rows": 4}}}},
+    {"round": 1, "training": {}, "clients": {"3": {"training": {"rows": 4}}}},
     line(2, 0.50, 0.60, {"0": 0.9, "1": 0.3}),
     line(3, 0.70, 0.55, {"1": 0.4, "2": 0.5, "3": None}),
     line(4, 0.60, 0.60, {"0": 0.2, "2": 0.8}),
@@ -169,12 +169,10 @@ DROPOUT = [(0.2, 0.2, 3), (0.80, 0.80, 3), (0.99, 1.00, 2), (0.90, 0.85, 3), (0.
 
 def lines_of(rounds, **more):
     lines = []
-    for of_round, (test, validation, clients) in enumerate(rounds):
+    for number, (test, validation, clients) in enumerate(rounds):
         splits = {"test": {"mean": test, "clients": clients}, "validation": {"mean": validation, "clients": clients}}
-        evaluation = {"of_round": of_round, "rules": {"classifier": splits}}
-        lines.append(
-            {"evaluation": evaluation, "clients": {}} | {name: values[of_round] for name, values in more.items()}
-        )
+        found = {"round": number, "evaluation": {"rules": {"classifier": splits}}, "clients": {}}
+        lines.append(found | {name: values[number] for name, values in more.items()})
     return lines
 
 
@@ -184,7 +182,7 @@ def test_the_unweighted_final_figure_is_the_plain_mean_over_clients_of_the_last_
         {0: Evaluation((10, 0), {"classifier": (9, 0)}), 1: Evaluation((90, 0), {"classifier": (45, 0)})},
     ]
     lines = [
-        {"evaluation": {"of_round": number, "rules": over_clients(found, BELIEVED)}, "clients": {}}
+        {"round": number, "evaluation": {"rules": over_clients(found, BELIEVED)}, "clients": {}}
         for number, found in enumerate(evaluations)
     ]
     found = headlines(lines)["classifier"]
@@ -258,7 +256,7 @@ def test_before_training_there_is_nothing_to_choose_but_the_final_figure():
 
 
 def test_gradient_steps_are_a_client_s_in_a_round():
-    lines = [{"training": {"steps": 4.0}}, {"training": {}}, {"training": {"steps": 8.0}}, {"final": True}]
+    lines = [{"training": {"steps": 4.0}}, {"training": {}}, {"training": {"steps": 8.0}}, {"round": 0}]
     assert gradient_steps(lines) == 6
     assert gradient_steps(lines[1:2]) is None
 
@@ -283,7 +281,7 @@ def test_all_classes_is_of_the_last_evaluation():
 )
 def test_the_ensembles_headline(accuracies, best, last_five, final):
     """Rounds without the measurement stand between those with it and count for nothing."""
-    measured = [{"ensemble": {"of_round": 1, "accuracy": a, "clients": 3, "rows": 4}} for a in accuracies]
+    measured = [{"round": 1, "ensemble": {"accuracy": a, "clients": 3, "rows": 4}} for a in accuracies]
     lines = [line for one in measured for line in ({"clients": {}}, one)] + [{"clients": {}}]
     found = ensemble_headline(lines)
     assert found == {
@@ -293,7 +291,7 @@ def test_the_ensembles_headline(accuracies, best, last_five, final):
 
 def test_the_ensembles_best_is_none_of_round_0():
     """It is chosen among trained models, as every other best."""
-    measured = [{"ensemble": {"of_round": r, "accuracy": a, "rows": 4}} for r, a in ((0, 0.9), (1, 0.5), (2, 0.4))]
+    measured = [{"round": r, "ensemble": {"accuracy": a, "rows": 4}} for r, a in ((0, 0.9), (1, 0.5), (2, 0.4))]
     found = {"best": 0.5, "last-5": 0.45, "final": 0.4, "rows": 4}
     assert ensemble_headline(measured) == {"ensemble": found}
     untrained = {"best": None, "last-5": None, "final": 0.9, "rows": 4}

@@ -49,7 +49,7 @@ def create(**changes):
 def finished(rounds=2, **changes):
     """A run that was cut after some rounds."""
     folder = create(**changes)
-    for number in range(1, rounds + 1):
+    for number in range(rounds + 1):
         folder.append({"round": number, "value": number / 7})
         folder.save_checkpoint({"x": torch.tensor([float(number)])}, {"round": number})
     return folder
@@ -186,7 +186,7 @@ def test_latest_is_no_earlier_run_where_the_newest_has_finished_no_round(results
 
 def test_latest_says_where_the_newest_run_has_come_to_its_end(results):
     folder = finished(2)
-    # cut in its final evaluation it may go on
+    # cut before its summary it may go on
     folder.refuse_fewer_rounds(2, 2, "latest")
     folder.write_summary({"rounds": 2})
     text = refused(folder.refuse_fewer_rounds, 2, 2, "latest")
@@ -296,7 +296,7 @@ def test_a_folder_of_a_run_that_came_to_no_round_goes_and_any_other_stays(result
 def test_lines_come_back_as_they_were_written(results):
     folder = create()
     assert folder.lines() == []
-    lines = [{"round": 1, "value": 0.1 + 0.2, "text": "ü\u2028\n\x85"}, {"round": 2, "none": None}]
+    lines = [{"round": 0, "value": 0.1 + 0.2, "text": "ü\u2028\n\x85"}, {"round": 1, "none": None}]
     for line in lines:
         folder.append(line)
     assert folder.lines() == lines
@@ -306,7 +306,6 @@ def test_lines_come_back_as_they_were_written(results):
 def ended(rounds=3):
     """A run that has come to its end."""
     folder = finished(rounds)
-    folder.append({"round": rounds + 1, "final": True})
     folder.write_summary({"format": record.FORMAT, "rounds": rounds})
     return folder
 
@@ -321,16 +320,17 @@ def test_what_is_lost_at_the_end_of_a_runs_lines_is_said(results):
             path.write_bytes(whole[:-lost] + tail)
             assert "\n" not in refused(folder.lines)
     path.write_bytes(whole[: starts[3]])
-    assert "has no line of the final evaluation, which summary.json counts" in refused(folder.lines)
-    path.write_bytes(whole[: starts[2]])
-    assert "has lines of 2 rounds, and summary.json is of 3" in refused(folder.lines)
+    assert "has lines up to round 2, and summary.json is of 3 rounds" in refused(folder.lines)
     # with all but its end the last line is whole
     path.write_bytes(whole[:-1])
     assert folder.lines() == found
     path.write_bytes(whole[: starts[1]] + whole[starts[2] :])
-    assert "has a line of round 3 where that of round 2 should be" in refused(folder.lines)
+    assert "has a line of round 2 where that of round 1 should be" in refused(folder.lines)
     (folder.path / "summary.json").unlink()
-    assert "has a line of round 3 where that of round 2 should be" in refused(folder.lines)
+    assert "has a line of round 2 where that of round 1 should be" in refused(folder.lines)
+    # earlier versions had no line of untrained models
+    path.write_bytes(whole[starts[1] :])
+    assert "is of an earlier version of Protosphere" in refused(folder.lines)
 
 
 def test_a_damaged_end_of_a_line_joins_no_lines_and_drops_none(results):
@@ -353,13 +353,13 @@ def test_of_a_run_that_was_cut_a_last_line_is_dropped_unless_it_holds_zeros(resu
     last = whole[:-1].rindex(b"\n") + 1
     for end in range(last + 1, len(whole) - 1):
         path.write_bytes(whole[:end])
-        assert folder.lines() == found[:2]
+        assert folder.lines() == found[:3]
         path.write_bytes(whole[:end] + bytes(len(whole) - end))
         assert "was cut, or is zeros at its end" in refused(folder.lines)
         # what is to be run again need not be whole
         folder.truncate(2)
-        assert folder.lines() == found[:2]
-    folder.append(found[2])
+        assert folder.lines() == found[:3]
+    folder.append(found[3])
     assert folder.lines() == found
     with path.open("a") as file:
         file.write('{"round": 4, \n{"round": 5}\n')
@@ -389,15 +389,39 @@ def test_nothing_but_a_regular_file_is_read(results, name, read, make):
     )
 
 
-def test_truncate_drops_later_rounds_the_final_line_and_the_summary(results):
+def test_truncate_drops_later_rounds_and_the_summary(results):
     folder = finished(3)
     whole = folder.lines()
-    folder.append({"round": 4, "final": True})
+    folder.append({"round": 4})
     folder.write_summary({"status": "completed"})
     for last in (3, 2, 0):
         folder.truncate(last)
-        assert folder.lines() == whole[:last]
+        assert folder.lines() == whole[: last + 1]
         assert not (folder.path / "summary.json").exists()
+
+
+def test_the_last_line_is_replaced_whole_or_not_at_all(results, monkeypatch):
+    folder = finished(1)
+    folder.append({"round": 2, "bytes": {}, "clients": {"0": {"x": 1.0}}, "time": {"round": 1.0}})
+    before = folder.lines()
+    line = folder.last_line()
+    line["clients"]["0"]["x"] = 2.0
+
+    def broken(*arguments):
+        raise OSError(28, "No space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "_write", broken)
+        with pytest.raises(OSError, match="No space"):
+            folder.replace_last(line)
+    assert [dict(each) for each in folder.lines()] == [dict(each) for each in before]
+    assert folder.lines()[2]["clients"] == {"0": {"x": 1.0}}
+    folder.replace_last(line)
+    assert folder.lines()[2]["clients"] == {"0": {"x": 2.0}}
+    # what the line no longer names goes with the next resume
+    folder.truncate(2)
+    assert len(list((folder.path / "clients").iterdir())) == 1
+    assert folder.lines()[2]["clients"] == {"0": {"x": 2.0}}
 
 
 @pytest.mark.parametrize("last", [2, 0])

@@ -10,7 +10,7 @@ from protosphere.record.snapshots import (
     MOST_ROUNDS,
     global_by_round,
     kept_rounds,
-    of_round,
+    read_round,
     save,
     step_of,
 )
@@ -52,7 +52,7 @@ def test_all_of_every_round_stay_as_they_were_and_a_report_reads_an_even_part(tm
     assert kept_rounds(tmp_path) == list(range(1, 121))
     assert list(global_by_round(tmp_path)) == list(range(4, 121, 4))
     for number in (1, 77):
-        tensors = of_round(tmp_path, number)
+        tensors = read_round(tmp_path, number)
         assert torch.equal(tensors["global/vectors"], tensors_of(number)["global/vectors"])
         assert torch.equal(tensors["local/vectors"], whole(number)["local/vectors"])
     # those of rounds that are run again go, and of a method without global ones the clients' stay
@@ -60,7 +60,7 @@ def test_all_of_every_round_stay_as_they_were_and_a_report_reads_an_even_part(tm
     save(tmp_path, ones, {"round": 3}, every=True)
     assert kept_rounds(tmp_path) == [1, 2, 3]
     assert list(global_by_round(tmp_path)) == [1, 2]
-    assert of_round(tmp_path, 9) == {}
+    assert read_round(tmp_path, 9) == {}
 
 
 @pytest.mark.parametrize(

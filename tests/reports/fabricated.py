@@ -12,7 +12,7 @@ from protosphere.record.summary import summarise
 from protosphere.strategies import known_settings, read_settings
 
 RULES = ("local-prototypes", "classifier", "majority-class")
-SIZES = ("payload_up", "payload_down", "wire_up", "wire_down", "evaluation_wire_up", "ensemble_wire_up")
+SIZES = ("payload_up", "payload_down", "wire_up", "wire_down", "evaluation_wire_up", "evaluation_wire_down")
 MODELS = ("tiny_cnn", "tiny_perceptron", "resnet8")
 
 
@@ -24,7 +24,9 @@ def fabricate(folder: Path, clients=4, classes=5, rounds=3, dim=6, finished=True
     rng = np.random.default_rng(clients + classes + rounds)
     who = [identity(p, clients, classes, dim, rng) | roster for p in range(clients)]
     (folder / "roster.json").write_text(json.dumps(who))
-    lines = [line(number, rounds, clients, rng, exchanged=classes) for number in range(1, rounds + 1 + finished)]
+    lines = [line(number, rounds, clients, rng, exchanged=classes) for number in range(rounds + 1)]
+    if not finished:
+        lines[-1].pop("confusion", None)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     record = RunFolder(folder)
     vectors = torch.from_numpy(rng.standard_normal((clients * classes, dim)).astype(np.float32))
@@ -74,14 +76,15 @@ def line(number, rounds, clients, rng, exchanged):
         "problems": {},
         "clients": of_clients,
         "evaluation": {
-            "of_round": number - 1,
             "rules": {rule: {"test": spread(values)} for rule, values in accuracies.items()},
         },
         "time": {"round": 0.3 * clients, "train": seconds, "evaluate": seconds, "client": seconds},
     }
-    if number > rounds:
+    if number == 0:
+        return found
+    if number == rounds:
         models = {model: triples(exchanged, shift) for shift, model in enumerate(MODELS[:clients])}
-        return found | {"final": True, "confusion": {"rule": "local-prototypes", "models": models}}
+        found |= {"last": True, "confusion": {"rule": "local-prototypes", "models": models}}
     apart = dict.fromkeys(("distance_min", "distance_mean", "distance_bound"), 1.0 + 1 / number)
     apart |= dict.fromkeys(("angle_min", "angle_mean", "angle_bound"), 90.0)
     found["time"]["server"] = 0.05

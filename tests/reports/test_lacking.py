@@ -79,9 +79,11 @@ def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
 
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
     folder = fabricate(tmp_path / "run", rounds=1, finished=False)
-    line = json.loads((folder / "metrics.jsonl").read_text())
-    del line["evaluation"]
-    (folder / "metrics.jsonl").write_text(json.dumps(line | {"clients": {}}) + "\n")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        del line["evaluation"]
+        line["clients"] = {}
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     write_report(folder)
     assert "there is no evaluation by local-prototypes" in outline(folder).text
 
@@ -127,7 +129,7 @@ def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, repor
     def fail(*arguments):
         raise RunError("no more of this.")
 
-    monkeypatch.setattr("protosphere.server_app.strategy.PrototypeStrategy._final_evaluation", fail)
+    monkeypatch.setattr("protosphere.server_app.strategy.PrototypeStrategy._round", fail)
     with pytest.raises(RunError, match="no more"):
         run({"rounds": 1})
     (folder,) = set((home / "results").iterdir()) - {folder}
@@ -170,7 +172,7 @@ def only(folder, lines):
         (lambda f: (f / "comparison.json").write_text("{}"), r"is a comparison; `protosphere compare --resume .*run`"),
         (lambda f: only(f, ""), "holds no finished round"),
         (lambda f: (f / "metrics.jsonl").write_text("{\n"), "cannot be read"),
-        (lambda f: only(f, '{"round": 1}\n'), r"line 1 .* has no `bytes`"),
+        (lambda f: only(f, '{"round": 0}\n'), r"line 1 .* has no `bytes`"),
         (lambda f: only(f, "3\n"), "line 1 of metrics.jsonl holds something else"),
         (lambda f: (f / "roster.json").write_text("[{}]"), "roster.json has no `partition`"),
         (lambda f: (f / "summary.json").write_text("{"), "cannot be read"),
@@ -194,10 +196,10 @@ def test_a_folder_that_cannot_be_read_is_one_sentence(tmp_path, spoil, words):
 
 
 def of_line(folder, **values):
-    """The first line of metrics.jsonl, changed."""
+    """The line of round 1, changed."""
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0] | values, *lines[1:]]))
+    path.write_text("".join(json.dumps(line) + "\n" for line in [lines[0], lines[1] | values, *lines[2:]]))
 
 
 def of_client(folder, **values):
@@ -213,7 +215,7 @@ def of_client(folder, **values):
         (lambda f: of_client(f, classes=[None, "x"]), ""),
         (lambda f: of_line(f, time={"round": "x"}), ""),
         (lambda f: of_line(f, bytes={}), "KeyError: 'payload_up'"),
-        (lambda f: of_line(f, evaluation={"of_round": 0, "rules": 5}), ""),
+        (lambda f: of_line(f, evaluation={"rules": 5}), ""),
         (lambda f: of_line(f, clients={"0": {"evaluation": 5}}), ""),
         (lambda f: change(f, "summary.json", bytes={}), "KeyError: "),
         (lambda f: change(f, "summary.json", headline={"accuracy": "a\nb"}), ""),

@@ -25,7 +25,7 @@ def upload(partition, classes=(0, 2)):
 
 
 def trained(partition, **changes):
-    return replace(Report(partition, ROUND, upload(partition), TRAINING, EVALUATION), **changes)
+    return replace(Report(partition, ROUND, upload(partition), TRAINING), **changes)
 
 
 def evaluated(partition):

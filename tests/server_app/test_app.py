@@ -54,7 +54,7 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
 def test_min_replies_leaves_nobody_out_of_a_simulation(home, capsys):
     start({"min-replies": 2}, clients=4)
     (folder,) = (home / "results").iterdir()
-    training = RunFolder(folder).lines()[0]["training"]
+    training = RunFolder(folder).lines()[1]["training"]
     assert (training["valid"], training["asked"]) == (4, 4)
     notice = f"{PREFIX}warning: a simulation waits for every client that trains; `min-replies` 2 closes no round here"
     assert notice in capsys.readouterr().out
@@ -69,7 +69,8 @@ def test_a_run_that_is_stopped_says_so(home, end):
     config = {"device": "cpu", "max-samples": 300, "feature-dim": 12, "models": "tiny_perceptron", "rounds": 3}
 
     def stop(line):
-        raise end
+        if line["round"] == 1:
+            raise end
 
     with pytest.raises(end):
         run_in_process(config, clients=2, show=lambda line: None, on_round=stop)
@@ -137,20 +138,20 @@ def test_whoever_looks_on_sees_how_far_a_run_is(home, run, cut, monkeypatch):
     folder = run({"rounds": 2, "strategy": "protonorm"})
     assert [(told["state"], told["round"]) for told in seen] == [
         ("starting", 0),
+        ("running", 0),
         ("running", 1),
-        ("running", 2),
         ("running", 2),
         ("completed", 2),
     ]
     assert json.loads((folder / "status.json").read_text()) == seen[-1]
     summary = json.loads((folder / "summary.json").read_text())
-    assert seen[-1]["latest"] == {"accuracy": summary["rules"]["local-prototypes"]["final"], "of_round": 2}
+    assert seen[-1]["latest"] == {"accuracy": summary["rules"]["local-prototypes"]["final"], "round": 2}
     assert (seen[-1]["rounds"], seen[-1]["folder"], seen[-1]["problem"]) == (2, str(folder), "")
     assert find_run(seen[-1]["flower_run"], "") == folder
     seconds = [told["seconds"] for told in seen]
     assert seconds == sorted(seconds)
     cut({"rounds": 2, "seed": 1, "strategy": "protonorm"}, "configure_train", lambda self, number, *_: number == 2)
-    assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["latest"]["of_round"]) == ("failed", 1, 0)
+    assert (seen[-1]["state"], seen[-1]["round"], seen[-1]["latest"]["round"]) == ("failed", 1, 1)
 
 
 # --- speaking ---------------------------------------------------------------------------------------------

@@ -6,37 +6,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from protosphere.core.errors import SettingError
-from protosphere.data.client_data import DataSpec
-from protosphere.data.shared_test_set import SharedTestSpec, shared_labels
+from protosphere.data.shared_test_set import SharedLabels
+from protosphere.server_app import ensemble as ensemble_module
 from protosphere.wire.ensemble import encode_answers
-from protosphere.wire.messages import encode_report
-from protosphere.wire.sizes import wire_bytes
 
 CLASSES, ROWS = 4, 11
-APART = {"ensemble_wire_up", "ensemble_wire_down"}
-
-
-def scans(folder, values, classes, size=8):
-    """Images (1, size, size), unlike each other, in folders named by their class, value mod classes."""
-    for value in values:
-        place = folder / str(value % classes)
-        place.mkdir(parents=True, exist_ok=True)
-        shape = np.full((size, size), value, dtype=np.uint8)
-        shape[0, 0] = 250
-        Image.fromarray(shape).save(place / f"{value:03d}.png")
-    return folder
 
 
 @pytest.fixture
-def shared(tmp_path, home):
-    """A shared test set of four classes, as the server sees it; `.path` is where it lies."""
-    folder = scans(tmp_path / "shared", range(ROWS), CLASSES)
-    found = shared_labels(SharedTestSpec(DataSpec("digits", clients=4), home / "cache", str(folder)))
-    assert sorted(found.labels.tolist()) == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3]
-    return found, {"shared-test-path": str(folder)}
+def shared(script, monkeypatch):
+    """A shared test set of four classes, as the server of a simulation sees it."""
+    labels = torch.tensor([number % CLASSES for number in range(ROWS)])
+    found = SharedLabels(labels, CLASSES, 77)
+    monkeypatch.setattr(ensemble_module, "shared_labels", lambda spec: found)
+    monkeypatch.setattr(script.Grid, "simulated", True)
+    return found
 
 
 def probabilities(partition, round_number, n=ROWS, K=CLASSES):
@@ -45,22 +31,20 @@ def probabilities(partition, round_number, n=ROWS, K=CLASSES):
 
 
 def answer_of(answers, shared):
-    return {"ensemble": encode_answers(answers, shared[0].fingerprint)}
+    return encode_answers(answers, shared.fingerprint)
 
 
 @pytest.fixture
 def answering(federation, shared):
-    """answering(change=None, after=None, **federation) -> clients that answer whenever they are asked.
+    """answering(change=None, every=1, **federation) -> clients that answer for the ensemble in every nth evaluation and
+    in the last; `change(partition, round, kind, report)` may change that."""
 
-    `change(partition, round, kind, report)` may change that, and `after(partition, round)` delays it.
-    """
-
-    def start(change=None, after=None, **how):
+    def start(change=None, every=1, **how):
         def answer(partition, round_number, kind, report):
-            if "ensemble" in made.asked[-1][3].asks:
-                report = replace(report, answers=answer_of(probabilities(partition, round_number), shared))
-            content = report if change is None else change(partition, round_number, kind, report)
-            return (after(partition, round_number), content) if after else content
+            due = every and (round_number % every == 0 or made.asked[-1][3].last)
+            if kind == "evaluate" and due:
+                report = replace(report, ensemble=answer_of(probabilities(partition, round_number), shared))
+            return report if change is None else change(partition, round_number, kind, report)
 
         made = federation(tamper=answer, **how)
         return made
@@ -83,65 +67,27 @@ def lines_of(strategy, without=("time",)):
 
 
 @pytest.mark.parametrize(
-    ("every", "due", "evaluate_every", "who"),
-    [(0, [], 1, "all"), (1, [1, 2, 3, 4, 5, 6], 2, "sampled"), (2, [1, 3, 5, 6], 2, "all"), (9, [1, 6], 1, "all")],
+    ("every", "due", "evaluate_every"),
+    [(0, [], 1), (1, [0, 1, 2, 3, 4, 5], 1), (2, [0, 2, 4, 5], 2), (9, [0, 5], 1)],
 )
-def test_all_clients_answer_in_every_nth_round_and_at_the_end(answering, shared, every, due, evaluate_every, who):
-    found, path = shared
-    made = answering(clients=6)
+@pytest.mark.parametrize("who", ["all", "sampled"])
+def test_who_evaluates_answers_in_every_nth_round_and_at_the_end(answering, shared, every, due, evaluate_every, who):
+    made = answering(every=every, clients=6)
     settings = {"rounds": 5, "ensemble-every": every, "fraction-train": 0.5}
-    strategy = made.start(settings | path | {"evaluate-every": evaluate_every, "evaluate-clients": who})
-    lines = strategy.folder.lines()
-    for number in range(1, 7):
-        asked = {p: (kind, told) for p, r, kind, told in made.asked if r == number}
-        sampled = {p for p, (kind, _) in asked.items() if kind == "train"}
-        assert len(sampled) == (3 if number < 6 else 0)
-        assert {p for p, (_, told) in asked.items() if "ensemble" in told.asks} == (
-            set(range(6)) if number in due else set()
-        )
-        evaluated = number == 6 or (number - 1) % evaluate_every == 0
-        chosen = set(range(6)) if who == "all" else sampled if number < 6 else set(strategy.sample(5))
-        assert {p for p, (_, told) in asked.items() if told.evaluate} == (chosen if evaluated else set())
-        line = lines[number - 1]
+    strategy = made.start(settings | {"evaluate-every": evaluate_every, "evaluate-clients": who})
+    for line in strategy.folder.lines():
+        number = line["round"]
+        evaluators = {p for p, r, kind, _ in made.asked if (r, kind) == (number, "evaluate")}
         assert ("ensemble" in line) == (number in due)
         if number in due:
-            accuracy = naive([probabilities(p, number) for p in range(6)], found.labels.tolist())
-            assert line["ensemble"] == {"of_round": number - 1, "accuracy": accuracy, "clients": 6, "rows": ROWS}
-    asked = [(p, r) for p, r, _, _ in made.asked]
-    assert len(set(asked)) == len(asked), "one message a client and round"
-
-
-@pytest.mark.parametrize("settings", [{"evaluate-every": 2}, {"evaluate-clients": "sampled"}])
-def test_a_message_for_the_ensemble_alone_is_in_no_other_count(answering, shared, script, settings):
-    """Neither what goes down on it, prototypes too, nor the whole of what comes back."""
-    settings = settings | {"rounds": 4, "fraction-train": 0.5}
-    plain = answering().start(settings).folder.lines()
-    made = answering()
-    lines = made.start(settings | {"ensemble-every": 1} | shared[1]).folder.lines()
-    down, up = dict.fromkeys(range(1, 6), 0), dict.fromkeys(range(1, 6), 0)
-    messages = [message for message in made.grid.sent if message.metadata.message_type != "query"]
-    for (p, number, kind, told), message in zip(made.asked, messages, strict=True):
-        report = made.report(p, number, kind, told.evaluate)
-        records = encode_report(replace(report, answers=answer_of(probabilities(p, number), shared)), script.CODEC)
-        alone = kind == "evaluate" and not told.evaluate
-        down[number] += wire_bytes(message.content) * alone
-        up[number] += wire_bytes(records) - wire_bytes(records, without=("ensemble",)) * (not alone)
-    # evaluation falls out in rounds 2 and 4; of four clients two are sampled in each round, and asked at the end
-    expected = [2, 4] if "evaluate-every" in settings else [1, 2, 3, 4, 5]
-    assert [number for number, count in down.items() if count] == expected
-    for line, other in zip(lines, plain, strict=True):
-        found = [line["bytes"].pop(name, 0) for name in ("ensemble_wire_up", "ensemble_wire_down")]
-        assert found == [up[line["round"]], down[line["round"]]]
-        assert not APART & other["bytes"].keys()
-        # the feature's name in each question
-        for name in ("wire_down", "evaluate_only_wire_down"):
-            assert 0 <= line["bytes"].pop(name) - other["bytes"].pop(name) < 4 * 50
-        assert line["bytes"] == other["bytes"]
+            accuracy = naive([probabilities(p, number) for p in sorted(evaluators)], shared.labels.tolist())
+            assert line["ensemble"] == {"accuracy": accuracy, "clients": len(evaluators), "rows": ROWS}
+            assert len(evaluators) == (6 if who == "all" else 3)
 
 
 def spoilt(answers, how):
-    values = torch.from_numpy(answers["ensemble"]["probabilities"].numpy()).clone()
-    mark = int(answers["ensemble"]["fingerprint"].numpy()[0])
+    values = torch.from_numpy(answers["probabilities"].numpy()).clone()
+    mark = int(answers["fingerprint"].numpy()[0])
     if how == "test set":
         mark ^= 1
     elif how == "shape":
@@ -150,7 +96,7 @@ def spoilt(answers, how):
         values[2] *= 0.97
     else:
         values[2, 1] = {"nan": math.nan, "negative": -0.1}[how]
-    return {"ensemble": encode_answers(values, mark)}
+    return encode_answers(values, mark)
 
 
 _honest: list = []  # the lines of a run of good answers alone, once for all bad ones
@@ -171,13 +117,13 @@ def test_a_bad_answer_costs_nothing_but_itself(answering, shared, say, how, word
     partition = 2
 
     def change(p, number, kind, report):
-        if (p, number) != (partition, 2):
+        if (p, number, kind) != (partition, 2, "evaluate"):
             return report
         if how == "remark":
-            return replace(report, answers={}, remark=words)
-        return replace(report, answers=spoilt(report.answers, how))
+            return replace(report, ensemble=None, remark=words)
+        return replace(report, ensemble=spoilt(report.ensemble, how))
 
-    settings = {"ensemble-every": 1, "fraction-train": 0.5} | shared[1]
+    settings = {"ensemble-every": 1, "fraction-train": 0.5}
     if not _honest:
         _honest.extend(lines_of(answering().start(settings)))
     strategy = answering(change).start(settings)
@@ -190,7 +136,7 @@ def test_a_bad_answer_costs_nothing_but_itself(answering, shared, say, how, word
         assert words in problem
         assert line["ensemble"]["clients"] == 3
         left = [probabilities(p, 2) for p in range(4) if p != partition]
-        assert line["ensemble"]["accuracy"] == naive(left, shared[0].labels.tolist())
+        assert line["ensemble"]["accuracy"] == naive(left, shared.labels.tolist())
         for name in ("training", "evaluation", "clients", "problems", "server"):
             assert line[name] == other[name]
     assert any(line.startswith(f"warning: round 2, client {partition}: ") and words in line for line in say())
@@ -199,37 +145,42 @@ def test_a_bad_answer_costs_nothing_but_itself(answering, shared, say, how, word
 
 def test_where_every_answer_is_bad_there_is_no_figure(answering, shared):
     def change(p, number, kind, report):
-        return replace(report, answers=spoilt(report.answers, "nan")) if number == 2 else report
+        if (number, kind) != (2, "evaluate"):
+            return report
+        return replace(report, ensemble=spoilt(report.ensemble, "nan"))
 
-    strategy = answering(change).start({"ensemble-every": 1} | shared[1])
-    assert ["ensemble" in line for line in strategy.folder.lines()] == [True, False, True, True]
-    assert len(strategy.folder.lines()[1]["problems"]) == 4
+    strategy = answering(change).start({"ensemble-every": 1})
+    assert ["ensemble" in line for line in strategy.folder.lines()] == [True, True, False, True]
+    assert len(strategy.folder.lines()[2]["problems"]) == 4
     assert strategy.failed_in_a_row == 0
 
 
-def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(answering, shared):
-    def change(p, number, kind, report):
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_an_answer_that_nobody_asked_for_is_dropped_and_nothing_else_changes(answering, shared, kind):
+    def change(p, number, of_kind, report):
         unasked = answer_of(probabilities(p, number), shared)
-        return replace(report, answers=unasked) if (p, number) == (1, 2) else report
+        return replace(report, ensemble=unasked) if (p, number, of_kind) == (1, 1, kind) else report
 
-    runs = (answering(how).start({"ensemble-every": 2} | shared[1]) for how in (change, None))
+    runs = (answering(how, every=2).start({"ensemble-every": 2}) for how in (change, None))
     lines, honest = map(lines_of, runs)
     line, other = lines.pop(1), honest.pop(1)
     assert lines == honest
     assert line["problems"] == {"1": "ensemble answer dropped: nobody asked for one"}
-    assert line["bytes"].pop("ensemble_wire_up") > 0
-    assert "ensemble_wire_up" not in other["bytes"]
-    assert line | {"problems": {}} == other
+    assert line | {"problems": {}, "bytes": {}} == other | {"bytes": {}}
 
 
-def test_a_shared_test_set_that_is_missing_or_of_other_classes_is_refused_before_the_run(answering, tmp_path):
-    five = scans(tmp_path / "five", range(10), 5)
-    for place, words in (
-        (tmp_path / "nowhere", r"`ensemble-every` is 1, but the server cannot .*shared-test-path: .*nowhere' does not"),
-        (five, "the shared test set has 5 classes, but the clients have 4; give both"),
-    ):
-        made = answering()
-        with pytest.raises(SettingError, match=words):
-            made.start({"ensemble-every": 1, "shared-test-path": str(place)})
-        assert made.asked == []
-        made.start({"shared-test-path": str(place)})
+def test_a_shared_test_set_of_other_classes_is_refused_before_the_run(answering, shared, monkeypatch):
+    five = SharedLabels(shared.labels, 5, 77)
+    monkeypatch.setattr(ensemble_module, "shared_labels", lambda spec: five)
+    made = answering()
+    with pytest.raises(SettingError, match="the shared test set has 5 classes, but the clients have 4; give both"):
+        made.start({"ensemble-every": 1})
+    assert made.asked == []
+
+
+def test_it_is_measured_in_simulations_alone(answering, script, monkeypatch):
+    monkeypatch.setattr(script.Grid, "simulated", False)
+    made = answering()
+    with pytest.raises(SettingError, match="`ensemble-every` is 1, and the ensemble needs a test set"):
+        made.start({"ensemble-every": 1})
+    assert made.asked == []

@@ -23,72 +23,48 @@ def about(seconds, looks=1):
     return pytest.approx(seconds + looks * POLL[1] / 2, abs=looks * POLL[1] / 2 + 1e-6)
 
 
-# --- when a round closes --------------------------------------------------------------------------------
+# --- when an exchange closes --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("answers", "how", "late", "took"),
     [
-        # with the last reply of those who train; at `min_replies`; at the timeout
-        ({3: (7.0, "train"), 0: (20.0, "train"), 1: (1.0, "train")}, {}, [], about(20)),
-        ({0: (9.0, "train"), 1: (50.0, "train"), 2: (3.0, "train")}, {"min_replies": 2}, [1], about(9)),
-        ({0: (5.0, "train"), 1: None, 2: (601.0, "train")}, {"timeout": 600.0}, [1, 2], about(600)),
+        # with the last reply; at `min_replies`; at the timeout
+        ({3: 7.0, 0: 20.0, 1: 1.0}, {}, [], about(20)),
+        ({0: 9.0, 1: 50.0, 2: 3.0}, {"min_replies": 2}, [1], about(9)),
+        ({0: 5.0, 1: None, 2: 601.0}, {"timeout": 600.0}, [1, 2], about(600)),
         ({}, {}, [], 0),
-        # those who only evaluate get patience, and as long as training took
-        ({0: (2.0, "train"), 1: (31.0, "only"), 2: (9e9, "only")}, {"patience": 30.0}, [2], about(61, looks=2)),
-        # each arrival gives the others another hundred seconds: 190 is in time, so 285 is, but 450 is not
-        (
-            {0: (100.0, "train"), 1: (190.0, "only"), 2: (285.0, "only"), 3: (450.0, "only")},
-            {"patience": 5.0},
-            [3],
-            about(385, looks=3),
-        ),
-        # never longer than timeout and patience
-        (
-            {0: (500.0, "train")} | {p: (500.0 + 40 * p, "only") for p in range(1, 9)},
-            {"timeout": 600.0, "patience": 30.0},
-            [4, 5, 6, 7, 8],
-            about(630),
-        ),
-        ({0: (50.0, "train"), 1: (0.0, "only")}, {"patience": 1.0}, [], about(50)),
-        # who is known silent is not waited for, unless it trains; what it says in time is taken
-        ({0: (2.0, "train"), 1: (9e9, "only"), 2: (1.0, "only")}, {"not_waited_for": {1, 2}}, [1], about(2)),
-        ({0: (2.0, "train"), 1: (90.0, "train")}, {"not_waited_for": {1}}, [], about(90)),
-        # where nobody trains evaluation gets the round's timeout: it ends a run, and a slow client hides behind nobody
-        ({0: (1.0, "only"), 1: (200.0, "only")}, {"patience": 30.0}, [], about(200)),
-        ({0: (9e9, "only")}, {"timeout": 600.0, "patience": 30.0}, [0], about(600)),
-        # a late reply of one who trains counts while others are waited for
-        ({0: (1.0, "train"), 1: (15.0, "train"), 2: (20.0, "only")}, {"min_replies": 1}, [], about(20)),
+        # who is known silent holds nothing up; what it says in time is taken
+        ({0: 2.0, 1: None, 2: 1.0}, {"not_waited_for": {1, 2}}, [1], about(2)),
+        ({0: 2.0, 1: 90.0}, {"not_waited_for": {1}}, [1], about(2)),
+        ({0: 2.0}, {"not_waited_for": {0}}, [0], 0),
     ],
 )
-def test_when_a_round_closes_and_who_was_late(ask, answers, how, late, took):
-    only = [p for p, answer in answers.items() if answer and answer[1] == "only"]
-    given = {
-        p: answer and (answer[0], evaluated(p) if p in only else trained(p)) if answer and answer[0] < 9e9 else None
-        for p, answer in answers.items()
-    }
-    replies = ask(given, evaluate_only=only, **how)
+@pytest.mark.parametrize("trains", [True, False])
+def test_when_an_exchange_closes_and_who_was_late(ask, answers, how, late, took, trains):
+    report = trained if trains else evaluated
+    given = {p: None if seconds is None else (seconds, report(p)) for p, seconds in answers.items()}
+    replies = ask(given, trains=trains, **how)
     assert ask.took == took
     assert [reply.partition for reply in replies] == sorted(answers)
     assert [reply.partition for reply in replies if reply.problem == LATE] == late
     for reply in replies:
         assert reply.valid == (reply.partition not in late)
-        assert reply.trains == (reply.partition not in only)
+        assert reply.trains == trains
         assert reply.valid or (reply.report is None and reply.size == Bytes())
 
 
-def test_min_replies_counts_valid_train_replies_alone(ask):
+def test_min_replies_counts_valid_replies_alone(ask):
     answers = {
         0: (1.0, trained(0, payload=upload(0, (0, 9)))),
         1: (2.0, trained(1, round=ROUND - 1)),
         2: (3.0, Error(2, "ValueError: boom")),
-        3: (4.0, evaluated(3)),
         4: (11.0, trained(4)),
         5: (400.0, trained(5)),
     }
-    replies = ask(answers, evaluate_only=(3,), min_replies=1)
+    replies = ask(answers, min_replies=1)
     assert ask.took == about(11)
-    assert [reply.valid for reply in replies] == [False, False, False, True, True, False]
+    assert [reply.valid for reply in replies] == [False, False, False, True, False]
 
 
 def test_a_simulation_waits_for_all_whatever_min_replies_says(ask, script, monkeypatch):
@@ -146,9 +122,8 @@ def test_a_worker_of_another_home_ends_a_simulated_run_and_is_one_problem_elsewh
 
 def test_nodes_that_have_left_are_named(ask, script):
     answers = {0: script.LEFT, 1: trained(1), 2: script.LEFT, 3: script.LEFT}
-    replies = ask(answers, evaluate_only=(3,))
+    replies = ask(answers)
     assert [reply.problem for reply in replies] == [UNSENT, "", UNSENT, UNSENT]
-    assert [reply.trains for reply in replies] == [True, True, True, False]
     assert ask.took == 0
 
 
@@ -157,7 +132,7 @@ def test_messages_that_flower_refuses_end_the_run(scripted):
     grid.push_messages = lambda messages: []
     messages = [Message(RecordDict(), grid.nodes[p], "train") for p in (0, 1)]
     with pytest.raises(RunError, match="Flower took 0 of the 2 messages of round 5"):
-        exchange(grid, messages, [0, 1], ReplyContext(5, LIMITS), min_replies=0, timeout=9, patience=1)
+        exchange(grid, messages, [0, 1], ReplyContext(5, LIMITS), min_replies=0, timeout=9)
 
 
 # --- sizes and order -----------------------------------------------------------------------------------------
@@ -168,5 +143,4 @@ def test_sizes_are_of_values_and_of_serialised_records(ask):
     records = encode_report(trained(3))
     assert reply.size.payload == 2 * 3 * 4
     assert reply.size.wire == wire_bytes(records)
-    assert reply.size.evaluation == wire_bytes(records) - wire_bytes(encode_report(trained(3, evaluation=None)))
-    assert reply.size + Bytes(1, 2, 3) == Bytes(reply.size.payload + 1, reply.size.wire + 2, reply.size.evaluation + 3)
+    assert reply.size + Bytes(1, 2) == Bytes(reply.size.payload + 1, reply.size.wire + 2)

@@ -32,18 +32,16 @@ def test_rounds_without_enough_replies_in_a_row_end_the_run(federation):
     with pytest.raises(RunError, match=words):
         group.start({"rounds": 20})
     # two in a row are forgiven; those of rounds 5, 6 and 7 are not
-    assert [line["round"] for line in lines_of(group.strategy)] == list(range(1, 8))
+    assert [line["round"] for line in lines_of(group.strategy)] == list(range(8))
     assert group.strategy.folder.load_checkpoint()[1]["round"] == 7
     assert not (group.strategy.folder.path / "summary.json").exists()
 
 
 def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
     def fail(partition, round_number, kind, report):
-        return (
-            replace(report, payload=None, training=None, problem=f"client {partition} is tired")
-            if partition
-            else report
-        )
+        if not partition or kind == "evaluate":
+            return report
+        return replace(report, payload=None, training=None, problem=f"client {partition} is tired")
 
     group = federation(3, tamper=fail)
     with pytest.raises(RunError, match=r"^2 rounds in a row"):
@@ -51,8 +49,8 @@ def test_min_replies_makes_a_round_of_fewer_a_failed_one(federation, say):
     assert 'warning: round 1, client 2: it says: "client 2 is tired"' in say()
     # with one reply needed the same clients are good enough, and their only upload is used
     strategy = federation(3, tamper=fail).start({"rounds": 2, "min-replies": 1, "max-failed-rounds": 1})
-    assert [line["training"]["valid"] for line in lines_of(strategy)[:2]] == [1, 1]
-    assert lines_of(strategy)[0]["problems"] == {str(p): f'it says: "client {p} is tired"' for p in (1, 2)}
+    assert [line["training"]["valid"] for line in lines_of(strategy)[1:]] == [1, 1]
+    assert lines_of(strategy)[1]["problems"] == {str(p): f'it says: "client {p} is tired"' for p in (1, 2)}
 
 
 @pytest.mark.parametrize(
@@ -70,14 +68,32 @@ def test_a_silent_client_costs_one_wait_a_round_when_it_trains_and_one_in_all_wh
     def silent(partition, round_number, kind, report):
         return None if partition == 2 else report
 
-    strategy = federation(3, tamper=silent).start({"rounds": 2, "round-timeout": 50.0, "query-timeout": 10.0})
-    assert lines_of(strategy)[0]["problems"] == {"2": LATE}
+    strategy = federation(3, tamper=silent).start({"rounds": 2, "round-timeout": 50.0})
+    assert lines_of(strategy)[1]["problems"] == {"2": LATE}
+    # untrained models, and each training: who is late with that is not asked to evaluate
     assert clock.now == pytest.approx(150, abs=2)
+    assert [line["evaluation"]["rules"]["local-prototypes"]["test"]["clients"] for line in lines_of(strategy)] == [
+        2
+    ] * 3
 
     clock.now = 0.0
     group = federation(3, tamper=silent, rows={0: (20, 4, 6), 1: (20, 4, 6), 2: (0, 4, 6)})
-    group.start({"rounds": 5, "round-timeout": 50.0, "query-timeout": 10.0})
-    assert clock.now == pytest.approx(10, abs=1)
+    group.start({"rounds": 5, "round-timeout": 50.0})
+    assert clock.now == pytest.approx(50, abs=1)
+
+
+def test_who_was_silent_and_trains_again_is_waited_for_again(federation, clock):
+    def silent_at_first(partition, round_number, kind, report):
+        if partition == 2 and round_number == 0:
+            return None
+        return (20.0 if partition == 2 and kind == "evaluate" else 0.0), report
+
+    strategy = federation(3, tamper=silent_at_first).start({"rounds": 2, "round-timeout": 50.0})
+    assert [line["evaluation"]["rules"]["local-prototypes"]["test"]["clients"] for line in lines_of(strategy)] == [
+        2,
+        3,
+        3,
+    ]
 
 
 def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say, script):
@@ -91,7 +107,7 @@ def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federat
 
     strategy = federation(3, tamper=tamper).start({"rounds": 2})
     honest = federation(3).start({"rounds": 2})
-    first, expected = lines_of(strategy)[0], lines_of(honest)[0]
+    first, expected = lines_of(strategy)[1], lines_of(honest)[1]
     assert (first["training"]["valid"], first["training"]["dropped"]) == (2, 1)
     (reason,) = first["problems"].values()
     assert reason.startswith("upload dropped: Row 0 of the float32 prototypes decodes to a value that is not finite")
@@ -126,8 +142,8 @@ def test_a_global_prototype_that_does_not_fit_ends_the_run_by_round_and_class(fe
     monkeypatch.setattr(strategy, "aggregate", grown)
     group = federation(3, codec=Codec(4, 3, wire_dtype="float16"))
     with pytest.raises(
-        RunError, match=r"^round 3: a prototype cannot be sent \(class 2\): .*holds 70000, beyond 65504"
+        RunError, match=r"^round 2: a prototype cannot be sent \(class 2\): .*holds 70000, beyond 65504"
     ):
         group.start({"strategy": "fedproto"})
-    assert {instruction.round for *_, instruction in group.asked} == {1, 2}
-    assert [line["round"] for line in lines_of(group.strategy)] == [1, 2]
+    assert {instruction.round for *_, instruction in group.asked} == {0, 1, 2}
+    assert [line["round"] for line in lines_of(group.strategy)] == [0, 1]

@@ -16,7 +16,8 @@ from protosphere.core.settings import Settings, check, shown
 from protosphere.launch.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.server_app import live_figures as module
-from protosphere.server_app.live_figures import SINKS, Figures, LiveFigures, figures_of, live
+from protosphere.server_app.callbacks import RunView
+from protosphere.server_app.live_figures import SINKS, LiveFigures, figures_of, refuse_missing_packages
 from protosphere.strategies import known_settings
 
 LINE = {
@@ -27,20 +28,26 @@ LINE = {
     "problems": {"2": "late"},
     "clients": {"0": {"training": {"rows": 7}}},
     "evaluation": {
-        "of_round": 2,
         "rules": {"classifier": {"test": {"mean": 0.75}}},
         "domains": {"a b/ü": {"classifier": {"test": {"mean": 0.5}}}},
     },
-    "ensemble": {"of_round": 2, "accuracy": 0.9},
+    "ensemble": {"accuracy": 0.9},
     "time": {"round": 2.5, "server": 0.5, "train": {"0": 1.0}},
 }
 
 
-def line_of(number, final=False):
-    """The line of a round as the server appends it: its evaluation is of the models that the round before left."""
-    line = LINE | {"round": number, "evaluation": LINE["evaluation"] | {"of_round": number - 1}}
+def line_of(number):
+    """The line of a round as the server appends it."""
+    line = LINE | {"round": number}
     del line["ensemble"]
-    return line | ({"final": True} if final else {})
+    return line
+
+
+def live(settings, folder):
+    """The callback of a run, begun."""
+    callback = LiveFigures()
+    callback.on_start(RunView(settings, "classifier", folder, {}))
+    return callback
 
 
 @pytest.fixture
@@ -51,12 +58,12 @@ def told():
         config = known_settings() | settings | {"rounds": rounds}
         shared = check(Settings, settings | {"rounds": rounds})
         folder = RunFolder.create(shared, config) if folder is None else RunFolder(folder.path)
-        last = len([line for line in folder.lines() if not line.get("final")])
-        folder.truncate(last)
-        with live(shared, folder):
-            for number in range(last + 1, rounds + 1):
-                folder.append(line_of(number))
-            folder.append(line_of(rounds + 1, final=True))
+        last = len(folder.lines()) - 1
+        callback = live(shared, folder)
+        for number in range(last + 1, rounds + 1):
+            folder.append(line_of(number))
+            callback.on_round(line_of(number))
+        callback.on_end(True)
         return folder
 
     return tell
@@ -72,8 +79,8 @@ def recorded(monkeypatch):
         def __init__(self, folder, last_round, place):
             self.opened.append((folder.path, last_round, place))
 
-        def write(self, of_round, after, values):
-            self.written.append((of_round, after, dict(values)))
+        def write(self, number, values):
+            self.written.append((number, dict(values)))
 
         def close(self, completed):
             self.closed.append(completed)
@@ -108,14 +115,14 @@ def events(folder):
     }
 
 
-def test_a_line_is_flattened_by_group_and_given_the_round_that_it_is_of():
-    """Of the line that ends a run only accuracies."""
+def test_a_line_is_flattened_by_group():
+    """Of the line of untrained models only accuracies."""
     evaluation = {"evaluation/classifier/test/mean": 0.75, "evaluation/domains/a_b_ü/classifier/test/mean": 0.5}
-    after = [Figures(2, True, evaluation), Figures(2, True, {"ensemble/accuracy": 0.9})]
+    evaluation["ensemble/accuracy"] = 0.9
     server = {"server/separation/distance_min": 1.25, "time/round": 2.5, "time/server": 0.5}
-    round_itself = {"training/asked": 4, "training/loss/pull": 0.5, "bytes/payload_up": 640, "problems/clients": 1}
-    assert figures_of(LINE) == [*after, Figures(3, False, round_itself | server)]
-    assert figures_of(LINE | {"final": True}) == after
+    training = {"training/asked": 4, "training/loss/pull": 0.5, "bytes/payload_up": 640, "problems/clients": 1}
+    assert figures_of(LINE) == evaluation | training | server
+    assert figures_of(LINE | {"round": 0}) == evaluation
 
 
 def test_tensorboard_reads_what_metrics_jsonl_holds_and_changes_no_figure(run, metrics):
@@ -126,9 +133,9 @@ def test_tensorboard_reads_what_metrics_jsonl_holds_and_changes_no_figure(run, m
     rule = "local-prototypes"
     held = {
         f"evaluation/{rule}/test/worst": [line["evaluation"]["rules"][rule]["test"]["worst"] for line in lines],
-        "bytes/wire_up": [line["bytes"]["wire_up"] for line in lines[:2]],
-        "training/prototype_norm": [line["training"]["prototype_norm"] for line in lines[:2]],
-        "time/round": [line["time"]["round"] for line in lines[:2]],
+        "bytes/wire_up": [line["bytes"]["wire_up"] for line in lines[1:]],
+        "training/prototype_norm": [line["training"]["prototype_norm"] for line in lines[1:]],
+        "time/round": [line["time"]["round"] for line in lines[1:]],
     }
     for name, values in held.items():
         steps, read = zip(*found[name], strict=True)
@@ -155,7 +162,7 @@ def test_a_resumed_run_has_every_round_once(run, cut, home):
 def test_turned_on_for_a_resumed_run_it_has_the_rounds_before(told, recorded):
     folder = told({}, 1)
     told({"tensorboard": True}, 2, folder)
-    assert [of_round for of_round, after, _ in recorded.written if not after] == [1, 2]
+    assert [number for number, _ in recorded.written] == [0, 1, 2]
     assert recorded.opened == [(folder.path, 1, True)]
     assert recorded.closed == [True]
 
@@ -190,13 +197,9 @@ def test_a_sink_that_never_answers_does_not_keep_the_run(told, recorded, monkeyp
 def test_a_run_that_fails_is_closed_as_one(told, recorded):
     folder = told({}, 1)
 
-    def cut():
-        with live(check(Settings, {"tensorboard": True}), folder):
-            folder.append(line_of(2))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        cut()
+    callback = live(check(Settings, {"tensorboard": True}), folder)
+    callback.on_round(line_of(2))
+    callback.on_end(False)
     assert recorded.closed == [False]
 
 
@@ -223,7 +226,7 @@ def test_the_command_line_refuses_it_before_flower_starts(monkeypatch):
     assert plan(["tensorboard=true"], clients=3, remote=True).run_config["tensorboard"] is True
     # nor is anything asked for without a sink
     monkeypatch.setattr(importlib.util, "find_spec", pytest.fail)
-    LiveFigures.refuse(Settings())
+    refuse_missing_packages(Settings())
 
 
 # --- Weights & Biases and MLflow, of which stand-ins keep what they are asked ----------------------------------
@@ -277,14 +280,13 @@ def wandb(monkeypatch):
 
 def test_wandb_gets_every_round_once_over_a_resume(told, wandb):
     folder = told({"wandb": True}, 2)
-    assert sorted(wandb.logged) == [1, 2, 3, 4, 5]
-    first = dict(wandb.logged[5])
+    assert sorted(wandb.logged) == [0, 1, 2]
+    first = dict(wandb.logged[2])
     told({"wandb": True}, 3, folder)
-    assert sorted(wandb.logged) == [1, 2, 3, 4, 5, 6, 7]
-    assert wandb.logged[5] == first
-    assert [wandb.logged[step]["round"] for step in range(1, 8)] == [0, 1, 1, 2, 2, 3, 3]
-    assert "evaluation/classifier/test/mean" in wandb.logged[7]
-    assert "bytes/payload_up" in wandb.logged[6]
+    assert sorted(wandb.logged) == [0, 1, 2, 3]
+    assert wandb.logged[2] == first
+    assert [wandb.logged[step]["round"] for step in range(4)] == [0, 1, 2, 3]
+    assert {"evaluation/classifier/test/mean", "bytes/payload_up"} <= wandb.logged[3].keys()
     assert wandb.ended == [0, 0]
     for began in wandb.began:
         assert (began["project"], began["id"], began["resume"]) == ("protosphere", folder.name, "allow")
@@ -307,7 +309,7 @@ def test_offline_wandb_gets_the_new_rounds_of_a_resumed_run(told, wandb, monkeyp
     wandb.mode, wandb.key = "offline", False
     monkeypatch.setattr(wandb.run, "offline", True)
     told({"wandb": True}, 3, folder)
-    assert sorted(wandb.logged) == [5, 6, 7]
+    assert sorted(wandb.logged) == [3]
 
 
 class Store:
@@ -375,7 +377,7 @@ def test_two_domains_that_a_sink_would_write_alike_keep_a_figure_each():
         return {"classifier": {"test": {"mean": share}}}
 
     domains = {"lung a": rules(0.25), "lung_a": rules(0.5), "lung?a": rules(0.75)}
-    line = LINE | {"evaluation": {"of_round": 1, "rules": {}, "domains": domains}}
-    evaluation = figures_of(line)[0].values
+    line = {"round": 0, "evaluation": {"rules": {}, "domains": domains}}
+    evaluation = figures_of(line)
     assert sorted(evaluation.values()) == [0.25, 0.5, 0.75]
     assert evaluation["evaluation/domains/lung_a/classifier/test/mean"] == 0.5

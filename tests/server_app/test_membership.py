@@ -21,7 +21,8 @@ def network(federation):
         tamper = made.tamper
 
         def watch(partition, number, kind, report):
-            grid.round = number + 1
+            if kind == "evaluate":
+                grid.round = number + 1
             return tamper(partition, number, kind, report)
 
         def listed():

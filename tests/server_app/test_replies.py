@@ -17,6 +17,7 @@ from tests.server_app.replies import (
     EVALUATION,
     LIMITS,
     ROUND,
+    TRAINING,
     encode_report,
     evaluated,
     trained,
@@ -58,7 +59,7 @@ def with_payload(report, values):
 
 
 @pytest.mark.parametrize("name", BAD_UPLOADS)
-def test_a_bad_upload_is_dropped_with_the_reason_and_the_evaluation_beside_it_counts(ask, name):
+def test_a_bad_upload_is_dropped_with_the_reason_and_the_figures_beside_it_count(ask, name):
     values, reason = BAD_UPLOADS[name]
     good, bad = ask({0: trained(0), 1: with_payload(trained(1), values)})
     assert good.valid
@@ -67,8 +68,8 @@ def test_a_bad_upload_is_dropped_with_the_reason_and_the_evaluation_beside_it_co
     assert bad.dropped
     assert not bad.valid
     assert bad.report.payload is None
-    assert bad.report.evaluation == EVALUATION
-    assert bad.size.wire > bad.size.evaluation > 0
+    assert bad.report.training == TRAINING
+    assert bad.size.wire > 0
     if name in ("NaN", "norm"):
         assert bad.size.payload == values["vectors"].size * 4
 
@@ -79,8 +80,8 @@ def test_bytes_claimed_beyond_those_that_came_do_not_count(ask):
 
 
 def test_an_upload_where_none_is_due_is_dropped(ask):
-    answers = {0: replace(evaluated(0), payload=upload(0)), 1: trained(1, problem="client 1 diverged")}
-    unasked, failed = ask(answers, evaluate_only=(0,))
+    (unasked,) = ask({0: replace(evaluated(0), payload=upload(0))}, trains=False)
+    (failed,) = ask({1: trained(1, problem="client 1 diverged")})
     assert unasked.problem == "upload dropped: nothing was to be uploaded here"
     assert failed.dropped
     assert unasked.report.payload is None
@@ -93,8 +94,8 @@ def test_a_reply_of_another_codec_is_not_used_though_its_shapes_fit(ask):
     here, there = Codec(4, 3, 2), Codec(4, 3, 2, seed=1)
     answers = {p: messages.encode_report(trained(p), codec) for p, codec in enumerate((here, there))}
     answers[2] = messages.encode_report(trained(2, payload=None), there)
-    answers[3] = messages.encode_report(evaluated(3), there)
-    good, bad, without, only = ask(answers, evaluate_only=(3,), limits=Limits(here, 1e6))
+    good, bad, without = ask(answers, limits=Limits(here, 1e6))
+    (only,) = ask({3: messages.encode_report(evaluated(3), there)}, trains=False, limits=Limits(here, 1e6))
     assert good.valid
     for reply in (bad, without, only):
         assert reply.report is None
@@ -111,13 +112,12 @@ def test_a_missing_upload_is_a_problem_where_one_is_due_and_a_client_s_own_is_pa
     assert (missing.problem, missing.valid) == ("upload dropped: the upload is missing", False)
     assert (failed.valid, failed.dropped) == (False, False)
     assert failed.problem == 'it says: "client 4 diverged in round 5: loss"'
-    assert failed.report.evaluation == EVALUATION
     (local,) = ask({0: trained(0, payload=None)}, limits=replace(LIMITS, specs=()))
     assert local.valid
 
 
 def records_with(record, kind, values):
-    records = encode_report(trained(1))
+    records = encode_report(replace(trained(1), evaluation=EVALUATION))
     records[record] = kind(dict(records[record]) | values)
     return records
 
@@ -173,7 +173,7 @@ def test_strange_and_repeated_replies_are_ignored(ask, clock, monkeypatch, scrip
 
     grid.pull_messages = twice
     messages = [Message(RecordDict(), grid.nodes[p], "train") for p in (0, 1)]
-    replies = exchange(grid, messages, [0, 1], ReplyContext(5, LIMITS), min_replies=0, timeout=9, patience=1)
+    replies = exchange(grid, messages, [0, 1], ReplyContext(5, LIMITS), min_replies=0, timeout=9)
     assert [reply.partition for reply in replies] == [0, 1]
     assert all(reply.valid for reply in replies)
 
@@ -181,7 +181,7 @@ def test_strange_and_repeated_replies_are_ignored(ask, clock, monkeypatch, scrip
 @pytest.mark.parametrize(("told", "counts"), [((), False), ((6,), True), ((50,), True)])
 def test_rows_of_all_classes_are_held_against_what_the_client_said(federation, told, counts):
     def change(partition, number, kind, report):
-        if number < 3 or partition:
+        if number < 2 or partition or kind == "train":
             return report
         return replace(report, evaluation=Evaluation((6, 4, 6 if told == (6,) else 50), {"classifier": (3, 2, 3)}))
 
@@ -207,11 +207,11 @@ def test_an_upload_for_a_class_that_the_client_does_not_hold_is_dropped(federati
 
     clients = federation(tamper=change, held={0: (0, 1, 2, 3), 1: (0, 2), 2: (1,), 3: (2, 3)})
     lines = clients.start({"rounds": 3}).folder.lines()
-    assert [line["training"]["dropped"] for line in lines[:3]] == [0, 1, 0]
-    assert lines[1]["problems"] == {
+    assert [line["training"]["dropped"] for line in lines[1:]] == [0, 1, 0]
+    assert lines[2]["problems"] == {
         "1": "upload dropped: it holds class 'b', of which the client has no training sample",
     }
-    assert "training" in lines[1]["clients"]["1"], "the rest of its reply counts"
+    assert "training" in lines[2]["clients"]["1"], "the rest of its reply counts"
 
 
 def test_an_evaluation_by_a_rule_that_is_not_the_methods_is_dropped_and_the_rest_counts(federation):
@@ -226,5 +226,14 @@ def test_an_evaluation_by_a_rule_that_is_not_the_methods_is_dropped_and_the_rest
     assert lines[1]["problems"] == {
         "0": "evaluation dropped: it has the rule 'the-best', which the method does not name in its `rules`"
     }
-    assert [line["training"]["dropped"] for line in lines[:2]] == [0, 0]
+    assert [line["training"]["dropped"] for line in lines[1:]] == [0, 0]
     assert "local-prototypes" in lines[1]["evaluation"]["rules"]
+
+
+@pytest.mark.parametrize(("trains", "words"), [(True, "evaluation dropped"), (False, "training figures dropped")])
+def test_figures_that_the_message_did_not_ask_for_are_dropped(ask, trains, words):
+    both = replace(trained(0, payload=upload(0) if trains else None), evaluation=EVALUATION)
+    (reply,) = ask({0: both}, trains=trains)
+    assert reply.refused == f"{words}: nobody asked"
+    assert (reply.report.evaluation is None, reply.report.training is None) == (trains, not trains)
+    assert reply.valid

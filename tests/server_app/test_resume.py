@@ -24,7 +24,7 @@ class Cut(BaseException):
 def said_in(strategy):
     """The lines of metrics.jsonl but for the time, and the bytes of what the server ends with."""
     lines = [{name: value for name, value in line.items() if name != "time"} for line in strategy.folder.lines()]
-    tensors = pack(strategy.state, strategy.features)[0]
+    tensors = pack(strategy.state)[0]
     return lines, {name: (tensor.dtype, tensor.numpy().tobytes()) for name, tensor in tensors.items()}
 
 
@@ -59,7 +59,7 @@ def test_constants_are_worked_out_once_and_sent_with_every_message_also_after_a_
     resumed.start({"rounds": 6, "fraction-train": 0.5, "resume": "latest"})
     kinds = {kind for _, _, kind, _ in group.asked + resumed.asked}
     assert kinds == {"train", "evaluate"}
-    assert {round_number for _, round_number, *_ in resumed.asked} == {4, 5, 6, 7}
+    assert {round_number for _, round_number, *_ in resumed.asked} == {4, 5, 6}
     # to the bit
     assert all(instruction.constants == CONSTANTS for *_, instruction in group.asked + resumed.asked)
 
@@ -78,35 +78,55 @@ def test_cut_between_line_and_checkpoint_runs_the_round_again(federation, monkey
         patch.setattr(RunFolder, "save_checkpoint", cut)
         with pytest.raises(Cut):
             group.start({"rounds": 4})
-    assert [line["round"] for line in group.strategy.folder.lines()] == [1, 2, 3]
+    assert [line["round"] for line in group.strategy.folder.lines()] == [0, 1, 2, 3]
     again = federation(3)
     resumed = again.start({"rounds": 4, "resume": "latest"})
     assert min(round_number for _, round_number, *_ in again.asked) == 3
     assert said_in(resumed) == said_in(whole)
 
 
-def test_cut_in_the_middle_of_a_line_or_of_the_final_evaluation(federation):
+def test_cut_in_the_middle_of_a_line_or_of_an_evaluation(federation):
     whole = federation(3).start({"rounds": 3})
-    group = federation(3, tamper=cut_at(4))
+
+    def cut(partition, of_round, kind, report):
+        if (of_round, kind) == (3, "evaluate"):
+            raise Cut
+        return report
+
+    group = federation(3, tamper=cut)
     with pytest.raises(Cut):
         group.start({"rounds": 3})
     path = group.strategy.folder.path
     with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 4, "fin')
+        file.write('{"round": 3, "tra')
     resumed = federation(3).start({"rounds": 3, "resume": str(path)})
     assert said_in(resumed) == said_in(whole)
 
 
-def test_a_finished_run_goes_on_with_more_rounds_and_else_evaluates_once_more(federation):
+def test_a_finished_run_goes_on_with_more_rounds_and_else_asks_nobody(federation):
     whole = federation(3).start({"rounds": 5})
     short = federation(3).start({"rounds": 2})
     before, again = said_in(short), federation(3)
     assert said_in(again.start({"rounds": 2, "resume": str(short.folder.path)})) == before
-    assert {kind for _, _, kind, _ in again.asked} == {"evaluate"}
+    assert again.asked == []
     resumed = federation(3).start({"rounds": 5, "resume": str(short.folder.path)})
-    assert said_in(resumed) == said_in(whole)
+    lines, tensors = said_in(resumed)
+    # where the shorter run ended it evaluated for the last time
+    assert lines[2].pop("last")
+    assert (lines, tensors) == said_in(whole)
     summary = json.loads((resumed.folder.path / "summary.json").read_text())
     assert (summary["rounds"], summary["settings"]["rounds"]) == (5, 5)
+
+
+def test_a_run_that_is_cut_before_round_1_keeps_its_untrained_models_evaluation(federation):
+    whole = federation(3).start({"rounds": 2})
+    group = federation(3, tamper=cut_at(1))
+    with pytest.raises(Cut):
+        group.start({"rounds": 2})
+    again = federation(3)
+    resumed = again.start({"rounds": 2, "resume": "latest"})
+    assert min(round_number for _, round_number, *_ in again.asked) == 1
+    assert said_in(resumed) == said_in(whole)
 
 
 def snapshot(path):
@@ -159,7 +179,7 @@ def test_what_would_be_another_run_is_refused_and_nothing_touched(federation, se
 
 def test_a_run_that_stopped_on_failures_goes_on_from_there(federation):
     def silent(partition, round_number, kind, report):
-        return None if round_number >= 3 else report
+        return None if round_number >= 3 and kind == "train" else report
 
     group = federation(3, tamper=silent)
     with pytest.raises(RunError, match="2 rounds in a row"):
@@ -168,7 +188,7 @@ def test_a_run_that_stopped_on_failures_goes_on_from_there(federation):
     # one more bad round would be too many if the old ones still counted
     once = federation(3, tamper=lambda p, r, kind, report: None if r == 5 and kind == "train" else report)
     resumed = once.start({"rounds": 6, "max-failed-rounds": 2, "resume": str(path)})
-    assert [line["training"]["valid"] for line in resumed.folder.lines()[:6]] == [3, 3, 0, 0, 0, 3]
+    assert [line["training"]["valid"] for line in resumed.folder.lines()[1:]] == [3, 3, 0, 0, 0, 3]
     downloads = {i.round: i.payload for *_, i in once.asked}
     assert lone(downloads[5]).labels.tolist() == [0, 1, 2, 3]
 
@@ -201,7 +221,7 @@ def test_a_dead_worker_leaves_the_round_before_to_resume(federation, script, mon
 
 
 def test_a_run_without_a_finished_round_cannot_be_resumed(federation):
-    group = federation(3, tamper=cut_at(1))
+    group = federation(3, tamper=cut_at(0))
     with pytest.raises(Cut):
         group.start()
     with pytest.raises(SettingError, match=r"of the newest run, .*, no round was finished"):

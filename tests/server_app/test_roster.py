@@ -459,18 +459,37 @@ def running(clock):
     return grid, gathered(grid, query_timeout=10.0)
 
 
-@pytest.mark.parametrize("old_is_gone", [True, False])
-def test_a_restarted_node_takes_over_its_partition(running, caplog, old_is_gone):
+def test_a_restarted_node_takes_over_its_partition_once_the_old_one_is_gone(running, caplog):
+    """A second node with the same public identity displaces no client that is answering."""
     grid, roster = running
-    grid.gone |= {60} if old_is_gone else set()
     grid.add(61, identity(1), seconds=2)
     with caplog.at_level(logging.INFO, "protosphere"):
         roster.refresh(grid, 2)
+        roster.refresh(grid, 3)
+    assert roster.nodes == {0: 50, 1: 60, 2: 70}
+    waits = "node 61 waits: node 60 answers for partition 1, and Flower still lists it"
+    assert [record.getMessage() for record in caplog.records] == [waits]
+    caplog.clear()
+    grid.gone |= {60}
+    with caplog.at_level(logging.INFO, "protosphere"):
+        roster.refresh(grid, 4)
     assert [record.getMessage() for record in caplog.records] == ["partition 1 is back as node 61"]
     assert roster.nodes == {0: 50, 1: 61, 2: 70}
-    grid.add(62, identity(1))
+
+
+def test_a_node_stands_for_one_partition_of_a_run(running, caplog):
+    grid, roster = running
+    grid.add(61, identity(1))
+    grid.gone |= {60}
     roster.refresh(grid, 2)
-    assert roster.nodes == {0: 50, 1: 62, 2: 70}
+    # it comes back, and says that it is another's client, whose node has gone
+    grid.gone |= {70}
+    grid.add(61, identity(2))
+    roster.queries.forget(61)
+    with caplog.at_level(logging.WARNING, "protosphere"):
+        roster.refresh(grid, 3)
+    assert roster.nodes == {0: 50, 1: 61, 2: 70}
+    assert "node 61 is left out: it has answered for partition 1, and a node stands for one partition" in caplog.text
 
 
 OTHERS = [
@@ -512,6 +531,7 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
     assert (clock.now, roster.nodes[1]) == (before, 60)
     assert caplog.text.count("node 61 did not say who it is within `query-timeout`") == 1
     clock.sleep(20)
+    grid.gone |= {60}
     roster.refresh(grid, 2)
     assert roster.nodes[1] == 61
     assert grid.queries.count(61) == 1

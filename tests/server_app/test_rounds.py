@@ -48,7 +48,7 @@ def test_only_clients_with_training_rows_train_and_the_others_evaluate(federatio
     # M counts those with training rows: round(0.5 * 4) of them
     assert set(Counter(r for _, r in trained).values()) == {2}
     assert {p for p, _ in trained} == {0, 2, 3, 5}
-    assert Counter(p for p, _ in asked(group, "evaluate") if p in (1, 4)) == {1: 13, 4: 13}
+    assert Counter(p for p, _ in asked(group, "evaluate")) == dict.fromkeys(range(6), 13)
 
 
 def test_sampling_depends_on_seed_and_round_alone(federation):
@@ -71,39 +71,52 @@ def test_sampling_depends_on_seed_and_round_alone(federation):
 
 
 @pytest.mark.parametrize("who", ["all", "sampled"])
-def test_a_client_gets_one_message_a_round(federation, who):
+def test_a_client_trains_once_a_round_and_then_evaluates(federation, who):
     group = federation(6)
     group.start({"fraction-train": 0.5, "rounds": 4, "evaluate-clients": who})
-    assert max(Counter(asked(group)).values()) == 1
-    assert Counter(r for _, r in asked(group)) == dict.fromkeys(range(1, 6), 6 if who == "all" else 3)
-    final = {p for p, r in asked(group, "evaluate") if r == 5}
-    assert final == (set(range(6)) if who == "all" else {p for p, r in asked(group, "train") if r == 4})
+    trained, evaluated = asked(group, "train"), asked(group, "evaluate")
+    assert max(Counter(trained).values()) == max(Counter(evaluated).values()) == 1
+    assert Counter(r for _, r in trained) == dict.fromkeys(range(1, 5), 3)
+    assert Counter(r for _, r in evaluated) == dict.fromkeys(range(5), 6 if who == "all" else 3)
+    order = [(r, kind) for _, r, kind, _ in group.asked]
+    assert order == sorted(order, key=lambda step: (step[0], step[1] == "evaluate"))
+    if who == "sampled":
+        assert {p for p, r in evaluated if r == 4} == {p for p, r in trained if r == 4}
 
 
 def test_evaluation_every_n_rounds_and_at_the_end(federation):
     group = federation(4)
-    strategy = group.start({"rounds": 6, "evaluate-every": 3, "fraction-train": 0.5})
-    due = {r: {i.evaluate for *_, i in group.asked if i.round == r} for r in range(1, 8)}
-    assert due == {number: {number in (1, 4, 7)} for number in range(1, 8)}
-    assert {r for _, r in asked(group, "evaluate")} == {1, 4, 7}
-    evaluated = {line["round"]: line["evaluation"]["of_round"] for line in lines_of(strategy) if "evaluation" in line}
-    assert evaluated == {1: 0, 4: 3, 7: 6}
-    assert set(strategy.result.evaluate_metrics_clientapp) == {0, 3, 6}
+    strategy = group.start({"rounds": 7, "evaluate-every": 3, "fraction-train": 0.5})
+    assert {r for _, r in asked(group, "evaluate")} == {0, 3, 6, 7}
+    assert [line["round"] for line in lines_of(strategy) if "evaluation" in line] == [0, 3, 6, 7]
+    assert set(strategy.result.evaluate_metrics_clientapp) == {0, 3, 6, 7}
+    assert {i.round for *_, kind, i in group.asked if i.last} == {7}
 
 
-def test_lines_hold_the_rounds_training_and_the_evaluation_before_it(federation):
+def test_a_line_holds_the_rounds_training_and_the_evaluation_of_what_it_left(federation):
     group = federation(3)
     strategy = group.start({"rounds": 2})
     lines = lines_of(strategy)
-    assert [(line["round"], line["evaluation"]["of_round"]) for line in lines] == [(1, 0), (2, 1), (3, 2)]
-    assert lines[2]["final"] is True
-    assert "training" not in lines[2]
-    reports = [group.report(p, 2, "train", True) for p in range(3)]
+    assert [line["round"] for line in lines] == [0, 1, 2]
+    assert "training" not in lines[0]
+    assert [line.get("last") for line in lines] == [None, None, True]
+    reports = [group.report(p, 2, "train") for p in range(3)]
     mean = sum(report.training.parts["loss"] for report in reports) / 3
-    assert lines[1]["training"]["loss"]["loss"] == pytest.approx(mean, rel=1e-12)
+    assert lines[2]["training"]["loss"]["loss"] == pytest.approx(mean, rel=1e-12)
+    reports = [group.report(p, 2, "evaluate") for p in range(3)]
     right = sum(report.evaluation.correct["local-prototypes"][0] for report in reports) / 18
-    assert lines[1]["evaluation"]["rules"]["local-prototypes"]["test"]["mean"] == pytest.approx(right)
-    assert strategy.result.evaluate_metrics_clientapp[1]["accuracy"] == pytest.approx(right)
+    assert lines[2]["evaluation"]["rules"]["local-prototypes"]["test"]["mean"] == pytest.approx(right)
+    assert strategy.result.evaluate_metrics_clientapp[2]["accuracy"] == pytest.approx(right)
+
+
+def test_an_evaluation_brings_what_the_round_has_made(federation):
+    group = federation(3)
+    group.start({"rounds": 2})
+    downloads = {(i.round, kind): i.payload for _, _, kind, i in group.asked}
+    assert downloads[0, "evaluate"] is None
+    assert downloads[1, "train"] is None
+    assert torch.equal(lone(downloads[1, "evaluate"]).vectors, lone(downloads[2, "train"]).vectors)
+    assert not torch.equal(lone(downloads[1, "evaluate"]).vectors, lone(downloads[2, "evaluate"]).vectors)
 
 
 @pytest.mark.parametrize(
@@ -116,18 +129,17 @@ def test_bytes_are_those_of_the_formula(federation, codec, size):
     group = federation(4, held=held, codec=codec)
     strategy = group.start({"rounds": 3, "fraction-train": 0.5})
     known = set()
-    for line in lines_of(strategy)[:3]:
+    for line in lines_of(strategy)[1:]:
         trained = [p for p, r in asked(group, "train") if r == line["round"]]
         # sum over the sampled of (K_i + K_r) s values, K_r the classes with a prototype when the round starts
         up, down = sum(len(held[p]) for p in trained), len(trained) * len(known)
         assert (line["bytes"]["payload_up"], line["bytes"]["payload_down"]) == (size * up, size * down)
-        others = [p for p, r in asked(group, "evaluate") if r == line["round"]]
-        assert line["bytes"]["evaluate_only_payload_down"] == size * len(others) * len(known)
-        assert line["bytes"]["evaluate_only_payload_up"] == 0
         known |= {label for p in trained for label in held[p]}
-    final = lines_of(strategy)[3]["bytes"]
-    assert final["payload_up"] == final["wire_up"] == final["payload_down"] == final["wire_down"] == 0
-    assert final["evaluate_only_wire_down"] > final["evaluate_only_payload_down"] == size * 4 * len(known)
+        # what goes down to be evaluated with is no payload of the training
+        assert line["bytes"]["evaluation_wire_down"] > size * 4 * len(known)
+        assert line["bytes"]["evaluation_wire_up"] > 0
+    first = lines_of(strategy)[0]["bytes"]
+    assert first["payload_up"] == first["wire_up"] == first["payload_down"] == first["wire_down"] == 0
     total = json.loads((strategy.folder.path / "summary.json").read_text())["bytes"]
     assert total == {name: sum(line["bytes"].get(name, 0) for line in lines_of(strategy)) for name in total}
 
@@ -137,15 +149,14 @@ def test_bytes_are_those_of_the_formula(federation, codec, size):
 
 def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
     def fail(partition, round_number, kind, report):
-        return Error(2, "ValueError: boom") if round_number == 2 else report
+        return Error(2, "ValueError: boom") if round_number == 2 and kind == "train" else report
 
     group = federation(3, tamper=fail)
     strategy = group.start({"rounds": 3})
-    downloads = {i.round: i.payload for *_, i in group.asked}
+    downloads = {i.round: i.payload for _, _, kind, i in group.asked if kind == "train"}
     assert torch.equal(lone(downloads[2]).vectors, lone(downloads[3]).vectors)
-    lost = lines_of(strategy)[1]
+    lost = lines_of(strategy)[2]
     assert (lost["training"]["asked"], lost["training"]["valid"], lost["server"]) == (3, 0, {})
-    assert "evaluation" not in lost
     assert set(strategy.result.train_metrics_clientapp) == {1, 3}
 
 
@@ -154,7 +165,7 @@ def test_the_order_of_replies_changes_no_bit(federation):
         group = federation(5, tamper=lambda p, r, kind, report: (delay(p, r), report))
         strategy = group.start({"rounds": 4, "strategy": "protonorm", "fraction-train": 0.6})
         said = [{name: value for name, value in line.items() if name != "time"} for line in lines_of(strategy)]
-        return said, pack(strategy.state, strategy.features)[0]
+        return said, pack(strategy.state)[0]
 
     said, tensors = downloads(lambda p, r: 0.0)
     for delay in (lambda p, r: float(p), lambda p, r: float(10 - p), lambda p, r: float(7 * p * r % 5)):
@@ -189,7 +200,7 @@ def test_a_global_prototype_that_is_not_finite_ends_the_run_before_it_is_sent(fe
     ):
         group.start({"rounds": 3})
     assert max(r for _, r in asked(group)) == 2
-    assert [line["round"] for line in lines_of(group.strategy)] == [1]
+    assert [line["round"] for line in lines_of(group.strategy)] == [0, 1]
     tensors, meta = group.strategy.folder.load_checkpoint()
     assert meta["round"] == 1
     assert int(tensors["state/round"]) == 1
@@ -198,7 +209,7 @@ def test_a_global_prototype_that_is_not_finite_ends_the_run_before_it_is_sent(fe
 def test_figures_that_json_does_not_know_are_left_empty(federation, monkeypatch, say):
     broken(monkeypatch)
     strategy = federation(2).start({"rounds": 1})
-    server = lines_of(strategy)[0]["server"]
+    server = lines_of(strategy)[1]["server"]
     assert server.pop("prototype_norm") > 0
     assert server.pop("separation")["classes"] == 4
     assert server == {"infinite": None, "not": None, "word": "exact", "number": 3, "nothing": None}
@@ -222,4 +233,4 @@ def test_it_warns_when_prototypes_fall_below_a_third_of_round_1(federation, say,
     if warns:
         assert said[0].startswith("warning: round 3: the mean norm of the prototypes has fallen from 8 in ")
         assert " to 2.56: the features collapse; " in said[0]
-    assert lines_of(strategy)[2]["server"]["prototype_norm"] == pytest.approx(8 * factor)
+    assert lines_of(strategy)[3]["server"]["prototype_norm"] == pytest.approx(8 * factor)

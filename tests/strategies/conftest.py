@@ -157,30 +157,28 @@ class Federation:
         kind = message.metadata.message_type
         if kind == "query":
             return encode_identity(self.identities[partition])
-        instruction = decode_instruction(message.content, self.limits)
+        instruction = decode_instruction(message.content, self.limits, trains=kind == "train")
         self.asked.append((partition, instruction.round, kind, instruction))
-        report = self.report(partition, instruction.round, kind, instruction.evaluate)
+        report = self.report(partition, instruction.round, kind)
         answer = self.tamper(partition, instruction.round, kind, report)
         after, content = answer if isinstance(answer, tuple) else (0.0, answer)
         return after, encode_report(content, self.codec) if isinstance(content, Report) else content
 
-    def report(self, partition, round_number, kind, evaluate):
+    def report(self, partition, round_number, kind):
         """What an honest client says."""
-        rng = np.random.default_rng([partition, round_number])
+        rng = np.random.default_rng([partition, round_number, int(kind == "train")])
         report = Report(partition, round_number, seconds=0.5)
-        if evaluate:
+        if kind == "evaluate":
             _, validation, test = self.rows[partition]
             right = (int(rng.integers(test + 1)), int(rng.integers(validation + 1)))
             correct = {"local-prototypes": right, "majority-class": (test // 2, validation // 2)}
-            report = replace(report, evaluation=Evaluation((test, validation), correct, 0.1))
-        if kind != "train":
-            return report
+            return replace(report, evaluation=Evaluation((test, validation), correct, 0.1))
         training = TrainingFigures(self.rows[partition][0], 2, {"cross-entropy": rng.random(), "loss": rng.random()})
         return replace(report, training=training, payload=payload(self.upload(partition, round_number)))
 
     def upload(self, partition, round_number):
         """Its prototypes of that round."""
-        rng = np.random.default_rng([partition, round_number, 1])
+        rng = np.random.default_rng([partition, round_number, 2])
         vectors = rng.standard_normal((len(self.held[partition]), self.codec.dim)).astype(np.float32)
         return PrototypeSet(torch.tensor(self.held[partition]), torch.from_numpy(vectors))
 
@@ -233,11 +231,11 @@ def scripted(clock):
 
 @pytest.fixture
 def ask(scripted, clock):
-    """ask(answers, evaluate_only=..., **how) -> the replies of round 5; answers: partition -> answer (see
-    ScriptedGrid; a Report is encoded). `ask.took` has the seconds."""
+    """ask(answers, trains=True, **how) -> the replies of round 5; answers: partition -> answer (see ScriptedGrid; a
+    Report is encoded). `ask.took` has the seconds."""
     limits = Limits(CODEC, 1e6)
 
-    def start(answers, evaluate_only=(), **how):
+    def start(answers, trains=True, **how):
         def encode(content):
             return encode_report(content, CODEC) if isinstance(content, Report) else content
 
@@ -246,12 +244,10 @@ def ask(scripted, clock):
             return (given[0], encode(given[1])) if isinstance(given, tuple) else encode(given)
 
         start.grid = scripted(answer, answers)
-        messages = [
-            Message(RecordDict(), start.grid.nodes[p], "evaluate" if p in evaluate_only else "train") for p in answers
-        ]
-        waits = {"min_replies": 0, "timeout": 600.0, "patience": 30.0, "not_waited_for": ()}
+        messages = [Message(RecordDict(), start.grid.nodes[p], "train" if trains else "evaluate") for p in answers]
+        waits = {"min_replies": 0, "timeout": 600.0, "not_waited_for": ()}
         waits |= {name: how.pop(name) for name in list(how) if name in waits}
-        context = exchange_module.ReplyContext(5, **({"limits": limits} | how))
+        context = exchange_module.ReplyContext(5, **({"limits": limits, "trains": trains} | how))
         began = clock.now
         replies = exchange_module.exchange(start.grid, messages, list(answers), context, **waits)
         start.took = clock.now - began

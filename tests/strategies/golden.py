@@ -59,7 +59,8 @@ def golden(name: str, folder: Path) -> dict[str, dict[str, Any]]:
     }
     figures: dict[str, list[Any]] = {}
     for line in lines:
-        found = {f"bytes {way}": line["bytes"][f"payload_{way}"] for way in ("up", "down")}
+        # round 0 trains nobody
+        found = {f"bytes {way}": line["bytes"][f"payload_{way}"] for way in ("up", "down") if line["round"]}
         found |= {f"accuracy {rule}": of["test"]["mean"] for rule, of in line["evaluation"]["rules"].items()}
         training = line.get("training", {})
         found |= {f"loss {part}": value for part, value in training.get("loss", {}).items()}

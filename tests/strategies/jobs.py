@@ -1,17 +1,34 @@
 """Clients of made-up samples, ready to train in float64."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import nn
 from torchvision.ops import StochasticDepth
 
 from protosphere.client_app.store import lay_out, new_state
-from protosphere.client_app.train import Job
+from protosphere.client_app.train import train
 from protosphere.data.client_data import ClientData, InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
+from protosphere.strategies.contract import ClientState, Objective
 from tests.payloads import payload
 
 CLASSES, DIM = 4, 6
+
+
+@dataclass(frozen=True)
+class Job:
+    """A client that is ready to train: the arguments of `train`."""
+
+    objective: Objective
+    state: ClientState
+    data: ClientData
+    stream: tuple
+    round_number: int
+
+    def alone(self):
+        return train(self.objective, self.state, self.data, self.stream, self.round_number)
 
 
 class Double(InputTransform):
@@ -38,4 +55,4 @@ def job_of(client, rows=16, model="tiny_perceptron", shape=(5,), targets=True, *
         vectors = torch.randn(CLASSES - 1, DIM, generator=random, dtype=torch.float64)
         lay_out(objective, state, payload(PrototypeSet(torch.arange(CLASSES - 1), vectors)), torch.device("cpu"))
     stream = (0, "client", client, "round", 2)
-    return Job(objective, state, ClientData(data, data, data, tuple("abcd"), transform), stream, 2, model)
+    return Job(objective, state, ClientData(data, data, data, tuple("abcd"), transform), stream, 2)

@@ -100,6 +100,6 @@ def test_a_run_with_a_guard_keeps_classes_of_few_samples_at_home_and_drops_nobod
     lines = metrics(run(settings, clients=6))
     assert not any(line["problems"] for line in lines), lines[0]["problems"]
     whole = metrics(run(settings | {"fedncm.fewest": 1}, clients=6))
-    assert 0 < lines[0]["bytes"]["payload_up"] < whole[0]["bytes"]["payload_up"]
-    assert lines[0]["server"]["heard"] == 6
+    assert 0 < lines[1]["bytes"]["payload_up"] < whole[1]["bytes"]["payload_up"]
+    assert lines[1]["server"]["heard"] == 6
     assert whole[-1]["evaluation"]["rules"]["encoder"]["test"]["mean"] > 0.7

@@ -180,7 +180,7 @@ def client():
 
 
 def ask(number, mixture=None):
-    return Instruction("a-run", number, True, payload(mixture))
+    return Instruction("a-run", number, payload(mixture))
 
 
 def digits(labels=range(CLASSES), seed=0):

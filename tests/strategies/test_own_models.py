@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from protosphere.client_app import ensemble
 from protosphere.client_app.evaluate import evaluate, measure
-from protosphere.client_app.features import ensemble
 from protosphere.data.client_data import InputTransform
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState
@@ -263,7 +263,7 @@ def test_the_rule_received_generic_is_the_servers_model_alone():
         answers = [int(plain(data.transform(row.unsqueeze(0))).argmax()) for row in data.test.inputs]
     right = sum(answer == label for answer, label in zip(answers, data.test.labels.tolist(), strict=True))
     kept = deepcopy(state.module.state_dict())
-    correct = evaluate(job.objective, state, data, arrived=job.objective.arrived(state, came)).correct
+    correct = evaluate(job.objective, state, data, received=job.objective.arrived(state, came)).correct
     assert correct["received-generic"][0] == right
     assert right not in {correct[rule][0] for rule in ("received", "generic", "classifier")}
     assert all(torch.equal(tensor, kept[name]) for name, tensor in state.module.state_dict().items())

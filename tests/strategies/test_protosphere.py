@@ -1,7 +1,6 @@
 """Protosphere: its sums are those of all rows together; its pool by hand; whose means cross; who is heard once."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,14 +16,14 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
-from protosphere.server_app.held_downloads import DownloadOnce
+from protosphere.server_app.held_downloads import HeldDownloads
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.encoder_space import TEMPERATURES, choose_temperature
 from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import pool, statistics_of
 from protosphere.wire.codec import Codec
-from protosphere.wire.payloads import Identity, Instruction, Report
+from protosphere.wire.payloads import Identity, Report
 from protosphere.wire.weights import layout_lines
 from tests.strategies.watched import start
 
@@ -204,42 +203,37 @@ def test_who_lost_what_it_was_sent_once_says_so_and_gets_it_again(home):
     class Losing(LocalGrid):
         def push_messages(self, messages):
             messages = list(messages)
-            if any(message.content.config_records.get("instruction", {}).get("round") == 4 for message in messages):
+            headers = [message.content.config_records.get("instruction", {}) for message in messages]
+            if any(header.get("round") == 4 for header in headers) and messages[0].metadata.message_type == "train":
                 (lost,) = home.glob("clients/*/0/received.safetensors")
                 lost.unlink()
             return super().push_messages(messages)
 
     folder = start({"strategy": "protosphere", "rounds": 6, "spiral-points": 60}, grid=Losing)
     lines = RunFolder(folder).lines()
-    assert [sorted(line["problems"]) for line in lines] == [[], [], [], ["0"], [], [], []]
-    assert "round 1 has made" in lines[3]["problems"]["0"]
+    assert [sorted(line["problems"]) for line in lines] == [[], [], [], [], ["0"], [], []]
+    assert "round 1 has made" in lines[4]["problems"]["0"]
     down = [line["bytes"]["payload_down"] for line in lines]
+    # with the evaluation of round 1, and again with that of round 4
     assert down == [0, down[1], 0, 0, down[1] / 3, 0, 0]
     assert lines[5]["evaluation"]["rules"]["encoder"] == lines[2]["evaluation"]["rules"]["encoder"]
 
 
 def test_who_answers_has_what_was_offered_and_who_does_not_gets_it_again():
-    run = SimpleNamespace(settings=None, exchange=SimpleNamespace(once=True))
-    feature, report = DownloadOnce(run, None), Report(0, 1)
-    download = {"payload": PrototypeSet.empty(2)}
-
-    def offer(feature, partition, payload=True):
-        told = feature.instruct(partition, Instruction("run", 1, True, **(download if payload else {})))
-        return told.made, payload and told.payload is None
-
-    assert offer(feature, 0, payload=False) == (0, False)
-    feature.review([Reply(0, True, report)])
-    feature.made = 1
-    assert [offer(feature, p) for p in (0, 1)] == [(1, False)] * 2
-    feature.review([Reply(0, True, report), Reply(1, True, problem="late")])
-    kept = DownloadOnce(run, None)
-    kept.load(json.loads(json.dumps(feature.state())), {})
-    assert [offer(kept, p) for p in (0, 1)] == [(1, True), (1, False)]
-    kept.review([Reply(0, True, problem="lost")])
-    assert offer(kept, 0) == (1, False)
-    kept.review([Reply(0, True, report)])
-    kept.made = 2
-    assert offer(kept, 0) == (2, False)
+    downloads, report = HeldDownloads(), Report(0, 1)
+    downloads.note_replies([Reply(0, True, report)], offered=())
+    assert not downloads.has_newest(0), "nothing is made yet"
+    downloads.made = 1
+    downloads.note_replies([Reply(0, True, report), Reply(1, True, problem="late")], offered=(0, 1))
+    resumed = HeldDownloads()
+    resumed.load(json.loads(json.dumps(downloads.as_json())))
+    assert [resumed.has_newest(p) for p in (0, 1, 2)] == [True, False, False]
+    resumed.note_replies([Reply(0, True, problem="lost")], offered=(0,))
+    assert not resumed.has_newest(0)
+    resumed.note_replies([Reply(0, True, report)], offered=(0,))
+    assert resumed.has_newest(0)
+    resumed.made = 2
+    assert not resumed.has_newest(0)
 
 
 def test_the_bound_of_a_message_is_no_temperature():

@@ -123,7 +123,7 @@ def test_nor_is_the_bound_of_a_download_one_on_n_p(run, metrics):
     folder = run({"strategy": "tinyproto-fp", "rounds": 2, "max-prototype-norm": 1.6, "partition": "iid"})
     assert not [line for line in metrics(folder) if line["problems"]]
     # and there was something to refuse
-    assert metrics(folder)[0]["training"]["prototype_norm"] > 1.6
+    assert metrics(folder)[1]["training"]["prototype_norm"] > 1.6
 
 
 def test_prototypes_that_cross_whole_are_told(halves):

@@ -9,6 +9,7 @@ from flwr.app import Message, MessageType
 from protosphere.client_app.public_errors import METHOD, SITE_LOG
 from protosphere.core.errors import RunError
 from protosphere.launch.grid import LocalGrid, run_in_process
+from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
 from protosphere.server_app.exchange import refuse_failing_method
 from protosphere.strategies import known_settings, read_settings
@@ -96,7 +97,8 @@ def test_what_is_wrong_in_a_method_ends_the_run_in_its_first_round_by_file_and_l
     lines = (project / "wrong.py").read_text().splitlines()
     named = lines[int(found[2]) - 1]
     assert named.strip() in {line.strip() for line in after.splitlines()} or named.strip().startswith("def "), named
-    assert not (opened[0] / "metrics.jsonl").exists()
+    # what untrained models do is known by then
+    assert [line["round"] for line in RunFolder(opened[0]).lines()] == [0]
 
 
 def test_an_error_that_is_no_fault_of_the_method_ends_nothing_at_once(project: Path) -> None:
@@ -119,7 +121,7 @@ def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
     monkeypatch.setattr("protosphere.client_app.site._here", False)
     run = read_settings(settings | {"strategy": node["strategy-file"]})
     codec = codec_of(run.settings, 10, run.settings.feature_dim, run.exchange)
-    asked = encode_instruction(Instruction("a-run", 1, False, token="secret"), codec)
+    asked = encode_instruction(Instruction("a-run", 1, token="secret"), codec)
     ids = grid.push_messages([Message(asked, grid.get_node_ids()[0], MessageType.TRAIN)])
     (reply,) = grid.pull_messages(ids)
     assert reply.error.code == FAILED

@@ -11,7 +11,6 @@ from protosphere.client_app import client as client_module
 from protosphere.client_app.client import Client
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.held_downloads import DownloadOnce
 from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings
 from protosphere.wire.codec import as_sent
@@ -108,16 +107,12 @@ def watched(settings, seen, grid=LocalGrid):
             seen.arrays[way] |= set(records["payload"]) if "payload" in records else set()
 
     run = read_settings(settings)
-    halves, whole_prepare, whole_finish = run.method.server, Client.prepare, Client.finish
-    whole_evaluate = Client.evaluate
+    halves, whole_train, whole_evaluate = run.method.server, Client.train, Client.evaluate
     whole_messages = PrototypeStrategy._messages
 
-    def prepare(self, instruction):
+    def train(self, instruction):
         seen.came[self.partition, instruction.round, True] = instruction.payload
-        return whole_prepare(self, instruction)
-
-    def finish(self, preparation, outcome):
-        report = whole_finish(self, preparation, outcome)
+        report = whole_train(self, instruction)
         assert not report.problem
         made = report.payload
         # a method's own transforms are the sender's
@@ -129,16 +124,15 @@ def watched(settings, seen, grid=LocalGrid):
         seen.came[self.partition, instruction.round, False] = instruction.payload
         return whole_evaluate(self, instruction)
 
-    def messages(self, partitions, kind, server_round, due):
+    def messages(self, partitions, kind, server_round, is_last):
         for partition in partitions:
             trains = kind == "train"
             goes = self.half.downloads_due(server_round, trains)
             downloads = self.state.downloads
-            key = self.half.address(partition, downloads, self.state.method, server_round)
-            kept = [feature for feature in self.features if isinstance(feature, DownloadOnce)]
-            has = any(once.received.get(partition) == once.made > 0 for once in kept)
+            key = self.half.address(partition, downloads, self.state.method, server_round + (not trains))
+            has = self.held is not None and self.held.has_newest(partition)
             seen.sent[partition, server_round, trains] = downloads.get(key) if goes and not has else None
-        return whole_messages(self, partitions, kind, server_round, due)
+        return whole_messages(self, partitions, kind, server_round, is_last)
 
     def aggregate(self, uploads, state, server_round):
         seen.took.update({(partition, server_round): upload for partition, upload in uploads.items()})
@@ -146,8 +140,9 @@ def watched(settings, seen, grid=LocalGrid):
 
     whole_aggregate = halves.aggregate
     with pytest.MonkeyPatch.context() as patch:
-        for owner, half in (*((Client, prepare), (Client, finish), (Client, evaluate), (PrototypeStrategy, messages)),):
-            patch.setattr(owner, "_messages" if half is messages else half.__name__, half)
+        patch.setattr(Client, "train", train)
+        patch.setattr(Client, "evaluate", evaluate)
+        patch.setattr(PrototypeStrategy, "_messages", messages)
         patch.setattr(halves, "aggregate", aggregate)
         seen.folder = start(settings, grid=Ear)
     return seen

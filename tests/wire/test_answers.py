@@ -1,5 +1,6 @@
 """The ensemble's answers on the wire: what crosses, what is refused and with which words, and how it counts."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -18,7 +19,7 @@ from tests.payloads import payload
 
 CODEC = Codec(3, 2)
 encode_report = partial(messages.encode_report, codec=CODEC)
-decode_report = partial(messages.decode_report, codec=CODEC, features={"ensemble": ArrayRecord})
+decode_report = partial(messages.decode_report, codec=CODEC)
 MARK = 2**64 - 3  # fingerprints fill 64 bits
 SHARED = SharedLabels(torch.tensor([0, 2, 1, 1, 0]), 3, MARK)
 
@@ -26,10 +27,6 @@ SHARED = SharedLabels(torch.tensor([0, 2, 1, 1, 0]), 3, MARK)
 def probabilities(n=5, K=3, seed=0, dtype=torch.float32):
     scores = torch.randn(n, K, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return torch.softmax(3 * scores, dim=1).to(dtype)
-
-
-def answers_of(values):
-    return {"ensemble": encode_answers(values, MARK)}
 
 
 def record(values=None, **arrays):
@@ -52,7 +49,7 @@ GOOD = [0.25, 0.5, 0.25]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_answers_cross_as_float16_and_what_that_holds_exactly(dtype, crossed):
     sent = probabilities(dtype=dtype).requires_grad_()
-    records = crossed(encode_report(Report(3, 7, answers={"ensemble": encode_answers(sent, MARK)})))
+    records = crossed(encode_report(Report(3, 7, ensemble=encode_answers(sent, MARK))))
     back = decode_answers(records["ensemble"], SHARED)
     assert (back.dtype, back.requires_grad) == (torch.float16, False)
     assert torch.equal(back, sent.detach().to(torch.float16))
@@ -77,24 +74,27 @@ def test_probabilities_of_many_classes_add_up(K, crossed):
 
 def test_a_report_carries_them_and_its_decoder_leaves_them_alone(crossed):
     report = Report(3, 7, evaluation=Evaluation((5, 2), {"classifier": (3, 1)}), seconds=1.5)
-    with_answers = Report(3, 7, evaluation=report.evaluation, seconds=1.5, answers=answers_of(probabilities()))
+    with_answers = Report(
+        3, 7, evaluation=report.evaluation, seconds=1.5, ensemble=encode_answers(probabilities(), MARK)
+    )
     assert "ensemble" not in encode_report(report)
     records = crossed(encode_report(with_answers))
     assert set(records) == {"report", "evaluation", "ensemble"}
-    assert decode_report(records) == (report, None)
-    records["ensemble"] = ArrayRecord({"x": Array("O", (1,), "?", b"")})
-    assert decode_report(records) == (report, None), "a bad answer spoils nothing else"
+    for record in (records["ensemble"], ArrayRecord({"x": Array("O", (1,), "?", b"")})):
+        records["ensemble"] = record
+        back, upload = decode_report(records)
+        assert (back.ensemble, upload) == (record, None)
+        assert replace(back, ensemble=None) == report, "a bad answer spoils nothing else"
 
 
 def test_they_are_no_payload_and_two_bytes_a_value():
     upload = payload(PrototypeSet(torch.tensor([0, 2]), torch.ones(2, 2)))
     plain = encode_report(Report(3, 7, payload=upload))
-    told = encode_report(Report(3, 7, payload=upload, answers=answers_of(probabilities())))
+    told = encode_report(Report(3, 7, payload=upload, ensemble=encode_answers(probabilities(), MARK)))
     assert payload_bytes(told) == payload_bytes(plain) == 16
     assert wire_bytes(told, without=("ensemble",)) == wire_bytes(plain)
-    many = encode_report(
-        Report(3, 7, payload=upload, answers={"ensemble": encode_answers(probabilities(1000, 100), MARK)})
-    )
+    answer = encode_answers(probabilities(1000, 100), MARK)
+    many = encode_report(Report(3, 7, payload=upload, ensemble=answer))
     assert 200_000 < wire_bytes(many) - wire_bytes(plain) < 200_000 + 2000
 
 

@@ -128,7 +128,7 @@ def test_of_a_message_of_either_part_one_comes_and_no_other_number():
 
     def come(*names):
         payload = dict.fromkeys(names, sent) if names else None
-        instruction = Instruction("a-run", 2, True, payload)
+        instruction = Instruction("a-run", 2, payload)
         return decode_instruction(encode_instruction(instruction, codec, specs), agreed).payload
 
     assert come() is None

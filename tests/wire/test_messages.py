@@ -144,7 +144,7 @@ def test_where_flower_frames_otherwise_its_own_objects_are_counted(monkeypatch):
 
 @pytest.mark.parametrize("came", [None, prototypes(), prototypes(())])
 @pytest.mark.parametrize(
-    ("evaluate", "trained", "constants"),
+    ("last", "trained", "constants"),
     [
         (True, 0, {}),
         (False, 4, {"mu": 0.1 + 0.2}),
@@ -152,9 +152,9 @@ def test_where_flower_frames_otherwise_its_own_objects_are_counted(monkeypatch):
     ],
 )
 def test_an_instruction_crosses_unchanged_and_constants_to_the_bit_and_in_order(
-    came, evaluate, trained, constants, crossed
+    came, last, trained, constants, crossed
 ):
-    sent = Instruction("20260101-120000-fedproto-digits", 12, evaluate, came, trained, constants)
+    sent = Instruction("20260101-120000-fedproto-digits", 12, came, trained, constants, last=last)
     back = decode_instruction(crossed(encode_instruction(sent)), LIMITS)
     assert replace(back, payload=None) == replace(sent, payload=None)
     assert list(back.constants) == list(constants)
@@ -162,7 +162,7 @@ def test_an_instruction_crosses_unchanged_and_constants_to_the_bit_and_in_order(
 
 
 def instruction_with(**fields):
-    header = dict(encode_instruction(Instruction("run", 1, True))["instruction"]) | fields
+    header = dict(encode_instruction(Instruction("run", 1))["instruction"]) | fields
     return RecordDict({"instruction": ConfigRecord({name: v for name, v in header.items() if v is not None})})
 
 
@@ -171,7 +171,7 @@ BAD_FIELDS = [
     ("round", "round", [None, True, 1.0, "1", 0, -1, -(2**63)]),
     ("trained", "trained", [False, None]),
     ("trained", "training in round", [-1, 1, 2]),
-    ("evaluate", "`evaluate`", [1]),
+    ("last", "`last`", [1]),
     ("run", "`run`", [b"run", ["run"]]),
     ("token", "`token`", [b"x", "two\nlines"]),
     ("codec", "codec", [3, None, ""]),
@@ -211,16 +211,27 @@ def test_bad_instructions(records, named, refused):
 
 def test_a_run_name_that_leads_elsewhere_is_refused(refused):
     for run in ("", "..", "../x", "/a", "x" * 300):
-        assert "run name" in refused(decode_instruction, encode_instruction(Instruction(run, 1, True)), LIMITS)
+        assert "run name" in refused(decode_instruction, encode_instruction(Instruction(run, 1)), LIMITS)
+
+
+def test_an_evaluation_is_of_what_the_round_itself_left_and_made(refused):
+    """Untrained models are those of round 0."""
+    for number, trained in ((0, 0), (3, 3)):
+        records = encode_instruction(Instruction("run", number, trained=trained, made=trained))
+        assert decode_instruction(records, LIMITS, trains=False).trained == trained
+        assert "round" in refused(decode_instruction, records, LIMITS)
+    for late in ({"trained": 4}, {"made": 4}, {"trained": -1}):
+        records = encode_instruction(Instruction("run", 3, **late))
+        assert "round 3 cannot" in refused(partial(decode_instruction, trains=False), records, LIMITS)
 
 
 @pytest.mark.parametrize("kind", [None, "mixtures"])
 def test_a_payload_of_a_kind_that_was_not_agreed(kind, refused):
     limits = replace(LIMITS, specs=(Spec(kind),) if kind else ())
-    sent = encode_instruction(Instruction("run", 1, True, prototypes()))
+    sent = encode_instruction(Instruction("run", 1, prototypes()))
     assert "payload kind 'prototypes' was not agreed on" in refused(decode_instruction, sent, limits)
     # where nothing comes, nothing need be agreed
-    assert decode_instruction(encode_instruction(Instruction("run", 1, True)), limits).payload is None
+    assert decode_instruction(encode_instruction(Instruction("run", 1)), limits).payload is None
 
 
 # --- the codec ----------------------------------------------------------------------------------------------
@@ -233,7 +244,7 @@ MASKED = Codec(K, 12, 3)
 def test_a_message_of_another_codec_is_refused_and_not_decoded(theirs, holds, crossed, refused, monkeypatch):
     """Also one without a payload: in round 1, when nothing comes down yet. What differs: test_codec.py."""
     sent = prototypes(dim=theirs.dim)
-    down = crossed(encode_instruction(Instruction("run", 2, True, sent if holds else None), codec=theirs))
+    down = crossed(encode_instruction(Instruction("run", 2, sent if holds else None), codec=theirs))
     up = crossed(encode_report(Report(0, 1, sent if holds else None), codec=theirs))
     if holds and theirs.num_classes == K:
         # its shapes would fit

@@ -100,7 +100,7 @@ def test_payload_bytes_are_means_variances_and_weights(crossed):
     sent = mixtures(counts=(4, 4, 1, 9, 9, 9))
     up = encode_report(Report(0, 1, payload(sent)), CODEC)
     assert payload_bytes(up) == payload_bytes(crossed(up)) == 6 * (2 * D + 1) * 4
-    down = encode_instruction(Instruction("run", 2, True, payload(mixtures((1,), dim=7))), Codec(K, 7))
+    down = encode_instruction(Instruction("run", 2, payload(mixtures((1,), dim=7))), Codec(K, 7))
     assert payload_bytes(down) == 15 * 4
 
 
@@ -209,7 +209,7 @@ def test_bad_counts_are_refused(counts, said, refused):
 
 def test_a_kind_is_not_read_as_the_other(refused):
     """Neither end takes mixtures for prototypes, whatever the message says that it holds."""
-    down = encode_instruction(Instruction("run", 2, True, payload(mixtures())), CODEC)
+    down = encode_instruction(Instruction("run", 2, payload(mixtures())), CODEC)
     reason = refused(decode_instruction, down, replace(DOWN, specs=(Spec("prototypes"),)))
     assert "the payload kind 'mixtures' was not agreed on" in reason
     assert "['labels', 'vectors'] belong" in refused(decode_payload, down["payload"], Limits(CODEC, 100.0))

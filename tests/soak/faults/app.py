@@ -13,7 +13,7 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from protosphere.client_app import train as trainer
+from protosphere.client_app import client as client_module
 from protosphere.client_app.app import app as honest
 from protosphere.core.home import home
 from tests.soak.faults import plan as kinds
@@ -91,15 +91,15 @@ def _fail_in_training(plan: Plan, kind: str, partition: int, round_number: int) 
 @contextmanager
 def _in_training(act: Callable[[], None]) -> Iterator[None]:
     """Let `act` happen at the end of the training that goes on inside."""
-    whole = trainer.train
+    whole = client_module.train
 
     def entered(*arguments: Any) -> Any:
         figures = whole(*arguments)
         act()
         return figures
 
-    trainer.train = entered
+    client_module.train = entered
     try:
         yield
     finally:
-        trainer.train = whole
+        client_module.train = whole

@@ -35,5 +35,5 @@ def refuse_broken(folders: Iterable[Path]) -> int:
 
 def finished(folder: Path) -> tuple[int, int]:
     """Of a run's folder: the last round with a line, and the checkpoint's round."""
-    lines = [line["round"] for line in RunFolder(folder).lines() if not line.get("final")]
+    lines = [line["round"] for line in RunFolder(folder).lines()]
     return max(lines, default=0), int(RunFolder(folder).load_checkpoint()[1]["round"])

@@ -61,8 +61,8 @@ class Oracle:
         """
         prototypes: Upload = {}
         for line in lines:
-            if line.get("final"):
-                break
+            if not line["round"]:
+                continue
             self._check_received(line["round"], prototypes)
             uploads = self._survivors(line, all_arrive)
             self._check_figures(line, uploads)

@@ -1,14 +1,12 @@
-"""The area under the ROC curve of a client, against scikit-learn."""
+"""What an evaluation tells beside accuracies, against scikit-learn."""
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import MetricRecord
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import confusion_matrix, roc_auc_score
 
-from protosphere.client_app.features.roc_auc import macro_auc
-from protosphere.wire.checks import MessageError
-from protosphere.wire.roc_auc import decode_auc, encode_auc
+from protosphere.client_app.measures import count_confusion, macro_auc
+from protosphere.wire import confusion
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -38,8 +36,14 @@ def test_classes_that_a_client_has_not_or_alone_count_in_none():
     assert macro_auc(torch.tensor([1, 1, 1]), scores) is None
 
 
-def test_what_is_no_such_area_is_refused():
-    assert decode_auc(encode_auc(0.75)) == 0.75
-    for fields in ({"auc": 1.5}, {"auc": float("nan")}, {"auc": -0.1}, {"auc": 1}, {"auc": [0.5]}, {"area": 0.5}, {}):
-        with pytest.raises(MessageError):
-            decode_auc(MetricRecord(fields))
+@pytest.mark.parametrize("most", [100, 3], ids=["matrix", "per class"])
+def test_the_confusion_matrix_is_scikit_learns(monkeypatch, most):
+    monkeypatch.setattr(confusion, "MOST_CLASSES", most)
+    rng = np.random.default_rng(4)
+    labels, predictions = rng.integers(0, 4, 90), rng.integers(0, 4, 90)
+    expected = confusion_matrix(labels, predictions, labels=range(4))
+    if most == 3:
+        right = np.diag(expected)
+        expected = np.stack([right, expected.sum(axis=1) - right], axis=1)
+    found = count_confusion(torch.from_numpy(labels), torch.from_numpy(predictions), 4)
+    assert found == tuple(expected.reshape(-1).tolist())
