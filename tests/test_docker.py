@@ -136,6 +136,8 @@ def test_every_service_is_locked_in_and_one_shot_or_tells_its_health(name: str) 
     assert service["read_only"] is True
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
+    # docker-compose 1.29 knows no "missing"
+    assert service["pull_policy"] == ("if_not_present" if name == "gate" else "never")
     assert not {"privileged", "ports"} & set(service)
     assert not any("docker.sock" in source for source in mounts(name))
     if name in ("results", "handover"):
