@@ -6,7 +6,6 @@ that came of the command. Flower needs that: it leaves SuperLinks and Ray's daem
 """
 
 import os
-import select
 import shutil
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOK = 0.5  # seconds after which a watcher looks whether its parent is there
+LOOK = 0.05  # seconds after which a watcher looks again
 PATIENCE = 10.0  # seconds that processes have to end after SIGTERM
 SUBREAPER = 36  # of Linux' prctl: orphans among our descendants become our children
 
@@ -123,98 +122,52 @@ def descendants(pid: int) -> dict[int, float]:
     return found
 
 
-class _Watcher:
-    """The watcher's own life."""
-
-    def __init__(self, parent: int, patience: float, scratch: str, command: list[str]):
-        self._parent = parent
-        self._patience = patience
-        self._scratch = scratch
-        self._code: int | None = None
-        self._is_asked = False
-        # where orphans are not given to us, as on macOS, they are known since they were found
-        self._known: dict[int, float] = {}
-        wake, waker = os.pipe()
-        os.set_blocking(wake, False)
-        os.set_blocking(waker, False)
-        self._wake = wake
-        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-        # not SIG_IGN, which the command would inherit
-        for number in (*SIGNALS, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-        signal.signal(signal.SIGTERM, self._ask)
-        if sys.platform == "linux":
-            import ctypes
-
-            ctypes.CDLL(None).prctl(SUBREAPER, 1)
-        # kept, since one that is thrown away waits for its process, of which we would not hear
-        self._process = subprocess.Popen(command, close_fds=False)
-        # a pipe that was meant for the command is its own
-        os.closerange(3, min(wake, waker))
-        os.closerange(max(wake, waker) + 1, 1024)
-
-    def _ask(self, *_: object) -> None:
-        self._is_asked = True
-
-    def run(self) -> int:
-        """Wait for the end, and end the rest: the command's exit code."""
-        while self._code is None and not self._is_asked and os.getppid() == self._parent:
-            self._wait(LOOK)
-        self._signal(signal.SIGTERM, [self._process.pid] if self._code is None else [])
-        self._until(lambda: self._code is not None, self._patience)
-        self._signal(signal.SIGTERM, self._alive())
-        self._until(lambda: not self._alive(), PATIENCE)
-        # again and again: what is being killed may just have started something
-        while alive := self._alive():
-            self._signal(signal.SIGKILL, alive)
-            self._wait(0.1)
-        if self._scratch and os.getppid() != self._parent:
-            shutil.rmtree(self._scratch, ignore_errors=True)
-        return 128 + signal.SIGKILL if self._code is None else self._code
-
-    def _wait(self, seconds: float) -> None:
-        """Until a signal comes, a child's end among them, or so many seconds are over."""
-        select.select([self._wake], [], [], seconds)
-        with suppress(BlockingIOError):
-            os.read(self._wake, 4096)
-        with suppress(ChildProcessError):
-            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = ended
-                if pid == self._process.pid:
-                    code = os.waitstatus_to_exitcode(status)
-                    self._code = 128 - code if code < 0 else code
-        if sys.platform != "linux":
-            self._alive()
-
-    def _until(self, true: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not true() and time.monotonic() < deadline:
-            self._wait(0.1)
-
-    def _alive(self) -> list[int]:
-        found = descendants(os.getpid())
-        for pid, began in self._known.items():
-            if pid not in found and _began(pid) == began:
-                found |= {pid: began, **descendants(pid)}
-        self._known = found
-        return list(found)
-
-    def _signal(self, number: int, pids: list[int]) -> None:
-        for pid in pids:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, number)
+# --- the watcher ------------------------------------------------------------------------------------------------
 
 
-def _began(pid: int) -> float | None:
-    """When a living process began; None of one that is gone."""
-    import psutil
+def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> int:
+    """Run the command until an end of it is due, then end the rest: the command's exit code."""
+    asked = threading.Event()
+    # not SIG_IGN, which the command would inherit
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: None)
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    if sys.platform == "linux":
+        import ctypes
 
-    with suppress(psutil.Error):
-        process = psutil.Process(pid)
-        if process.status() != psutil.STATUS_ZOMBIE:
-            return float(process.create_time())
-    return None
+        ctypes.CDLL(None).prctl(SUBREAPER, 1)
+    process = subprocess.Popen(command, close_fds=False)
+    # a pipe that was meant for the command is its own
+    os.closerange(3, 1024)
+
+    while process.poll() is None and not asked.is_set() and os.getppid() == parent:
+        time.sleep(LOOK)
+    if process.poll() is None:
+        process.terminate()
+        _wait(lambda: process.poll() is not None, patience)
+    _signal(signal.SIGTERM)
+    _wait(lambda: not descendants(os.getpid()), PATIENCE)
+    # again and again: what is being killed may just have started something
+    while descendants(os.getpid()):
+        _signal(signal.SIGKILL)
+        time.sleep(LOOK)
+    if scratch and os.getppid() != parent:
+        shutil.rmtree(scratch, ignore_errors=True)
+    code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+def _wait(is_true: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true() and time.monotonic() < deadline:
+        time.sleep(LOOK)
+
+
+def _signal(number: int) -> None:
+    for pid in descendants(os.getpid()):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
 
 
 if __name__ == "__main__":
-    sys.exit(_Watcher(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]).run())
+    sys.exit(_watch(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3], sys.argv[4:]))
