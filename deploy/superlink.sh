@@ -113,31 +113,5 @@ esac
 set -- "$@" :: "$python" -P "$root/deploy/executor.py" --cold -- --runtime-api-address "$inside:$port"
 if [ -n "$credentials" ]; then set -- "$@" --root-certificates "$credentials/ca.crt"; else set -- "$@" --insecure; fi
 
-# its database is kept clear of messages, which tell of the sites' rows; no other SuperLink has the database meanwhile
-exec 9>>"$state/superlink.db.lock"
-sweep() { "$python" -P "$root/deploy/swept.py" "$state/superlink.db" 9; }
-sweep || exit 2
-
-child='' asked=''
-for name in TERM INT HUP; do
-    trap "asked=$name; [ -z \"\$child\" ] || kill -TERM \"\$child\"" "$name"
-done
-"$python" -P "$root/deploy/with_superexec.py" "$state" "$@" &
-child=$!
-# it came while the child was started
-[ -z "$asked" ] || kill -TERM "$child"
-code=0
-wait "$child" || code=$?
-# a signal ends `wait`, and not the SuperLink, which takes its time
-while kill -0 "$child" 2>/dev/null; do
-    code=0
-    wait "$child" || code=$?
-done
-trap '' TERM INT HUP
-sweep || [ "$code" -ne 0 ] || code=2
-if [ -n "$asked" ]; then
-    # for whoever asked, it ended by that signal; the first process of a container does not, by the kernel's rule
-    trap - "$asked"
-    kill "-$asked" $$
-fi
-exit "$code"
+# its database is kept clear of messages, which tell of the sites' samples
+exec "$python" -P "$root/deploy/with_superexec.py" --database "$state/superlink.db" "$state" "$@"

@@ -205,33 +205,6 @@ def test_the_demo_without_an_engine_fails_unless_it_was_to_be_skipped(tmp_path: 
         assert "no Docker engine answers here (Cannot connect" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize(("code", "folder"), [(0, "a-run"), (1, "a-run"), (2, None)])
-def test_the_report_s_place_on_this_machine_is_said_last(tmp_path: Path, code: int, folder: str | None) -> None:
-    """By the script itself, with stand-ins for what it calls."""
-    results = tmp_path / "results" / "a-run"
-    results.mkdir(parents=True)
-    (results / "report.html").write_text("")
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    outcome = json.dumps({"folder": str(results) if folder else None})
-    take_outcome = f'[ "$1" = --outcome ] && echo \'{outcome}\' > "$2"'
-    (programs / "protosphere").write_text(
-        f"#!/bin/sh\nwhile [ $# -gt 0 ]; do {take_outcome}; shift; done\nexit {code}\n"
-    )
-    (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
-    for program in programs.iterdir():
-        program.chmod(0o755)
-    script_text = (DOCKER / "federation.sh").read_text()
-    script_text = script_text.replace(". /opt/protosphere/deploy/docker/connection.sh", "").replace(
-        "/tmp/", f"{tmp_path}/"
-    )
-    environment = {"PATH": f"{programs}:/usr/bin:/bin", "SITES": "3", "RESULTS_HERE": "/srv/results"}
-    done = subprocess.run(["sh", "-c", script_text], env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stderr
-    said = done.stdout.splitlines()[-1:]
-    assert said == (["on this machine: /srv/results/a-run/report.html"] if folder else [])
-
-
 def test_the_superlink_stays_on_the_loopback_of_the_gate_whose_network_sites_call() -> None:
     assert not {"--host", "--fleet"} & set(SERVICES["superlink"]["command"])
     inside = {name for name, service in SERVICES.items() if service.get("network_mode") == "service:gate"}

@@ -43,7 +43,6 @@ def script(tmp_path, monkeypatch):
     for name in (
         "superlink.sh",
         "supernode.sh",
-        "swept.py",
         "with_superexec.py",
         "credentials.py",
     ):

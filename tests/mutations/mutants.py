@@ -516,9 +516,9 @@ MUTANTS = {
     ),
     # --- what a SuperLink leaves
     "tables that nobody knows": Mutant(
-        "deploy/swept.py",
+        "deploy/with_superexec.py",
         "    if strange:\n",
         "    if not strange:\n        return\n    if False:\n",
-        "tests/deploy/test_swept.py -k knows",
+        "tests/deploy/test_with_superexec.py -k knows",
     ),
 }
