@@ -29,6 +29,7 @@ from protosphere.client_app.store import Stamp, Store, describe, lay_out, new_st
 from protosphere.client_app.train import train
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
+from protosphere.core.flower import minor_name
 from protosphere.core.home import home, refuse_other, stores, token_digest
 from protosphere.core.lru_cache import Recent
 from protosphere.core.paths import is_path, listed
@@ -154,6 +155,7 @@ class Client:
             method=plugins.digest(self.settings.strategy),
             layouts=tuple(line for part, layout in layouts.items() for line in layout_lines(part, layout)),
             companion=f"{told_name(companion)} ({companion_parameters:,} parameters)" if companion else "",
+            flower="" if simulated() else minor_name(),
         )
 
     def _list_disclosures(self) -> list[str]:

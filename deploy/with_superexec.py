@@ -181,7 +181,7 @@ def clear(database: Path) -> bool:
 
 
 def main(words: list[str]) -> int:
-    """Run both: the exit code of the one that ended first; 2 where the database is not this SuperLink's or not known."""
+    """Run both: the exit code of the one that ended first, or 2 where the database has tables that nobody knows."""
     database = None
     if words[0] == "--database":
         database, words = Path(words[1]), words[2:]

@@ -1,9 +1,10 @@
 """How a run opens: its folder, the clients whose claims are believed, and what is said of them before round 1."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from protosphere.core.client_names import client_names, client_word
+from protosphere.core.flower import minor_name
 from protosphere.core.settings import Scalar, Settings
 from protosphere.core.text import class_words, one_class, one_line, quoted
 from protosphere.record.folder import RunFolder
@@ -107,4 +108,26 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
     classes = {partition: identity.classes for partition, identity in identities.items() if not identity.withheld}
     if sentence := one_class(classes, next(iter(identities.values())).class_names):
         lines.append(f"warning: {sentence}")
+    lines += _other_flowers(identities)
     return lines
+
+
+def _other_flowers(identities: Mapping[int, Identity]) -> list[str]:
+    """A warning for each other Flower than the server's: it may train, and was not tried."""
+    here, partitions = minor_name(), defaultdict[str, list[int]](list)
+    for partition, identity in sorted(identities.items()):
+        if identity.flower not in ("", here):
+            partitions[identity.flower].append(partition)
+    warnings = []
+    for version, numbers in partitions.items():
+        more = ", …" if len(numbers) > MOST_ALONE else ""
+        who = (
+            f"client {numbers[0]} runs"
+            if len(numbers) == 1
+            else f"clients {', '.join(map(str, numbers[:MOST_ALONE]))}{more} run"
+        )
+        warnings.append(
+            f"warning: {who} Flower {one_line(version, LONGEST_MODEL)}, this server {here}; install the same at all "
+            "sites, since two at a time were not tried."
+        )
+    return warnings

@@ -355,6 +355,8 @@ class Roster:
 
 def _as_entry(identity: Identity) -> dict[str, Any]:
     client = asdict(identity)
+    # what it runs on may be renewed between two runs of the same clients
+    del client["flower"]
     # of layouts a digest: they run to thousands of lines
     return client | {"layouts": _digest(client["layouts"])}
 

@@ -48,6 +48,11 @@ def minor() -> tuple[int, int]:
     return found
 
 
+def minor_name() -> str:
+    """Flower's version here without its last number, as `1.42`."""
+    return ".".join(version("flwr").split(".")[:2])
+
+
 def fleet_transport() -> str:
     """What SuperNodes of the Flower that is installed speak with their SuperLink: `grpc` or `http`.
 

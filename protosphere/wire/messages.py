@@ -272,13 +272,16 @@ def _quote_name(name: str) -> str:
 
 # --- identity ------------------------------------------------------------------------------------------
 
+OPTIONAL = ("name", "flower")  # texts that not every client sends
+
 
 def encode_identity(identity: Identity) -> RecordDict:
     """Client to server, once, in answer to the query."""
     values = {entry.name: _make_sendable(getattr(identity, entry.name)) for entry in fields(Identity)}
-    # so that the messages of clients without a name are what they were
-    if not identity.name:
-        del values["name"]
+    # so that the messages of clients without them are what they were
+    for name in OPTIONAL:
+        if not values[name]:
+            del values[name]
     return RecordDict({"identity": ConfigRecord(values)})
 
 
@@ -298,8 +301,7 @@ def decode_identity(records: RecordDict) -> Identity:
     lists = dict.fromkeys(("class_names", "classes", "class_counts", "rows", "discloses", "layouts"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
     texts = dict.fromkeys(("model", "domain", "problem", "codec", "method", "companion"), str)
-    if "name" in records.config_records.get("identity", {}):
-        texts["name"] = str
+    texts |= {name: str for name in OPTIONAL if name in records.config_records.get("identity", {})}
     values = config_values(records, "identity", **scalars, **lists, **texts)
     if len(values["class_names"]) > MOST_CLASSES:
         raise MessageError(

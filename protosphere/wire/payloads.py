@@ -215,6 +215,7 @@ class Identity:
         layouts: the layout of each part of weights that it shares, a line a tensor.
         method: digest of the file that its method came from; "" where it is one of ours.
         companion: name and size of a second model that all clients have alike; "" where the method has none.
+        flower: the minor version of its Flower, as 1.42; "" in a simulation, where all have the server's.
     """
 
     partition: int
@@ -234,6 +235,7 @@ class Identity:
     companion: str = ""
     class_counts: tuple[float, ...] = ()
     name: str = field(default="", compare=False)
+    flower: str = field(default="", compare=False)
 
     @property
     def withheld(self) -> bool:

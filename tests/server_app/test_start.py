@@ -101,6 +101,14 @@ def test_one_forged_identity_costs_one_client_and_not_the_run(run, forged):
     assert json.loads((folder.path / "summary.json").read_text())["clients"] == 3
 
 
+def test_another_flower_than_the_servers_is_said_and_takes_part(run):
+    run(QUICK, clients=2, grid=saying(flower="1.7"))
+    (named,) = [line for line in run.said if "Flower 1.7" in line]
+    assert re.match(r"warning: client 0 runs Flower 1\.7, this server 1\.\d+; install the same at all sites", named)
+    run(QUICK, clients=2)
+    assert not any("install the same" in line for line in run.said)
+
+
 def test_two_clients_that_differ_are_a_tie_that_names_both(run):
     grid = saying(class_names=lambda names: ["bomb", *names[1:]])
     with pytest.raises(RosterError, match=r"neither side is larger: client 0 with 'bomb', .*, client 1 with '0', "):
