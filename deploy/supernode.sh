@@ -258,7 +258,7 @@ export PATH no_proxy NO_PROXY PROTOSPHERE_HOME="$state" FLWR_HOME="$state/flwr" 
 export FLWR_TELEMETRY_ENABLED=0 FLWR_DISABLE_UPDATE_CHECK=1
 # each message is a new process: it reads what the first has compiled of the app
 unset PYTHONDONTWRITEBYTECODE
-set -- flower-supernode "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config" \
+set -- "$python" -P "$root/deploy/supernode.py" "$@" --superlink "$superlink" --host 127.0.0.1 --port "$port" --node-config "$config" \
     :: "$python" -P "$root/deploy/executor.py"
 if [ -n "$allowed" ]; then
     set -- "$@" --allow-app "$allowed"

@@ -184,7 +184,7 @@ class Gathering:
         names = f" (missing partitions: {', '.join(map(str, missing))})" if missing else ""
         raise RosterError(
             f"{number} of {expected or 'an unknown number of'} clients answered within `start-timeout` "
-            f"{self.settings.start_timeout:g} s{names}; start the missing SuperNodes or raise the timeout."
+            f"{self.settings.start_timeout:g} s{names}; start or restart the missing SuperNodes or raise the timeout."
             + "".join(problems[:MOST_NAMED])
         )
 

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from multiprocessing import get_context, parent_process
@@ -50,7 +50,8 @@ class LocalGrid(Grid):
     Args:
         run_config: the run's flat configuration, as Flower fuses it.
         nodes: one node_config a node (partition-id, num-partitions, perhaps model and data-path).
-        workers: 1 answers a message when its reply is pulled; more are spawned processes.
+        workers: 1 answers a message when its reply is pulled; more are spawned processes, each of which has its own
+            nodes, neighbours in the order of `nodes`.
     """
 
     simulated = in_turn = True
@@ -60,12 +61,13 @@ class LocalGrid(Grid):
         self.run_id = secrets.randbits(62)
         # random like Flower's own, so that nothing may come to depend on them
         self.nodes = {secrets.randbits(62): node_config for node_config in nodes}
+        # by message, in the order in which they came
         self._pending: dict[str, Message] = {}
         self._futures: dict[str, Future[Message]] = {}
-        # A process of its own for each thread: when one dies, the message that it was at is known.
-        self._processes: list[ProcessPoolExecutor] = []
-        self._thread_local = threading.local()
-        self._threads = ThreadPoolExecutor(workers, initializer=self._start_process) if workers > 1 else None
+        self._workers: list[ProcessPoolExecutor] = []
+        if workers > 1:
+            spawn = get_context("spawn")
+            self._workers = [ProcessPoolExecutor(1, spawn, initializer=_begin_worker) for _ in range(workers)]
         take_identity(self.run_id, task_id=1)
         simulate()
 
@@ -94,45 +96,45 @@ class LocalGrid(Grid):
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Accept messages; with several workers they start at once."""
+        positions = {node: position for position, node in enumerate(self.nodes)}
         ids = []
         for message in messages:
-            message_id = secrets.token_hex(16)
-            stamped = _with_id(message, message_id)
-            if self._threads is None:
-                self._pending[message_id] = stamped
-            else:
-                self._futures[message_id] = self._threads.submit(self._answer, stamped)
+            message_id, node = secrets.token_hex(16), message.metadata.dst_node_id
+            self._pending[message_id] = stamped = _with_id(message, message_id)
+            if self._workers and node in positions:
+                worker = self._workers[positions[node] * len(self._workers) // len(positions)]
+                self._futures[message_id] = worker.submit(_work_apart, _portable(stamped), self._context(node))
             ids.append(message_id)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Replies that are ready; with one worker, the next message is answered now."""
-        for message_id in message_ids:
-            if message_id in self._pending:
-                return [self._answer(self._pending.pop(message_id))]
-            if message_id in self._futures and self._futures[message_id].done():
-                return [self._futures.pop(message_id).result()]
-        return []
+        """A reply that is ready; with one worker, the next message is answered now."""
+        ready = next(filter(self._is_ready, message_ids), "")
+        if not ready:
+            return []
+        if ready in self._futures and self._futures[ready].exception():
+            # all that a worker has to do fails when it dies: what it was at is the first
+            ready = next(name for name, future in self._futures.items() if future.done() and future.exception())
+        return [self._answer(self._pending.pop(ready))]
+
+    def _is_ready(self, message_id: str) -> bool:
+        if message_id in self._futures:
+            return self._futures[message_id].done()
+        return message_id in self._pending
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
         if node not in self.nodes:
             return Message(Error(NODE_UNAVAILABLE, f"there is no node {node}"), reply_to=message)
-        context = self._context(message)
-        if self._threads is None:
-            return _work(message, context)
+        if not self._workers:
+            return _work(message, self._context(node))
         try:
-            return self._thread_local.process.submit(_work_apart, _portable(message), context).result()
+            return self._futures.pop(message.metadata.message_id).result()
         except BrokenProcessPool as error:
             return Message(Error(WORKER_DIED, f"a worker process ended: {error}"), reply_to=message)
 
-    def _context(self, message: Message) -> Context:
-        node = message.metadata.dst_node_id
+    def _context(self, node: int) -> Context:
         return Context(self.run_id, node, dict(self.nodes[node]), RecordDict(), dict(self.run_config))
-
-    def _start_process(self) -> None:
-        self._thread_local.process = ProcessPoolExecutor(1, get_context("spawn"), initializer=_begin_worker)
-        self._processes.append(self._thread_local.process)
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Push, then pull until all replies are there or `timeout` seconds have passed."""
@@ -149,10 +151,8 @@ class LocalGrid(Grid):
 
     def close(self) -> None:
         """End the worker processes."""
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-        for process in self._processes:
-            process.shutdown()
+        for worker in self._workers:
+            worker.shutdown(cancel_futures=True)
 
 
 def run_in_process(

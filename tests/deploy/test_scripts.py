@@ -53,6 +53,7 @@ def script(tmp_path, monkeypatch):
     for name in ("flower-superlink", "flower-supernode"):
         (programs / name).write_text(STAND_IN)
         (programs / name).chmod(0o755)
+    (place / "supernode.py").write_text(STAND_IN)
     (place / "executor.py").write_text(OF_SUPEREXEC)
     # not a link, which would be another environment's Python
     (programs / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

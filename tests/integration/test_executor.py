@@ -178,7 +178,7 @@ def test_a_supernode_that_is_killed_in_a_message_leaves_nothing(place, deploymen
     client = int(log.read_text()[before:].partition("waiting as ")[2].split()[0])
     alive = deployment.alive(0)
     assert client in alive
-    (node,) = (pid for pid in alive if b"/flower-supernode\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
+    (node,) = (pid for pid in alive if b"/supernode.py\0" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(node, signal.SIGKILL)
     assert comes(lambda: not deployment.alive(0), 20), deployment.alive(0)
     assert not Path(f"/proc/{client}").exists()
