@@ -5,6 +5,7 @@ over gRPC (Flower 1.39) or HTTPS (1.40 and newer).
 rounds; then everything is stopped. Tests and benchmarks have it, too.
 """
 
+import io
 import json
 import os
 import shlex
@@ -16,7 +17,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from filelock import FileLock, Timeout
 from PIL import Image
 from sklearn.datasets import load_digits
 
+from deploy import credentials
 from protosphere.core.flower import fleet_transport, online_nodes, refusal, registered_node
 from protosphere.core.home import home
 from protosphere.launch import processes
@@ -124,13 +126,15 @@ class Deployment:
     def make_credentials(self) -> None:
         """The authority, the SuperLink's certificate, a key pair for each site; what is there already is kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        credentials = self.folder / "credentials"
-        if not (credentials / "ca.crt").exists():
-            self._credentials("authority", credentials)
-            self._credentials("superlink", credentials, "localhost")
-        for site in self.sites:
-            if not self.key(site.partition).exists():
-                self._credentials("node", self.key(site.partition))
+        folder = self.folder / "credentials"
+        # where they lie it says for each, and we once
+        with redirect_stdout(io.StringIO()):
+            if not (folder / "ca.crt").exists():
+                credentials.authority(folder)
+                credentials.superlink(folder, ["localhost"])
+            for site in self.sites:
+                if not self.key(site.partition).exists():
+                    credentials.node(self.key(site.partition))
         self.config.mkdir(exist_ok=True)
         (self.config / "config.toml").write_text(
             f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n'
@@ -259,12 +263,6 @@ class Deployment:
 
     def _site(self, partition: int) -> Site:
         return next(site for site in self.sites if site.partition == partition)
-
-    def _credentials(self, *arguments: object) -> None:
-        command = [sys.executable, str(ROOT / "deploy" / "credentials.py"), *map(str, arguments)]
-        process = subprocess.run(command, capture_output=True, text=True, cwd=self.folder)
-        if process.returncode:
-            raise FlowerError(f"no credentials could be made: {process.stderr.strip()}")
 
     def _run_script(self, name: str, options: Mapping[str, object], partition: int | None) -> "subprocess.Popen[str]":
         arguments = [word for option, value in options.items() for word in (f"--{option}", str(value))]

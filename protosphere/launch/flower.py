@@ -57,8 +57,6 @@ STATUS_PATIENCE = 30.0
 STOP_PATIENCE = 30.0
 SILENCE = 120.0  # without a line of the stream until we ask whether the run is over
 HANDSHAKE_PATIENCE = 5.0
-SECONDS_A_DAY = 86400
-RENEWAL_DAYS = 30  # before its end a certificate is spoken of
 LOOKS = 3
 CONNECTION = "sim"  # to a SuperLink of our own
 LOG = "superlink.log"
@@ -151,14 +149,26 @@ def launch(
     scratch = _scratch()
     interruption: Interrupted | None = None
     results = results_root(str(run_config.get("results-dir", "")))
-    search = _RunFolderSearch(Path(str(run_config.get("resume", ""))), results, opened)
     superlink = SuperLink(scratch, connection, ray)
+    resumed = Path(str(run_config.get("resume", "")))
+    folder: Path | None = None
+
+    def find_folder() -> Path | None:
+        """The run's folder, as far as it is on this machine and there by now."""
+        nonlocal folder
+        if folder is None:
+            is_resumed = resumed.is_absolute() and resumed.is_dir()
+            folder = resumed if is_resumed else find_flower_run(superlink.flower_run, results, NEWEST)
+            if folder is not None:
+                opened(folder)
+        return folder
+
     try:
         with _Listener(scratch / "run.log", show, verbose) as listener, interruptible() as deafen:
 
             def hear(line: str) -> None:
                 if listener.hear(line):
-                    search.look(superlink.flower_run)
+                    find_folder()
 
             try:
                 if not (app / "pyproject.toml").exists():
@@ -167,22 +177,19 @@ def launch(
                         "its repository with `pip install -e .`."
                     )
                 superlink.start()
-                if superlink.notice:
-                    show(f"warning: {superlink.notice}")
                 superlink.submit(copy_app(app, scratch / "app"), packed(run_config), federation)
                 superlink.stream(hear)
-                outcome = _outcome(superlink, listener, search.look(superlink.flower_run))
+                outcome = _outcome(superlink, listener, find_folder())
             except Interrupted as signal:
                 interruption = signal
                 # the terminal itself may be what has gone
                 with suppress(OSError):
                     show(f"{signal.name}: stopping Flower and all that it started")
-                folder = search.look(superlink.flower_run)
-                is_elsewhere = bool(connection) and folder is None
-                message = f"stopped by {signal.name}." if is_elsewhere else describe_stop(signal.name, folder)
-                outcome = Outcome(False, folder, message)
+                is_elsewhere = bool(connection) and find_folder() is None
+                message = f"stopped by {signal.name}." if is_elsewhere else describe_stop(signal.name, find_folder())
+                outcome = Outcome(False, find_folder(), message)
             except FlowerError as error:
-                outcome = Outcome(False, search.look(superlink.flower_run), str(error))
+                outcome = Outcome(False, find_folder(), str(error))
             finally:
                 deafen()
                 stop_command = superlink.stop()
@@ -240,13 +247,11 @@ class SuperLink:
             own.
 
     Attributes:
-        notice: what whoever runs it should know of it, in a sentence.
         flower_run: the number that it gave the run; empty as long as it has not taken it.
     """
 
     def __init__(self, scratch: Path, name: str = "", ray: str = ""):
         self.is_simulation = not name
-        self.notice = ""
         self.flower_run = ""
         self._scratch = scratch
         self._name = name or CONNECTION
@@ -277,7 +282,6 @@ class SuperLink:
             )
         answer = self._flwr("list", self._name, "--format", "json")
         if has_succeeded(answer):
-            self.notice = renewal(entries[self._name])
             return
         reason = obstacle(entries[self._name]) or refusal(answer) or "no answer"
         raise FlowerError(
@@ -626,24 +630,6 @@ def obstacle(entry: Mapping[str, Any]) -> str:
         return f"{address} cannot be reached ({getattr(error, 'strerror', None) or error})"
 
 
-def renewal(entry: Mapping[str, Any]) -> str:
-    """A sentence in the last days of a SuperLink's certificate; empty before, and where its end cannot be seen."""
-    place = _place(entry)
-    if place is None or entry.get("insecure"):
-        return ""
-    try:
-        with _handshake(place, _context(entry)) as connection:
-            end = ssl.cert_time_to_seconds(str((connection.getpeercert() or {})["notAfter"]))
-    except (OSError, KeyError, ValueError):
-        return ""
-    if end - time.time() > RENEWAL_DAYS * SECONDS_A_DAY:
-        return ""
-    day = time.strftime("%Y-%m-%d", time.gmtime(end))
-    return (
-        f"the SuperLink's certificate ends on {day}, and nobody reaches it then; renew it as docs/deployment.md says."
-    )
-
-
 def _place(entry: Mapping[str, Any]) -> tuple[str, int] | None:
     """Host and port of a connection; None where the address is none, as Flower's `:local:`."""
     host, _, port = str(entry.get("address", "")).rpartition(":")
@@ -708,25 +694,6 @@ class _Listener:
         elif line.startswith(PREFIX):
             self._show(line.removeprefix(PREFIX))
         return ours
-
-
-class _RunFolderSearch:
-    """The run's folder, as far as it is on this machine: the one that it goes on in, or the one whose status.json has
-    the run's number."""
-
-    def __init__(self, resumed: Path, results: Path, opened: Callable[[Path], None]):
-        self._resumed = resumed if resumed.is_absolute() and resumed.is_dir() else None
-        self._results = results
-        self._opened = opened
-        self._folder: Path | None = None
-
-    def look(self, flower_run: str) -> Path | None:
-        """The folder, if there is one by now."""
-        if self._folder is None:
-            self._folder = self._resumed or find_flower_run(flower_run, self._results, NEWEST)
-            if self._folder is not None:
-                self._opened(self._folder)
-        return self._folder
 
 
 def _outcome(superlink: SuperLink, listener: _Listener, folder: Path | None) -> Outcome:

@@ -10,33 +10,26 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from protosphere.core.errors import SettingError
 from protosphere.launch.processes import import_path
 
-KNOCK = 5.0  # seconds until a port that says nothing counts as closed
 PATIENCE = 60.0  # seconds for Ray to join, which may take as long to see that it cannot
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of a Ray cluster that is alive, and how much of CPUs and GPUs it was started with."""
+    """How much of CPUs and GPUs a node of a Ray cluster was started with."""
 
-    host: str
     cpus: float
     gpus: float
-
-    def holds(self, cpus: float, gpus: float) -> int:
-        """How many tasks that need so much of it run there at a time."""
-        of_gpus = self.gpus // gpus if gpus else float("inf")
-        return int(min(self.cpus // cpus, of_gpus))
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The cluster at an address, as it was when it was asked."""
+    """The cluster at an address, with the nodes that were alive when it was asked."""
 
     address: str
     nodes: Sequence[Node]
@@ -55,8 +48,8 @@ class Cluster:
             SettingError: no node can run one.
         """
         number = 0
-        if cpus >= 1 and gpus >= 0:
-            number = sum(node.holds(cpus, gpus) for node in self.nodes)
+        for node in self.nodes if cpus >= 1 and gpus >= 0 else ():
+            number += int(min(node.cpus // cpus, node.gpus // gpus if gpus else float("inf")))
         if not number:
             raise SettingError(
                 f"no node of {self} has {cpus:g} CPUs and {gpus:g} GPUs for a client; change --cpus-per-client or "
@@ -71,11 +64,12 @@ def cluster_at(address: str) -> Cluster:
     Raises:
         SettingError: the address is none, nobody answers there, or no cluster of which this machine is a node.
     """
-    host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isdecimal() or "/" in host:
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or "/" in host:
         raise SettingError(f"--ray is {address!r}, but it is the HOST:PORT that `ray start --head` has said.")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), KNOCK).close()
+        # Ray itself takes a minute to say so
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, OverflowError) as error:
         raise SettingError(
             f"--ray is {address}, but nothing answers there ({getattr(error, 'strerror', None) or error}); start a "
@@ -94,8 +88,8 @@ def cluster_at(address: str) -> Cluster:
             f"--ray is {address}, but this machine cannot join a Ray cluster there ({reason.rstrip('.')}); give the "
             f"address of one, and make this machine a node of it with `ray start --address {address}`."
         )
-    nodes = [Node(**node) for node in json.loads(joined.stdout.strip().rpartition("\n")[2])]
-    return Cluster(address, nodes)
+    amounts = json.loads(joined.stdout.strip().rpartition("\n")[2])
+    return Cluster(address, [Node(*amount) for amount in amounts])
 
 
 def join(address: str, **options: Any) -> Any:
@@ -114,16 +108,8 @@ def join(address: str, **options: Any) -> Any:
     return ray
 
 
-def _main(address: str) -> None:
-    ray = join(address)
-    alive = [node for node in ray.nodes() if node["Alive"]]
-    nodes = [
-        Node(node["NodeManagerHostname"], node["Resources"].get("CPU", 0.0), node["Resources"].get("GPU", 0.0))
-        for node in alive
-    ]
-    ray.shutdown()
-    print(json.dumps([asdict(node) for node in nodes]))
-
-
 if __name__ == "__main__":
-    _main(sys.argv[1])
+    joined_ray = join(sys.argv[1])
+    resources = [node["Resources"] for node in joined_ray.nodes() if node["Alive"]]
+    joined_ray.shutdown()
+    print(json.dumps([(amounts.get("CPU", 0.0), amounts.get("GPU", 0.0)) for amounts in resources]))

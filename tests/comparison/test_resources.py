@@ -105,7 +105,7 @@ def test_over_flower_gpus_are_asked_for(machine):
 def test_cells_of_a_cluster_have_what_its_nodes_hold(machine, nodes, device, given, share_of):
     """Whatever this machine has."""
     machine(1)
-    cluster = Cluster("head:1", [Node("host", *node) for node in nodes])
+    cluster = Cluster("head:1", [Node(*node) for node in nodes])
     found = cluster_share([cell(str(index), device=device) for index in range(9)], cluster, **given)
     assert (found.jobs, found.cpus_per_client, found.gpus_per_client) == share_of
     assert (found.ray, found.in_process, found.environment(0)) == ("head:1", True, {})
@@ -113,7 +113,7 @@ def test_cells_of_a_cluster_have_what_its_nodes_hold(machine, nodes, device, giv
 
 @pytest.mark.parametrize("given", [{"cpus": 5}, {"cpus": 0}, {"gpus": 2.0}, {"cpus": 4, "gpus": 1.0}, {"jobs": 0}])
 def test_what_no_node_of_a_cluster_has_is_refused(given):
-    cluster = Cluster("head:1", [Node("host", 4, 0), Node("host", 2, 1)])
+    cluster = Cluster("head:1", [Node(4, 0), Node(2, 1)])
     with pytest.raises(SettingError, match="jobs" if "jobs" in given else "no node of Ray at head:1 .* has"):
         cluster_share([cell()], cluster, **given)
 

@@ -371,23 +371,25 @@ def test_a_server_process_that_died_on_a_superlink_with_nodes_is_no_simulation(t
         assert offer in module._outcome(link, heard, tmp_path).message
 
 
-def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(tmp_path):
-    opened = []
-    own = module._RunFolderSearch(Path("a-name"), tmp_path, opened.append)
-    old, new = tmp_path / "old", tmp_path / "new"
-    for folder, number in ((old, "7"), (new, "8")):
-        folder.mkdir()
-        (folder / "status.json").write_text(json.dumps({"flower_run": number}))
-    (tmp_path / "torn").mkdir()
-    (tmp_path / "torn" / "status.json").write_text("{")
-    assert (own.look("9"), opened) == (None, [])
-    assert [own.look("8"), own.look("8")] == [new, new]
-    assert opened == [new]
-    resumed = module._RunFolderSearch(old, tmp_path, opened.append)
-    assert resumed.look("9") == old
-    # of a run that Flower has not taken there is none
-    none = module._RunFolderSearch(Path(""), tmp_path, opened.append)
-    assert none.look("") is None
+@pytest.mark.parametrize(("settings", "number"), [({}, "8"), ({"resume": "{old}"}, "9"), ({"resume": "a-name"}, "8")])
+def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
+    settings, number, toy, tmp_path, home, monkeypatch
+):
+    results, opened = tmp_path / "results", []
+    for name, content in (("old", {"flower_run": "7"}), ("new", {"flower_run": "8"})):
+        (results / name).mkdir(parents=True)
+        (results / name / "status.json").write_text(json.dumps(content))
+
+    def submit(self, *_):
+        self.flower_run = number
+        raise FlowerError("no.")
+
+    monkeypatch.setattr(SuperLink, "start", lambda self: None)
+    monkeypatch.setattr(SuperLink, "submit", submit)
+    settings = {name: value.format(old=results / "old") for name, value in settings.items()}
+    outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=toy, opened=opened.append)
+    found = results / ("new" if number == "8" else "old")
+    assert (outcome.folder, opened) == (found, [found])
 
 
 def test_a_run_elsewhere_that_could_not_be_stopped_is_told(toy, home, monkeypatch):

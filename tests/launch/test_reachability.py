@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from protosphere.cli.main import app
-from protosphere.launch.flower import obstacle, renewal
+from protosphere.launch.flower import obstacle
 
 
 @contextmanager
@@ -83,15 +83,6 @@ def test_what_is_wrong_before_there_is_a_certificate(certified, tmp_path, monkey
     assert obstacle({"address": ":local:"}) == obstacle({"address": "nonsense"}) == ""
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
     assert obstacle(here | roots) == "", "where a proxy stands between, nobody need listen"
-
-
-def test_the_end_of_a_certificate_is_told_a_month_before(certified):
-    for days, told in ((29, True), (31, False)):
-        folder = certified(-10, days)
-        with serving(folder) as port:
-            entry = {"address": f"127.0.0.1:{port}", "root-certificates": str(folder / "ca.crt")}
-            assert ("certificate ends on 20" in renewal(entry)) is told
-    assert renewal(entry) == "", "nobody answers"
 
 
 def test_a_superlink_that_cannot_be_used_is_one_sentence_and_nothing_is_left(certified, tmp_path, home, monkeypatch):
