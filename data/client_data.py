@@ -197,6 +197,11 @@ def size_in_bytes(data: ClientData) -> int:
 _recent: Recent[ClientData] = Recent(size_in_bytes)
 
 
+def forget() -> None:
+    """Look at the files again when data are next asked for: a new run begins, and they may have changed."""
+    _recent.clear()
+
+
 def client_data(
     spec: DataSpec,
     partition: int,
@@ -207,7 +212,7 @@ def client_data(
 ) -> ClientData:
     """The rows of one client, split into train, test and validation.
 
-    A process keeps the clients that it served last and does not look at their files again.
+    A process keeps the clients that it served last and does not look at their files again until it is told to `forget`.
 
     Args:
         spec: what decides who holds what.

@@ -32,6 +32,7 @@ from protosphere.core.flower import (
     take_identity,
     with_metadata,
 )
+from protosphere.data import client_data, shared_test_set
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
 from protosphere.server_app.callbacks import OnRound
@@ -70,6 +71,9 @@ class LocalGrid(Grid):
             self._workers = [ProcessPoolExecutor(1, spawn, initializer=_begin_worker) for _ in range(workers)]
         take_identity(self.run_id, task_id=1)
         simulate()
+        # a notebook may have mended a file since the last run
+        client_data.forget()
+        shared_test_set.forget()
 
     def set_run(self, run: Any) -> None:
         """There is one run a grid; nothing to set."""
