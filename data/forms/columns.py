@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,27 @@ LABEL_COLUMNS = ("label", "labels", "fine_label", "target", "character")
 # More classes than this are no classes: texts, or the ids of rows.
 MOST_NAMES = 10_000
 STRINGS = ("string", "large_string", "string_view")
+# a word that stands for a missing value; in a column of numbers the second ones, too
+MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+MISSING_NUMBERS = (
+    *MISSING,
+    "NULL",
+    "Null",
+    "None",
+    "none",
+    "NAN",
+    "na",
+    "n/a",
+    "N.A.",
+    "n.a.",
+    "#N/A",
+    "#NA",
+    "<NA>",
+    "-",
+    "--",
+    ".",
+)
+MOST_ROWS_A_CLASS = 20  # in a table of fewer rows each may be of a class of its own
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]{0,17})")
 
 
@@ -149,6 +170,29 @@ def _kind(kind: pyarrow.DataType) -> str:
     return "whole numbers" if str(kind).startswith(("int", "uint")) else str(kind)
 
 
+def _kind_of_cells(kind: pyarrow.DataType) -> str:
+    """As `_kind`, where fractions may be whole numbers that a missing value has given a point."""
+    return "whole numbers" if str(kind) in ("double", "float", "halffloat") else _kind(kind)
+
+
+def in_one_form(values: pyarrow.ChunkedArray) -> pyarrow.ChunkedArray:
+    """Labels, groups or names of sites that are the same however they were written: without blanks around them, and a
+    whole number without a point (7.0)."""
+    import pyarrow
+    import pyarrow.compute as pc
+
+    try:
+        if is_string(values.type):
+            texts = pc.utf8_trim_whitespace(values)
+            return pc.replace_substring_regex(texts, pattern=r"^(-?[0-9]+)\.0+$", replacement=r"\1")
+        if pyarrow.types.is_floating(values.type):
+            return pc.if_else(pc.is_nan(values), None, values).cast(pyarrow.int64())
+    except pyarrow.ArrowInvalid:
+        # not UTF-8, or fractions: for whoever looks at single rows
+        pass
+    return values
+
+
 def check_alike(name: str, tables: Mapping[str, datasets.Dataset], role_by_column: Mapping[str, str]) -> None:
     """Refuse tables that lack one of the columns `role_by_column`, or hold labels or groups of another type.
 
@@ -176,7 +220,7 @@ def refuse_other_type(
     Raises:
         DataError: they are.
     """
-    kind, train_kind = _kind(of_split), _kind(of_train)
+    kind, train_kind = _kind_of_cells(of_split), _kind_of_cells(of_train)
     if kind != train_kind:
         raise DataError(
             f"column {column!r} holds {kind} in the {split} table of {name!r}, but {train_kind} in the train table: "
@@ -203,7 +247,7 @@ def group_values(name: str, column: str, values_by_split: Mapping[str, pyarrow.C
     Raises:
         DataError: they are neither whole numbers nor strings, or the first row without one.
     """
-    filled = {split: values for split, values in values_by_split.items() if len(values)}
+    filled = {split: in_one_form(values) for split, values in values_by_split.items() if len(values)}
     for split, values in filled.items():
         if _kind(values.type) not in ("strings", "whole numbers"):
             raise DataError(
@@ -270,11 +314,14 @@ def class_numbers(
         DataError: the column holds neither, the first row without a label or with one that is no class, too many
             classes.
     """
-    labels = {split: values for split, values in labels_by_split.items() if len(values)}
+    labels = {split: in_one_form(values) for split, values in labels_by_split.items() if len(values)}
     if names and any(is_string(values.type) for values in labels.values()):
         for split, values in labels.items():
             _refuse_missing(name, split, values, "label")
         distinct = sorted({label for values in labels.values() for label in values.unique().to_pylist()})
+        if not class_names:
+            _refuse_missing_words(name, labels, distinct)
+            _refuse_target(name, column, distinct, sum(map(len, labels.values())))
         if untyped and all(map(_NUMBER.fullmatch, distinct)) and not any(map(_NUMBER.fullmatch, class_names)):
             labels = {split: values.cast("int64") for split, values in labels.items()}
         else:
@@ -290,12 +337,45 @@ def class_numbers(
     return np.concatenate([np.empty(0, dtype=np.int64), *(numbers.astype(np.int64) for numbers in parts)]), class_names
 
 
+def _refuse_missing_words(name: str, labels: Mapping[str, pyarrow.ChunkedArray], distinct: Sequence[str]) -> None:
+    """Refuse a word for a missing value beside labels that are otherwise numbers, which would become a class."""
+    words = [label for label in distinct if label in MISSING_NUMBERS]
+    if words and len(words) < len(distinct) and all(is_number(label) for label in distinct if label not in words):
+        for split, values in labels.items():
+            row = next((row for row, value in enumerate(values.to_pylist()) if value in words), None)
+            if row is not None:
+                raise LabelsError(
+                    f"row {row} of the {split} table of {name!r} has no label (it holds {values[row].as_py()!r}): give "
+                    "it one or drop the row."
+                )
+
+
+def _refuse_target(name: str, column: str, distinct: Sequence[str], rows: int) -> None:
+    """Refuse labels with decimals that are nearly all different: what a regression predicts."""
+    decimals = [label for label in distinct if is_number(label) and not _NUMBER.fullmatch(label)]
+    if decimals and rows > MOST_ROWS_A_CLASS and len(distinct) > rows / 2 and all(map(is_number, distinct)):
+        raise LabelsError(
+            f"column {column!r} of {name!r} holds decimals, {len(distinct)} different ones in {rows} rows: "
+            "a label is a class; put the numbers into a few bins, as pandas.cut does, or set label-column to the "
+            "column with the classes."
+        )
+
+
+def is_number(word: str) -> bool:
+    """Whether a word is one, infinity too."""
+    try:
+        return not np.isnan(float(word))
+    except ValueError:
+        return False
+
+
 def _checked(
     name: str, column: str, split: str, values: pyarrow.ChunkedArray, class_names: tuple[str, ...]
 ) -> np.ndarray:
     if _kind(values.type) != "whole numbers":
+        bins = "; put numbers with decimals into a few bins, as pandas.cut does" if "double" in str(values.type) else ""
         raise DataError(
-            f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, ….",
+            f"column {column!r} of {name!r} holds {values.type}, but labels must be class numbers 0, 1, 2, …{bins}.",
         )
     _refuse_missing(name, split, values, "label")
     labels: np.ndarray = values.to_numpy()
@@ -325,7 +405,8 @@ def _codes(name: str, split: str, labels: pyarrow.ChunkedArray, class_names: tup
     import pyarrow
     import pyarrow.compute as pc
 
-    codes = pc.index_in(labels, value_set=pyarrow.array(class_names, labels.type))
+    known = in_one_form(pyarrow.chunked_array([pyarrow.array(class_names, labels.type)]))
+    codes = pc.index_in(labels, value_set=known.combine_chunks())
     unknown = np.flatnonzero(codes.is_null().to_numpy())
     if unknown.size:
         row = int(unknown[0])

@@ -294,7 +294,9 @@ def _source(
                 values[column][split] = values[column][split].take(rows)
             values[label][split] = pyarrow.chunked_array([numbers])
     is_text = kind == "text"
-    labels, class_names = class_numbers(name, label, values[label], class_names, names=is_text, untyped=form == "csv")
+    labels, class_names = class_numbers(
+        name, label, values[label], class_names, names=is_text, untyped=form in ("csv", "parquet")
+    )
     extra_values = {column: group_values(name, column, values[column]) for column in extra}
     for split, table in tables.items():
         if is_text:

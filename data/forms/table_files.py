@@ -8,6 +8,7 @@ file is read in pieces.
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 _BATCH = 1000
+_LONGEST_HEADER = 2**20  # bytes that are looked through
 # no row may be longer
 _BLOCK_BYTES = 2**24
 _WORDS = {str: "text", int: "a whole number"}
@@ -42,6 +44,7 @@ def types_of(path: Path) -> dict[str, pyarrow.DataType]:
         schema = pyarrow.parquet.read_schema(path)
         return {name: schema.field(name).type for name in schema.names}
     if path.suffix == ".csv":
+        _refuse_dialect(path)
         try:
             with _csv(path) as reader:
                 names = reader.schema.names
@@ -57,6 +60,30 @@ def types_of(path: Path) -> dict[str, pyarrow.DataType]:
             if firsts.get(name) is None:
                 firsts[name] = value
     return {name: pyarrow.int64() if type(value) is int else pyarrow.string() for name, value in firsts.items()}
+
+
+def _refuse_dialect(path: Path) -> None:
+    """Refuse a table of another dialect than UTF-8 with commas between fields, by its header.
+
+    Raises:
+        DataError: what stands there, and the remedy.
+    """
+    with path.open("rb") as file:
+        header = file.readline(_LONGEST_HEADER)
+    if header.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        raise DataError(f"{str(path)!r} is UTF-16: save the file in UTF-8.")
+    for sign, word in ((b";", "semicolons"), (b"\t", "tabs"), (b"|", "bars")):
+        if sign in header and b"," not in header:
+            raise DataError(
+                f"{str(path)!r} has {word} between its fields, but a CSV file has commas: write it anew, as "
+                f"pandas.read_csv(path, sep={sign.decode()!r}).to_csv(path, index=False) does, with decimal=',' in the "
+                "first where decimals have commas.",
+            )
+    if header.rstrip().endswith(b","):
+        raise DataError(
+            f"{str(path)!r} has a comma at the end of its header, so that its last column has no name: take away the "
+            "commas at the ends of its rows.",
+        )
 
 
 def batches(path: Path, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:

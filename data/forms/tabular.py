@@ -20,10 +20,13 @@ from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.arrays import Arrays
 from protosphere.data.forms.columns import (
+    MISSING,
+    MISSING_NUMBERS,
     TEXT_COLUMNS,
     Columns,
     class_numbers,
     group_values,
+    is_number,
     is_string,
     refuse_absent,
     refuse_other_type,
@@ -40,10 +43,9 @@ NUMBER, CATEGORY = "number", "category"
 UNNAMED = ("", "Unnamed: 0", "__index_level_0__")
 MOST_VALUES = 200  # of a category; more are ids or texts
 NOTHING = "no value"
-# how a CSV file writes a missing value
-MISSING = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 TRUTHS = ("false", "true")
 _FEW = 10  # values that a category may have however few rows there are
+NUMBERS_SHARE = 0.9  # of a column's values, from which on the rest are mistakes
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def read_table(folder: Folder, columns: Columns, alone: bool = False) -> Arrays:
         {split: table.column(label) for split, table in tables.items()},
         folder.class_names,
         names=True,
-        untyped=folder.format == "csv",
+        untyped=folder.format in ("csv", "parquet"),
     )
     extra = {
         column: group_values(name, column, {split: table.column(column) for split, table in tables.items()})
@@ -172,6 +174,12 @@ def encode(name: str, split: str, schema: Sequence[Column], table: pyarrow.Table
         elif wrong.any():
             row = int(wrong.argmax())
             what = cell_word(cells[row].as_py())
+            if column.kind == NUMBER and what != NOTHING and is_number(str(cells[row].as_py())):
+                _refuse(
+                    name,
+                    f"has {what} in row {row} of its {split} table in the column {column.name!r}, which is not finite: "
+                    "correct that cell, or empty it where it has no value",
+                )
             remedy = (
                 'say "missing": true there'
                 if what == NOTHING
@@ -250,7 +258,7 @@ def _as_numbers(cells: Any, truths: bool = False) -> tuple[np.ndarray, np.ndarra
     if not pyarrow.types.is_string(cells.type) and not pyarrow.types.is_large_string(cells.type):
         values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
         return values, np.isnan(values)
-    texts, missing = _as_words(cells)
+    texts, missing = _as_words(cells, MISSING_NUMBERS)
     try:
         values = texts.cast(pyarrow.float64()).to_numpy().astype(np.float64)
     except pyarrow.ArrowInvalid:
@@ -258,14 +266,6 @@ def _as_numbers(cells: Any, truths: bool = False) -> tuple[np.ndarray, np.ndarra
     # the word itself is no number, either
     values = np.where(np.isnan(values) & ~missing, np.inf, values)
     return values, missing if len(values) else np.asarray(pc.is_null(texts).to_numpy())
-
-
-def _is_number(word: str) -> bool:
-    """Whether a word is one, infinity too."""
-    try:
-        return not np.isnan(float(word))
-    except ValueError:
-        return False
 
 
 def _number(word: str | None, truths: bool) -> float:
@@ -277,14 +277,14 @@ def _number(word: str | None, truths: bool) -> float:
         return np.inf
 
 
-def _as_words(cells: Any) -> tuple[Any, np.ndarray]:
+def _as_words(cells: Any, missing_words: Sequence[str] = MISSING) -> tuple[Any, np.ndarray]:
     """Cells as strings without spaces around them, null for what is missing; and which are missing."""
     import pyarrow
     import pyarrow.compute as pc
 
     texts = cells.cast(pyarrow.string())
     texts = pc.utf8_trim_whitespace(texts)
-    missing = pc.is_in(texts, value_set=pyarrow.array([*MISSING, None], pyarrow.string()))
+    missing = pc.is_in(texts, value_set=pyarrow.array([*missing_words, None], pyarrow.string()))
     return pc.if_else(missing, pyarrow.scalar(None, pyarrow.string()), texts), np.asarray(missing.to_numpy())
 
 
@@ -346,20 +346,30 @@ def _infer_columns(name: str, tables: Mapping[str, pyarrow.Table], column_names:
         )
     # of all splits: one may have whole numbers where another has fractions
     every = _join(name, [table.select(column_names) for table in tables.values()])
-    return tuple(_column(name, column, every.column(column)) for column in column_names)
+    train_rows = tables["train"].num_rows
+    return tuple(_column(name, column, every.column(column), train_rows) for column in column_names)
 
 
-def _column(name: str, column: str, cells: Any) -> Column:
+def _column(name: str, column: str, cells: Any, train_rows: int) -> Column:
     _refuse_odd_type(name, column, cells.type)
     values, missing = _as_numbers(cells)
     if not np.isinf(values).any() or not _is_of_strings(cells.type):
         return Column(column, NUMBER, missing=bool(missing.any()))
+    _refuse_stray(name, column, cells, values[~missing], train_rows)
     texts, missing = _as_words(cells)
     distinct = sorted(word for word in texts.unique().to_pylist() if word is not None)
-    non_numbers = [word for word in distinct if not _is_number(word)]
+    non_numbers = [word for word in distinct if not is_number(word)]
     if not non_numbers:
         # a number all the same: its row refuses infinity
         return Column(column, NUMBER, missing=bool(missing.any()))
+    dialect = [word for word in non_numbers if is_number(word.rstrip(" %").replace(",", "."))]
+    if len(dialect) == len(non_numbers) > _FEW:
+        sign = "a percent sign" if "%" in dialect[0] else "a decimal comma"
+        _refuse(
+            name,
+            f"has numbers with {sign} in the column {column!r}, such as {dialect[0]!r}: write them as plain numbers "
+            "with a point",
+        )
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(texts) // 2):
         likely = "if it holds texts, set text-column to it; if ids, "
         if len(non_numbers) < len(distinct) / 2:
@@ -370,6 +380,32 @@ def _column(name: str, column: str, cells: Any) -> Column:
             f"category: {likely}name the columns to use in {SCHEMA}",
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
+
+
+def _refuse_stray(name: str, column: str, cells: Any, values: np.ndarray, train_rows: int) -> None:
+    """Refuse what is no number in a column where nearly all values are numbers, and too many for those of a category.
+
+    Args:
+        values: of the cells that have one, infinity for what is no number.
+
+    Raises:
+        DataError: the first such cell.
+    """
+    numbers = values[np.isfinite(values)]
+    if len(np.unique(numbers)) <= _FEW or len(numbers) < NUMBERS_SHARE * len(values):
+        return
+    for row, cell in enumerate(cells.to_pylist()):
+        word = str(cell).strip()
+        if cell is None or word in MISSING_NUMBERS or is_number(word):
+            continue
+        is_decimal = word.count(",") == 1 and is_number(word.replace(",", "."))
+        where = str(row) if row < train_rows else f"{row - train_rows} of its test table"
+        remedy = "write decimals with a point" if is_decimal else "correct that cell, or empty it where it has no value"
+        _refuse(
+            name,
+            f"has {word!r} in row {where} in the column {column!r}, whose other values are numbers: {remedy}; a "
+            f"category of all these values needs a {SCHEMA}",
+        )
 
 
 def _is_of_strings(kind: pyarrow.DataType) -> bool:

@@ -244,7 +244,10 @@ def test_a_file_that_names_no_columns_is_refused(table, tmp_path, content):
     ("column", "words"),
     [
         ([f"a sentence of row {row}" for row in range(N)], "text-column"),
-        ([*map(str, range(1, N)), "1,5"], "'1,5' is none"),
+        (
+            [*map(str, range(1, N)), "1,5"],
+            "'1,5' in row 39 in the column 'more', whose other values are numbers: write decimals with a point",
+        ),
         (["1"] * (N - 1) + ["-inf"], f"'-inf' in row {N - 1} "),
         (pd.date_range("2024", periods=N), "timestamp"),
     ],

@@ -180,7 +180,7 @@ CSV_ERRORS = [
     ("", "'{root}/train.csv' is empty"),
     ("text,label\n", "data set {root!r} has no samples"),
     ("text,text\na,x\n", "names the column 'text' twice"),
-    ("content;label\na;x\n", "{root!r} has no text column; its columns are content;label"),
+    ("content;label\na;x\n", "has semicolons between its fields, but a CSV file has commas"),
     ("text,class\na,x\n", "{root!r} has no label column; its columns are text, class"),
 ]
 

@@ -1,0 +1,126 @@
+"""What practitioners' tables hold: blanks, missing words, strays, other dialects of CSV, targets that are no class."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from protosphere.core.errors import DataError
+from protosphere.data.decoded_cache import Recipe, decode
+from protosphere.data.forms.columns import Columns
+
+ROWS = 40
+
+
+@pytest.fixture
+def decoded(tmp_path):
+    """decoded(columns of a table, suffix, **columns of the settings): its decoded rows; also of text as it is."""
+
+    def make(content, suffix="csv", **columns):
+        path = tmp_path / f"one.{suffix}"
+        if isinstance(content, str | bytes):
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        else:
+            frame = pd.DataFrame({"size": np.arange(ROWS) + 0.5, "label": np.arange(ROWS) % 2} | content)
+            frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path, index=False)
+        return decode(Recipe(str(path), Columns(**columns)), tmp_path / "cache")
+
+    return make
+
+
+def alternating(*words):
+    return [words[row % len(words)] for row in range(ROWS)]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (alternating("ill", "ill ", "well", "\twell"), ("ill", "well")),
+        (alternating("1", "1.0", "0", " 0"), ("0", "1")),
+        (alternating(0.0, 1.0), ("0", "1")),
+        (alternating("10", "2", "0"), tuple(map(str, range(11)))),
+    ],
+)
+def test_a_class_is_the_same_however_it_is_written(decoded, suffix, labels, names):
+    data = decoded({"label": labels}, suffix)
+    assert data.class_names == names
+    plain = [str(label).strip().removesuffix(".0") for label in labels]
+    assert [names[number] for number in data.labels] == plain
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("patients", [("P7", "P7 ", "P8"), ("7", "7.0", "8"), (7.0, 7.0, 8.0)])
+def test_a_patient_is_the_same_however_it_is_written(decoded, suffix, patients):
+    data = decoded({"patient": alternating(*patients)}, suffix, group="patient", partition="")
+    assert len(np.unique(data.groups)) == 2
+    data = decoded({"clinic": alternating(*patients)}, suffix, partition="clinic")
+    assert data.dealt_names == (str(patients[0]).removesuffix(".0"), str(patients[2]).removesuffix(".0"))
+
+
+@pytest.mark.parametrize("word", ["NaN", "?", "NULL", "n.a.", "-"])
+def test_a_missing_word_beside_numbers_is_no_class(decoded, word):
+    with pytest.raises(
+        DataError, match=rf"row 3 of the train table of .* has no label \(it holds '{re.escape(word)}'\)"
+    ):
+        decoded({"label": ["0", "1", "1", word, *alternating("0", "1")[4:]]})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_what_a_regression_predicts_is_no_class(decoded, suffix):
+    with pytest.raises(
+        DataError, match=r"put (the numbers|numbers with decimals) into a few bins, as pandas\.cut does"
+    ):
+        decoded({"label": np.arange(ROWS) * 1.5 + 0.25}, suffix)
+
+
+@pytest.mark.parametrize("word", ["NULL", "None", "n.a.", "N.A.", "#N/A", "<NA>", "-", "na", "?"])
+def test_a_missing_word_in_a_column_of_numbers_is_a_missing_number(decoded, word):
+    data = decoded({"size": [word, *map(str, range(1, ROWS))]})
+    assert [column.kind for column in data.columns] == ["number"]
+    assert np.isnan(data.inputs[0, 0])
+    assert data.inputs[:, 1].tolist() == [1.0] + [0.0] * (ROWS - 1)
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        *((word, "correct that cell, or empty it") for word in ("<0.1", "TRUE", "unknown", "5 mg", "1e", "5%")),
+        ("5,2", "write decimals with a point"),
+    ],
+)
+def test_a_stray_in_a_column_of_numbers_is_named(decoded, word, remedy):
+    with pytest.raises(DataError, match=rf"has '{re.escape(word)}' in row 2 in the column 'size'.*numbers: {remedy}"):
+        decoded({"size": ["0", "1", word, *map(str, range(3, ROWS))]})
+
+
+def test_an_infinite_number_is_said_to_be_one(decoded):
+    with pytest.raises(DataError, match="has 'inf' in row 2 of its train table in the column 'size', which is not fin"):
+        decoded({"size": ["0", "1", "inf", *map(str, range(3, ROWS))]})
+
+
+@pytest.mark.parametrize(
+    ("values", "sign"), [("{}%", "a percent sign"), ("{},5", "a decimal comma"), ("{},5 %", "a percent sign")]
+)
+def test_numbers_of_another_form_are_no_category(decoded, values, sign):
+    with pytest.raises(DataError, match=f"has numbers with {sign} in the column 'size', such as '0"):
+        decoded({"size": [values.format(row % 15) for row in range(ROWS)]})
+
+
+TABLE = "size,label\n1.5,0\n2.5,1\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (TABLE.replace(",", ";"), r"has semicolons between its fields, .* sep=';'"),
+        (TABLE.replace(",", "\t"), r"has tabs between its fields, .* sep='\\t'"),
+        (TABLE.replace(".", ",").replace("e,l", "e;l").replace("5,", "5;"), "has semicolons between its fields"),
+        (TABLE.encode("utf-16"), "is UTF-16: save the file in UTF-8"),
+        (TABLE.replace("\n", ",\n"), "has a comma at the end of its header"),
+    ],
+)
+def test_another_dialect_is_said_in_a_sentence(decoded, content, words):
+    with pytest.raises(DataError, match=words):
+        decoded(content)
