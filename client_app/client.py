@@ -169,8 +169,7 @@ class Client:
             "accuracy",
             "seconds",
         ]
-        masked = f" ({self.codec.width} of their {self.codec.dim} values)" if self.codec.masked else ""
-        disclosures += self.run.exchange.said(masked)
+        disclosures += self.run.exchange.said(self.settings.feature_dim)
         if self.settings.ensemble_every:
             disclosures.append("its class probabilities for every sample of the shared test set")
         if self._tells_confusion:

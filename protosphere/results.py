@@ -341,7 +341,7 @@ class Run:
         Args:
             round: which round's, as in `prototypes`.
         """
-        nothing = 'no prototype has zeros; `feature_activation="relu"` or `sparsity_dim` makes some.'
+        nothing = 'no prototype has zeros; `feature_activation="relu"` or `tinyproto_sparsity_dim` makes some.'
         return self._drawing(lambda: prototype_values(self._results, *self._tensors(round)) or nothing)
 
     def plot_alignment(self) -> "Drawing":

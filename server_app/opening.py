@@ -84,8 +84,8 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) ->
         f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
         f"d = {codec.dim}, {settings.rounds} rounds, inference rule {run.inference}"
     ]
-    if "prototypes" in run.exchange.kinds() and (codec.masked or codec.wire_dtype != "float32"):
-        lines.append(f"  {codec.width} of {codec.dim} values of each prototype are sent, as {codec.wire_dtype}")
+    if "prototypes" in run.exchange.kinds() and codec.wire_dtype != "float32":
+        lines.append(f"  prototypes are sent as {codec.wire_dtype}")
     lines.append("  clients, with their training + validation + test samples:")
     names = client_names(map(vars, identities.values()))
     named = sorted(identities.items())

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from protosphere.core.settings import Settings
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.release import encoder_means, joined, with_classes
 from protosphere.wire.payloads import Payload
 
@@ -14,12 +15,16 @@ from protosphere.wire.payloads import Payload
 class Releases:
     """Of one run.
 
+    Args:
+        half: the method's server half.
+
     Attributes:
         means: of each class, over the releases so far; None before any.
     """
 
-    def __init__(self, settings: Settings):
+    def __init__(self, settings: Settings, half: ServerHalf):
         self._settings = settings
+        self._half = half
         self.means: PrototypeSet | None = None
 
     def opening(self) -> Sequence[str]:
@@ -39,7 +44,7 @@ class Releases:
     def take(self, uploads: Mapping[int, Payload]) -> Mapping[int, Payload]:
         """The uploads that the method is to aggregate; their means are kept."""
         released = with_classes(uploads)
-        self.means = encoder_means(released, self._settings.privacy_scale, self.means)
+        self.means = encoder_means(self._half.expand(released), self._settings.privacy_scale, self.means)
         return released
 
     def beside(self, download: Payload | None, dim: int) -> Payload | None:

@@ -99,7 +99,7 @@ class PrototypeStrategy(Strategy):
         # what a run has or lacks by its settings and its method
         self.membership: Membership | None = None
         self.held = HeldDownloads() if run.exchange.once else None
-        self.releases = Releases(run.settings) if run.private else None
+        self.releases = Releases(run.settings, self.half) if run.private else None
         self.shared_test: SharedLabels | None = None
         self._rounds = run.settings.rounds
         self._silent_partitions: set[int] = set()  # at the last evaluation
@@ -529,10 +529,10 @@ class PrototypeStrategy(Strategy):
         """Keep the prototypes that came and went in this round, for the report."""
         # of this round alone: what is shown is named after it
         prototypes = self.half.global_prototypes(outcome.state) if outcome.downloads else None
-        downloads = self.state.downloads if prototypes is None else to_everyone(prototypes)
+        downloads = self.half.expand(self.state.downloads) if prototypes is None else to_everyone(prototypes)
         if not uploads and prototypes is None:
             return
-        tensors, counts = snapshots.snapshot(uploads, downloads, *self.half.scales)
+        tensors, counts = snapshots.snapshot(self.half.expand(uploads), downloads, *self.half.scales)
         keeps_all = self.settings.keep_prototypes == "all"
         snapshots.save(self.folder.path, tensors, {"round": server_round, **counts}, keeps_all)
 
@@ -540,7 +540,7 @@ class PrototypeStrategy(Strategy):
         """The server's figures of a round."""
         separation = {}
         if self.run.exchange.pointwise:
-            separation = snapshots.separation_of(outcome.downloads, self.half.scales[0])
+            separation = snapshots.separation_of(self.half.expand(outcome.downloads), self.half.scales[0])
         all_figures = {**outcome.figures, "prototype_norm": norm, **separation}
         # JSON has no infinity
         return {

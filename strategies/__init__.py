@@ -224,31 +224,23 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
 
 
 def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
-    """Refuse a setting of the wire that no part of the messages obeys: reported and ignored it would mislead.
+    """Refuse a number format that no part of the messages has: reported and ignored it would mislead.
 
     Raises:
         SettingError: names the setting and the kinds of parts.
     """
-    kinds, unobeyed = exchange.kinds(), _find_unobeyed(exchange)
-    classwise = any(spec.classwise for spec in (*exchange.up, *exchange.down))
-    sent = " and ".join(sorted("class outputs" if kind == "prototypes" and classwise else kind for kind in kinds))
-    if kinds and settings.sparsity_dim and "sparsity-dim" in unobeyed:
-        raise SettingError(
-            f"setting `sparsity-dim` is {settings.sparsity_dim}, which masks prototype vectors, but "
-            f"`{settings.strategy}` sends {sent}; take it out (0)."
-        )
-    if kinds and settings.wire_dtype != "float32" and "wire-dtype" in unobeyed:
+    kinds = exchange.kinds()
+    sent = " and ".join(sorted(kinds))
+    if kinds and settings.wire_dtype != "float32" and not _obeys_wire_dtype(exchange):
         raise SettingError(
             f"setting `wire-dtype` is {shown(settings.wire_dtype)}, which says how prototype vectors and weights "
             f'cross, but `{settings.strategy}` sends {sent}; take it out ("float32").'
         )
 
 
-def _find_unobeyed(exchange: Exchange) -> set[str]:
-    """The settings of the wire that no part of the messages obeys."""
-    vectors = any(spec.kind == "prototypes" and not spec.classwise for spec in (*exchange.up, *exchange.down))
-    formatted = exchange.kinds() - {"mixtures"}
-    return (set() if vectors else {"sparsity-dim"}) | (set() if formatted else {"wire-dtype"})
+def _obeys_wire_dtype(exchange: Exchange) -> bool:
+    """Whether some part of the messages crosses in the run's number format: mixtures never do."""
+    return bool(exchange.kinds() - {"mixtures"})
 
 
 def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
@@ -364,7 +356,8 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
         names -= {"prototype-weight", "prototype-loss"}
     if not exchange.kinds():
         names -= {"max-prototype-norm"}
-    names -= _find_unobeyed(exchange)
+    if not _obeys_wire_dtype(exchange):
+        names -= {"wire-dtype"}
     names -= method.server(Settings(), Options(settings_by_type)).unread - (OF_CLAIMS if exchange.counts else set())
     if not exchange.weights:
         names -= {"share-buffers"}

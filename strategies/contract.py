@@ -440,6 +440,10 @@ class ServerHalf:
         `.items()` reads, and holds, one at a time."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
 
+    def expand(self, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
+        """Uploads or downloads as vectors of the feature space, of a method that sends less of them."""
+        return payloads
+
     def group(self, partition: int) -> int:
         """With whose uploads a client's weights can be compared, by the first of them that was met."""
         return 0

@@ -98,18 +98,12 @@ def unknown(layouts: Mapping[str, Layout]) -> dict[str, Weights]:
 
 
 def check_space(half: ServerHalf, num_classes: int, dim: int, layouts: Mapping[str, Layout]) -> None:
-    """Refuse class masks of d values, a bound on norms that a classifier's part `KNOWN` would pass, and clients whose
-    parts of weights are not of these layouts.
+    """Refuse a bound on norms that a classifier's part `KNOWN` would pass, and clients whose weights differ in layout.
 
     Raises:
         SettingError: that.
     """
     settings = half.settings
-    if settings.sparsity_dim % dim:
-        raise SettingError(
-            f"setting `sparsity-dim` is {settings.sparsity_dim}, but `{settings.strategy}` adds up class means, which "
-            "masks would make others; take it out (0)."
-        )
     smallest_bound = SMALLEST_BOUND * num_classes**0.5
     if settings.max_prototype_norm < smallest_bound:
         raise SettingError(

@@ -133,8 +133,8 @@ class FedCGS(ServerHalf):
 
     @property
     def unread(self) -> frozenset[str]:
-        """It adds up class means, which masks would make others."""
-        return frozenset({"sparsity-dim"})
+        """None: it weighs clients by their samples."""
+        return frozenset()
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a mean counts, and all clients have the same dimensions."""

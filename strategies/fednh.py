@@ -106,20 +106,10 @@ class FedNH(AveragedWithClassVectors):
         """Of the weights, as in the authors' code."""
         return "uniform"
 
-    @property
-    def unread(self) -> frozenset[str]:
-        """It classifies by its prototypes, which masks would make others."""
-        return super().unread | {"sparsity-dim"}
-
     def check(self, num_classes: int, dim: int) -> None:
-        """W needs room, and all of its values."""
+        """W needs room."""
         super().check(num_classes, dim)
         start(self.options[FedNHSettings], num_classes, dim, self.settings.seed)
-        if self.settings.sparsity_dim % dim:
-            raise SettingError(
-                f"setting `sparsity-dim` is {self.settings.sparsity_dim}, but `fednh` classifies by its prototypes, "
-                "which masks would make others; take it out (0)."
-            )
 
     def start(self) -> Tensor:
         """As the clients draw it."""

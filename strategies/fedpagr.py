@@ -13,7 +13,7 @@ The paper's "beta = 0" removes the terms of beta: that is `fedpagr.alignment = f
 none). Under masks rows are made unit vectors again on arrival.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated
 
@@ -148,15 +148,6 @@ class FedPAGR(ServerHalf):
     def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
         """None: on the sphere nothing collapses to shorter features."""
         return None
-
-    def notices(self) -> Sequence[str]:
-        """Say when masks leave nothing to separate."""
-        if not self.codec.masked or self.num_classes * self.codec.width > self.dim:
-            return ()
-        return (
-            f"{self.num_classes} classes of {self.codec.width} values fit into d = {self.dim} without overlap: every "
-            "two prototypes are perpendicular as they arrive, and the separation does nothing",
-        )
 
 
 def _build_outcome(prototypes: PrototypeSet, figures: Mapping[str, Figure] | None = None) -> Outcome:

@@ -112,8 +112,8 @@ class OneExchange(ServerHalf):
 
     @property
     def unread(self) -> frozenset[str]:
-        """It needs every value of a vector, which masks would take."""
-        return frozenset({"sparsity-dim"})
+        """None: it weighs clients by their samples."""
+        return frozenset()
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every value of a vector counts, and all clients have the same dimensions."""

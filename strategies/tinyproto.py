@@ -8,9 +8,9 @@
              client: target as received, times `fedtgp.gamma`
     predict  argmin_j ||z - p_ij||, with the client's own whole p_ij                                     (Eq. 12)
 
-Departures. R pulls each sample, where the paper's Eq. 5 sums over class means. The masks are the run's codec
-(`sparsity-dim`), which works under every method: here is the scaling alone. So `sparsity-dim = 0` is the paper's row
-without sparsification, `tinyproto.scaling = false` the one without scaling. Eq. 10 prints the mean over N_j; the
+Departures. R pulls each sample, where the paper's Eq. 5 sums over class means. Both ends draw the masks from the run's
+seed. `tinyproto.sparsity-dim = 0` is the paper's row without sparsification, `tinyproto.scaling = false` the one
+without scaling; FP without scaling is FedProto with masks. Eq. 10 prints the mean over N_j; the
 authors' code forms mu |N_j| times that mean, mu times the sum of what came. With the sum their mu (1.5e-4 on CIFAR-10)
 makes targets of 0.9 of the count-weighted mean prototype, to the letter of a tenth of that: a pull to zero. So mu, in
 1/images, is by default 0.9 (FP) and 0.6 (FT) over the mean number of images of a held class, with the printed mean;
@@ -21,6 +21,7 @@ rounded to 16 significant bits, since a product n p in full precision tells n.
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated
 
 import torch
@@ -28,8 +29,11 @@ from pydantic import Field
 from torch import Tensor
 
 from protosphere.core.errors import SettingError
+from protosphere.core.settings import Count, Settings
 from protosphere.prototypes.aggregation import aggregate
+from protosphere.prototypes.masks import class_masks, compress, expand
 from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.quantisation import to_significant_bits
 from protosphere.strategies.contract import (
     EVERYONE,
     PROTOTYPES,
@@ -51,7 +55,6 @@ from protosphere.strategies.contract import (
 )
 from protosphere.strategies.fedtgp import FedTGP, FedTGPObjective, FedTGPSettings
 from protosphere.wire.payloads import Identity, Payload, prototypes_of
-from protosphere.wire.specs import SignificantBits
 
 WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
@@ -62,12 +65,14 @@ class TinyProtoSettings:
     """`tinyproto.*`.
 
     Attributes:
+        sparsity_dim: s, values of a prototype that cross; 0 or d: all. Paper: 50 of 500.
         scaling: whether prototypes are scaled by their class counts.
         mu: the constant of the scaling, in 1/images; 0: 0.9 (FP) or 0.6 (FT) over the mean number of images of a held
             class, or with `sum` of a class. Paper: 1.5e-4 (CIFAR-10), 1.5e-3 (CIFAR-100, Tiny ImageNet), with `sum`.
         sum: whether the |N_j| uploads of a class are added up, as the authors' code does; Eq. 10 prints their mean.
     """
 
+    sparsity_dim: Count = 0
     scaling: bool = True
     mu: Annotated[float, Field(ge=0, le=1)] = 0.0
     sum: bool = False
@@ -84,17 +89,26 @@ class TinyProtoSettings:
 class TinyProtoObjective(PullObjective):
     """Client half of both."""
 
+    @property
+    def masks(self) -> Tensor | None:
+        """(K, d) bool; None where prototypes cross whole."""
+        return masks_of(self.settings, self.options, self.num_classes, self.settings.feature_dim)
+
     def upload(self, state: ClientState, round_number: int) -> Payload | None:
-        """n_ij p_ij, and n_ij itself never: nor by the products' last digits, which are rounded away on the way."""
-        local = state.prototypes
-        if local is None or local.counts is None or not _is_scaled(self.options):
-            return super().upload(state, round_number)
-        return {PROTOTYPES.name: _sum_up(local)}
+        """The values under the masks of n_ij p_ij, and n_ij itself never."""
+        return None if state.prototypes is None else self.released(state.prototypes, None, round_number)
 
     def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload:
         """The same of a release, whose counts are noisy."""
+        prototypes = prototypes.to(device="cpu")
         scaled = _sum_up(prototypes) if _is_scaled(self.options) else prototypes.without_counts()
-        return {PROTOTYPES.name: scaled}
+        return {PROTOTYPES.name: compressed(scaled, self.masks)}
+
+    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+        """What came, with zeros outside the masks (Definition 1)."""
+        if received is not None:
+            received = {PROTOTYPES.name: expanded(prototypes_of(received), self.masks)}
+        return super().targets(state, received)
 
 
 class TinyProtoFPObjective(TinyProtoObjective):
@@ -111,9 +125,9 @@ class TinyProtoFPObjective(TinyProtoObjective):
         Raises:
             SettingError: the server sent none, or one that no server works out.
         """
-        if received is None:
+        prototypes = super().targets(state, received)
+        if prototypes is None:
             return None
-        prototypes = prototypes_of(received)
         if not _is_scaled(self.options):
             return prototypes
         mu = state.constants.get("mu")
@@ -130,9 +144,24 @@ class TinyProtoFTObjective(TinyProtoObjective, FedTGPObjective):
 
 
 class TinyProto(ServerHalf):
-    """What both servers share: mu, worked out once, and the factor |N_j|."""
+    """What both servers share: the masks, mu, worked out once, and the factor |N_j|."""
 
     target: float  # norm of a target over that of the count-weighted mean prototype, on average, where mu is left at 0
+
+    @property
+    def masks(self) -> Tensor | None:
+        """(K, d) bool; None where prototypes cross whole."""
+        return masks_of(self.settings, self.options, self.num_classes, self.dim)
+
+    def expand(self, payloads: Mapping[int, Payload]) -> dict[int, Payload]:
+        """Prototypes in R^d, with zeros outside the masks."""
+        return {
+            key: {PROTOTYPES.name: expanded(prototypes_of(payload), self.masks)} for key, payload in payloads.items()
+        }
+
+    def compress(self, prototypes: PrototypeSet) -> dict[int, Payload]:
+        """The download of all clients: the values under the masks."""
+        return to_everyone(compressed(prototypes, self.masks))
 
     def derive_constants(self) -> Mapping[str, float]:
         """mu, with the mean number of images from the roster."""
@@ -149,6 +178,12 @@ class TinyProto(ServerHalf):
     def check(self, num_classes: int, dim: int) -> None:
         """Clients multiply by their counts themselves, so that the server cannot weigh them alike."""
         super().check(num_classes, dim)
+        ones = self.options[TinyProtoSettings].sparsity_dim
+        if ones > dim:
+            raise SettingError(
+                f"setting `tinyproto.sparsity-dim` is {ones}, but a prototype has {dim} values (`feature-dim`); lower "
+                "it, or set it to 0, which sends all of them."
+            )
         if _is_scaled(self.options) and self.settings.client_weights == "equal":
             raise SettingError(
                 f'setting `client-weights` is "equal", but the clients of `{self.settings.strategy}` multiply their '
@@ -172,11 +207,11 @@ class TinyProto(ServerHalf):
 
     def notices(self) -> Sequence[str]:
         """Say when nothing is sparse."""
-        if self.codec.masked:
+        if self.masks is not None:
             return ()
         return (
-            f"`sparsity-dim` is {self.settings.sparsity_dim}: prototypes cross whole, without TinyProto's masks; "
-            "the paper sends 50 values of 500",
+            f"`tinyproto.sparsity-dim` is {self.options[TinyProtoSettings].sparsity_dim}: prototypes cross whole, "
+            "without TinyProto's masks; the paper sends 50 values of 500",
         )
 
     def summed(self, sets: Mapping[int, PrototypeSet], vectors: PrototypeSet) -> PrototypeSet:
@@ -220,10 +255,10 @@ class TinyProtoFP(TinyProto):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""
-        sets = prototype_sets(uploads)
+        sets = prototype_sets(self.expand(uploads))
         fresh = self.summed(sets, aggregate(list(sets.values()), "mean"))
         prototypes = carried_on(state, fresh)
-        return Outcome(as_state(prototypes), to_everyone(prototypes), self.figures(sets, fresh))
+        return Outcome(as_state(prototypes), self.compress(prototypes), self.figures(sets, fresh))
 
 
 class TinyProtoFT(TinyProto, FedTGP):
@@ -239,14 +274,14 @@ class TinyProtoFT(TinyProto, FedTGP):
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """Appendix C: multiplied by mu before the contrastive step, lest the spread of n_ij distort its distances."""
         mu = self.constants.get("mu", 1.0)
-        sets = prototype_sets(uploads)
+        sets = prototype_sets(self.expand(uploads))
         scaled: dict[int, Payload] = {}
         for partition, prototypes in sets.items():
             summed = self.summed(sets, prototypes)
             scaled[partition] = {PROTOTYPES.name: summed.with_vectors(mu * summed.vectors)}
         outcome = super().aggregate(scaled, state, server_round)
         targets = prototypes_of(outcome.downloads[EVERYONE])
-        return Outcome(outcome.state, outcome.downloads, {**outcome.figures, **self.figures(sets, targets)})
+        return Outcome(outcome.state, self.compress(targets), {**outcome.figures, **self.figures(sets, targets)})
 
 
 def mean_class_count(identities: Mapping[int, Identity], of_all: bool) -> float:
@@ -264,14 +299,43 @@ def holders(uploads: Iterable[PrototypeSet], num_classes: int) -> Tensor:
     return torch.bincount(torch.cat([upload.labels for upload in uploads]), minlength=num_classes)
 
 
+def masks_of(settings: Settings, options: Options, num_classes: int, dim: int) -> Tensor | None:
+    """The masks of a run, (K, d) bool; None where prototypes cross whole."""
+    ones = options[TinyProtoSettings].sparsity_dim
+    return _derive_masks(num_classes, dim, ones, settings.seed) if 0 < ones < dim else None
+
+
+# a process meets one run, or the few of a test
+@lru_cache(maxsize=8)
+def _derive_masks(num_classes: int, dim: int, ones: int, seed: int) -> Tensor:
+    return class_masks(num_classes, dim, ones, seed)
+
+
+def compressed(prototypes: PrototypeSet, masks: Tensor | None) -> PrototypeSet:
+    """The values under the masks, (k, s) of (k, d)."""
+    if masks is None:
+        return prototypes
+    values = compress(prototypes.vectors, masks[prototypes.labels])
+    # masks of no row do not say how wide they are
+    return prototypes.with_vectors(values.reshape(len(prototypes), int(masks[0].sum())))
+
+
+def expanded(prototypes: PrototypeSet, masks: Tensor | None) -> PrototypeSet:
+    """Inverse of `compressed`, with zeros outside the masks."""
+    if masks is None:
+        return prototypes
+    return prototypes.with_vectors(expand(prototypes.vectors, masks[prototypes.labels]))
+
+
 def _is_scaled(options: Options) -> bool:
     return options[TinyProtoSettings].scaling
 
 
 def _sum_up(local: PrototypeSet) -> PrototypeSet:
-    """n_ij p_ij, without the counts."""
+    """n_ij p_ij without the counts, and without the last digits, which would tell them."""
     assert local.counts is not None
-    return local.with_vectors(local.counts.unsqueeze(1) * local.vectors).without_counts()
+    sums = local.counts.unsqueeze(1) * local.vectors
+    return local.with_vectors(to_significant_bits(sums, UPLOADED_BITS)).without_counts()
 
 
 def _refuse_mu_of_rows(options: Options) -> None:
@@ -284,11 +348,11 @@ def _refuse_mu_of_rows(options: Options) -> None:
 
 
 def _choose_exchange(options: Options) -> Exchange:
+    parts = (Spec("prototypes", width=options[TinyProtoSettings].sparsity_dim),)
     if not _is_scaled(options):
-        return Exchange()
-    up = Spec("prototypes", transforms=(SignificantBits(UPLOADED_BITS),))
+        return Exchange(parts, parts)
     disclosure = "by the norms of its uploads about how many samples each class has"
-    return Exchange((up,), discloses=(disclosure,), hides_counts=True)
+    return Exchange(parts, parts, discloses=(disclosure,), hides_counts=True)
 
 
 FP = Method(

@@ -163,7 +163,6 @@ class Settings(BaseModel):
     prototypes_from: Literal["model", "training"] = "model"
 
     share_buffers: Literal["average", "own"] = "average"
-    sparsity_dim: Count = 0
     wire_dtype: Literal["float32", "float16"] = "float32"
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -254,11 +253,6 @@ class Settings(BaseModel):
             raise ValueError(
                 f"`min-replies` {self.min_replies} can never come, since `fraction-train` {self.fraction_train} of "
                 f"`clients` {self.clients} selects {sampled}; lower it, or raise `fraction-train`"
-            )
-        if self.sparsity_dim > self.feature_dim:
-            raise ValueError(
-                f"`sparsity-dim` {self.sparsity_dim} exceeds `feature-dim` {self.feature_dim}: a prototype has no more "
-                "values to send; 0 sends all of them"
             )
         if self.ensemble_every % self.evaluate_every:
             raise ValueError(
@@ -381,6 +375,7 @@ GONE: dict[str, tuple[Scalar, str]] = {
         ("leave-out", "robust class means take its place, as `protosphere.aggregation` and `fedcgs.aggregation`"),
     ),
     "shared-test-path": ("", "a simulation sets `shared-test-share` of its samples aside; sites share no test set"),
+    "sparsity-dim": (0, "`tinyproto.sparsity-dim` takes its place, and `tinyproto-fp` without scaling is FedProto so"),
     "stop-min-delta": (0.0, "any rise of the mean is one for `stop-patience`"),
     "server-threads": (1, "the server computes with one thread"),
     "feddistill.outputs": ("probabilities", "FedDistill averages probabilities"),

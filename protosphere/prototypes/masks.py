@@ -81,7 +81,7 @@ def expand(values: Tensor, masks: Tensor) -> Tensor:
     if support.shape != values.shape:
         raise ValueError(
             f"Rows of {values.shape[1]} values do not fit masks with {support.shape[1]} ones; "
-            "both ends must use the same sparsity-dim."
+            "both ends must use the same tinyproto.sparsity-dim."
         )
     return sparse.scatter(1, support, values)
 

@@ -13,7 +13,6 @@ from io import BytesIO
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, RecordDict
-from torch import Tensor
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings
@@ -29,7 +28,6 @@ from protosphere.wire.specs import (
     STORED,
     Exchange,
     Fields,
-    Masks,
     MixtureFormat,
     NumberFormat,
     Spec,
@@ -41,8 +39,7 @@ from protosphere.wire.specs import (
 from protosphere.wire.weights import WeightFormat, check_tensors
 
 REMEDY = (
-    "both ends need the same method and settings of it, classes, feature-dim, sparsity-dim, wire-dtype and seed, and "
-    "the same version"
+    "both ends need the same method and settings of it, classes, feature-dim, wire-dtype and seed, and the same version"
 )
 ENCODER = "encoder"
 LONGEST_DIFFERENCE = 300  # characters
@@ -55,46 +52,25 @@ class Codec:
     Attributes:
         num_classes: K.
         dim: d, the width of features and prototypes.
-        ones: s, the values of a prototype that cross the wire; 0 or d: all of them, and there is no mask.
         wire_dtype: their number format, one of `protosphere.prototypes.quantisation.FORMATS`.
-        seed: from which the masks are derived.
+        seed: from which both ends derive what does not cross.
         added: the method's own transforms, in words; its specs have them.
         encoder: fingerprint of the public encoder that releases are made with; "" without one.
     """
 
     num_classes: int
     dim: int
-    ones: int = 0
     wire_dtype: str = "float32"
     seed: int = 0
     added: str = ""
     encoder: str = ""
 
-    @property
-    def masked(self) -> bool:
-        """Whether there are masks."""
-        return 0 < self.ones != self.dim
-
-    @property
-    def width(self) -> int:
-        """Values of a prototype on the wire: s, or d without masks."""
-        return self.ones if self.masked else self.dim
-
     def of_width(self, width: int) -> "Codec":
-        """The codec of vectors of another width than d, such as class-wise outputs: without masks, which are of d."""
-        return self if width == self.dim else replace(self, dim=width, ones=0)
-
-    @property
-    def masks(self) -> Tensor:
-        """(K, d) bool; only where `masked`."""
-        return self._masks.rows
-
-    @property
-    def _masks(self) -> Masks:
-        return Masks(self.num_classes, self.dim, self.ones, self.seed)
+        """The codec of vectors of another width than d, such as class-wise outputs."""
+        return self if width == self.dim else replace(self, dim=width)
 
     def transforms(self, spec: Spec, layout: Layout = ()) -> tuple[Transform, ...]:
-        """All that is done to a part's values, in the sender's order: the method's own, masks, the number format.
+        """All that is done to a part's values, in the sender's order: the method's own, the number format.
 
         Args:
             layout: of weights that were received.
@@ -103,8 +79,7 @@ class Codec:
             return (*spec.transforms, self.weight_format(spec, layout))
         if spec.kind == "mixtures":
             return (*spec.transforms, MixtureFormat())
-        masks = (self._masks,) if self.masked and not spec.classwise else ()
-        return (*spec.transforms, *masks, NumberFormat(self.wire_dtype))
+        return (*spec.transforms, NumberFormat(self.wire_dtype))
 
     def weight_format(self, spec: Spec, layout: Layout = ()) -> WeightFormat:
         """How a part of weights is written: in the run's number format, unless it has its own."""
@@ -113,9 +88,9 @@ class Codec:
     @cached_property
     def fingerprint(self) -> str:
         """All that both ends must agree on, in a few words: so a mismatch can be refused by name."""
-        entries = [f"K={self.num_classes} d={self.dim} s={self.width}", NumberFormat(self.wire_dtype).words]
+        entries = [f"K={self.num_classes} d={self.dim} seed={self.seed}", NumberFormat(self.wire_dtype).words]
         encoder = f"{ENCODER}={self.encoder}" if self.encoder else ""
-        return " ".join([*entries, *([self._masks.words] if self.masked else []), *filter(None, [self.added, encoder])])
+        return " ".join([*entries, *filter(None, [self.added, encoder])])
 
     def difference(self, fingerprint: str) -> str:
         """What another fingerprint says otherwise, in words; empty when it is the same."""
@@ -145,14 +120,11 @@ def codec_of(settings: Settings, num_classes: int, dim: int, exchange: Exchange)
     """The codec of a run, whose method's messages are `exchange`.
 
     Raises:
-        SettingError: the clients' prototypes have fewer values than `sparsity-dim` asks for, or no class.
+        SettingError: the clients have no class.
     """
-    if settings.sparsity_dim > dim or num_classes < 1:
-        raise SettingError(
-            f"`sparsity-dim` is {settings.sparsity_dim}, but the clients have {num_classes} classes and features of "
-            f"width {dim}; give every client `feature-dim` {settings.feature_dim} and the class list."
-        )
-    return Codec(num_classes, dim, settings.sparsity_dim, settings.wire_dtype, settings.seed, exchange.added)
+    if num_classes < 1:
+        raise SettingError("the clients have no class; give every client the class list.")
+    return Codec(num_classes, dim, settings.wire_dtype, settings.seed, exchange.added)
 
 
 def encoder_in(fingerprint: str) -> str:
@@ -242,7 +214,7 @@ def _encode_part(part: Part, codec: Codec, spec: Spec) -> dict[str, np.ndarray]:
 
 
 def as_sent(payload: Payload, specs: Sequence[Spec]) -> Payload:
-    """As the other side has it but for masks and number format: what a figure of an upload may be made of."""
+    """As the other side has it but for the number format: what a figure of an upload may be made of."""
     if not any(spec.transforms for spec in specs):
         return payload
     parts = {}
@@ -292,7 +264,8 @@ def _list_fields(spec: Spec, codec: Codec) -> list[str]:
 
 def _decode_part(arrays: dict[str, np.ndarray], spec: Spec, limits: Limits) -> Part:
     """Types and shapes are checked as they came; norms when all is undone."""
-    codec = limits.codec.of_width(limits.codec.num_classes) if spec.classwise else limits.codec
+    width = limits.codec.num_classes if spec.classwise else spec.width or limits.codec.dim
+    codec = limits.codec.of_width(width)
     if spec.kind == "weights":
         return Weights(_decode_weights(arrays, spec, limits))
     mixtures = spec.kind == "mixtures"
@@ -378,10 +351,10 @@ def _check_vectors(arrays: Mapping[str, np.ndarray], codec: Codec) -> int:
     stored = np.dtype(STORED[codec.wire_dtype])
     if vectors.dtype != stored:
         raise MessageError(f"the vectors are {vectors.dtype}, {stored} was agreed")
-    if vectors.ndim != 2 or vectors.shape[1] != codec.width or len(vectors) > codec.num_classes:
+    if vectors.ndim != 2 or vectors.shape[1] != codec.dim or len(vectors) > codec.num_classes:
         raise MessageError(
             f"the vectors have shape {vectors.shape}, at most {codec.num_classes} rows of "
-            f"{codec.width} values were agreed"
+            f"{codec.dim} values were agreed"
         )
     return len(vectors)
 

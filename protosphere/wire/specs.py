@@ -3,25 +3,22 @@
 An `Exchange` says which parts go up and come down. A part's values go through a list of transforms, a sender's and a
 receiver's half each:
 
-    a method's own   significant bits (TinyProto), rounded shares (GFPL): named by the specs of its `Exchange`
-    the run's        class masks (`sparsity-dim`), then the number format (`wire-dtype`)
+    a method's own   rounded shares (GFPL): named by the specs of its `Exchange`
+    the run's        the number format (`wire-dtype`)
 
 The sender goes through the list from its start, the receiver from its end; `Codec.transforms` puts it together, and the
 codec's fingerprint names all of it. A method that needs another one writes it here and names it in its spec."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.masks import class_masks, compress, expand
 from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.prototypes.quantisation import QuantisationError, dequantise, quantise, to_significant_bits
+from protosphere.prototypes.quantisation import QuantisationError, dequantise, quantise
 from protosphere.wire.checks import CodecError, MessageError
 
 STORED = {"float32": np.float32, "float16": np.float16}
@@ -62,21 +59,6 @@ class Transform:
 
 
 @dataclass(frozen=True)
-class SignificantBits(Transform):
-    """Vectors rounded to so many significant binary digits, so that the last digits tell nothing."""
-
-    kind = "prototypes"
-    bits: int
-
-    @property
-    def words(self) -> str:
-        return f"{self.bits}bits"
-
-    def send(self, fields: Fields) -> Fields:
-        return fields | {"vectors": to_significant_bits(fields["vectors"], self.bits)}
-
-
-@dataclass(frozen=True)
 class RoundedShares(Transform):
     """Weights of a mixture's components in whole shares of 1/steps, so that they tell no number of rows."""
 
@@ -106,34 +88,6 @@ class Spherical(Transform):
 
     def receive(self, fields: Fields) -> Fields:
         return fields | {"variances": fields["variances"].expand_as(fields["means"]).contiguous()}
-
-
-@dataclass(frozen=True)
-class Masks(Transform):
-    """Class masks (TinyProto): s of a vector's d values cross; on the other side the others are zero (Definition 1)."""
-
-    kind = "prototypes"
-    num_classes: int
-    dim: int
-    ones: int
-    seed: int
-
-    @property
-    def words(self) -> str:
-        return f"seed={self.seed} masks={_compute_digest(self)}"
-
-    @property
-    def rows(self) -> Tensor:
-        """(K, d) bool."""
-        return _derive_masks(self)
-
-    def send(self, fields: Fields) -> Fields:
-        values = compress(fields["vectors"], self.rows[fields["labels"]])
-        # no rows of masks say no width
-        return fields | {"vectors": values.reshape(len(fields["labels"]), self.ones)}
-
-    def receive(self, fields: Fields) -> Fields:
-        return fields | {"vectors": expand(fields["vectors"], self.rows[fields["labels"]])}
 
 
 @dataclass(frozen=True)
@@ -195,17 +149,6 @@ def received(fields: Mapping[str, Tensor], transforms: Sequence[Transform]) -> F
     return through
 
 
-# a process meets one codec, or the few of a test
-@lru_cache(maxsize=8)
-def _derive_masks(masks: Masks) -> Tensor:
-    return class_masks(masks.num_classes, masks.dim, masks.ones, masks.seed)
-
-
-@lru_cache(maxsize=8)
-def _compute_digest(masks: Masks) -> str:
-    return hashlib.blake2b(masks.rows.to(torch.uint8).numpy().tobytes(), digest_size=4).hexdigest()
-
-
 @dataclass(frozen=True)
 class Spec:
     """One part of a message.
@@ -214,6 +157,7 @@ class Spec:
         kind: "prototypes", "mixtures" or "weights".
         name: its name on the wire; "": that of its kind.
         classwise: of prototypes, whether a row has K values (outputs) instead of d (features).
+        width: of prototypes, how many of the d values of a row are sent; 0 for all.
         counts: whether class counts go with it.
         components: of mixtures, the most components of a class; None for any number.
         fewest: of prototypes and mixtures, of how many samples of a class anything is sent: of more than 1 class counts
@@ -221,12 +165,13 @@ class Spec:
         dtype: of weights, the number format in which they cross; "": the run's.
         change: whether they are a change of weights, in which a variance may be negative.
         told: of weights, what they tell of a client in words, where they are none of its model.
-        transforms: what the method does to its values on the way, before masks and number format.
+        transforms: what the method does to its values on the way, before the number format.
     """
 
     kind: str
     name: str = ""
     classwise: bool = False
+    width: int = 0
     counts: bool = False
     components: int | None = 1
     fewest: int = 1
@@ -295,15 +240,19 @@ class Exchange:
         """The transforms that the method adds, by direction and part, as the codec's fingerprint names them."""
         directed = [(way, spec) for way, specs in (("up", self.up), ("down", self.down)) for spec in specs]
         names_by_part = [
-            (f"{way}.{spec.name}", [transform.words for transform in spec.transforms]) for way, spec in directed
+            (
+                f"{way}.{spec.name}",
+                [*([f"{spec.width}values"] if spec.width else []), *(each.words for each in spec.transforms)],
+            )
+            for way, spec in directed
         ]
         return " ".join(f"{part}={'+'.join(names)}" for part, names in names_by_part if names)
 
-    def said(self, masked: str = "") -> list[str]:
+    def said(self, dim: int) -> list[str]:
         """What the uploads tell of a client, in words.
 
         Args:
-            masked: which values of its prototypes cross, " (5 of their 12 values)" or nothing.
+            dim: d.
         """
         disclosures = []
         for spec in self.up:
@@ -312,7 +261,8 @@ class Exchange:
             elif spec.classwise:
                 disclosures.append("the mean outputs of its model for its classes")
             else:
-                disclosures.append(f"{spec.kind} of its classes{masked}")
+                few = f" ({spec.width} of their {dim} values)" if 0 < spec.width < dim else ""
+                disclosures.append(f"{spec.kind} of its classes{few}")
         return [*disclosures, *(["its class counts"] if self.counts else []), *self.discloses]
 
 

@@ -104,13 +104,13 @@ def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch,
 def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home):
     """What differs: test_codec.py."""
     came = payload(PrototypeSet(torch.tensor([1, 4]), torch.ones(2, 8)))
-    records = encode_instruction(Instruction("a-run", 1, came), Codec(10, 8, 4))
-    assert "s is 4 there and 3 here" in refusal(call(MessageType.TRAIN, records, {"sparsity-dim": 3}))
+    records = encode_instruction(Instruction("a-run", 1, came), Codec(10, 8, seed=4))
+    assert "seed is 4 there and 3 here" in refusal(call(MessageType.TRAIN, records, {"seed": 3}))
     assert not (home / "clients").exists()
 
 
 def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, monkeypatch):
-    codec = Codec(10, 8, 0, "float16")
+    codec = Codec(10, 8, "float16")
     whole = PullObjective.upload
     held = []
 

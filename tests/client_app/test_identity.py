@@ -12,7 +12,6 @@ from protosphere.client_app.store import Store, token_digest
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.data.client_data import Rows
 from protosphere.strategies import read_settings
-from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Instruction
 from tests.pictures import paint
 
@@ -52,12 +51,12 @@ def test_what_is_disclosed_follows_the_method(client):
 
 
 def test_a_client_names_its_codec_and_how_much_of_a_prototype_it_sends(client):
-    for settings, codec, part in (
-        ({"sparsity-dim": 3, "seed": 5}, Codec(10, 8, 3, seed=5), " (3 of their 8 values)"),
-        ({"wire-dtype": "float16", "feature-dim": 6}, Codec(10, 6, 0, "float16"), ""),
+    for settings, words, part in (
+        ({"strategy": "tinyproto-fp", "tinyproto.sparsity-dim": 3}, "up.prototypes=3values", " (3 of their 8 values)"),
+        ({"wire-dtype": "float16", "feature-dim": 6}, "d=6 seed=0 format=float16", ""),
     ):
         who = client(0, settings).identity()
-        assert who.codec == codec.fingerprint
+        assert words in who.codec
         assert f"prototypes of its classes{part}" in who.discloses
 
 

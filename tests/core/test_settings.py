@@ -55,7 +55,6 @@ RANGES = {
     "test-share": ([TINY, 0.89], [0.0, 1.0]),
     "validation-share": ([0.0, 0.7], [-TINY, 1.0]),
     "momentum": ([0.0, math.nextafter(1, 0)], [-TINY, 1.0]),
-    "sparsity-dim": ([0, 1, 64], [-1, MOST + 1]),
     "fraction-train": ([TINY, 1.0], [0.0, math.nextafter(1, 2)]),
     "privacy-delta": ([TINY, 1e-3], [0.0, -TINY, 1.1e-3]),
     "shared-test-share": ([TINY, math.nextafter(1, 0)], [0.0, 1.0]),
@@ -232,7 +231,6 @@ def test_an_int_is_taken_for_a_float(name):
         ({"partition-column": "ward"}, ['`partition` is "dirichlet"', '`partition-column` "ward"']),
         ({"partition-table": "/t.csv"}, ['`partition` is "dirichlet"', '`partition-table` "/t.csv"']),
         ({"partition": "way-shot"}, ['`partition` "way-shot"', '`split` is "pooled"']),
-        ({"sparsity-dim": 9, "feature-dim": 8}, ["`sparsity-dim` 9", "`feature-dim` 8"]),
         ({"precision": "bf16", "device": "cpu"}, ["precision", "bf16", "device", "cpu"]),
         ({"ensemble-every": 3, "evaluate-every": 2}, ["`ensemble-every` is 3", "`evaluate-every`"]),
         ({"privacy": "release", "ensemble-every": 5}, ["`ensemble-every` is 5", "`privacy`"]),
@@ -261,7 +259,6 @@ def test_neighbours_of_the_contradictions_pass():
     # without `clients` the number is not known before the roster
     check(Settings, {"fraction-train": 0.1, "min-replies": 50})
     check(Settings, {"precision": "bf16", "device": "auto"})
-    check(Settings, {"sparsity-dim": 8, "feature-dim": 8})
 
 
 @pytest.mark.parametrize("name", GONE)

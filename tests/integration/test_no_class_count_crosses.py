@@ -19,9 +19,9 @@ from tests.integration.recorded import case_name, lines, recording
 HELD = {0: {0: 131, 3: 211}, 1: {1: 139, 2: 257, 7: 401}, 2: {4: 149, 5: 173, 6: 307, 8: 163}, 3: {8: 433, 9: 179}}
 SCALED = [
     {"strategy": "tinyproto-fp", "wire-dtype": "float16"},
-    {"strategy": "tinyproto-fp", "sparsity-dim": 5},
+    {"strategy": "tinyproto-fp", "tinyproto.sparsity-dim": 5},
     {"strategy": "tinyproto-ft"},
-    {"strategy": "tinyproto-ft", "sparsity-dim": 5, "wire-dtype": "float16"},
+    {"strategy": "tinyproto-ft", "tinyproto.sparsity-dim": 5, "wire-dtype": "float16"},
 ]
 PER_ROW = {"tinyproto-fp": 0.9, "tinyproto-ft": 0.6}  # mu times the rows of a class of a client
 

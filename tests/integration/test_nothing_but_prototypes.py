@@ -22,14 +22,14 @@ ENSEMBLE = {"ensemble-every": 2}
 # of the four rounds GFPL's second is its only exchange; what comes of it goes down with the third
 EXCHANGE, AFTER = 2, 3
 MIXTURES = {"strategy": "gfpl", "gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
-# the values that cross with s = 2 have disjoint masks (K s <= d), those with s = 5 have not
-CODECS = [{"sparsity-dim": 2}, {"sparsity-dim": 5, "wire-dtype": "float16"}]
 CASES = [
     {"strategy": "local"} | ENSEMBLE,
-    *({"strategy": "fedproto"} | codec for codec in CODECS),
+    {"strategy": "fedproto"},
     {"strategy": "fedproto", "fedproto.aggregation": "weighted"} | COUNTED,
     {"strategy": "protonorm", "wire-dtype": "float16"} | ENSEMBLE,
-    {"strategy": "tinyproto-fp", "sparsity-dim": 5, "wire-dtype": "float16"},
+    # the values that cross with s = 2 have disjoint masks (K s <= d), those with s = 5 have not
+    {"strategy": "tinyproto-fp", "tinyproto.sparsity-dim": 2, "tinyproto.scaling": False},
+    {"strategy": "tinyproto-fp", "tinyproto.sparsity-dim": 5, "wire-dtype": "float16"},
     {"strategy": "tinyproto-ft", "wire-dtype": "float16", "fedtgp.server-epochs": 3},
     {"strategy": "fedpagr"},
     {"strategy": "fedproc"} | ENSEMBLE,
@@ -75,7 +75,7 @@ def check_payload(record, spec, run, counts, most):
     assert isinstance(record, ArrayRecord)
     rows = record["labels"].shape[0]
     assert 0 < rows <= most
-    width = run.settings.sparsity_dim or DIM
+    width = ones_of(run) or DIM
     forms = {"labels": ("int16", (rows,))}
     if spec == "prototypes":
         forms["vectors"] = STORED[run.settings.wire_dtype], (rows, width)
@@ -98,11 +98,16 @@ def check_arrays(record, forms):
 def fingerprint_of(run):
     """What each message says of its codec, as a pattern."""
     settings = run.settings
-    whole = f"K={CLASSES} d={DIM} s={settings.sparsity_dim or DIM} format={settings.wire_dtype}"
+    whole = f"K={CLASSES} d={DIM} seed=0 format={settings.wire_dtype}"
     kind = kind_of(run.exchange.up) or ""
-    added = "16bits" if scales(run) else "shares/64" if kind == "mixtures" and not run.exchange.counts else ""
-    masks = r" seed=0 masks=[0-9a-f]{8}" if settings.sparsity_dim else ""
-    return whole + masks + (f" up.{kind}={added}" if added else "")
+    if ones := ones_of(run):
+        return f"{whole} up.prototypes={ones}values down.prototypes={ones}values"
+    return whole + (f" up.{kind}=shares/64" if kind == "mixtures" and not run.exchange.counts else "")
+
+
+def ones_of(run):
+    """s, the values of a prototype that cross; 0 for all."""
+    return max((getattr(option, "sparsity_dim", 0) for option in run.options.values.values()), default=0)
 
 
 def scales(run):
@@ -215,8 +220,8 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
         if run.settings.strategy == "fedpagr":
             lengths = np.linalg.norm(whole.astype(np.float64), axis=1, keepdims=True)
             whole = (whole / lengths).astype(np.float32)
-        if run.settings.sparsity_dim:
-            masks = class_masks(CLASSES, DIM, run.settings.sparsity_dim, seed=0).numpy()
+        if ones := ones_of(run):
+            masks = class_masks(CLASSES, DIM, ones, seed=0).numpy()
             whole = np.stack([vector[masks[label]] for vector, label in zip(whole, labels, strict=True)])
         values, error = decoded(payload, run.settings.wire_dtype)
         # scaled uploads are rounded to 16 significant bits first; a norm may differ by its last digit

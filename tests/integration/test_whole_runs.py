@@ -25,7 +25,7 @@ EXCHANGES = {"gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
 # one of each way to learn
 LEARNING = [
     {"strategy": "protonorm"},
-    {"strategy": "tinyproto-ft", "sparsity-dim": 5, "wire-dtype": "float16"},
+    {"strategy": "tinyproto-ft", "tinyproto.sparsity-dim": 5, "wire-dtype": "float16"},
     SLOWER | {"strategy": "fedpagr"},
     SLOWER | {"strategy": "pfpl"},
     SLOWER | {"strategy": "gfpl"} | EXCHANGES,

@@ -107,8 +107,8 @@ MUTANTS = {
     ),
     "class counts in the last digits": Mutant(
         "strategies/tinyproto.py",
-        "transforms=(SignificantBits(UPLOADED_BITS),)",
-        "transforms=()",
+        "to_significant_bits(sums, UPLOADED_BITS)",
+        "sums",
         S + "test_tinyproto.py",
     ),
     "gamma forgotten": Mutant(
@@ -185,10 +185,10 @@ MUTANTS = {
     ),
     # --- wire and safety
     "a mask that lets all through": Mutant(
-        W + "specs.py",
-        'expand(fields["vectors"], self.rows[fields["labels"]])',
-        'expand(fields["vectors"], self.rows[fields["labels"] * 0])',
-        "tests/wire/test_codec.py",
+        "strategies/tinyproto.py",
+        "expand(prototypes.vectors, masks[prototypes.labels])",
+        "expand(prototypes.vectors, masks[prototypes.labels * 0])",
+        S + "test_tinyproto.py",
     ),
     "a codec of others is read": Mutant(
         W + "codec.py",

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, Error
 
-from protosphere.core.errors import RunError, SettingError
+from protosphere.core.errors import RunError
 from protosphere.server_app.exchange import LATE
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
@@ -117,15 +117,7 @@ def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federat
     assert json.loads((strategy.folder.path / "summary.json").read_text())["problems"] == 2
 
 
-# --- another codec, and what a number format cannot hold ----------------------------------------------------
-
-
-def test_features_too_narrow_for_the_masks_end_the_run_with_a_sentence(federation):
-    """Their settings would never allow it, but what nodes say is theirs to make up."""
-    group = federation(3, codec=Codec(4, 8))
-    with pytest.raises((RosterError, SettingError), match="50"):
-        group.start({"feature-dim": 64, "sparsity-dim": 50})
-    assert not group.asked
+# --- what a number format cannot hold -----------------------------------------------------------------------
 
 
 def test_a_global_prototype_that_does_not_fit_ends_the_run_by_round_and_class(federation, monkeypatch):

@@ -91,7 +91,7 @@ def test_an_upload_where_none_is_due_is_dropped(ask):
 
 
 def test_a_reply_of_another_codec_is_not_used_though_its_shapes_fit(ask):
-    here, there = Codec(4, 3, 2), Codec(4, 3, 2, seed=1)
+    here, there = Codec(4, 3), Codec(4, 3, seed=1)
     answers = {p: messages.encode_report(trained(p), codec) for p, codec in enumerate((here, there))}
     answers[2] = messages.encode_report(trained(2, payload=None), there)
     good, bad, without = ask(answers, limits=Limits(here, 1e6))
@@ -103,7 +103,7 @@ def test_a_reply_of_another_codec_is_not_used_though_its_shapes_fit(ask):
         assert "seed is 1 there and 0 here" in reply.problem
     # an upload that came was dropped; where none came there was none to drop
     assert (bad.dropped, without.dropped, only.dropped) == (True, False, False)
-    assert bad.size.payload == good.size.payload == 2 * 2 * 4
+    assert bad.size.payload == good.size.payload == 2 * 3 * 4
 
 
 def test_a_missing_upload_is_a_problem_where_one_is_due_and_a_client_s_own_is_passed_on(ask):

@@ -494,7 +494,7 @@ def test_a_node_stands_for_one_partition_of_a_run(running, caplog):
 
 OTHERS = [
     *({"model": "cnn"}, {"feature_dim": 32}, {"class_names": ("a", "b", "c")}, {"rows": (91, 10, 30)}),
-    *({"classes": (0, 1)}, {"codec": "K=3 d=64 s=16"}, {"partitions": 4}),
+    *({"classes": (0, 1)}, {"codec": "K=3 d=65"}, {"partitions": 4}),
 ]
 
 
@@ -594,7 +594,7 @@ def test_the_odd_one_out_is_named(odd, named):
     assert all(part in why for part in named)
 
 
-@pytest.mark.parametrize("words", [Codec(4, 64, 16).fingerprint, "", "x" * 1000, "= =", "\x1b[2J\n"])
+@pytest.mark.parametrize("words", [Codec(4, 64).fingerprint, "", "x" * 1000, "= =", "\x1b[2J\n"])
 def test_a_client_of_another_codec_is_named(words):
     """What differs is the codec's to say: test_codec.py."""
     why = left_out({"codec": words})

@@ -30,7 +30,12 @@ RELEASED |= {"encoder": "random", "inference": "encoder", "rounds": 2}
 # what the contract suite's runs of every method, which are of rows of numbers, do not have
 VARIANTS = [
     {"strategy": "gfpl", "inference": "etf", "alpha": 1.0} | EVERY_ROUND,
-    {"strategy": "tinyproto-fp", "sparsity-dim": 6, "inference": "global-prototypes", "feature-activation": "relu"},
+    {
+        "strategy": "tinyproto-fp",
+        "tinyproto.sparsity-dim": 6,
+        "inference": "global-prototypes",
+        "feature-activation": "relu",
+    },
     {"strategy": "protonorm", "protonorm.gamma": 3.0, "image-size": 12, "models": "tiny_resnet", "rounds": 1},
     ASKED["fedncm"] | {"inference": "classifier"},
     ASKED["protosphere"],

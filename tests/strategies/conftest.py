@@ -182,9 +182,9 @@ class Federation:
         vectors = rng.standard_normal((len(self.held[partition]), self.codec.dim)).astype(np.float32)
         return PrototypeSet(torch.tensor(self.held[partition]), torch.from_numpy(vectors))
 
-    def _agree(self, added):
+    def _agree(self, added, seed):
         """What the method adds to the wire, on the side of all clients that wrote as the others do."""
-        before, self.codec = self.codec.fingerprint, replace(self.codec, added=added)
+        before, self.codec = self.codec.fingerprint, replace(self.codec, added=added, seed=seed)
         self.limits = replace(self.limits, codec=self.codec)
         for partition, identity in self.identities.items():
             if identity.codec == before:
@@ -198,11 +198,11 @@ class Federation:
             "feature-dim": self.codec.dim,
             "clients": self.clients,
         }
-        config |= {"sparsity-dim": self.codec.ones, "wire-dtype": self.codec.wire_dtype, "seed": self.codec.seed}
+        config |= {"wire-dtype": self.codec.wire_dtype, "seed": self.codec.seed}
         config |= {"start-timeout": 2.0}
         config |= settings or {}
         run = read_settings(config)
-        self._agree(run.exchange.added)
+        self._agree(run.exchange.added, run.settings.seed)
         opened = RunFolder.resume if run.settings.resume else RunFolder.create
         self.strategy = PrototypeStrategy(run, opened(run.settings, config), on_round)
         self.strategy.result = self.strategy.start(self.grid, **arguments)

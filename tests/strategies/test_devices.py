@@ -51,7 +51,7 @@ def waited(monkeypatch):
         *(("cuda", name, " ".join(f"{n}={json.dumps(v)}" for n, v in MORE[name].items())) for name in METHODS),
         *(("mps", name, "") for name in ON_MPS),
         ("mps", "fedproto", 'prototypes-from="training" optimizer-state="persistent" momentum=0.9'),
-        *((kind, "fedproto", 'sparsity-dim=3 wire-dtype="float16" evaluate-every=2') for kind in LACKING),
+        *((kind, "fedproto", 'wire-dtype="float16" evaluate-every=2') for kind in LACKING),
         *((kind, "fedproto", "ensemble-every=1 shared-test-share=0.2") for kind in LACKING),
         *((kind, "gfpl", f"{IMAGES} gfpl.first-exchange=1 gfpl.exchange-every=1") for kind in LACKING),
     ],

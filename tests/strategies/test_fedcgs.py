@@ -208,12 +208,10 @@ def test_a_client_that_sends_no_moment_of_its_rows_leaves_it_finite():
 
 
 @pytest.mark.parametrize("part", ["moment", "discriminant"])
-def test_other_dimensions_and_masks_are_refused_before_round_1(part):
+def test_other_dimensions_are_refused_before_round_1(part):
     other = layouts(K, D) | {part: layouts(K + 1, D + 1)[part]}
     with pytest.raises(SettingError, match=rf"Client 0: it has another {part}"):
         halves_of(lines=tuple(line for name, layout in other.items() for line in layout_lines(name, layout)))
-    with pytest.raises(SettingError, match="`sparsity-dim` is 3"):
-        halves_of(**{"sparsity-dim": 3})
 
 
 def test_where_clients_are_sampled_it_says_whose_rows_are_missing():

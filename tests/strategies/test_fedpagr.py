@@ -9,7 +9,6 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from protosphere.models import build
-from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
@@ -214,23 +213,3 @@ def test_a_client_predicts_with_what_it_trained_with(halves):
     torch.testing.assert_close(objective.targets(stranger, payload(longer)).vectors, came.vectors)
     assert objective.targets(stranger, None) is None
     assert not stranger.kept
-
-
-@pytest.mark.parametrize("wire_dtype", ["float32", "float16"])
-@pytest.mark.parametrize("ones", [1, 3])
-def test_masked_rows_are_unit_vectors_again_at_the_client(halves, ones, wire_dtype):
-    codec = halves(FEDPAGR | {"sparsity-dim": ones, "wire-dtype": wire_dtype}, K, D).server.codec
-    came = across(prototypes(7), codec)
-    assert float(came.vectors.norm(dim=1).min()) < 0.9
-    _, state = client_half(halves, received=came)
-    for rows in (state.targets.vectors, state.module.classifier.weight, state.table[0]):
-        torch.testing.assert_close(rows.norm(dim=1), torch.ones(K))
-        assert not rows[~class_masks(K, D, ones, seed=0)].any()
-    torch.testing.assert_close(state.targets.vectors * came.vectors.norm(dim=1, keepdim=True), came.vectors)
-
-
-@pytest.mark.parametrize(("ones", "dim", "said"), [(2, 8, 1), (2, 9, 1), (3, 8, 0), (0, 8, 0), (8, 8, 0)])
-def test_masks_that_leave_nothing_to_separate_are_told(halves, ones, dim, said):
-    notices = halves(FEDPAGR | {"sparsity-dim": ones}, 4, dim).server.notices()
-    assert len(notices) == said
-    assert all(f"4 classes of {ones} values fit into d = {dim}" in line for line in notices)

@@ -15,12 +15,10 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import LocalGrid
-from protosphere.prototypes.masks import class_masks
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.server_app import strategy as rounds
-from protosphere.strategies import METHODS, known_settings, load_method, read_settings
+from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.wire.codec import Codec
-from tests.payloads import lone
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -123,49 +121,9 @@ def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
     assert not any("nothing true" in line for line in said)
 
 
-def test_what_crosses_of_a_prototype_is_told_where_it_is_not_all(federation, say):
-    federation(2, codec=Codec(4, 7, 2, "float16")).start()
-    assert say()[1] == "  2 of 7 values of each prototype are sent, as float16"
-    federation(2, codec=Codec(4, 3, 0, "float16")).start()
-    assert "  3 of 3 values of each prototype are sent, as float16" in say()
-
-
-# class outputs have no masks, which are of d
-EXCHANGES = {name: read_settings(ASKED[name]).exchange for name in METHODS}
-MASKED = [name for name, exchange in EXCHANGES.items() if exchange.kinds() == {"prototypes"} and exchange.pointwise]
-
-
-@pytest.mark.parametrize("codec", [Codec(4, 11, 3, "float16", seed=2), Codec(4, 13, 2)], ids=["float16", "float32"])
-@pytest.mark.parametrize("name", MASKED)
-def test_every_method_works_with_every_codec_by_settings_alone(federation, monkeypatch, name, codec):
-    """It aggregates what the masks let through, and no array of size d is in any message."""
-    seen = []
-    strategy = load_method(name).server
-    whole = strategy.aggregate
-
-    def spy(self, uploads, state, server_round):
-        seen.extend(uploads.values())
-        return whole(self, uploads, state, server_round)
-
-    monkeypatch.setattr(strategy, "aggregate", spy)
-    group = federation(3, codec=codec)
-    run = group.start({"strategy": name, "rounds": 3})
-    assert [line["training"]["valid"] for line in lines_of(run)[1:]] == [3, 3, 3]
-    masks = class_masks(4, codec.dim, codec.ones, codec.seed)
-    trained = [i for _, _, kind, i in group.asked if kind == "train"]
-    downloads = [instruction.payload for instruction in trained if instruction.payload is not None]
-    # it begins with prototypes of all classes; ProtoNorm would, by a setting
-    in_round_1 = 3 if name == "fedpagr" else 0
-    early = [instruction for instruction in trained if instruction.payload is not None and instruction.round == 1]
-    assert (len(early), len(seen), len(downloads)) == (in_round_1, 9, 6 + in_round_1)
-    for payload in (*seen, *downloads):
-        prototypes = lone(payload)
-        assert prototypes.vectors.any()
-        assert not prototypes.vectors[~masks[prototypes.labels]].any()
-    messages = [message.content for message in group.grid.sent]
-    arrays = [array.numpy() for records in messages for r in records.array_records.values() for array in r.values()]
-    assert len(arrays) >= 9 * 2
-    assert not any(codec.dim in array.shape for array in arrays)
+def test_another_number_format_than_float32_is_told(federation, say):
+    federation(2, codec=Codec(4, 3, "float16")).start()
+    assert say()[1] == "  prototypes are sent as float16"
 
 
 def test_no_deprecated_call_of_flower(run):

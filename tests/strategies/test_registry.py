@@ -183,6 +183,7 @@ WRONG = {
     "fedorgp.server-epochs": [0],
     "fedorgp.server-learning-rate": [0.0],
     "fedorgp.server-batch-size": [0],
+    "tinyproto.sparsity-dim": [-1, 2.0],
     "tinyproto.mu": [-1e-4, 1.1],
     "tinyproto.scaling": [1],
     "tinyproto.sum": [1],
@@ -313,12 +314,8 @@ CONTRADICTIONS = [
     ({"strategy": "fedcgs"}, ["`encoder` is empty", "`fedcgs`"]),
     ({"strategy": "fedcgs", "encoder": "what"}, ["`encoder`", "'what' is none"]),
     ({"strategy": "fedcgs", "encoder": "random"}, ["`disclose-class-counts` is false", "`fedcgs`"]),
-    ({"strategy": "gfpl", "sparsity-dim": 3}, ["`sparsity-dim` is 3", "`gfpl` sends mixtures"]),
     ({"strategy": "gfpl", "wire-dtype": "float16"}, ['`wire-dtype` is "float16"', "`gfpl` sends mixtures"]),
-    ({"strategy": "fedper", "sparsity-dim": 5}, ["`sparsity-dim` is 5", "`fedper` sends weights"]),
     ({"strategy": "fedper", "wire-dtype": "float16"}, None),
-    ({"strategy": "local", "sparsity-dim": 5}, None),
-    ({"strategy": "feddistill", "sparsity-dim": 2}, ["`sparsity-dim` is 2", "`feddistill` sends class outputs"]),
     ({"strategy": "gfpl", "gfpl.cross-entropy-weight": 0.0}, None),
     *(
         (
@@ -349,7 +346,13 @@ SINGLE = {"strategy": "gfpl", "gfpl.dual-classifier": False}
 UNFIT = [
     ({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 8, ["`protonorm.alignment` is simplex", "of 9 "]),
     ({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 9, None),
-    ({"strategy": "fednh", "sparsity-dim": 2}, 3, 5, ["`sparsity-dim` is 2", "`fednh`"]),
+    (
+        {"strategy": "tinyproto-fp", "tinyproto.sparsity-dim": 6},
+        3,
+        5,
+        ["`tinyproto.sparsity-dim` is 6", "5 values"],
+    ),
+    ({"strategy": "tinyproto-ft", "tinyproto.sparsity-dim": 5}, 3, 5, None),
     ({"strategy": "fednh", "fednh.start": "orthogonal"}, 3, 2, ["`fednh.start` is orthogonal", "`feature-dim` of 3"]),
     ({"strategy": "fednh", "fednh.start": "orthogonal"}, 3, 3, None),
     ({"strategy": "fednh", "fednh.start": "simplex"}, 3, 1, ["`fednh.start` is simplex", "`feature-dim` of 2"]),

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from protosphere.core.errors import SettingError
+from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies import tinyproto
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.tinyproto import mean_class_count
-from protosphere.wire.codec import Limits, as_sent, decode_payload, encode_payload
+from protosphere.wire.codec import Limits, decode_payload, encode_payload
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload, payloads
 from tests.strategies.sets import same_state
@@ -35,13 +35,13 @@ def local_prototypes(seed=0, clients=4):
 
 def uploaded(objective, own):
     sent = objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 1)
-    scales = isinstance(objective, tinyproto.TinyProtoObjective)
-    return lone(sent and as_sent(sent, tinyproto.FP.exchange(objective.options).up if scales else ()))
+    return lone(sent)
 
 
-def across(part, codec):
+def across(part, made):
     """As the other end has it."""
-    return lone(decode_payload(encode_payload(payload(part), codec), Limits(codec, 1e6)))
+    codec, parts = made.server.codec, made.run.exchange.up
+    return lone(decode_payload(encode_payload(payload(part), codec, parts), Limits(codec, 1e6, parts)))
 
 
 def both_halves(halves, strategy, settings=None, mu=None):
@@ -128,8 +128,8 @@ def test_nor_is_the_bound_of_a_download_one_on_n_p(run, metrics):
 
 def test_prototypes_that_cross_whole_are_told(halves):
     for ones, said in ((0, True), (9, True), (8, False)):
-        notices = both_halves(halves, "tinyproto-fp", {"sparsity-dim": ones}).server.notices()
-        assert [f"`sparsity-dim` is {ones}" in line for line in notices] == [True] * said
+        notices = both_halves(halves, "tinyproto-fp", {"tinyproto.sparsity-dim": ones}).server.notices()
+        assert [f"`tinyproto.sparsity-dim` is {ones}" in line for line in notices] == [True] * said
 
 
 # --- FP -------------------------------------------------------------------------------------------------------
@@ -139,11 +139,13 @@ def test_prototypes_that_cross_whole_are_told(halves):
 def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
     """Eq. 10 and 11 by a loop over clients, classes and dimensions; K s <= d for s = 1 alone."""
     mu, own = 0.0123, local_prototypes()
-    made = both_halves(halves, "tinyproto-fp", {"sparsity-dim": ones}, mu)
-    codec = made.server.codec
-    uploads = {p: across(uploaded(made.objective, prototypes), codec) for p, prototypes in own.items()}
+    made = both_halves(halves, "tinyproto-fp", {"tinyproto.sparsity-dim": ones}, mu)
+    uploads = {p: across(uploaded(made.objective, prototypes), made) for p, prototypes in own.items()}
+    assert {upload.dim for upload in uploads.values()} == {ones or D}
     outcome = made.server.aggregate(payloads(uploads), {}, 1)
-    received = across(lone(outcome.downloads[EVERYONE]), codec)
+    received = across(lone(outcome.downloads[EVERYONE]), made)
+    assert received.dim == (ones or D)
+    masks = class_masks(K, D, ones, seed=0) if ones else torch.ones(K, D, dtype=torch.bool)
     assert made.server.scales == (mu, mu)
     targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), payload(received))
     assert targets.labels.tolist() == [0, 1, 2, 3]
@@ -155,7 +157,7 @@ def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
                 for held, vector, count in zip(each.labels.tolist(), each.vectors, each.counts.tolist(), strict=True)
                 if held == label
             ]
-            crosses = not ones or bool(codec.masks[label, c])
+            crosses = bool(masks[label, c])
             expected = mu * sum(scaled) / len(scaled) if crosses else 0.0
             # uploads are rounded to 16 bits
             assert float(targets.vectors[row, c]) == pytest.approx(expected, rel=2**-13, abs=0 if not crosses else 1e-5)
@@ -176,26 +178,29 @@ def test_fp_keeps_a_class_that_nobody_reports(halves):
 @pytest.mark.parametrize("ones", [0, 3])
 def test_ft_multiplies_by_mu_and_then_is_fedtgp(halves, ones):
     mu = 0.0123
-    made = both_halves(halves, "tinyproto-ft", {"sparsity-dim": ones}, mu)
-    reference = both_halves(halves, "fedtgp", {"sparsity-dim": ones}).server
+    made = both_halves(halves, "tinyproto-ft", {"tinyproto.sparsity-dim": ones}, mu)
+    reference = both_halves(halves, "fedtgp").server
     state, reference_state = {}, {}
     for server_round in (1, 2):
         own = local_prototypes(server_round)
-        uploads = {p: across(uploaded(made.objective, each), made.server.codec) for p, each in own.items()}
-        outcome = made.server.aggregate(payloads(uploads), state, server_round)
-        scaled = {p: PrototypeSet(each.labels, mu * each.vectors) for p, each in uploads.items()}
+        uploads = payloads({p: across(uploaded(made.objective, each), made) for p, each in own.items()})
+        outcome = made.server.aggregate(uploads, state, server_round)
+        whole = {p: lone(upload) for p, upload in made.server.expand(uploads).items()}
+        scaled = {p: PrototypeSet(each.labels, mu * each.vectors) for p, each in whole.items()}
         expected = reference.aggregate(payloads(scaled), reference_state, server_round)
         state, reference_state = outcome.state, expected.state
         assert same_state(state, reference_state)
         assert made.server.scales == (1.0, mu)
         download = lone(outcome.downloads[EVERYONE])
-        assert torch.equal(download.vectors, lone(expected.downloads[EVERYONE]).vectors)
+        dense = lone(expected.downloads[EVERYONE])
+        masks = class_masks(K, D, ones, seed=0)[dense.labels] if ones else torch.ones(len(dense), D, dtype=torch.bool)
+        assert torch.equal(download.vectors, dense.vectors[masks].reshape(len(dense), ones or D))
         added = {"mu", "target_to_weighted_mean"}
         assert {name: v for name, v in outcome.figures.items() if name not in added} == expected.figures
     # and the client takes what it receives
-    received = across(download, made.server.codec)
+    received = across(download, made)
     targets = made.objective.targets(ClientState(torch.nn.Identity(), constants={"mu": mu}), payload(received))
-    assert torch.equal(targets.vectors, received.vectors)
+    assert torch.equal(targets.vectors, dense.vectors * masks)
 
 
 # --- mu -------------------------------------------------------------------------------------------------------

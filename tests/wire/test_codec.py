@@ -5,20 +5,16 @@ import re
 import pytest
 import torch
 
-from protosphere.core.settings import Settings, check
-from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.wire.checks import CodecError
-from protosphere.wire.codec import Codec, Limits, codec_of, decode_payload, encode_payload
-from protosphere.wire.specs import Exchange, SignificantBits, Spec
+from protosphere.wire.codec import Codec, Limits, decode_payload, encode_payload
+from protosphere.wire.specs import Spec
 from tests.payloads import lone, payload
 
 K = 8
 BYTES = {"float32": 4, "float16": 2}
-# (d, s): no masks, masks that must share dimensions (K s > d), masks that need not
-WIDTHS = {"whole": (12, 0), "shared": (13, 5), "apart": (41, 5)}
-CODECS = {f"{dtype}, {name}": Codec(K, d, s, dtype, seed=3) for dtype in BYTES for name, (d, s) in WIDTHS.items()}
-MASKED = Codec(K, 12, 5)
+CODECS = {dtype: Codec(K, 12, dtype, seed=3) for dtype in BYTES}
+PLAIN = Codec(K, 12)
 
 
 def prototypes(labels, dim, counted=False, seed=0):
@@ -28,12 +24,6 @@ def prototypes(labels, dim, counted=False, seed=0):
     vectors[1:2] = 0
     counts = torch.arange(1, len(labels) + 1) if counted else None
     return PrototypeSet(torch.tensor(list(labels), dtype=torch.int64), vectors, counts)
-
-
-def masks_of(codec, labels):
-    if codec.ones in (0, codec.dim):
-        return torch.ones(len(labels), codec.dim, dtype=torch.bool)
-    return class_masks(codec.num_classes, codec.dim, codec.ones, codec.seed)[list(labels)]
 
 
 def allowed_error(values, wire_dtype):
@@ -54,29 +44,24 @@ def counted_as(counted):
 @pytest.mark.parametrize("counted", [False, True])
 @pytest.mark.parametrize("labels", [range(K), (0, 2, 5, 7), (4,), ()], ids=["all", "some", "one", "none"])
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_what_the_masks_let_through_crosses_within_the_format_and_all_else_is_zero(codec, labels, counted, crossed):
+def test_what_crosses_comes_within_the_format(codec, labels, counted, crossed):
     sent = prototypes(labels, codec.dim, counted)
     back = lone(decode_payload(crossed(encode_payload(payload(sent), codec)), Limits(codec, 1e6, counted_as(counted))))
     assert back.labels.tolist() == list(labels)
     assert back.vectors.dtype == torch.float32
     assert back.vectors.shape == (len(labels), codec.dim)
     assert back.counts is None if not counted else back.counts.equal(sent.counts)
-    masks = masks_of(codec, labels)
-    expected = sent.vectors * masks
-    error = (back.vectors.double() - expected.double()).abs()
-    assert (error <= allowed_error(expected, codec.wire_dtype)).all()
-    assert not back.vectors[~masks].any()
+    error = (back.vectors.double() - sent.vectors.double()).abs()
+    assert (error <= allowed_error(sent.vectors, codec.wire_dtype)).all()
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_a_prototype_takes_as_many_values_on_the_wire_as_its_mask_has_ones(codec, crossed):
+def test_a_prototype_takes_as_many_values_on_the_wire_as_it_has(codec, crossed):
     encoded = crossed(encode_payload(payload(prototypes((1, 3, 6), codec.dim, counted=True)), codec))
     arrays = {name: array.numpy() for name, array in encoded.items()}
     assert arrays.keys() == {"labels", "vectors", "counts"}
-    assert arrays["vectors"].shape == (3, codec.ones or codec.dim)
+    assert arrays["vectors"].shape == (3, codec.dim)
     assert arrays["vectors"].itemsize == BYTES[codec.wire_dtype]
-    if codec.ones:
-        assert not any(codec.dim in array.shape for array in arrays.values())
 
 
 # --- agreement ----------------------------------------------------------------------------------------------
@@ -92,21 +77,6 @@ def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_s
     assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
 
 
-def test_the_run_settings_and_the_task_make_the_codec():
-    settings = check(Settings, {"sparsity-dim": 5, "wire-dtype": "float16", "seed": 9, "feature-dim": 12})
-    assert codec_of(settings, K, 12, Exchange()) == Codec(K, 12, 5, "float16", 9)
-    rounding = Exchange((Spec("prototypes", transforms=(SignificantBits(16),)),))
-    assert codec_of(Settings(), 3, 7, rounding) == Codec(3, 7, added="up.prototypes=16bits")
-
-
-def test_as_many_ones_as_dimensions_are_no_mask_and_without_masks_no_seed_matters():
-    whole, none = Codec(K, 12, 12, seed=4), Codec(K, 12)
-    assert (whole.masked, whole.width, whole.fingerprint) == (False, 12, none.fingerprint)
-    sent = prototypes(range(K), 12)
-    assert lone(decode_payload(encode_payload(payload(sent), whole), Limits(none, 1e6))).vectors.equal(sent.vectors)
-    assert Codec(K, 12, 5, seed=1).fingerprint != Codec(K, 12, 5, seed=2).fingerprint
-
-
 def parts(difference):
     """Part -> (there, here), as `difference` tells it."""
     clauses = [re.fullmatch(r"(\w+) is (\S+) there and (\S+) here", clause) for clause in difference.split(", ")]
@@ -115,16 +85,10 @@ def parts(difference):
 
 
 DIFFERING = {
-    "classes": (MASKED, Codec(9, 12, 5), {"K": ("9", "8"), "masks": None}),
-    "width": (MASKED, Codec(K, 13, 5), {"d": ("13", "12"), "masks": None}),
-    "ones": (MASKED, Codec(K, 12, 4), {"s": ("4", "5"), "masks": None}),
-    "seed": (MASKED, Codec(K, 12, 5, seed=1), {"seed": ("1", "0"), "masks": None}),
-    "format": (MASKED, Codec(K, 12, 5, "float16"), {"format": ("float16", "float32")}),
-    "no masks there": (MASKED, Codec(K, 12), {"s": ("12", "5"), "seed": ("none", "0"), "masks": None}),
-    "no masks here": (Codec(K, 12), MASKED, {"s": ("5", "12"), "seed": ("0", "none"), "masks": None}),
-    "classes, no masks": (Codec(K, 12), Codec(9, 12), {"K": ("9", "8")}),
-    "width, no masks": (Codec(K, 12), Codec(K, 64), {"d": ("64", "12"), "s": ("64", "12")}),
-    "two things": (Codec(K, 12), Codec(9, 12, 0, "float16"), {"K": ("9", "8"), "format": ("float16", "float32")}),
+    "classes": (PLAIN, Codec(9, 12), {"K": ("9", "8")}),
+    "width": (PLAIN, Codec(K, 64), {"d": ("64", "12")}),
+    "seed": (PLAIN, Codec(K, 12, seed=1), {"seed": ("1", "0")}),
+    "two things": (PLAIN, Codec(9, 12, "float16"), {"K": ("9", "8"), "format": ("float16", "float32")}),
 }
 
 
@@ -137,24 +101,19 @@ def test_exactly_what_differs_is_named_on_both_sides_with_the_remedy(name, refus
     assert parts(there.difference(here.fingerprint)) == {part: (b, a) for part, (a, b) in found.items()}
     reason = refused(here.refuse_other, there.fingerprint)
     assert here.difference(there.fingerprint) in reason
-    assert "sparsity-dim, wire-dtype and seed" in reason  # the remedy
+    assert "wire-dtype and seed" in reason  # the remedy
     here.refuse_other(here.fingerprint)
-
-
-def test_other_masks_from_the_same_settings_are_another_version():
-    other = re.sub("masks=.*", "masks=00000000", MASKED.fingerprint)
-    assert set(parts(MASKED.difference(other))) == {"masks"}
 
 
 HOSTILE = [
     *("", "K=8\n d=\x1b[2J12 \x00 s=5", "K=" + "x" * 100_000, " ".join(f"a{i}=1" for i in range(5000))),
-    *("nobody agreed on this", "= == ===", "K=\ud800", MASKED.fingerprint + " ", MASKED.fingerprint + " K=8"),
+    *("nobody agreed on this", "= == ===", "K=\ud800", PLAIN.fingerprint + " ", PLAIN.fingerprint + " K=8"),
 ]
 
 
 @pytest.mark.parametrize("fingerprint", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_fingerprint_is_refused_in_one_printable_line(fingerprint, refused):
-    for codec in (MASKED, Codec(K, 12, 0, "float16")):
+    for codec in (PLAIN, Codec(K, 12, "float16")):
         assert "another codec" in refused(codec.refuse_other, fingerprint)
         assert codec.difference(fingerprint).isprintable()
 
@@ -172,17 +131,7 @@ def test_a_hostile_fingerprint_is_refused_in_one_printable_line(fingerprint, ref
 )
 def test_a_value_that_the_format_cannot_hold_names_its_class(wire_dtype, value, named):
     sent = prototypes((1, 4, 6), 12)
-    for ones in (0, 5):
-        codec = Codec(K, 12, ones, wire_dtype)
-        vectors = sent.vectors.clone()
-        vectors[2, masks_of(codec, (6,))[0].nonzero()[-1]] = value
-        with pytest.raises(CodecError, match=rf"^a prototype cannot be sent \(class 6\): .*{named}"):
-            encode_payload(payload(sent.with_vectors(vectors)), codec)
-
-
-def test_what_no_mask_lets_through_need_not_fit():
-    codec, sent = Codec(K, 12, 5, "float16"), prototypes((6,), 12)
-    masks = masks_of(codec, (6,))
-    vectors = torch.where(masks, torch.tensor(1.5), torch.tensor(1e30))
-    back = lone(decode_payload(encode_payload(payload(sent.with_vectors(vectors)), codec), Limits(codec, 100.0)))
-    assert back.vectors.equal(1.5 * masks)
+    vectors = sent.vectors.clone()
+    vectors[2, -1] = value
+    with pytest.raises(CodecError, match=rf"^a prototype cannot be sent \(class 6\): .*{named}"):
+        encode_payload(payload(sent.with_vectors(vectors)), Codec(K, 12, wire_dtype))

@@ -1,4 +1,4 @@
-"""The list of transforms: what a method adds, before masks and number format, is done by the sender, undone by the
+"""The list of transforms: what a method adds, before the number format, is done by the sender, undone by the
 receiver in reverse, and named by the fingerprint."""
 
 from dataclasses import dataclass, replace
@@ -8,16 +8,13 @@ import torch
 
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.quantisation import to_significant_bits
 from protosphere.wire.checks import MessageError
 from protosphere.wire.codec import Codec, Limits, as_sent, decode_payload, encode_payload
 from protosphere.wire.specs import (
     PROTOTYPES,
     Exchange,
-    Masks,
     NumberFormat,
     RoundedShares,
-    SignificantBits,
     Spec,
     Spherical,
     Transform,
@@ -51,15 +48,13 @@ def crossed(part, codec, *specs):
     return lone(decode_payload(encode_payload(payload(part), codec, specs), Limits(codec, 1e6, specs)))
 
 
-def test_the_order_is_the_methods_own_then_masks_then_the_number_format():
-    own = SignificantBits(9)
-    found = Codec(K, D, 3, "float16", 5).transforms(Spec("prototypes", transforms=(own,)))
-    assert found == (own, Masks(K, D, 3, 5), NumberFormat("float16"))
-    # outputs are not of width d, which masks are
-    assert Codec(K, D, 3, "float16", 5).transforms(Spec("prototypes", classwise=True)) == (NumberFormat("float16"),)
+def test_the_order_is_the_methods_own_then_the_number_format():
+    own = Scaled(9)
+    found = Codec(K, D, "float16").transforms(Spec("prototypes", transforms=(own,)))
+    assert found == (own, NumberFormat("float16"))
 
 
-@pytest.mark.parametrize("codec", [Codec(K, D), Codec(K, D, 3), Codec(K, D, 3, "float16")], ids=str)
+@pytest.mark.parametrize("codec", [Codec(K, D), Codec(K, D, "float16")], ids=str)
 def test_what_the_sender_does_the_receiver_undoes_in_reverse(codec):
     spec = Spec("prototypes", transforms=(Scaled(2.0), Scaled(8.0)))
     sent = encode_payload(payload(VECTORS), codec, [spec])
@@ -77,16 +72,6 @@ def test_norms_are_checked_when_all_is_undone():
     assert len(lone(decode_payload(record, Limits(Codec(K, D), longest * 1.01, (spec,))))) == K
     with pytest.raises(MessageError, match="norm"):
         lone(decode_payload(record, Limits(Codec(K, D), longest * 0.99, (spec,))))
-
-
-def test_significant_bits_cross_and_stay_as_they_are():
-    spec = Spec("prototypes", transforms=(SignificantBits(5),))
-    coarse = to_significant_bits(VECTORS.vectors, 5)
-    assert not torch.equal(coarse, VECTORS.vectors)
-    assert torch.equal(crossed(VECTORS, Codec(K, D), spec).vectors, coarse)
-    # a figure of an upload is made of no more than what crosses
-    assert torch.equal(lone(as_sent(payload(VECTORS), [spec])).vectors, coarse)
-    assert torch.equal(lone(as_sent(payload(VECTORS), [PROTOTYPES])).vectors, VECTORS.vectors)
 
 
 def test_weights_of_components_cross_in_whole_shares():
@@ -110,9 +95,9 @@ def test_of_spherical_components_one_variance_crosses():
 
 
 def test_the_fingerprint_names_what_a_method_adds_by_direction_and_part():
-    up = Spec("prototypes", transforms=(SignificantBits(16), Scaled(3.0)))
+    up = Spec("prototypes", transforms=(Scaled(16.0), Scaled(3.0)))
     down = Spec("prototypes", transforms=(Scaled(0.5),))
-    assert Exchange((up,), (down,)).added == "up.prototypes=16bits+times3 down.prototypes=times0.5"
+    assert Exchange((up,), (down,)).added == "up.prototypes=times16+times3 down.prototypes=times0.5"
     assert Exchange().added == ""
     one = Codec(K, D, added=Exchange((up,), (down,)).added)
     other = replace(one, added=Exchange((up,)).added)

@@ -93,7 +93,7 @@ def test_arrays_that_were_not_agreed_or_are_missing(upload, limits, refused):
     assert f"{sorted(upload)} where {sorted(agreed)} belong" in reason
 
 
-# --- number formats and masks ---------------------------------------------------------------------------------
+# --- number formats and widths ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bits", [0x7E00, 0xFC00], ids=["NaN", "infinity"])
@@ -119,17 +119,16 @@ def test_values_in_another_format_than_agreed(agreed, sent, refused):
 
 
 @pytest.mark.parametrize("wire_dtype", STORED)
-def test_a_compressed_upload_is_as_wide_as_the_masks_have_ones(wire_dtype, refused):
-    masked, whole = (Limits(Codec(K, D, ones, wire_dtype), max_norm=100.0) for ones in (2, 0))
+def test_an_upload_is_as_wide_as_its_part_says(wire_dtype, refused):
+    narrow = Limits(Codec(K, D, wire_dtype), max_norm=100.0, specs=(Spec("prototypes", width=2),))
 
     def of_width(width):
         return record(vectors=np.ones((3, width), STORED[wire_dtype]))
 
-    assert lone(decode_payload(of_width(2), masked)).vectors.shape == (3, D)
+    assert lone(decode_payload(of_width(2), narrow)).vectors.shape == (3, 2)
     for width in (D, 1, 3, 0):
-        reason = refused(decode_payload, of_width(width), masked)
+        reason = refused(decode_payload, of_width(width), narrow)
         assert f"shape (3, {width}), at most {K} rows of 2 values were agreed" in reason
-    assert f"shape (3, 2), at most {K} rows of {D} values were agreed" in refused(decode_payload, of_width(2), whole)
 
 
 def npy(header, data=b"", version=(1, 0)):
