@@ -32,9 +32,8 @@ from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.protosphere import scale_of
 from protosphere.strategies.statistics import to_half
 from protosphere.wire.claims import Believed
-from protosphere.wire.codec import Codec
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity, Payload
-from protosphere.wire.weights import layout_lines
 
 METHODS = ("protosphere", "fedcgs", "fedncm", "fed3r", "fedcof", "fedpft")
 AGGREGATIONS = ("mean", "clipped-mean", "geometric-median")
@@ -83,7 +82,7 @@ class Federation:
             if upload is not None:
                 uploads[client] = upload
         believed = Believed(identities, run.settings.max_weight_ratio, "samples")
-        server.meet(Codec(self.num_classes, DIM), believed.identities)
+        server.meet(self.num_classes, DIM, believed.identities)
         for client, upload in uploads.items():
             if reason := server.impossible(client, upload):
                 raise RuntimeError(f"client {client} is refused: {reason}")

@@ -88,7 +88,15 @@ def _reply(message: Message, context: Context, trains: bool) -> Message:
 
 def _answer(client: Client, message: Message, context: Context, trains: bool, began: float) -> Message:
     client.begin_message()
-    instruction = decode_instruction(message.content, client.limits(), client.objective.download_unit, trains)
+    instruction = decode_instruction(
+        message.content,
+        client.run.exchange,
+        client.data.num_classes,
+        client.settings.feature_dim,
+        client.limits(),
+        client.objective.download_unit,
+        trains,
+    )
     try:
         report = client.train(instruction) if trains else client.evaluate(instruction)
     except USER_ERRORS as error:
@@ -97,11 +105,11 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
     seconds = 0.0 if client.hides_errors else time.perf_counter() - began
     report = replace(report, seconds=seconds)
     try:
-        records = encode_report(report, client.codec, client.run.exchange.up)
+        records = encode_report(report, client.run.exchange.up)
     except CodecError as error:
         # what was trained is kept; only the upload is missing
         report = replace(report, payload=None, problem=_describe_problem(error, context))
-        records = encode_report(report, client.codec, client.run.exchange.up)
+        records = encode_report(report, client.run.exchange.up)
     # of a simulation the run's folder has it all
     if not simulated():
         note(client.store(instruction.run).folder, message.content, records, report, trains)

@@ -45,9 +45,9 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout
 from protosphere.strategies.contract import ClientState, Objective, own_round
 from protosphere.strategies.user_method import checked_payload
-from protosphere.wire.codec import Limits, as_sent, codec_of
+from protosphere.wire.arrays import Limits
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity, Instruction, Payload, Report, TrainingFigures, class_vectors
-from protosphere.wire.weights import layout_lines
 
 _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
 
@@ -92,13 +92,11 @@ class Client:
                 '"float32".'
             )
         self._load_data()
-        self.codec = codec_of(self.settings, self.data.num_classes, self.settings.feature_dim, self.run.exchange)
         self.begin_message()
         self._refuse_companion(self.objective.companion)
         self.encoded: Encoded | None = None
         if self.run.encodes:
             self.encoded = encoded_of(self.run, node, self.data, self._load, simulated())
-            self.codec = replace(self.codec, encoder=self.encoded.encoder.fingerprint)
 
     def _load_data(self) -> None:
         self.own_data = text(self.node, "data-path") or None
@@ -151,7 +149,8 @@ class Client:
             name=self.name,
             rows=(len(data.train), len(data.validation), len(data.test), *all_classes),
             discloses=tuple(self._list_disclosures()),
-            codec=self.codec.fingerprint,
+            settings=self.run.digest,
+            encoder="" if self.encoded is None else self.encoded.encoder.fingerprint,
             method=plugins.digest(self.settings.strategy),
             layouts=tuple(line for part, layout in layouts.items() for line in layout_lines(part, layout)),
             companion=f"{told_name(companion)} ({companion_parameters:,} parameters)" if companion else "",
@@ -169,7 +168,7 @@ class Client:
             "accuracy",
             "seconds",
         ]
-        disclosures += self.run.exchange.said(self.settings.feature_dim)
+        disclosures += self.run.exchange.list_disclosures(self.settings.feature_dim)
         if self.settings.ensemble_every:
             disclosures.append("its class probabilities for every sample of the shared test set")
         if self._tells_confusion:
@@ -191,10 +190,8 @@ class Client:
 
     def limits(self) -> Limits:
         """What a download must keep to."""
-        exchange = self.run.exchange
-        return Limits(
-            self.codec, self.settings.max_prototype_norm, exchange.down, self._get_layouts, either=exchange.either
-        )
+        layouts = self._get_layouts() if self.run.exchange.weights else {}
+        return Limits(self.settings.max_prototype_norm, layouts)
 
     def _get_layouts(self, state: ClientState | None = None) -> dict[str, Layout]:
         """Of the parts of weights that it shares: of its model as it was built, which training does not change."""
@@ -272,7 +269,7 @@ class Client:
         scale away."""
         if upload is None or self.run.exchange.weights:
             return figures
-        vectors = class_vectors(as_sent(upload, self.run.exchange.up))
+        vectors = class_vectors(upload)
         if not isinstance(vectors, PrototypeSet):
             return figures
         return replace(figures, prototype_norm=vectors.mean_norm)

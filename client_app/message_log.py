@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, RecordDict
+from flwr.app import RecordDict
 
 from protosphere.core.files import open_to_append, sealed
 from protosphere.wire.payloads import Report
-from protosphere.wire.sizes import record_bytes
+from protosphere.wire.sizes import bytes_by_part
 
 log = logging.getLogger("protosphere")
 
@@ -30,8 +30,8 @@ def note(folder: Path, received: RecordDict, sent: RecordDict, report: Report, t
     line: dict[str, Any] = {
         "round": report.round,
         "trains": trains,
-        "received": by_part(received),
-        "sent": by_part(sent),
+        "received": bytes_by_part(received),
+        "sent": bytes_by_part(sent),
     }
     if report.evaluation is not None:
         line |= {"rows": report.evaluation.rows, "correct": report.evaluation.correct}
@@ -54,21 +54,3 @@ def append(folder: Path, name: str, line: Mapping[str, Any], what: str) -> None:
             file.write(json.dumps(sealed(line)) + "\n")
     except OSError as error:
         log.error("the %s in %s cannot be written: %s", what, folder, error)
-
-
-def by_part(records: RecordDict) -> dict[str, int]:
-    """Bytes of each record as it is serialised; of a payload of several parts those of each."""
-    sizes: dict[str, int] = {}
-    for name, record in records.items():
-        total = record_bytes(record)
-        parts: dict[str, int] = {}
-        if isinstance(record, ArrayRecord):
-            for key, array in record.items():
-                part = f"{name}: {key.partition('.')[0]}" if "." in key else name
-                parts[part] = parts.get(part, 0) + len(array.data)
-        # the frame goes with the first part
-        overhead = total - sum(parts.values())
-        for part, size in parts.items() or {name: 0}.items():
-            sizes[part] = size + overhead
-            overhead = 0
-    return sizes

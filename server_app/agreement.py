@@ -3,17 +3,16 @@ differs is left out, with the reason; a start fails only where too few are left.
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 from typing import TypeVar
 
 from protosphere.core.settings import Settings
 from protosphere.core.text import LONGEST_NAME, one_line, quoted
-from protosphere.wire.codec import REMEDY, Codec, codec_of, encoder_in
+from protosphere.wire.layouts import read_layouts
+from protosphere.wire.parts import Exchange
 from protosphere.wire.payloads import Identity
-from protosphere.wire.specs import Exchange
-from protosphere.wire.weights import read_layouts
 
 MOST_NAMED = 20  # partitions or clients of one sentence
 LONGEST_PROBLEM = 600  # characters of what keeps a client from taking part: with paths, and the remedy
@@ -33,12 +32,14 @@ class Terms:
         private: whether the run is one under `privacy`.
         encodes: whether clients read rows through an encoder.
         method: digest of the server's file, "" of a method of ours.
+        settings: digest of the server's settings by which messages are read.
     """
 
     exchange: Exchange
     private: bool = False
     encodes: bool = False
     method: str = ""
+    settings: str = ""
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,12 @@ class Agreement:
         number: how many clients the run has.
         identities, nodes: partition -> who it says it is, and its node.
         left_out: node -> (partition, why it takes no part).
-        codec: how all of them write; None without terms.
     """
 
     number: int
     identities: dict[int, Identity]
     nodes: dict[int, int]
     left_out: dict[int, tuple[int, str]]
-    codec: Codec | None = None
 
 
 def agree(
@@ -72,7 +71,6 @@ def agree(
     Raises:
         RosterError: two sides are equally large, which names both; or too few are left, which names the others, and
             why.
-        SettingError: no codec can be made of what they agree on.
     """
     split = _Split(answers)
     split.keep(
@@ -109,7 +107,8 @@ def agree(
             else ""
         )
     )
-    codec = _agree_on_codec(split, settings, terms, len(names)) if terms else None
+    if terms and terms.encodes:
+        _agree_on_encoder(split)
     identities: dict[int, Identity] = {}
     nodes: dict[int, int] = {}
     for node, identity in split.fitting:
@@ -121,7 +120,7 @@ def agree(
             )
             continue
         identities[identity.partition], nodes[identity.partition] = identity, node
-    agreement = Agreement(number, identities, nodes, split.left_out, codec)
+    agreement = Agreement(number, identities, nodes, split.left_out)
     if enough:
         refuse_few_left(agreement, settings)
     return agreement
@@ -254,6 +253,11 @@ def _check_terms(identity: Identity, terms: Terms, strategy: str) -> str:
             f"it has another file for the setting `strategy` than the server (digest {client_digest} there, "
             f"{terms.method or 'none'} here); give every site the same file."
         )
+    if identity.settings != terms.settings:
+        return (
+            "it has other settings of messages than the server; both ends need the same method and settings of it, "
+            "`feature-dim`, `wire-dtype`, `privacy` and `seed`, and the same version."
+        )
     due = sorted({spec.name for spec in (*terms.exchange.up, *terms.exchange.down) if spec.kind == "weights"})
     shared = sorted(read_layouts(identity.layouts))
     if shared != due:
@@ -268,33 +272,22 @@ def _check_terms(identity: Identity, terms: Terms, strategy: str) -> str:
     return ""
 
 
-def _agree_on_codec(split: _Split, settings: Settings, terms: Terms, num_classes: int) -> Codec:
-    codec = codec_of(settings, num_classes, settings.feature_dim, terms.exchange)
-    if terms.encodes:
-        remedy = "all must have the same weights"
-        usual = split.most(
-            lambda identity: encoder_in(identity.codec),
-            "the encoder",
-            lambda fingerprint: f"fingerprints {_format_fingerprint(fingerprint)}",
-            remedy,
-        )
-        split.keep(
-            lambda identity: (
-                "it came with another encoder than most clients (fingerprints "
-                f"{_format_fingerprint(encoder_in(identity.codec))} and {_format_fingerprint(usual)}): {remedy}."
-                if encoder_in(identity.codec) != usual
-                else ""
-            )
-        )
-        codec = replace(codec, encoder=usual)
+def _agree_on_encoder(split: _Split) -> None:
+    remedy = "all must have the same weights"
+    usual = split.most(
+        lambda identity: identity.encoder,
+        "the encoder",
+        lambda fingerprint: f"fingerprints {_format_fingerprint(fingerprint)}",
+        remedy,
+    )
     split.keep(
         lambda identity: (
-            f"it writes its prototypes with another codec than the server ({difference}); {REMEDY}."
-            if (difference := codec.difference(identity.codec))
+            "it came with another encoder than most clients (fingerprints "
+            f"{_format_fingerprint(identity.encoder)} and {_format_fingerprint(usual)}): {remedy}."
+            if identity.encoder != usual
             else ""
         )
     )
-    return codec
 
 
 def _format_fingerprint(fingerprint: str) -> str:

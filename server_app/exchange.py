@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from flwr.app import ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
@@ -20,15 +19,15 @@ from protosphere.data.shared_test_set import SharedLabels
 from protosphere.record.replies import Bytes, Reply
 from protosphere.strategies.contract import Outcome, ServerHalf, State
 from protosphere.strategies.user_method import FAILED, checked_outcome
-from protosphere.wire.checks import CodecError
-from protosphere.wire.codec import Codec, Limits, decode_payload, payload_bytes
+from protosphere.wire.arrays import Limits, decode, value_bytes
+from protosphere.wire.checks import ARRAYS, CodecError
 from protosphere.wire.confusion import confusion_triples
 from protosphere.wire.ensemble import decode_answers
-from protosphere.wire.messages import MessageError, decode_report, encode_instruction
+from protosphere.wire.layouts import read_layouts
+from protosphere.wire.messages import ENSEMBLE, MessageError, decode_report, encode_instruction
+from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Identity, Instruction, Payload, class_vectors
-from protosphere.wire.sizes import wire_bytes
-from protosphere.wire.specs import Spec
-from protosphere.wire.weights import read_layouts
+from protosphere.wire.sizes import bytes_by_part
 
 POLL = (0.02, 0.5)  # seconds between two pulls: from the first, growing, to the second
 LATE = "no reply in time"
@@ -44,26 +43,31 @@ class ReplyContext:
     """What the replies of a round are held against.
 
     Attributes:
+        parts: that an upload must have; none where none is due.
+        num_classes, dim: K and d.
+        max_norm: the largest norm of what comes up.
         trains: whether the messages ask for training; else for an evaluation.
-        limits: what an upload must keep to.
         identities: partition -> who it said it is; none for replies that nothing is known about.
         units: partition -> what the norms of its upload are measured in, 1 where it is missing.
         rules: the inference rules that clients report; None where every name is legal.
         contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
-        specs_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
+        parts_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
         confusion_rule: the rule of the confusion matrix that clients may tell; "" where none is asked for.
         shared_test: the right answers of the shared test set; None where the ensemble is not measured.
         withholds_figures: whether clients keep their figures, as under `privacy`.
     """
 
     round_number: int
-    limits: Limits
+    parts: tuple[Part, ...]
+    num_classes: int
+    dim: int
+    max_norm: float
     trains: bool = True
     identities: Mapping[int, Identity] = field(default_factory=dict)
     units: Mapping[int, float] = field(default_factory=dict)
     rules: Collection[str] | None = None
     contradiction: Callable[[int, Payload], str] = lambda partition, payload: ""
-    specs_of_newcomers: Mapping[int, tuple[Spec, ...]] = field(default_factory=dict)
+    parts_of_newcomers: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
     confusion_rule: str = ""
     shared_test: SharedLabels | None = None
     withholds_figures: bool = False
@@ -148,21 +152,23 @@ def collected(replies: Iterable[Message], nodes: Mapping[int, int], context: Rep
 
 def size_of(records: RecordDict) -> Bytes:
     """Of a message, whichever way."""
-    return Bytes(payload_bytes(records), wire_bytes(records))
+    arrays = records.get(ARRAYS)
+    payload = value_bytes(arrays, without=(ENSEMBLE,)) if isinstance(arrays, ArrayRecord) else 0
+    return Bytes(payload, sum(bytes_by_part(records).values()))
 
 
-def encoded(instruction: Instruction, codec: Codec, specs: Sequence[Spec]) -> RecordDict:
+def encoded(instruction: Instruction, parts: Sequence[Part]) -> RecordDict:
     """An instruction as it goes down.
 
     Raises:
         RunError: the number format cannot hold what the round before made.
     """
     with _convert_codec_errors(instruction.round):
-        return encode_instruction(instruction, codec, specs)
+        return encode_instruction(instruction, parts)
 
 
 def aggregated(
-    half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int, specs: Sequence[Spec]
+    half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int, specs: Sequence[Part]
 ) -> Outcome:
     """What a method makes of a round's uploads.
 
@@ -229,38 +235,38 @@ def _decode_reply(message: Message, partition: int, context: ReplyContext) -> Re
         return Reply(partition, trains, problem=problem, blames=message.error.code == FAILED)
     records = message.content
     size = size_of(records)
-    unit, identity = context.units.get(partition, 1.0), context.identities.get(partition)
-    specs = context.specs_of_newcomers.get(partition, context.limits.specs)
-    limits = replace(context.limits, max_norm=context.limits.max_norm * unit, specs=specs)
-    if identity is not None:
-        limits = replace(limits, layouts=partial(read_layouts, identity.layouts))
     try:
-        report, upload = decode_report(records, limits.codec)
+        report, upload = decode_report(records)
         if (report.partition, report.round) != (partition, context.round_number):
             raise MessageError(f"the reply says partition {report.partition}, round {report.round}")
     except MessageError as error:
-        return Reply(partition, trains, problem=str(error), dropped=trains and "payload" in records, size=size)
+        return Reply(partition, trains, problem=str(error), dropped=trains and ARRAYS in records, size=size)
     try:
         return _add_upload(
-            Reply(partition, trains, report, _quote_report(partition, report.problem), size=size), upload, limits
+            Reply(partition, trains, report, _quote_report(partition, report.problem), size=size), upload, context
         )
     except MessageError as error:
         return Reply(partition, trains, report, f"upload dropped: {error}", dropped=True, size=size)
 
 
-def _add_upload(reply: Reply, upload: ArrayRecord | None, limits: Limits) -> Reply:
+def _add_upload(reply: Reply, upload: ArrayRecord | None, context: ReplyContext) -> Reply:
     assert reply.report is not None
+    parts = context.parts_of_newcomers.get(reply.partition, context.parts)
     if not reply.trains or reply.problem:
         if upload is not None:
             raise MessageError("nothing was to be uploaded here")
         return reply
-    if not limits.specs:
+    if not parts:
         if upload is not None:
             raise MessageError("no upload was due in this round")
         return reply
     if upload is None:
         raise MessageError("the upload is missing")
-    return replace(reply, report=replace(reply.report, payload=decode_payload(upload, limits)))
+    unit, identity = context.units.get(reply.partition, 1.0), context.identities.get(reply.partition)
+    layouts = read_layouts(identity.layouts) if identity is not None else {}
+    limits = Limits(context.max_norm * unit, layouts)
+    payload = decode(upload, parts, context.num_classes, context.dim, limits)
+    return replace(reply, report=replace(reply.report, payload=payload))
 
 
 def _add_remark(reply: Reply, context: ReplyContext) -> Reply:
@@ -278,9 +284,9 @@ def _check_counts(reply: Reply, context: ReplyContext) -> Reply:
     train, validation, test, *all_classes = identity.rows
     evaluation, training = report.evaluation, report.training
     payload = class_vectors(report.payload)
-    specs = context.specs_of_newcomers.get(reply.partition, context.limits.specs)
+    parts = context.parts_of_newcomers.get(reply.partition, context.parts)
     # whether classes of few samples stay at home
-    leaves_out = any(spec.fewest > 1 for spec in specs)
+    leaves_out = any(part.fewest > 1 for part in parts)
     counted = payload.count_samples() if payload is not None and payload.counts is not None else train
     # those of all classes come with the last evaluation alone
     if evaluation is not None and evaluation.rows not in ((test, validation), (test, validation, *all_classes)):

@@ -16,7 +16,6 @@ from protosphere.strategies import Run, as_of_today, known_settings, unpacked
 from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import OtherWeightsError
 from protosphere.wire.claims import Believed
-from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 
 MOST_CLIENTS = 50  # that have a line of their own
@@ -45,14 +44,13 @@ def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> Be
         RosterError: too few are left.
     """
     while True:
-        assert roster.codec is not None
         believed = Believed(roster.identities, settings.max_weight_ratio, settings.client_weights)
         try:
-            half.try_meeting(roster.codec, believed.identities)
+            half.try_meeting(roster.num_classes, settings.feature_dim, believed.identities)
         except OtherWeightsError as error:
             roster.leave_out(error.clients)
             continue
-        half.meet(roster.codec, believed.identities)
+        half.meet(roster.num_classes, settings.feature_dim, believed.identities)
         return believed
 
 
@@ -77,15 +75,15 @@ def _disclosed_by_few(identities: Mapping[int, Identity]) -> list[str]:
     return [*rare[:MOST_ALONE], *more]
 
 
-def opening_lines(run: Run, identities: Mapping[int, Identity], codec: Codec) -> list[str]:
+def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int) -> list[str]:
     """What is about to run: the task, what crosses, each client."""
     settings = run.settings
     lines = [
-        f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {codec.num_classes} classes, "
-        f"d = {codec.dim}, {settings.rounds} rounds, inference rule {run.inference}"
+        f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {num_classes} classes, "
+        f"d = {settings.feature_dim}, {settings.rounds} rounds, inference rule {run.inference}"
     ]
-    if "prototypes" in run.exchange.kinds() and codec.wire_dtype != "float32":
-        lines.append(f"  prototypes are sent as {codec.wire_dtype}")
+    if "prototypes" in run.exchange.kinds() and settings.wire_dtype != "float32":
+        lines.append(f"  prototypes are sent as {settings.wire_dtype}")
     lines.append("  clients, with their training + validation + test samples:")
     names = client_names(map(vars, identities.values()))
     named = sorted(identities.items())

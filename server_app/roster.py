@@ -26,7 +26,6 @@ from protosphere.server_app.agreement import (
 )
 from protosphere.server_app.gathering import Gathering, warn_left_out
 from protosphere.server_app.queries import Queries, pause
-from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
@@ -62,13 +61,10 @@ class Roster:
         listed_nodes: those that Flower had when the roster was refreshed last.
         queries: by which nodes are asked who they are.
         asked: partition -> node of those that are asked; None where everybody is.
-        codec: how all clients write; known when they are gathered, where the run's terms are.
 
     Args:
         terms: what the server itself knows of the run beside its settings; without them nothing is asked of messages.
     """
-
-    codec: Codec | None = None
 
     def __init__(self, settings: Settings, terms: Terms | None = None):
         self.settings = settings
@@ -98,7 +94,6 @@ class Roster:
         """
         earlier = self._present_before_cut() if self._earlier_entries else None
         agreement = Gathering(self.settings, self.terms, self.queries, earlier).run(grid)
-        self.codec = agreement.codec
         self._take(agreement)
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
@@ -133,6 +128,11 @@ class Roster:
         partitions = {client["partition"] for client in started}
         new = sorted(self.identities.keys() - partitions)
         self.leave_out(dict.fromkeys(new, "it took no part when the run was started."))
+
+    @property
+    def num_classes(self) -> int:
+        """K, of which all clients have the same list."""
+        return len(next(iter(self.identities.values())).class_names)
 
     @property
     def is_open(self) -> bool:

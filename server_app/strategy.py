@@ -68,7 +68,6 @@ from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
 from protosphere.strategies import Run, read_settings
 from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
-from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.payloads import Instruction, Payload
 
 log = logging.getLogger("protosphere")
@@ -87,9 +86,8 @@ class PrototypeStrategy(Strategy):
         self.settings = run.settings
         self.half: ServerHalf = run.method.server(run.settings, run.options)
         self.folder = folder
-        terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy))
+        terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy), run.digest)
         self.roster = Roster(run.settings, terms)
-        self.codec: Codec  # known when the clients are: see `_meet`
         self.state = RoundState()
         self.callbacks = callbacks_of(run.settings, on_round)
         self.stop_reason = ""  # why the run ends before its last round
@@ -204,8 +202,6 @@ class PrototypeStrategy(Strategy):
     def _meet(self, simulated: bool) -> None:
         """Take K and d from the roster, hold it against a resumed run's; only then touch the folder."""
         settings, roster = self.settings, self.roster
-        assert roster.codec is not None
-        self.codec = roster.codec
         if settings.ensemble_every and not simulated:
             raise SettingError(
                 f"`ensemble-every` is {settings.ensemble_every}, and the ensemble needs a test set that all clients "
@@ -219,7 +215,7 @@ class PrototypeStrategy(Strategy):
             raise RosterError("no client is there from the start; let at least one join before round 1.")
         self.believed = believed_clients(roster, self.half, settings)
         refuse_too_few(settings, roster.identities, len(self.sample(1)))
-        self.shared_test = shared_test_set(settings, roster.number, self.codec.num_classes)
+        self.shared_test = shared_test_set(settings, roster.number, roster.num_classes)
         if roster.is_open:
             self.membership = Membership(settings, self.folder, roster, self.believed, self.half)
         if settings.resume:
@@ -239,7 +235,7 @@ class PrototypeStrategy(Strategy):
     def summary(self) -> None:
         """Say what is about to run."""
         further_lines = self.releases.opening() if self.releases is not None else ()
-        for line in (*opening_lines(self.run, self.roster.identities, self.codec), *further_lines):
+        for line in (*opening_lines(self.run, self.roster.identities, self.roster.num_classes), *further_lines):
             log.info(line)
         for notice in (*self.believed.notices(), *self.half.notices()):
             log.warning("warning: %s", notice)
@@ -428,7 +424,7 @@ class PrototypeStrategy(Strategy):
             constants = tuple(instruction.constants.items())
             content = (key, instruction.payload is None, instruction.trained, instruction.made, constants)
             if content not in encoded_messages:
-                records = encoded(instruction, self.codec, self.run.exchange.down)
+                records = encoded(instruction, self.run.exchange.down)
                 encoded_messages[content] = records, size_of(records)
             records, self._sent_bytes[partition] = encoded_messages[content]
             node = self.roster.nodes[partition]
@@ -447,7 +443,7 @@ class PrototypeStrategy(Strategy):
             if self.held.has_newest(partition):
                 download = None
         if self.releases is not None:
-            download = self.releases.beside(download, self.codec.dim)
+            download = self.releases.beside(download, self.settings.feature_dim)
         return Instruction(
             run=self.folder.name,
             round=number,
@@ -462,10 +458,10 @@ class PrototypeStrategy(Strategy):
     def _context(self, number: int, trains: bool = True, is_last: bool = False) -> ReplyContext:
         """What the replies of a round are held against."""
         up = self.run.exchange.up
-        specs = self.half.awaited(up, self.state.method, number) if trains else ()
-        specs_of_newcomers = {}
+        parts = self.half.awaited(up, self.state.method, number) if trains else ()
+        parts_of_newcomers = {}
         if trains and self.run.method.counts_own_rounds:
-            specs_of_newcomers = {
+            parts_of_newcomers = {
                 partition: self.half.awaited(up, self.state.method, own_round({ROUND_OF_JOINING: joined}, number))
                 for partition, joined in self.roster.joined.items()
             }
@@ -473,12 +469,15 @@ class PrototypeStrategy(Strategy):
         return ReplyContext(
             round_number=number,
             trains=trains,
-            limits=Limits(self.codec, self.settings.max_prototype_norm, specs),
+            parts=parts,
+            num_classes=self.roster.num_classes,
+            dim=self.settings.feature_dim,
+            max_norm=self.settings.max_prototype_norm,
             identities=self.roster.identities,
             units={partition: self.half.unit(partition) for partition in self.roster.identities},
             rules={*self.run.rules, MAJORITY},
             contradiction=self.half.impossible,
-            specs_of_newcomers=specs_of_newcomers,
+            parts_of_newcomers=parts_of_newcomers,
             confusion_rule=self.run.inference if is_last and self.run.confusion else "",
             shared_test=self.shared_test if measures_ensemble else None,
             withholds_figures=self.run.private and not self.settings.privacy_measure,

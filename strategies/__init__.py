@@ -1,6 +1,7 @@
 """The registry of methods: strategy name -> module (`module:NAME` where a module holds two, else METHOD). A module is
 imported only when asked for, since a deployment starts a process a message."""
 
+import hashlib
 import json
 import sys
 from collections.abc import Mapping
@@ -82,9 +83,19 @@ class Run:
 
     @cached_property
     def exchange(self) -> Exchange:
-        """The parts of the method's messages."""
+        """The parts of the method's messages, in the run's number format."""
         exchange = self.method.exchange(self.options)
-        return under_release(exchange) if self.private else exchange
+        exchange = under_release(exchange) if self.private else exchange
+        return exchange.in_format(self.settings.wire_dtype)
+
+    @property
+    def digest(self) -> str:
+        """Of the settings by which both ends read a message: of others it would be nonsense."""
+        settings = self.settings
+        # a method of somebody's own may lie elsewhere at each site; it has a digest of its own
+        name = "" if plugins.is_plugin(settings.strategy) else settings.strategy
+        values = (name, settings.feature_dim, settings.seed, settings.privacy, self.exchange)
+        return hashlib.blake2b(repr(values).encode(), digest_size=8).hexdigest()
 
     @property
     def private(self) -> bool:

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from protosphere.prototypes.aggregation import ClassAggregation, class_centres
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import EVERYONE, Exchange, Outcome, Spec, State, prototype_sets
+from protosphere.strategies.contract import EVERYONE, Exchange, Outcome, Part, State, prototype_sets
 from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
 from protosphere.strategies.one_exchange import DOWN, Heard, OneExchange, OneExchangeObjective, rounds_of_exchange
 from protosphere.strategies.release import upload_scale
 from protosphere.strategies.statistics import impossible_means
+from protosphere.wire.parts import PROTOTYPES
 from protosphere.wire.payloads import Payload, prototypes_of
-from protosphere.wire.specs import PROTOTYPES
 
 
 def exchange_of_means(fewest: int) -> Exchange:
     """Class means and counts up, a linear classifier down."""
-    return Exchange((Spec("prototypes", counts=True, fewest=fewest),), (DOWN,), TOLD, once=True)
+    return Exchange((Part("prototypes", counts=True, fewest=fewest),), (DOWN,), TOLD, once=True)
 
 
 class MeansObjective(OneExchangeObjective):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from protosphere.core.seeds import generator
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import PROTOTYPES, Exchange, Outcome, Spec, State
+from protosphere.strategies.contract import PROTOTYPES, Exchange, Outcome, Part, State
 from protosphere.strategies.weights import WEIGHT, AveragedWeights, Sums, both_ways
 from protosphere.wire.payloads import Identity, Payload, prototypes_of
 
@@ -25,7 +25,7 @@ CLASS_SUMS, CLASS_WEIGHTS = "class-sums", "class-weights"  # of a total: (K, d) 
 def with_class_vectors(*parts: str, counts: bool = False) -> Exchange:
     """Parts of weights and class vectors, both ways."""
     weights = both_ways(*parts)
-    return Exchange((*weights.up, Spec("prototypes", counts=counts)), (*weights.down, PROTOTYPES))
+    return Exchange((*weights.up, Part("prototypes", counts=counts)), (*weights.down, PROTOTYPES))
 
 
 def received_vectors(received: Payload | None, start: Tensor) -> PrototypeSet:

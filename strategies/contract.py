@@ -21,15 +21,14 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import prototype_pull
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
-from protosphere.wire.codec import Codec
+from protosphere.wire.parts import MIXTURES as MIXTURES
+from protosphere.wire.parts import NOTHING as NOTHING
+from protosphere.wire.parts import PROTOTYPES as PROTOTYPES
+from protosphere.wire.parts import Exchange as Exchange
+from protosphere.wire.parts import Part as Part
 from protosphere.wire.payloads import EVERYONE as EVERYONE
 from protosphere.wire.payloads import Identity, Payload, class_vectors, mean_norm
 from protosphere.wire.payloads import prototypes_of as prototypes_of
-from protosphere.wire.specs import MIXTURES as MIXTURES
-from protosphere.wire.specs import NOTHING as NOTHING
-from protosphere.wire.specs import PROTOTYPES as PROTOTYPES
-from protosphere.wire.specs import Exchange as Exchange
-from protosphere.wire.specs import Spec as Spec
 
 # A method's settings: a frozen dataclass, checked like the shared ones, with the prefix of its setting names.
 method_settings = pydantic_dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -330,13 +329,14 @@ class ServerHalf:
     Attributes:
         settings, options: the run's.
         shared_settings: prefix -> settings that all methods of such a server have, beside their own.
-        codec: K, d and how vectors are written. identities: partition -> who the client said it is. constants: what
+        num_classes, dim: K and d. identities: partition -> who the client said it is. constants: what
             `derive_constants` gave when the run began. All known from `meet` on. group_names: what groups of clients
             are called, by what they have in common, where the method has groups; it outlasts a resume.
     """
 
     shared_settings: Mapping[str, type] = MappingProxyType({})
-    codec: Codec
+    num_classes: int
+    dim: int
 
     def __init__(self, settings: Settings, options: Options):
         self.settings = settings
@@ -345,16 +345,16 @@ class ServerHalf:
         self.constants: Mapping[str, float] = {}
         self.group_names: dict[str, int] = {}
 
-    def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
+    def meet(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
         """Take what is known once the clients are; refuse a K or d that the method cannot work with.
 
         Raises:
             SettingError: of `check`.
         """
-        self.codec, self.identities = codec, identities
-        self.check(codec.num_classes, codec.dim)
+        self.num_classes, self.dim, self.identities = num_classes, dim, identities
+        self.check(num_classes, dim)
 
-    def try_meeting(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
+    def try_meeting(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
         """Meet clients of whom some may have to stay outside: groups that are formed in it get no lasting name.
 
         Raises:
@@ -362,20 +362,10 @@ class ServerHalf:
         """
         names = dict(self.group_names)
         try:
-            self.meet(codec, identities)
+            self.meet(num_classes, dim, identities)
         finally:
             self.group_names.clear()
             self.group_names.update(names)
-
-    @property
-    def num_classes(self) -> int:
-        """K."""
-        return self.codec.num_classes
-
-    @property
-    def dim(self) -> int:
-        """d."""
-        return self.codec.dim
 
     def class_word(self, label: int) -> str:
         """A class by its name, for people."""
@@ -422,7 +412,7 @@ class ServerHalf:
         """Whether the clients that train in this round upload; in every round by default."""
         return True
 
-    def awaited(self, up: tuple[Spec, ...], state: State, server_round: int) -> tuple[Spec, ...]:
+    def awaited(self, up: tuple[Part, ...], state: State, server_round: int) -> tuple[Part, ...]:
         """Of the parts that may go up, those of which uploads of this round are made: all, where uploads are due."""
         return up if self.uploads_due(server_round) else ()
 

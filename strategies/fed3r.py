@@ -42,7 +42,7 @@ from protosphere.core.settings import AtLeastOne, Count, Positive
 from protosphere.prototypes.aggregation import ClassAggregation
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
-from protosphere.strategies.contract import EVERYONE, Exchange, Method, Options, Outcome, Spec, State, method_settings
+from protosphere.strategies.contract import EVERYONE, Exchange, Method, Options, Outcome, Part, State, method_settings
 from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, discriminant_layout, linear_classifier, linear_scores
 from protosphere.strategies.one_exchange import DOWN, RULES, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
@@ -57,7 +57,7 @@ from protosphere.strategies.statistics import (
 )
 from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
-MEANS = Spec("prototypes", counts=True)
+MEANS = Part("prototypes", counts=True)
 SUMS = "sums"  # the part that goes up
 GRAM, TARGETS = "gram", "targets"  # G_k / n_k, and B_k / n_k as (K, d)
 ROUNDED = 1e-5  # what float32 adds to a trace or takes from an eigenvalue of G_k / n_k
@@ -278,7 +278,7 @@ def impossible_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
 
 
 def _choose_exchange(options: Options) -> Exchange:
-    sums = Spec("weights", SUMS, dtype="float32", told=DISCLOSED)
+    sums = Part("weights", SUMS, dtype="float32", disclosure=DISCLOSED)
     settings = options[Fed3RSettings]
     if settings.aggregation == "mean":
         return Exchange((sums,), (DOWN,), TOLD, once=True)

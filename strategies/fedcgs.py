@@ -37,8 +37,8 @@ from protosphere.strategies.contract import (
     Method,
     Objective,
     Outcome,
+    Part,
     ServerHalf,
-    Spec,
     State,
     method_settings,
 )
@@ -68,10 +68,10 @@ from protosphere.strategies.statistics import (
 from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 MOMENT = "moment"
-MEANS = Spec("prototypes", counts=True)
+MEANS = Part("prototypes", counts=True)
 SECOND_MOMENT = "the second moment of its samples' features, of all classes together"
-UP = (MEANS, Spec("weights", MOMENT, dtype="float32", told=SECOND_MOMENT))
-EXCHANGE = Exchange(UP, (Spec("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
+UP = (MEANS, Part("weights", MOMENT, dtype="float32", disclosure=SECOND_MOMENT))
+EXCHANGE = Exchange(UP, (Part("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
 
 
 @method_settings

@@ -31,9 +31,9 @@ from protosphere.strategies.contract import (
     Method,
     Objective,
     Outcome,
+    Part,
     Phase,
     ServerHalf,
-    Spec,
     State,
     method_settings,
     prototype_sets,
@@ -143,7 +143,7 @@ def distributions(outputs: PrototypeSet) -> PrototypeSet:
     return outputs.with_vectors(values / values.sum(dim=1, keepdim=True))
 
 
-PARTS = (Spec("prototypes", classwise=True),)
+PARTS = (Part("prototypes", width="classes"),)
 
 METHOD = Method(
     server=FedDistill,

@@ -33,8 +33,8 @@ from protosphere.strategies.contract import (
     Loss,
     Method,
     Options,
+    Part,
     Phase,
-    Spec,
     State,
     method_settings,
 )
@@ -144,7 +144,7 @@ def exchange(options: Options) -> Exchange:
     """Weights both ways, G down."""
     averaged = both_ways(*shared_parts(options))
     counted = options[FedGenSettings].weighting == "samples"
-    return Exchange(averaged.up, (*averaged.down, Spec("weights", GENERATOR)), told_counts=counted)
+    return Exchange(averaged.up, (*averaged.down, Part("weights", GENERATOR)), told_counts=counted)
 
 
 METHOD = Method(

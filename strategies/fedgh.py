@@ -25,8 +25,8 @@ from protosphere.strategies.contract import (
     Exchange,
     Method,
     Outcome,
+    Part,
     ServerHalf,
-    Spec,
     State,
     local_prototypes,
     method_settings,
@@ -103,7 +103,7 @@ METHOD = Method(
     server=FedGH,
     objective=FedGHObjective,
     settings={"fedgh": FedGHSettings},
-    exchange=lambda options: Exchange((PROTOTYPES,), (Spec("weights", HEAD),)),
+    exchange=lambda options: Exchange((PROTOTYPES,), (Part("weights", HEAD),)),
     inference=RECEIVED,
     rules=SHARED_RULES,
 )

@@ -2,23 +2,27 @@
 
     client   teacher z, p (its own model), student z', q (the companion), W_h a private d x d map; both at once by
              L = CE_p + CE_q + u [KL(sg[q] || p) + KL(sg[p] || q) + 2 mse(z, W_h z')],  u = 1 / (CE_p + CE_q)
-             sends D_i = w'_i - G of low rank, at energy T_r = T_s + (T_e - T_s) r / T; without a G, w'_i whole
+             sends the factors of D_i = w'_i - G at energy T_r = T_s + (T_e - T_s) r / T; without a G, w'_i whole
     server   D = sum_{i in S} D_i / |S|, of low rank at T_r;  G <- G + D as it arrives;  the first G is the mean of w'_i
              sends D to those whose upload of the last round counted, G whole to all others: so all hold the same G
     predict  the classifier of the teacher: `classifier`
 
+A tensor of D counts as its matrix (out, rest). Its factors are U_k S_k and V_k^T, with the smallest k whose singular
+values keep the energy; where these have no fewer values, the matrix itself goes as the first and the second has no row.
 u has no gradient, sg stops it, KL is the mean over the batch of the sum over classes; an energy is a share of the sum
 of squared singular values. Whole models cross as float32; a variance that G + D makes negative is 0. Departures: the
 authors' code keeps u's gradient, which rewards a higher cross-entropy; HtFLlib and PFLlib factorise weights, not
 updates, and make zeros of tensors of full rank.
 """
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from protosphere.core.seeds import derive
@@ -26,7 +30,7 @@ from protosphere.models.companion import WithCompanion
 from protosphere.models.seeded import drawn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import divergence
-from protosphere.prototypes.weights import VARIANCE, Weights, flat
+from protosphere.prototypes.weights import VARIANCE, Layout, Weights, flat
 from protosphere.strategies.companions import (
     OWN_RULES,
     CompanionObjective,
@@ -42,21 +46,20 @@ from protosphere.strategies.contract import (
     Loss,
     Method,
     Outcome,
+    Part,
     Phase,
-    Spec,
     State,
     method_settings,
 )
 from protosphere.strategies.weights import COMPANION, load
+from protosphere.wire.arrays import Limits, check_tensors, decode, encode
 from protosphere.wire.checks import MessageError
-from protosphere.wire.codec import as_arrived
-from protosphere.wire.low_rank import LowRank, factored
 from protosphere.wire.payloads import Payload, weights_of
-from protosphere.wire.weights import check_tensors
 
 UPDATE = "companion-update"
-WHOLE = Spec("weights", COMPANION, dtype="float32")
-CHANGE = Spec("weights", UPDATE, change=True, transforms=(LowRank(),))
+LEFT, RIGHT = "/left", "/right"  # after a tensor's name: its two factors
+WHOLE = Part("weights", COMPANION, dtype="float32")
+CHANGE = Part("weights", UPDATE, signed=True, ragged=True)
 CHANGED = 0  # the key of D
 BASE, COUNTED, MADE_IN = "base/", "counted", "made_in"  # of states: G; whose uploads made it, and in which round
 Energy = Annotated[float, Field(gt=0, le=1)]
@@ -80,6 +83,67 @@ class FedKDSettings(CompanionSettings):
     def energy(self, done: float) -> float:
         """T_r, of the share of the rounds that are done."""
         return self.start_energy + (self.end_energy - self.start_energy) * min(1.0, done)
+
+
+def factors_of(change: Weights, energy: float) -> Weights:
+    """The factors of a change, with a share of its energy in (0, 1]; computed in float64 on the CPU."""
+    factors: dict[str, Tensor] = {}
+    for name, tensor in change.tensors.items():
+        if tensor.dim() < 2:
+            factors[name] = tensor
+        else:
+            factors[name + LEFT], factors[name + RIGHT] = _factorise(tensor.cpu().reshape(len(tensor), -1), energy)
+    return Weights(factors)
+
+
+def _factorise(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
+    left, singular_values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    energies = singular_values.square().cumsum(0)
+    rank = min(int((energies < energy * energies[-1]).sum()) + 1, len(energies))
+    if rank * sum(matrix.shape) >= matrix.numel():
+        return matrix, matrix[:0]
+    return (left[:, :rank] * singular_values[:rank]).float(), right[:rank].float()
+
+
+def change_of(factors: Weights, layout: Layout) -> Weights:
+    """Inverse of `factors_of`: products in float64, so that each machine rounds the same.
+
+    Args:
+        layout: of the change.
+
+    Raises:
+        MessageError: the factors do not fit each other, or the layout.
+    """
+    names = {name for name, shape in layout if len(shape) < 2}
+    names |= {name + end for name, shape in layout if len(shape) > 1 for end in (LEFT, RIGHT)}
+    if names != factors.tensors.keys():
+        raise MessageError("the factors are of other tensors than the student has")
+    change: dict[str, Tensor] = {}
+    for name, shape in layout:
+        if len(shape) < 2:
+            tensor = factors.tensors[name]
+        else:
+            left, right = factors.tensors[name + LEFT], factors.tensors[name + RIGHT]
+            if len(right) and left.shape[1] != len(right):
+                raise MessageError(f"the factors of tensor `{name}` have ranks {left.shape[1]} and {len(right)}")
+            tensor = (left.double() @ right.double()).float() if len(right) else left
+        if tensor.numel() != math.prod(shape) or (shape and len(tensor) != shape[0]):
+            raise MessageError(f"the factors of tensor `{name}` make one of another shape than {shape}")
+        change[name] = tensor.reshape(shape)
+    return Weights(change)
+
+
+def largest_factors(weights: Weights) -> Weights:
+    """Factors as large as those of a change of these weights can be, of zeros that take no room."""
+    factors: dict[str, Tensor] = {}
+    for name, tensor in weights.tensors.items():
+        if tensor.dim() < 2:
+            factors[name] = tensor
+            continue
+        rows, columns = len(tensor), tensor[0].numel()
+        factors[name + LEFT] = torch.zeros(()).expand(rows, columns)
+        factors[name + RIGHT] = torch.zeros(()).expand(min(rows, columns), columns)
+    return Weights(factors)
 
 
 def moved(base: Weights, change: Weights) -> Weights:
@@ -107,20 +171,26 @@ class FedKDObjective(CompanionObjective):
         return module
 
     def shared(self, module: nn.Module) -> dict[str, Weights]:
-        """The student, and changes of it."""
+        """The student, and the factors of its changes."""
         student = super().shared(module)[COMPANION]
-        return {COMPANION: student, UPDATE: student}
+        return {COMPANION: student, UPDATE: largest_factors(student)}
 
     def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
-        """Take G, or bring the one that is kept up to it; nothing, or both initial parts, came while there is none."""
+        """Take G, or bring the one that is kept up to it; nothing, or both initial parts, came while there is none.
+
+        Raises:
+            MessageError: the server sent a change that no client would take.
+        """
         parts = received or {}
         base = base_of(state.kept)
         if list(parts) == [UPDATE]:
             assert base is not None
-            parts = {COMPANION: moved(base, weights_of(parts, UPDATE))}
+            change = change_of(weights_of(parts, UPDATE), base.layout)
+            check_tensors(change.tensors, self.settings.max_prototype_norm, signed=True)
+            parts = {COMPANION: moved(base, change)}
         base_tensors = weights_of(parts, COMPANION).tensors if list(parts) == [COMPANION] else {}
         state.kept = {BASE + name: tensor for name, tensor in base_tensors.items()}
-        load(state.module, parts)
+        load(state.module, {name: part for name, part in parts.items() if name == COMPANION})
 
     def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
         """Each model by its cross-entropy, and by what it has of the other's answers and features."""
@@ -148,15 +218,26 @@ class FedKDObjective(CompanionObjective):
             return {COMPANION: student}
         change = Weights({name: tensor - base.tensors[name] for name, tensor in student.tensors.items()})
         done = round_number / self.settings.rounds
-        return {UPDATE: factored(change, self.options[FedKDSettings].energy(done))}
+        return {UPDATE: factors_of(change, self.options[FedKDSettings].energy(done))}
 
 
 class FedKD(TrainersAlone, MeanOfCompanions):
     """Server half."""
 
-    def awaited(self, up: tuple[Spec, ...], state: State, server_round: int) -> tuple[Spec, ...]:
+    def awaited(self, up: tuple[Part, ...], state: State, server_round: int) -> tuple[Part, ...]:
         """Changes where there is a G to change."""
-        return (CHANGE,) if state else (WHOLE,)
+        return tuple(part for part in up if part.name == (UPDATE if state else COMPANION))
+
+    def impossible(self, partition: int, upload: Payload) -> str:
+        """Factors that make no change of the student, or one that is too long."""
+        if UPDATE not in upload:
+            return ""
+        try:
+            change = change_of(weights_of(upload, UPDATE), self.layouts(partition)[COMPANION])
+            check_tensors(change.tensors, self.settings.max_prototype_norm, signed=True)
+        except MessageError as error:
+            return str(error)
+        return ""
 
     def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
         """The change for those who hold the G before it: whose upload of the last round counted."""
@@ -165,16 +246,19 @@ class FedKD(TrainersAlone, MeanOfCompanions):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """The plain mean, which is G or moves it."""
-        means = super().aggregate(uploads, state, server_round).downloads
-        ((_, payload),) = means.items()
-        (name,) = payload
-        mean = weights_of(payload, name)
         base, downloads = base_of(state), dict[int, Payload]()
         if base is not None:
-            change = factored(mean, self.options[FedKDSettings].energy(server_round / self.settings.rounds))
-            mean = moved(base, as_arrived(change, CHANGE, self.codec, base.layout))
+            uploads = {
+                partition: {COMPANION: change_of(weights_of(upload, UPDATE), base.layout)}
+                for partition, upload in uploads.items()
+            }
+        ((_, payload),) = super().aggregate(uploads, state, server_round).downloads.items()
+        mean = weights_of(payload, COMPANION)
+        if base is not None:
+            change = factors_of(mean, self.options[FedKDSettings].energy(server_round / self.settings.rounds))
             try:
-                check_tensors(dict(mean.tensors), self.settings.max_prototype_norm)
+                mean = moved(base, change_of(self._as_it_arrives(change), base.layout))
+                check_tensors(mean.tensors, self.settings.max_prototype_norm)
             except MessageError as error:
                 # changes that are legal by themselves may add up to what no client would take
                 warning = f"the mean of this round's changes is dropped, since with it the student's {error}"
@@ -187,6 +271,17 @@ class FedKD(TrainersAlone, MeanOfCompanions):
         tensors = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
         tensors |= {BASE + name: tensor for name, tensor in mean.tensors.items()}
         return Outcome(tensors, {**downloads, EVERYONE: {COMPANION: mean}}, {"values_share": share})
+
+    def _as_it_arrives(self, change: Weights) -> Weights:
+        """Factors as the clients have them, rounded to the run's number format.
+
+        Raises:
+            CodecError: a value that it cannot hold. MessageError: one that no client would take.
+        """
+        parts = (replace(CHANGE, dtype=self.settings.wire_dtype),)
+        limits = Limits(math.inf, {UPDATE: change.layout})
+        arrived = decode(encode({UPDATE: change}, parts), parts, self.num_classes, self.dim, limits)
+        return weights_of(arrived, UPDATE)
 
 
 METHOD = Method(

@@ -37,8 +37,8 @@ from protosphere.strategies.contract import (
     Method,
     Options,
     Outcome,
+    Part,
     Phase,
-    Spec,
     State,
     as_state,
     carried_on,
@@ -156,7 +156,7 @@ def by_counts(options: Options) -> bool:
 def exchange(options: Options) -> Exchange:
     """Weights and prototypes both ways, G down."""
     averaged = with_class_vectors(EXTRACTOR, HEAD, counts=by_counts(options))
-    return Exchange(averaged.up, (*averaged.down, Spec("weights", GENERATOR)))
+    return Exchange(averaged.up, (*averaged.down, Part("weights", GENERATOR)))
 
 
 METHOD = Method(

@@ -41,7 +41,7 @@ from protosphere.strategies.contract import (
     Method,
     Options,
     Outcome,
-    Spec,
+    Part,
     State,
     method_settings,
 )
@@ -49,7 +49,6 @@ from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classi
 from protosphere.strategies.one_exchange import DOWN, RULES, Heard, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
 from protosphere.wire.payloads import Payload, part_of
-from protosphere.wire.specs import Spherical
 
 MOST_DRAWS = 500_000  # of all clients; of more samples each class of each client has its share
 BATCH = 32  # the baseline's
@@ -205,8 +204,8 @@ def bounded_mixtures(by_client: Mapping[int, MixtureSet], how: ClassAggregation)
 
 def _choose_exchange(options: Options) -> Exchange:
     most, fewest = options[FedPFTSettings].components, options[FedPFTSettings].fewest
-    transforms = (Spherical(),) if options[FedPFTSettings].covariance == "spherical" else ()
-    up = Spec("mixtures", counts=True, components=most, fewest=fewest, transforms=transforms)
+    width: Literal[1, "features"] = 1 if options[FedPFTSettings].covariance == "spherical" else "features"
+    up = Part("mixtures", counts=True, components=most, fewest=fewest, width=width)
     samples = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
     return Exchange((up,), (DOWN,), (samples, *TOLD), once=True)
 

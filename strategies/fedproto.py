@@ -27,9 +27,9 @@ from protosphere.strategies.contract import (
     Method,
     Options,
     Outcome,
+    Part,
     PullObjective,
     ServerHalf,
-    Spec,
     State,
     as_state,
     carried_on,
@@ -101,6 +101,6 @@ METHOD = Method(
     server=FedProto,
     objective=FedProtoObjective,
     settings={"fedproto": FedProtoSettings},
-    exchange=lambda options: Exchange(up=(Spec("prototypes", counts=sends_counts(options)),)),
+    exchange=lambda options: Exchange(up=(Part("prototypes", counts=sends_counts(options)),)),
     releases=any_options,
 )

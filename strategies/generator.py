@@ -34,9 +34,9 @@ from protosphere.strategies.weights import (
     refuse_other_layouts,
     shared_seed,
 )
+from protosphere.wire.arrays import check_tensors
 from protosphere.wire.checks import MessageError
 from protosphere.wire.payloads import Identity, Payload, weights_of
-from protosphere.wire.weights import check_tensors
 
 BATCH = 32  # of generated features, here and there
 DECAY = 0.98  # a round, of the server's rate and of the weights of a client's terms

@@ -54,14 +54,13 @@ from protosphere.strategies.contract import (
     Objective,
     Options,
     Outcome,
+    Part,
     Phase,
     ServerHalf,
-    Spec,
     State,
     method_settings,
 )
 from protosphere.wire.payloads import Payload, part_of
-from protosphere.wire.specs import RoundedShares
 
 RETRAIN = "retrain"
 # Weights are shares of n_ij rows, which are not to leave: as coarse as this, n of them are 1/16 wrong together at most.
@@ -171,7 +170,11 @@ class GFPLObjective(Objective):
             return None
         seed = derive(torch.initial_seed(), "gfpl", "mixtures")
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
-        return {MIXTURES.name: mixtures if sends_counts(self.options) else mixtures.without_counts()}
+        if sends_counts(self.options):
+            return {MIXTURES.name: mixtures}
+        # the shares of a class tell how many samples it has, if few
+        steps = STEPS_A_COMPONENT * options.components
+        return {MIXTURES.name: mixtures.to(device="cpu").without_counts().with_rounded_weights(steps)}
 
     def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
         """In exchange rounds a Gaussian for each class of the release, in the prototypes' scale."""
@@ -262,8 +265,7 @@ def _choose_exchange(options: Options) -> Exchange:
     most, counts = options[GFPLSettings].components, sends_counts(options)
     rows = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
     about = "by its components' numbers and weights about how many samples a class has, if few"
-    coarse = () if counts else (RoundedShares(STEPS_A_COMPONENT * most),)
-    up = Spec("mixtures", counts=counts, components=most, transforms=coarse)
+    up = Part("mixtures", counts=counts, components=most)
     return Exchange((up,), (MIXTURES,), (rows,) if counts else (rows, about))
 
 

@@ -26,7 +26,7 @@ from protosphere.core.client_names import client_word
 from protosphere.core.settings import Settings
 from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
 from protosphere.prototypes.weights import Layout, Weights
-from protosphere.strategies.contract import ClientState, Objective, Options, ServerHalf, Spec, State
+from protosphere.strategies.contract import ClientState, Objective, Options, Part, ServerHalf, State
 from protosphere.strategies.encoder_space import (
     CLASSIFIER,
     check_space,
@@ -39,7 +39,7 @@ from protosphere.strategies.release import RULE
 from protosphere.wire.payloads import Payload
 
 RULES = ("local-prototypes", "classifier", "discriminant", RULE)
-DOWN = Spec("weights", CLASSIFIER, dtype="float32")
+DOWN = Part("weights", CLASSIFIER, dtype="float32")
 SEEN = 3  # of clients who are sampled by chance one in twenty is in none of so many times 1 / fraction rounds
 MOST_NAMES = 10  # in a sentence
 P = TypeVar("P", bound=ClassVectors)

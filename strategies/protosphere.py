@@ -46,9 +46,9 @@ from protosphere.strategies.contract import (
     Method,
     Options,
     Outcome,
+    Part,
     Pulled,
     ServerHalf,
-    Spec,
     State,
     method_settings,
 )
@@ -88,7 +88,7 @@ from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 SCATTER = "scatter"
 MU, WHITENING = "means", "whitening"  # A mu_j (K, d), and the upper half of A^T as one row
-MEANS = Spec("prototypes")
+MEANS = Part("prototypes")
 # of the scatter's values, 1 at most, so that 16 bits hold small ones; a power of two changes no digit
 SCALE = 2.0**12
 MOST = 6e4  # a norm whose values 16 bits hold
@@ -308,8 +308,8 @@ class Protosphere(ServerHalf):
 
 def _choose_exchange(options: Options) -> Exchange:
     disclosure = "how its samples' features vary around the means of their classes, of all classes together"
-    scatter = Spec("weights", SCATTER, dtype="float16", told=disclosure)
-    return Exchange((MEANS, scatter), (Spec("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
+    scatter = Part("weights", SCATTER, dtype="float16", disclosure=disclosure)
+    return Exchange((MEANS, scatter), (Part("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
 
 
 METHOD = Method(

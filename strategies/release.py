@@ -19,13 +19,13 @@ from protosphere.core.settings import Settings
 from protosphere.models.encoder import check_encoder
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import Exchange, Method, Options, Spec
+from protosphere.strategies.contract import Exchange, Method, Options, Part
 from protosphere.wire.payloads import Payload, class_vectors, prototypes_of
 
 RULE, POOL = "encoder", "pool"
 # the same without any exchange: a client's own discriminant, and it with the private model
 OWN_RULE, OWN_POOL = "encoder-local", "pool-local"
-MEANS = Spec("prototypes", "encoder-means")
+MEANS = Part("prototypes", "encoder-means")
 
 
 def any_options(options: Options) -> None:

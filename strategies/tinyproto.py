@@ -33,7 +33,7 @@ from protosphere.core.settings import Count, Settings
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.masks import class_masks, compress, expand
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.quantisation import to_significant_bits
+from protosphere.prototypes.rounding import to_significant_bits
 from protosphere.strategies.contract import (
     EVERYONE,
     PROTOTYPES,
@@ -43,9 +43,9 @@ from protosphere.strategies.contract import (
     Method,
     Options,
     Outcome,
+    Part,
     PullObjective,
     ServerHalf,
-    Spec,
     State,
     as_state,
     carried_on,
@@ -348,7 +348,7 @@ def _refuse_mu_of_rows(options: Options) -> None:
 
 
 def _choose_exchange(options: Options) -> Exchange:
-    parts = (Spec("prototypes", width=options[TinyProtoSettings].sparsity_dim),)
+    parts = (Part("prototypes", width=options[TinyProtoSettings].sparsity_dim or "features"),)
     if not _is_scaled(options):
         return Exchange(parts, parts)
     disclosure = "by the norms of its uploads about how many samples each class has"

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from protosphere.core import plugins
-from protosphere.prototypes.prototype_set import Part
+from protosphere.prototypes.prototype_set import PartValue
 from protosphere.strategies.contract import Loss, Method, MethodError, Objective, Outcome, Phase
+from protosphere.wire.parts import Part
 from protosphere.wire.payloads import KINDS
-from protosphere.wire.specs import Spec
 
 FAILED = 101  # beyond Flower's own error codes: what a client answers whose method fails
 # of the machine and the moment, and no fault of the method's
@@ -127,7 +127,7 @@ def checked_phases(phases: object, objective: Objective) -> list[Phase]:
     return list(phases)
 
 
-def checked_payload(payload: Any, of: Callable[..., object], specs: Sequence[Spec]) -> Any:
+def checked_payload(payload: Any, of: Callable[..., object], specs: Sequence[Part]) -> Any:
     """What a half gives to be sent.
 
     Args:
@@ -138,14 +138,14 @@ def checked_payload(payload: Any, of: Callable[..., object], specs: Sequence[Spe
     """
     if payload is None:
         return None
-    if isinstance(payload, Part):
+    if isinstance(payload, PartValue):
         _refuse(of, f'gives {_describe(payload)} to be sent, where a dict of parts is due: {{"{payload.kind}": ...}}')
     if not isinstance(payload, Mapping):
         _refuse(of, f"gives {_describe(payload)} to be sent, where a dict from names to parts is due, or None")
     if not payload:
         _refuse(of, "gives an empty dict to be sent, where None stands for nothing")
     for name, part in payload.items():
-        if not isinstance(name, str) or not isinstance(part, Part):
+        if not isinstance(name, str) or not isinstance(part, PartValue):
             kinds = ", ".join(kind.__name__ for kind in KINDS.values())
             _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, where {kinds} may be")
         if (name, part.kind) not in [(spec.name, spec.kind) for spec in specs]:
@@ -154,7 +154,7 @@ def checked_payload(payload: Any, of: Callable[..., object], specs: Sequence[Spe
     return payload
 
 
-def checked_outcome(outcome: object, of: Callable[..., object], specs: Sequence[Spec]) -> Outcome:
+def checked_outcome(outcome: object, of: Callable[..., object], specs: Sequence[Part]) -> Outcome:
     """What `ServerHalf.aggregate` or `begin` has returned.
 
     Args:

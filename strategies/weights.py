@@ -36,14 +36,13 @@ from protosphere.strategies.contract import (
     Objective,
     Options,
     Outcome,
+    Part,
     ServerHalf,
-    Spec,
     State,
     method_settings,
 )
-from protosphere.wire.codec import Codec
+from protosphere.wire.layouts import layout_lines, read_layouts
 from protosphere.wire.payloads import Identity, Payload, weights_of
-from protosphere.wire.weights import layout_lines, read_layouts
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
 COMPANION, SCALE, GENERATOR = "companion", "scale", "generator"
@@ -182,7 +181,7 @@ def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
 
 def both_ways(*parts: str) -> Exchange:
     """Parts of weights that go up to be added up, and come down again."""
-    specs = tuple(Spec("weights", part) for part in parts)
+    specs = tuple(Part("weights", part) for part in parts)
     return Exchange(specs, specs)
 
 
@@ -242,7 +241,7 @@ class AveragedWeights(ServerHalf):
         """A plain mean asks nobody's number of samples."""
         return frozenset() if self.weighting == "samples" else super().unread
 
-    def meet(self, codec: Codec, identities: Mapping[int, Identity]) -> None:
+    def meet(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
         """Form the groups: of one layout, and for a part of the extractor of one model name. Each is called after the
         first of its clients that was met, so that it keeps its name when others join."""
         groups: dict[int, int] = {}
@@ -255,7 +254,7 @@ class AveragedWeights(ServerHalf):
             if group not in layouts:
                 layouts[group] = read_layouts(identity.layouts)
         self._groups, self._layouts = groups, layouts
-        super().meet(codec, identities)
+        super().meet(num_classes, dim, identities)
 
     def check(self, num_classes: int, dim: int) -> None:
         """An extractor can be averaged only from a common start; some methods have one group alone."""

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from protosphere.prototypes.prototype_set import Part
+from protosphere.prototypes.prototype_set import PartValue
 
 
 def payload(part):
     """A payload of one part under the name of its kind; None, and what is a payload already, as it is."""
-    return {part.kind: part} if isinstance(part, Part) else part
+    return {part.kind: part} if isinstance(part, PartValue) else part
 
 
 def payloads(parts: Mapping):

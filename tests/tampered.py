@@ -14,7 +14,7 @@ def tampered(change: Callable[..., Any], of: int | None = None) -> type[LocalGri
         def pull_messages(self, message_ids):
             replies = super().pull_messages(message_ids)
             for reply in filter(lambda reply: reply.has_content(), replies):
-                said = reply.content.get("identity", reply.content.get("report", {}))
+                said = reply.content["config"]
                 if of is None or said["partition"] == of:
                     change(reply.content, said["partition"], said.get("round", 0))
             return replies

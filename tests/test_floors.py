@@ -52,7 +52,6 @@ PHRASES = (
     "status-details",
     "error-message",
     "node-id",
-    "FLWR_PRIVATE_",
     "message_ins",
 )
 

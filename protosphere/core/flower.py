@@ -6,7 +6,6 @@ scripts of `deploy/` can read it for nothing.
 """
 
 import json
-import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import closing, suppress
@@ -286,25 +285,6 @@ class _Answered:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._client, name)
-
-
-# --- the bytes of a message -------------------------------------------------------------------------------------
-
-# A record crosses as a tree of objects, each serialised by itself: its kind, the names of its children with commas
-# between, the length of its body, and the body. tests/wire/test_messages.py counts Flower's own objects beside these.
-CHUNK = int(os.getenv("FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", str(5 << 20)))  # an array's bytes are cut so
-OBJECT_NAME = "0" * 64  # as long as the hash by which an object is named
-CHUNK_KIND = "ArrayChunk"
-
-
-def frame_bytes(kind: str, children: int, body: int) -> int:
-    """What stands around an object's body: kind, children's names, length, and three marks between these."""
-    return len(kind) + max(children * (len(OBJECT_NAME) + 1) - 1, 0) + len(str(body)) + 3
-
-
-def array_body(dtype: str, shape: tuple[int, ...], stype: str, chunks: list[int]) -> dict[str, Any]:
-    """What stands in the body of an array, in this order: its form, and the number of the child that each chunk is."""
-    return {"dtype": dtype, "shape": shape, "stype": stype, "arraychunk_ids": chunks}
 
 
 # --- what `flwr` and the SuperLink say --------------------------------------------------------------------------

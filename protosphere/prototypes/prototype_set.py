@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 
-class Part:
+class PartValue:
     """Some tensors that cross together. The kinds are PrototypeSet, MixtureSet and Weights.
 
     Attributes:
@@ -40,7 +40,7 @@ class Part:
         return self
 
 
-class ClassVectors(Part):
+class ClassVectors(PartValue):
     """A part whose rows are vectors of classes: prototypes or mixtures.
 
     Attributes:

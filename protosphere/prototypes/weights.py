@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.prototype_set import Part
+from protosphere.prototypes.prototype_set import PartValue
 
 Layout = tuple[tuple[str, tuple[int, ...]], ...]  # (name, shape), names ascending
 # running statistics of batch norms: their scale is the data's, so that no limit on norms is meant for them
@@ -16,7 +16,7 @@ STATISTICS = ("running_mean", VARIANCE)
 
 
 @dataclass(frozen=True)
-class Weights(Part):
+class Weights(PartValue):
     """Tensors of one or more layers.
 
     Attributes:

@@ -7,16 +7,8 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
-RecordType = type[ArrayRecord] | type[ConfigRecord] | type[MetricRecord]
-RECORDS: dict[str, RecordType] = {
-    "instruction": ConfigRecord,
-    "payload": ArrayRecord,
-    "report": ConfigRecord,
-    "training": MetricRecord,
-    "evaluation": MetricRecord,
-    "ensemble": ArrayRecord,
-    "identity": ConfigRecord,
-}
+CONFIG, ARRAYS, METRICS = "config", "arrays", "metrics"
+RECORDS = {CONFIG: ConfigRecord, ARRAYS: ArrayRecord, METRICS: MetricRecord}
 LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow
 LONGEST_TEXT = 1000  # characters of one text: it ends in the log and in the run's record
 MOST_NAMES = 64  # prediction rules, or parts of a loss, of one report
@@ -41,23 +33,22 @@ def plain(text: str) -> str:
 
 def check_records(records: RecordDict, *names: str) -> None:
     """Refuse records other than `names`, and one that is not of its kind."""
-    agreed = {name: RECORDS[name] for name in names}
     for name, record in records.items():
-        if name not in agreed:
+        if name not in names:
             raise MessageError(f"the message holds the record {name!r}, which nobody agreed on")
-        if not isinstance(record, agreed[name]):
-            raise MessageError(f"record `{name}` is a {type(record).__name__}, {agreed[name].__name__} was agreed")
+        if not isinstance(record, RECORDS[name]):
+            raise MessageError(f"record `{name}` is a {type(record).__name__}, {RECORDS[name].__name__} was agreed")
 
 
-def config_values(records: RecordDict, record: str, **types: type) -> dict[str, Any]:
-    """The fields of a ConfigRecord, each of exactly its type (so True is no int)."""
-    config = records.config_records.get(record)
+def config_values(records: RecordDict, **types: type) -> dict[str, Any]:
+    """The fields of the ConfigRecord, each of exactly its type (so True is no int)."""
+    config = records.config_records.get(CONFIG)
     if config is None:
-        raise MessageError(f"the record `{record}` is missing")
-    check_keys(record, config, set(types))
+        raise MessageError(f"the record `{CONFIG}` is missing")
+    check_keys(CONFIG, config, set(types))
     for name, kind in types.items():
         if type(config[name]) is not kind:
-            raise MessageError(f"`{name}` of record `{record}` is no {kind.__name__}")
+            raise MessageError(f"`{name}` of record `{CONFIG}` is no {kind.__name__}")
     return dict(config)
 
 

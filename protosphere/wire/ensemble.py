@@ -6,8 +6,8 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from protosphere.data.shared_test_set import SharedLabels
+from protosphere.wire.arrays import read_array
 from protosphere.wire.checks import MessageError
-from protosphere.wire.codec import read_array
 
 SUM_TOLERANCE = 0.01  # float16 rounds each of K probabilities to 11 bits, or to 6e-8 where they are small
 

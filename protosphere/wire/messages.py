@@ -1,16 +1,11 @@
-"""Values <-> Flower records: the only place that knows the wire's form, its checks and its bytes.
+"""Values <-> Flower records. A message holds at most three records, and a test fails on any other:
 
-Every message holds at most these records, and a test fails on any other:
+    config   ConfigRecord  what the message is about, by plain names
+    arrays   ArrayRecord   "<part>.<field>": the method's parts, see arrays.py
+    metrics  MetricRecord  "<part>.<name>": numbers
 
-    instruction  ConfigRecord  run and its token, round, last, trained, made, payload kind,
-                               constants, codec                                                down
-    payload      ArrayRecord   <part>.<field>, see parts.py                                    both ways
-    report       ConfigRecord  partition, round, problem, remark, names of parts, codec        up
-    training     MetricRecord  counts, figures, parts                                          up, after training
-    evaluation   MetricRecord  rows, seconds, [test, validation, all classes] by rule;
-                               auc and confusion where the run measures them                   up, after an evaluation
-    ensemble     ArrayRecord   probabilities, fingerprint                                      up, where it is measured
-    identity     ConfigRecord  see payloads.Identity                                           up, once
+Down goes an instruction (metrics: `constants`), up an identity (config alone) or a report (metrics: `training`, `loss`,
+`evaluation`, `correct`; arrays: the method's parts, and `ensemble` where that is measured).
 """
 
 import re
@@ -23,8 +18,12 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from protosphere.core.client_names import LONGEST_CLIENT_NAME
 from protosphere.core.settings import is_run_name
 from protosphere.core.text import LONGEST_NAME, one_line
+from protosphere.wire.arrays import Limits, decode, encode
 from protosphere.wire.checks import (
+    ARRAYS,
+    CONFIG,
     LARGEST_FIGURE,
+    METRICS,
     MessageError,
     are_counts,
     check_keys,
@@ -34,53 +33,45 @@ from protosphere.wire.checks import (
     config_values,
     plain,
 )
-from protosphere.wire.codec import Codec, Limits, decode_payload, encode_payload
+from protosphere.wire.layouts import read_layouts
+from protosphere.wire.parts import Exchange, Part
 from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
-from protosphere.wire.specs import Spec
-from protosphere.wire.weights import read_layouts
 
 MOST_CLASSES = 2**16
 MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
-PLAIN_NAME = re.compile(r"[\w-]{1,40}")
-NO_RULES = ("rows", "seconds", "auc", "confusion")  # what else a record `evaluation` holds
-FIGURES = ("gradient_ratio", "target_norm", "seconds", "prototype_norm")  # the last where it was measured
+PLAIN_NAME = re.compile(r"[\w.-]{1,80}")
+CONSTANTS, TRAINING, LOSS, EVALUATION, CORRECT = "constants", "training", "loss", "evaluation", "correct"
+COUNTS, FIGURES = ("rows", "steps"), ("gradient_ratio", "target_norm", "seconds")  # of training
+ENSEMBLE = "ensemble"  # a part of arrays that is none of the method's
+NORM = "prototype_norm"  # where it was measured
 
 
 # --- instructions -----------------------------------------------------------------------------------
 
 
-def encode_instruction(instruction: Instruction, codec: Codec, specs: Sequence[Spec] = ()) -> RecordDict:
+def encode_instruction(instruction: Instruction, parts: Sequence[Part] = ()) -> RecordDict:
     """Server to client.
 
     Args:
-        specs: of the parts that go down, see `encode_payload`.
+        parts: that go down, see `encode`.
 
     Raises:
-        CodecError: a prototype that the number format cannot hold.
+        CodecError: a value that the number format cannot hold.
     """
-    payload = instruction.payload
-    header = ConfigRecord(
-        {
-            "run": instruction.run,
-            "token": instruction.token,
-            "round": instruction.round,
-            "trained": instruction.trained,
-            "made": instruction.made,
-            "payload": "" if payload is None else ",".join(sorted(payload)),
-            "constants": list(instruction.constants),
-            "values": list(instruction.constants.values()),
-            "last": instruction.last,
-            "codec": codec.fingerprint,
-        }
-    )
-    records = RecordDict({"instruction": header})
-    if payload is not None:
-        records["payload"] = encode_payload(payload, codec, specs)
+    config = {name: getattr(instruction, name) for name in ("run", "token", "round", "last", "trained", "made")}
+    records = RecordDict({CONFIG: ConfigRecord(config)})
+    if instruction.payload is not None:
+        records[ARRAYS] = encode(instruction.payload, parts)
+    if instruction.constants:
+        records[METRICS] = MetricRecord({f"{CONSTANTS}.{name}": v for name, v in instruction.constants.items()})
     return records
 
 
 def decode_instruction(
     records: RecordDict,
+    exchange: Exchange,
+    num_classes: int,
+    dim: int,
     limits: Limits,
     unit: Callable[[Mapping[str, float]], float] = lambda constants: 1.0,
     trains: bool = True,
@@ -88,181 +79,203 @@ def decode_instruction(
     """Client side of `encode_instruction`; a server is checked like anybody else.
 
     Args:
+        exchange: what the run's method sends.
         unit: from the run's constants, what the norms of its payload are measured in.
         trains: whether the message asks for training; else for an evaluation.
 
     Raises:
-        MessageError: when a record is missing, strange or malformed, or written with another codec.
+        MessageError: when a record is missing, strange or malformed.
     """
-    check_records(records, "instruction", "payload")
-    texts = dict.fromkeys(("run", "token", "payload", "codec"), str)
-    lists = dict.fromkeys(("constants", "values"), list)
-    header = config_values(records, "instruction", round=int, last=bool, trained=int, made=int, **texts, **lists)
-    limits.codec.refuse_other(header["codec"])
-    kind, arrays = header["payload"], records.array_records.get("payload")
-    limits = limits.of_message(kind)
-    if bool(kind) != (arrays is not None):
-        raise MessageError(f"the payload kind {kind!r} does not go with the arrays that came")
-    constants = _decode_constants(header["constants"], header["values"])
-    scaled_limits = replace(limits, max_norm=limits.max_norm * unit(constants))
-    payload = decode_payload(arrays, scaled_limits) if arrays is not None else None
-    _check_run(header["run"], header["token"])
-    if header["round"] < trains:
-        raise MessageError(f"the round {header['round']} is none; they count from 1")
+    check_records(records, CONFIG, ARRAYS, METRICS)
+    config = config_values(records, run=str, token=str, round=int, last=bool, trained=int, made=int)
+    if not is_run_name(config["run"]):
+        raise MessageError(f"the run name {config['run']!r} is no plain folder name")
+    check_texts("token", [config["token"]])
+    if config["round"] < trains:
+        raise MessageError(f"the round {config['round']} is none; they count from 1")
     # what a round's training left, and what was made of its uploads, its evaluation reads
-    latest = header["round"] - trains
-    if not 0 <= header["trained"] <= latest:
-        raise MessageError(f"round {header['round']} cannot come after training in round {header['trained']}")
-    if not 0 <= header["made"] <= latest:
-        raise MessageError(f"round {header['round']} cannot bring what round {header['made']} has made")
-    values = {name: header[name] for name in ("run", "round", "last", "trained", "made", "token")}
-    return Instruction(payload=payload, constants=constants, **values)
+    latest = config["round"] - trains
+    if not 0 <= config["trained"] <= latest:
+        raise MessageError(f"round {config['round']} cannot come after training in round {config['trained']}")
+    if not 0 <= config["made"] <= latest:
+        raise MessageError(f"round {config['round']} cannot bring what round {config['made']} has made")
+
+    constants = _decode_constants(records)
+    payload = None
+    if ARRAYS in records:
+        limits = replace(limits, max_norm=limits.max_norm * unit(constants))
+        parts = _find_parts(records.array_records[ARRAYS], exchange)
+        payload = decode(records.array_records[ARRAYS], parts, num_classes, dim, limits)
+    return Instruction(**config, payload=payload, constants=constants)
 
 
-def _check_run(run: str, token: str) -> None:
-    """Refuse a run's name that is no folder's, and a token that is no text."""
-    if not is_run_name(run):
-        raise MessageError(f"the run name {run!r} is no plain folder name")
-    check_texts("token", [token])
+def _find_parts(record: ArrayRecord, exchange: Exchange) -> tuple[Part, ...]:
+    """The parts that a download must have: all, or the one that came of which either may."""
+    if not exchange.down:
+        raise MessageError(f"the message holds the record `{ARRAYS}`, which nobody agreed on")
+    if not exchange.either:
+        return exchange.down
+    names = {name.partition(".")[0] for name in record}
+    return next(((part,) for part in exchange.down if part.name in names), exchange.down[:1])
 
 
-def _decode_constants(names: list[Any], values: list[Any]) -> dict[str, float]:
-    check_names("constants", names)
-    # a comparison with NaN is false
-    if len(values) != len(names) or not all(type(v) is float and abs(v) <= LARGEST_FIGURE for v in values):
-        raise MessageError(f"the constants {names} have the values {values}, not a finite number each")
-    return dict(zip(names, values, strict=True))
+def _decode_constants(records: RecordDict) -> dict[str, float]:
+    constants: dict[str, float] = {}
+    for key, value in records.metric_records.get(METRICS, {}).items():
+        part, _, name = key.partition(".")
+        # a comparison with NaN is false
+        if part != CONSTANTS or not isinstance(value, float) or not abs(value) <= LARGEST_FIGURE:
+            raise MessageError(f"{_quote_name(key)} of record `{METRICS}` is {value}, no constant that is finite")
+        constants[name] = value
+    check_names(CONSTANTS, [*constants])
+    return constants
 
 
 # --- reports ------------------------------------------------------------------------------------------
 
 
-def encode_report(report: Report, codec: Codec, specs: Sequence[Spec] = ()) -> RecordDict:
+def encode_report(report: Report, parts: Sequence[Part] = ()) -> RecordDict:
     """Client to server.
 
     Args:
-        specs: of the parts that go up, see `encode_payload`.
+        parts: that go up, see `encode`.
 
     Raises:
-        CodecError: a prototype that the number format cannot hold.
+        CodecError: a value that the number format cannot hold.
     """
-    training = report.training
-    header: dict[str, Any] = {
-        "partition": report.partition,
-        "round": report.round,
-        "problem": plain(report.problem),
-        "remark": plain(report.remark),
-        "seconds": report.seconds,
-        "parts": list(training.parts) if training else [],
-        "codec": codec.fingerprint,
-    }
-    records = RecordDict({"report": ConfigRecord(header)})
-    if report.payload is not None:
-        records["payload"] = encode_payload(report.payload, codec, specs)
-    if training is not None:
-        records["training"] = MetricRecord(
-            {
-                "counts": [training.rows, training.steps],
-                # over a gradient that has vanished the ratio is infinite
-                "figures": [min(f, LARGEST_FIGURE) for name in FIGURES if (f := getattr(training, name)) is not None],
-                "parts": list(training.parts.values()),
-            }
-        )
+    config = ConfigRecord(
+        {
+            "partition": report.partition,
+            "round": report.round,
+            "problem": plain(report.problem),
+            "remark": plain(report.remark),
+            "seconds": report.seconds,
+        }
+    )
+    arrays: dict[str, Any] = dict(encode(report.payload, parts)) if report.payload is not None else {}
+    metrics: dict[str, Any] = {}
+    if report.training is not None:
+        training = report.training
+        metrics |= {f"{TRAINING}.{name}": getattr(training, name) for name in COUNTS}
+        # over a gradient that has vanished the ratio is infinite
+        metrics |= {f"{TRAINING}.{name}": min(getattr(training, name), LARGEST_FIGURE) for name in FIGURES}
+        if training.prototype_norm is not None:
+            metrics[f"{TRAINING}.{NORM}"] = min(training.prototype_norm, LARGEST_FIGURE)
+        metrics |= {f"{LOSS}.{name}": value for name, value in training.parts.items()}
     if report.evaluation is not None:
         evaluation = report.evaluation
-        metrics: dict[str, Any] = {rule: list(right) for rule, right in evaluation.correct.items()}
-        metrics |= {"rows": list(evaluation.rows), "seconds": evaluation.seconds}
+        metrics |= {f"{EVALUATION}.rows": list(evaluation.rows), f"{EVALUATION}.seconds": evaluation.seconds}
         if evaluation.auc is not None:
-            metrics["auc"] = evaluation.auc
+            metrics[f"{EVALUATION}.auc"] = evaluation.auc
         if evaluation.confusion:
-            metrics["confusion"] = list(evaluation.confusion)
-        records["evaluation"] = MetricRecord(metrics)
+            metrics[f"{EVALUATION}.confusion"] = list(evaluation.confusion)
+        metrics |= {f"{CORRECT}.{rule}": list(right) for rule, right in evaluation.correct.items()}
     if report.ensemble is not None:
-        records["ensemble"] = report.ensemble
+        arrays |= {f"{ENSEMBLE}.{name}": array for name, array in report.ensemble.items()}
+    records = RecordDict({CONFIG: config})
+    if arrays:
+        records[ARRAYS] = ArrayRecord(arrays)
+    if metrics:
+        records[METRICS] = MetricRecord(metrics)
     return records
 
 
-def decode_report(records: RecordDict, codec: Codec) -> tuple[Report, ArrayRecord | None]:
-    """Server side of `encode_report`. The payload comes back undecoded, and so do the ensemble's probabilities: what
+def decode_report(records: RecordDict) -> tuple[Report, ArrayRecord | None]:
+    """Server side of `encode_report`. The upload comes back undecoded, and so do the ensemble's probabilities: what
     cannot be used of them is dropped, while the figures beside it still count.
 
     Raises:
-        MessageError: when the reply as a whole cannot be used: malformed, or written with another codec.
+        MessageError: when the reply as a whole cannot be used.
     """
-    check_records(records, "report", "payload", "training", "evaluation", "ensemble")
-    texts = dict.fromkeys(("problem", "remark", "codec"), str)
-    header = config_values(records, "report", partition=int, round=int, seconds=float, parts=list, **texts)
-    codec.refuse_other(header["codec"])
-    if not 0 <= header["seconds"] <= LARGEST_FIGURE:
-        raise MessageError(f"`seconds` of record `report` is {header['seconds']}, no time that a client takes")
+    check_records(records, CONFIG, ARRAYS, METRICS)
+    config = config_values(records, partition=int, round=int, problem=str, remark=str, seconds=float)
+    if not 0 <= config["seconds"] <= LARGEST_FIGURE:
+        raise MessageError(f"`seconds` of record `{CONFIG}` is {config['seconds']}, no time that a client takes")
     for name in ("problem", "remark"):
-        check_texts(name, [header[name]])
-    check_names("parts", header["parts"])
-    training = evaluation = None
-    if "training" in records.metric_records:
-        training = _decode_training(records.metric_records["training"], header["parts"])
-    if "evaluation" in records.metric_records:
-        evaluation = _decode_evaluation(records.metric_records["evaluation"])
+        check_texts(name, [config[name]])
+
+    metrics = _group_by_part(records.metric_records.get(METRICS, {}))
+    arrays = _group_by_part(records.array_records.get(ARRAYS, {}))
+    if strange := sorted(metrics.keys() - {TRAINING, LOSS, EVALUATION, CORRECT}):
+        raise MessageError(f"the message holds the metrics {strange[0]!r}, which nobody agreed on")
+    ensemble = ArrayRecord(arrays.pop(ENSEMBLE)) if ENSEMBLE in arrays else None
+    upload = {f"{part}.{name}": array for part, values in arrays.items() for name, array in values.items()}
     report = Report(
-        header["partition"],
-        header["round"],
-        None,
-        training,
-        evaluation,
-        header["problem"],
-        header["seconds"],
-        records.array_records.get("ensemble"),
-        header["remark"],
+        **config,
+        training=_decode_training(metrics) if {TRAINING, LOSS} & metrics.keys() else None,
+        evaluation=_decode_evaluation(metrics) if {EVALUATION, CORRECT} & metrics.keys() else None,
+        ensemble=ensemble,
     )
-    return report, records.array_records.get("payload")
+    return report, ArrayRecord(upload) if upload else None
 
 
-def _decode_training(record: MetricRecord, names: list[str]) -> TrainingFigures:
-    check_keys("training", record, {"counts", "figures", "parts"})
-    rows, steps = _read_counts(record, "counts", 2)
-    figures, parts = (_read_numbers(record, name) for name in ("figures", "parts"))
-    if rows < 1 or len(figures) not in (len(FIGURES) - 1, len(FIGURES)) or len(parts) != len(names):
-        raise MessageError("the training figures do not have the agreed length, or are of no row")
-    if min(figures) < 0:
-        raise MessageError(f"a norm, a ratio or a time of the training figures is negative: {figures}")
-    ratio, target_norm, seconds, *norm = map(float, figures)
-    values = dict(zip(names, map(float, parts), strict=True))
-    return TrainingFigures(rows, steps, values, ratio, target_norm, norm[0] if norm else None, seconds)
+def _group_by_part(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Part -> its fields by name."""
+    parts: dict[str, dict[str, Any]] = {}
+    for key, value in record.items():
+        part, _, name = key.partition(".")
+        parts.setdefault(part, {})[name] = value
+    return parts
 
 
-def _decode_evaluation(record: MetricRecord) -> Evaluation:
-    rules = [name for name in record if name not in NO_RULES]
-    check_names("rules", rules)
-    rows, seconds = _read_counts(record, "rows", 2, 3), record.get("seconds")
-    correct = {rule: _read_counts(record, rule, len(rows)) for rule in rules}
-    for rule, right in correct.items():
+def _decode_training(metrics: Mapping[str, Mapping[str, Any]]) -> TrainingFigures:
+    training, loss = metrics.get(TRAINING, {}), metrics.get(LOSS, {})
+    names = {*COUNTS, *FIGURES}
+    check_keys(TRAINING, training, names | {NORM} if NORM in training else names)
+    check_names(LOSS, [*loss])
+    rows, steps = (_read_count(f"{TRAINING}.{name}", training[name]) for name in COUNTS)
+    if rows < 1:
+        raise MessageError("the training figures are of no row")
+    figures: dict[str, float] = {}
+    for name in (*FIGURES, NORM):
+        if name in training:
+            figures[name] = _read_figure(f"{TRAINING}.{name}", training[name])
+    if min(figures.values()) < 0:
+        raise MessageError(f"a norm, a ratio or a time of the training figures is negative: {[*figures.values()]}")
+    parts = {name: _read_figure(f"{LOSS}.{name}", value) for name, value in loss.items()}
+    ratio, target_norm, seconds = (figures[name] for name in FIGURES)
+    return TrainingFigures(rows, steps, parts, ratio, target_norm, figures.get(NORM), seconds)
+
+
+def _decode_evaluation(metrics: Mapping[str, Mapping[str, Any]]) -> Evaluation:
+    evaluation, correct = metrics.get(EVALUATION, {}), metrics.get(CORRECT, {})
+    check_keys(EVALUATION, evaluation.keys() - {"auc", "confusion"}, {"rows", "seconds"})
+    check_names("rules", [*correct])
+    rows = _read_counts(f"{EVALUATION}.rows", evaluation["rows"], 2, 3)
+    right_by_rule = {rule: _read_counts(f"{CORRECT}.{rule}", values, len(rows)) for rule, values in correct.items()}
+    for rule, right in right_by_rule.items():
         if any(some > all_rows for some, all_rows in zip(right, rows, strict=True)):
             raise MessageError(f"rule {_quote_name(rule)} claims {right} right of {rows} rows")
+    seconds = evaluation["seconds"]
     if not isinstance(seconds, float) or not 0 <= seconds <= LARGEST_FIGURE:
-        raise MessageError(f"`seconds` of record `evaluation` is {seconds}, no time that a client takes")
-    auc = record.get("auc")
+        raise MessageError(f"`{EVALUATION}.seconds` is {seconds}, no time that a client takes")
+    auc = evaluation.get("auc")
     # a comparison with NaN is false
     if auc is not None and not (isinstance(auc, float) and 0 <= auc <= 1):
         raise MessageError(f"the area under the ROC curve is {auc!r}, and not between 0 and 1")
-    confusion = record.get("confusion", [])
+    confusion = evaluation.get("confusion", [])
     if not isinstance(confusion, list) or not are_counts(confusion):
         raise MessageError("the confusion holds something that is no count")
-    return Evaluation(rows, correct, seconds, auc, tuple(map(int, confusion)))
+    return Evaluation(rows, right_by_rule, seconds, auc, tuple(confusion))
 
 
-def _read_counts(record: MetricRecord, name: str, *lengths: int) -> tuple[int, ...]:
-    values = _read_numbers(record, name)
-    if len(values) not in lengths or not are_counts(values):
+def _read_count(name: str, value: Any) -> int:
+    if not are_counts([value]) or value > LARGEST_FIGURE:
+        raise MessageError(f"figure {_quote_name(name)} is {value}, not a count")
+    return int(value)
+
+
+def _read_counts(name: str, values: Any, *lengths: int) -> tuple[int, ...]:
+    if not isinstance(values, list) or len(values) not in lengths or not are_counts(values):
         raise MessageError(f"figure {_quote_name(name)} is {values}, not {' or '.join(map(str, lengths))} counts")
-    return tuple(map(int, values))
+    return tuple(values)
 
 
-def _read_numbers(record: MetricRecord, name: str) -> list[int] | list[float]:
-    values = record.get(name)
+def _read_figure(name: str, value: Any) -> float:
     # a comparison with NaN is false
-    if not isinstance(values, list) or not all(abs(value) <= LARGEST_FIGURE for value in values):
-        raise MessageError(f"figure {_quote_name(name)} is missing, not finite or absurdly large")
-    return values
+    if not isinstance(value, int | float) or not abs(value) <= LARGEST_FIGURE:
+        raise MessageError(f"figure {_quote_name(name)} is {value}, not finite or absurdly large")
+    return float(value)
 
 
 def _quote_name(name: str) -> str:
@@ -272,17 +285,11 @@ def _quote_name(name: str) -> str:
 
 # --- identity ------------------------------------------------------------------------------------------
 
-OPTIONAL = ("name", "flower")  # texts that not every client sends
-
 
 def encode_identity(identity: Identity) -> RecordDict:
     """Client to server, once, in answer to the query."""
     values = {entry.name: _make_sendable(getattr(identity, entry.name)) for entry in fields(Identity)}
-    # so that the messages of clients without them are what they were
-    for name in OPTIONAL:
-        if not values[name]:
-            del values[name]
-    return RecordDict({"identity": ConfigRecord(values)})
+    return RecordDict({CONFIG: ConfigRecord(values)})
 
 
 def _make_sendable(value: Any) -> Any:
@@ -297,12 +304,13 @@ def decode_identity(records: RecordDict) -> Identity:
     Raises:
         MessageError: when a field is missing, of another type, or no such thing as it should be.
     """
-    check_records(records, "identity")
+    check_records(records, CONFIG)
     lists = dict.fromkeys(("class_names", "classes", "class_counts", "rows", "discloses", "layouts"), list)
     scalars = dict.fromkeys(("partition", "partitions", "parameters", "feature_dim"), int)
-    texts = dict.fromkeys(("model", "domain", "problem", "codec", "method", "companion"), str)
-    texts |= {name: str for name in OPTIONAL if name in records.config_records.get("identity", {})}
-    values = config_values(records, "identity", **scalars, **lists, **texts)
+    texts = dict.fromkeys(
+        ("model", "domain", "problem", "settings", "encoder", "method", "companion", "name", "flower"), str
+    )
+    values = config_values(records, **scalars, **lists, **texts)
     if len(values["class_names"]) > MOST_CLASSES:
         raise MessageError(
             f"the identity has {len(values['class_names'])} class names, at most {MOST_CLASSES} are taken"
@@ -333,7 +341,7 @@ def decode_identity(records: RecordDict) -> Identity:
         raise MessageError(f"the identity has {rows} rows, fewer test rows of all classes than of its own")
     for name in (*texts, "class_names", "discloses"):
         check_texts(name, values[name] if isinstance(values[name], list) else [values[name]])
-    if len(values.get("name", "")) > LONGEST_CLIENT_NAME:
+    if len(values["name"]) > LONGEST_CLIENT_NAME:
         raise MessageError(f"the identity's `name` is longer than {LONGEST_CLIENT_NAME} characters")
     read_layouts(values["layouts"])
     arguments: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}

@@ -13,14 +13,14 @@ from flwr.app import ArrayRecord
 
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.prototypes.prototype_set import ClassVectors, Part, PrototypeSet
+from protosphere.prototypes.prototype_set import ClassVectors, PartValue, PrototypeSet
 from protosphere.prototypes.weights import Weights
 
 # the parts of a message by name
-Payload = Mapping[str, Part]
-KINDS: dict[str, type[Part]] = {kind.kind: kind for kind in (PrototypeSet, MixtureSet, Weights)}
+Payload = Mapping[str, PartValue]
+KINDS: dict[str, type[PartValue]] = {kind.kind: kind for kind in (PrototypeSet, MixtureSet, Weights)}
 EVERYONE = -1  # the key of a download that is the same for all
-T = TypeVar("T", bound=Part)
+T = TypeVar("T", bound=PartValue)
 
 
 def part_of(payload: Payload, kind: type[T], name: str = "") -> T:
@@ -79,10 +79,10 @@ def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:
     }
 
 
-def from_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, Part]:
+def from_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, PartValue]:
     """Inverse of `to_tensors`."""
     if not any(name.startswith("part/") for name in tensors):
-        kind: type[Part] = MixtureSet if "means" in tensors else PrototypeSet
+        kind: type[PartValue] = MixtureSet if "means" in tensors else PrototypeSet
         return {kind.kind: kind.from_fields(tensors)}
     entries_by_part: dict[tuple[str, str], dict[str, torch.Tensor]] = {}
     for tensor_name, tensor in tensors.items():
@@ -208,7 +208,8 @@ class Identity:
         rows: (training, validation, test) row counts; and test rows of all classes where it is tested on them. None
             where they are withheld.
         discloses: what leaves this client, in words, for the roster.
-        codec: fingerprint of the codec that it derived.
+        settings: digest of the settings by which both ends read a message (`Run.digest`).
+        encoder: fingerprint of the public encoder that it reads samples through; "" without one.
         problem: one sentence when the client cannot take part.
         domain: the one of the data set's domains that its rows come from; "" if there is none to name.
         name: what it calls itself; "" where it does not say. A client that takes another name stays the same client.
@@ -227,7 +228,8 @@ class Identity:
     classes: tuple[int, ...] = ()
     rows: tuple[int, ...] = (0, 0, 0)
     discloses: tuple[str, ...] = ()
-    codec: str = ""
+    settings: str = ""
+    encoder: str = ""
     problem: str = ""
     domain: str = ""
     layouts: tuple[str, ...] = ()

@@ -55,7 +55,7 @@ def test_its_mathematics_is_that_of_naive_loops(written):
     torch.manual_seed(5)
     run = read_settings({"strategy": str(written[0]), "mymethod.memory": 0.8, "mymethod.weight": 0.3})
     server = run.method.server(run.settings, run.options)
-    server.codec = type("Codec", (), {"num_classes": 4, "dim": 3})()
+    server.num_classes, server.dim = 4, 3
     averages: dict[int, list[float]] = {}
     state = {}
     for labels in ([0, 2], [1, 2], [2]):

@@ -11,15 +11,12 @@ from protosphere.client_app.app import app
 from protosphere.client_app.client import Client
 from protosphere.launch.grid import LocalGrid
 from protosphere.models.split import SplitModel
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import known_settings
 from protosphere.strategies.contract import PullObjective
-from protosphere.wire.codec import Codec
 from protosphere.wire.messages import decode_identity, decode_report, encode_instruction
 from protosphere.wire.payloads import Instruction
 from tests.payloads import lone, payload
 
-CODEC = Codec(10, 8)
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
 QUICK["strategy"] = "protonorm"
 
@@ -45,17 +42,17 @@ def refusal(reply):
 
 
 def instruction(number=1):
-    return encode_instruction(Instruction("a-run", number), CODEC)
+    return encode_instruction(Instruction("a-run", number))
 
 
 def test_the_three_kinds_of_message_are_answered(call):
     identity = decode_identity(call(MessageType.QUERY).content)
     assert (identity.partition, identity.partitions, identity.problem) == (1, 4, "")
-    trained, upload = decode_report(call(MessageType.TRAIN, instruction()).content, CODEC)
+    trained, upload = decode_report(call(MessageType.TRAIN, instruction()).content)
     assert (trained.partition, trained.round) == (1, 1)
     assert trained.training.steps > 0
-    assert upload["vectors"].shape[1] == 8
-    evaluated, upload = decode_report(call(MessageType.EVALUATE, instruction(1)).content, CODEC)
+    assert upload["prototypes.vectors"].shape[1] == 8
+    evaluated, upload = decode_report(call(MessageType.EVALUATE, instruction(1)).content)
     assert (evaluated.partition, evaluated.round, evaluated.training, upload) == (1, 1, None, None)
     assert evaluated.evaluation.correct
     assert trained.evaluation is None
@@ -82,8 +79,8 @@ def test_a_client_that_cannot_take_part_says_why_and_cannot_train(call, node, se
     assert named in identity.problem
     assert (identity.partition, identity.rows) == (partition, (0, 0, 0))
     reply = call(MessageType.TRAIN, instruction(), settings, node)
-    assert named in (decode_report(reply.content, CODEC)[0].problem if reply.has_content() else refusal(reply))
-    assert not reply.has_content() or "payload" not in reply.content
+    assert named in (decode_report(reply.content)[0].problem if reply.has_content() else refusal(reply))
+    assert not reply.has_content() or "arrays" not in reply.content
 
 
 @pytest.mark.parametrize("message_type", [MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE])
@@ -101,16 +98,7 @@ def test_a_defect_reaches_the_person_who_waits_for_the_client(call, monkeypatch,
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_server_of_another_codec_is_refused_before_anything_is_done(call, home):
-    """What differs: test_codec.py."""
-    came = payload(PrototypeSet(torch.tensor([1, 4]), torch.ones(2, 8)))
-    records = encode_instruction(Instruction("a-run", 1, came), Codec(10, 8, seed=4))
-    assert "seed is 4 there and 3 here" in refusal(call(MessageType.TRAIN, records, {"seed": 3}))
-    assert not (home / "clients").exists()
-
-
 def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, monkeypatch):
-    codec = Codec(10, 8, "float16")
     whole = PullObjective.upload
     held = []
 
@@ -124,15 +112,15 @@ def test_a_prototype_that_the_format_cannot_hold_costs_the_upload_alone(call, mo
     settings = {"wire-dtype": "float16"}
     with monkeypatch.context() as patch:
         patch.setattr(PullObjective, "upload", grown)
-        reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 1), codec), settings)
-    report, upload = decode_report(reply.content, codec)
+        reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 1)), settings)
+    report, upload = decode_report(reply.content)
     assert upload is None
     assert report.problem.startswith(f"client 1: a prototype cannot be sent (class {held[1]}): ")
     assert report.training.steps > 0
     # what was trained is kept, and is where the next round starts
-    reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 2, None, 1), codec), settings)
-    report, upload = decode_report(reply.content, codec)
-    assert (report.problem, upload["vectors"].numpy().dtype) == ("", "float16")
+    reply = call(MessageType.TRAIN, encode_instruction(Instruction("a-run", 2, None, 1)), settings)
+    report, upload = decode_report(reply.content)
+    assert (report.problem, upload["prototypes.vectors"].numpy().dtype) == ("", "float16")
 
 
 @pytest.mark.parametrize("message_type", [MessageType.TRAIN, MessageType.EVALUATE, MessageType.QUERY])

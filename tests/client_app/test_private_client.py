@@ -123,8 +123,8 @@ def test_all_tables_send_the_same_bytes(monkeypatch, tmp_path, name):
         sent.append(run(sites, {"strategy": name, "rounds": 2} | OWN.get(name, {}))[1])
     assert sent[0] == sent[1] == sent[2]
     assert [kind for kind, _ in sent[0]] == ["query", "evaluate", "train", "evaluate", "train", "evaluate"]
-    assert not any(isinstance(each, str) or each.get("report", {}).get("problem") for _, each in sent[0])
-    uploads = ["payload" in each for kind, each in sent[0] if kind == "train"]
+    assert not any(isinstance(each, str) or each["config"].get("problem") for _, each in sent[0])
+    uploads = ["arrays" in each for kind, each in sent[0] if kind == "train"]
     exchange = read_settings({"strategy": name, **SMALL, **OWN.get(name, {})}).exchange
     assert any(uploads) == bool(exchange.up)
 
@@ -179,14 +179,14 @@ def test_a_release_is_of_the_training_rows_and_sent_in_every_round_and_run(monke
     _, first = run(sites, {"strategy": "fedproto"})
     ledger = privacy.site_ledger()
     assert len(ledger.entries()) == 2  # of two clients of one home
-    uploads = [each["payload"] for kind, each in first if kind == "train"]
+    uploads = [each["arrays"] for kind, each in first if kind == "train"]
     assert uploads[0] == uploads[1] == uploads[2]
     for seed in (1, 2):
         _, again = run(sites, {"strategy": "fedproto", "seed": seed})
-        assert [each["payload"] for kind, each in again if kind == "train"] == uploads
+        assert [each["arrays"] for kind, each in again if kind == "train"] == uploads
     # protonorm's uploads are the same
     _, others = run(sites, {"strategy": "protonorm", "seed": 3})
-    assert [each["payload"] for kind, each in others if kind == "train"] == uploads
+    assert [each["arrays"] for kind, each in others if kind == "train"] == uploads
     assert len(ledger.entries()) == 2
     line = ledger.entries()[0]
     assert epsilon_of(line["rho"], line["delta"]) <= 3

@@ -28,7 +28,6 @@ from protosphere.launch.grid import LocalGrid
 from protosphere.strategies import known_settings
 from protosphere.strategies.contract import MethodError
 from protosphere.wire.checks import MessageError
-from protosphere.wire.codec import Codec
 from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
 from tests.client_app.sites import folder, own
@@ -69,7 +68,7 @@ def ask(tmp_path, monkeypatch):
         asked = ((MessageType.QUERY, 0), (MessageType.TRAIN, 1), (MessageType.TRAIN, 2), (MessageType.EVALUATE, 2))
         for kind, number in asked:
             instruction = Instruction("a-run", number or 1, None, max(number - 1, 0))
-            records = encode_instruction(instruction, Codec(2, 8)) if number else RecordDict()
+            records = encode_instruction(instruction) if number else RecordDict()
             context = Context(1, 77, node, RecordDict(), QUICK | (settings or {}))
             replies.append(app(Message(records, 77, kind), context))
             if spoil and number == 1:

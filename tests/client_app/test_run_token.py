@@ -14,7 +14,6 @@ from protosphere.core.home import OTHER_HOME, mark
 from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import known_settings
-from protosphere.wire.codec import Codec
 from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
 from tests.client_app.conftest import QUICK
@@ -75,8 +74,8 @@ def test_a_store_whose_description_is_gone_lets_nobody_in(tmp_path):
 
 # --- where Ray has the clients ----------------------------------------------------------------------------------
 
-TRAIN = encode_instruction(ask(1, "ours"), Codec(10, 8))
-LAST = encode_instruction(ask(1, "ours"), Codec(10, 8))
+TRAIN = encode_instruction(ask(1, "ours"))
+LAST = encode_instruction(ask(1, "ours"))
 
 
 @pytest.fixture

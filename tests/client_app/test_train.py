@@ -15,7 +15,6 @@ from protosphere.core.seeds import generator
 from protosphere.data.client_data import InputTransform, Rows
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Loss, Objective, Phase
-from protosphere.wire.codec import Codec
 from protosphere.wire.messages import decode_report, encode_report
 from protosphere.wire.payloads import Report
 from tests.payloads import payload
@@ -334,8 +333,7 @@ def test_figures_at_the_edge_of_float32_still_pass_the_wire(parts, settings, bia
         receive(made, labels=(1,))
     figures = train(made.objective, made.state, made.data, STREAM, 1)
     assert norm is None or figures.prototype_norm == pytest.approx(norm * math.sqrt(5), rel=1e-5)
-    codec = Codec(4, 5)
-    report, _ = decode_report(encode_report(Report(0, 1, training=figures), codec), codec)
+    report, _ = decode_report(encode_report(Report(0, 1, training=figures)))
     assert report.training == figures
 
 

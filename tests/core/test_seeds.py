@@ -14,7 +14,6 @@ import torch
 from threadpoolctl import threadpool_info
 
 from protosphere.core.seeds import derive, generator, limited_threads, seed_process
-from protosphere.wire.codec import Codec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,18 +36,11 @@ def test_other_names_other_seeds():
     assert len({derive(*parts) for parts in names}) == len(names)
 
 
-def test_another_process_gets_the_same_seeds_and_codec_whatever_its_hash_seed():
-    codec = "Codec(8, 12, 'float16', 7)"
-    code = (
-        "from protosphere.core.seeds import derive; from protosphere.wire.codec import Codec;"
-        f"print(derive(0, 'round', 1, 'sample')); print({codec}.fingerprint)"
-    )
+def test_another_process_gets_the_same_seeds_whatever_its_hash_seed():
+    code = "from protosphere.core.seeds import derive; print(derive(0, 'round', 1, 'sample'))"
     other = os.environ | {"PYTHONHASHSEED": "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"}
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=other, capture_output=True, text=True, check=True)
-    seed, fingerprint = done.stdout.splitlines()
-    assert int(seed) == derive(0, "round", 1, "sample")
-    assert fingerprint == Codec(8, 12, "float16", 7).fingerprint
-    assert len(fingerprint) < 100
+    assert int(done.stdout) == derive(0, "round", 1, "sample")
 
 
 def test_a_generator_is_its_own_and_leaves_the_process_alone():

@@ -56,7 +56,7 @@ def kind_of(specs):
 
 def decoded(payload, wire_dtype):
     """The values that an upload holds, and their largest rounding error, both float64."""
-    stored = payload["vectors"].numpy()
+    stored = payload["prototypes.vectors"].numpy()
     values = stored.astype(np.float64)
     return values, np.abs(values) * 2.0**-10 + 2.0**-24 if wire_dtype == "float16" else np.zeros(values.shape)
 

@@ -57,9 +57,9 @@ class LateGrid(LocalGrid):
         return on_time
 
     def _is_late(self, reply):
-        if reply.has_error() or "training" not in reply.content:
+        if reply.has_error() or "training.rows" not in reply.content.get("metrics", ()):
             return False
-        report = reply.content["report"]
+        report = reply.content["config"]
         return self.plan.kind(report["partition"], report["round"]) == kinds.LATE
 
 

@@ -36,7 +36,7 @@ def test_clients_that_cannot_save_stop_the_run_before_the_round_counts(run, metr
     class Filling(LocalGrid):
         def push_messages(self, messages):
             messages = list(messages)
-            rounds = {m.content["instruction"]["round"] for m in messages if "instruction" in m.content}
+            rounds = {m.content["config"]["round"] for m in messages if "config" in m.content}
             full(rounds == {3})
             return super().push_messages(messages)
 

@@ -71,7 +71,7 @@ def given_away(records, counts, mu):
     for place, number in numbers:
         # float32 rounds by 6e-8
         found += [(place, what) for what, value in known.items() if math.isclose(number, value, rel_tol=2e-7)]
-    scalars = [number for place, number in numbers if number and not place.startswith("payload/")]
+    scalars = [number for place, number in numbers if number and not place.startswith("arrays/")]
     for count in counts.values():
         pairs = ((a, b) for a in scalars for b in scalars)
         found += [("a ratio", f"{a} / {b}") for a, b in pairs if math.isclose(a / b, count, rel_tol=1e-9)]
@@ -102,8 +102,7 @@ def sent(run, monkeypatch):
         folder, _, up = recording(run, {"rounds": 2, "partition": "iid"} | settings)
         mine = {partition: [] for partition in HELD}
         for _, records in up:
-            who = records["identity"] if "identity" in records else records["report"]
-            mine[who["partition"]].append(records)
+            mine[records["config"]["partition"]].append(records)
         check_counts(folder)
         return _runs.setdefault(str(settings), (folder, mine))
 
@@ -128,7 +127,7 @@ def test_no_message_of_a_scaled_run_holds_a_class_count(sent, settings):
     for partition, counts in HELD.items():
         # its identity, two rounds of training and three evaluations
         assert len(messages[partition]) == 6
-        assert sum("payload" in records for records in messages[partition]) == 2
+        assert sum("arrays" in records for records in messages[partition]) == 2
         for records in messages[partition]:
             assert given_away(records, counts, mu) == []
 
@@ -139,30 +138,30 @@ def test_counts_that_a_method_declares_are_found_by_the_same_walk(sent):
     for partition, counts in HELD.items():
         found = [each for records in messages[partition] for each in given_away(records, counts, 0.1)]
         assert {f"n of class {label}" for label in counts} <= {what for _, what in found}
-        assert {place for place, _ in found} == {"payload/counts"}
+        assert {place for place, _ in found} == {"arrays/prototypes.counts"}
 
 
 @pytest.mark.parametrize("place", ["array", "list", "scalar", "text", "ratio"])
 def test_the_walk_finds_a_count_in_every_place_and_disguise(sent, place):
     _, messages = sent(SCALED[0])
     counts, mu = HELD[1], 0.06 / 250
-    (records,) = [records for records in messages[1] if "payload" in records and records["report"]["round"] == 1]
+    (records,) = [records for records in messages[1] if "arrays" in records and records["config"]["round"] == 1]
     assert given_away(records, counts, mu) == []
     for what, value in disguises(counts, mu).items():
-        scales, training, report = (dict(records[name]) for name in ("payload", "training", "report"))
+        arrays, metrics, config = (dict(records[name]) for name in ("arrays", "metrics", "config"))
         if place == "array":
-            scales["scales"] = Array(np.array([1.0, value, 2.0], dtype=np.float32))
+            arrays["prototypes.scales"] = Array(np.array([1.0, value, 2.0], dtype=np.float32))
         elif place == "list":
-            training["figures"] = [*training["figures"][:-1], float(value)]
+            metrics["evaluation.rows"] = [1.0, float(value)]
         elif place == "scalar":
-            report["seconds"] = float(value)
+            config["seconds"] = float(value)
         elif place == "text":
-            report["problem"] = f"of {value:.17f} rows, none was good."
+            config["problem"] = f"of {value:.17f} rows, none was good."
         elif what.startswith("n of"):
-            training["figures"] = [0.5, value * 0.321, 0.321, 1.0]
+            metrics |= {"training.target_norm": value * 0.321, "training.seconds": 0.321}
         else:
             continue
-        told = {"payload": ArrayRecord(scales), "training": MetricRecord(training), "report": ConfigRecord(report)}
+        told = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord(metrics), "config": ConfigRecord(config)}
         found = given_away(told, counts, mu)
         assert found
         assert place == "ratio" or what in {name for _, name in found}

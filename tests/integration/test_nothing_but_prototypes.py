@@ -4,8 +4,6 @@ figures leaves a client, in the number format and under the masks that were agre
 Which arrays cross of every method, and how many bytes that are, is the contract's (tests/strategies/test_contract.py).
 """
 
-import re
-
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord
@@ -39,14 +37,13 @@ CASES = [
 STORED = {"float32": "float32", "float16": "float16"}
 COMPONENTS = 4  # of a class at most
 HEADERS = {
-    "instruction": "run token round evaluate trained made payload constants values asks codec",
-    "report": "partition round problem remark seconds parts codec",
-    "identity": "method layouts companion partition partitions model parameters feature_dim class_names class_counts"
-    " classes domain rows discloses problem codec",
-    "training": "counts figures parts",
-    "confusion": "counts",
-    "evaluation": "local-prototypes global-prototypes classifier discriminant majority-class etf rows seconds",
+    "instruction": "run token round evaluate trained made asks",
+    "report": "partition round problem remark seconds",
+    "identity": "name method layouts companion partition partitions model parameters feature_dim class_names"
+    " class_counts classes domain rows discloses problem settings encoder",
 }
+TRAINING = "rows steps gradient_ratio target_norm seconds prototype_norm"
+RULES = "local-prototypes global-prototypes classifier discriminant majority-class etf"
 _runs: dict = {}  # each test looks at the same runs
 
 
@@ -60,11 +57,25 @@ def recorded(request, run):
     return read_settings(config), *_runs[str(config)]
 
 
-def check_scalars(records, name, longest, kind=ConfigRecord):
+def check_config(records, name, longest):
     """Fields of known names that hold a number, some words, or a few of them; no list is as long as a client's rows."""
-    assert isinstance(records[name], kind)
-    assert set(records[name]) <= set(HEADERS[name].split())
-    for value in records[name].values():
+    assert isinstance(records["config"], ConfigRecord)
+    assert set(records["config"]) == set(HEADERS[name].split())
+    check_scalars(records["config"].values(), longest)
+
+
+def check_metrics(records, agreed, longest):
+    """Numbers of known names alone: part -> its names, None for any."""
+    assert isinstance(records["metrics"], MetricRecord)
+    for key in records["metrics"]:
+        part, _, name = key.partition(".")
+        assert part in agreed
+        assert agreed[part] is None or name in agreed[part].split()
+    check_scalars(records["metrics"].values(), longest)
+
+
+def check_scalars(values, longest):
+    for value in values:
         items = value if isinstance(value, list) else [value]
         assert all(isinstance(item, bool | int | float | str) and len(str(item)) < 140 for item in items)
         assert len(items) <= longest
@@ -73,7 +84,7 @@ def check_scalars(records, name, longest, kind=ConfigRecord):
 def check_payload(record, spec, run, counts, most):
     """Arrays of the declared names, types and shapes, at most `most` rows, and not a byte beside them."""
     assert isinstance(record, ArrayRecord)
-    rows = record["labels"].shape[0]
+    rows = record[f"{spec}.labels"].shape[0]
     assert 0 < rows <= most
     width = ones_of(run) or DIM
     forms = {"labels": ("int16", (rows,))}
@@ -82,8 +93,8 @@ def check_payload(record, spec, run, counts, most):
     else:
         forms |= dict.fromkeys(("means", "variances"), ("float32", (rows, DIM))) | {"weights": ("float32", (rows,))}
     forms |= {"counts": ("int64", (rows,))} if counts else {}
-    check_arrays(record, forms)
-    labels = record["labels"].numpy().tolist()
+    check_arrays(record, {f"{spec}.{name}": form for name, form in forms.items()})
+    labels = record[f"{spec}.labels"].numpy().tolist()
     assert set(labels) <= set(range(CLASSES))
     return labels
 
@@ -93,16 +104,6 @@ def check_arrays(record, forms):
     for array in record.values():
         # .npy: the values and a header of 128 bytes
         assert len(array.data) == array.numpy().nbytes + 128
-
-
-def fingerprint_of(run):
-    """What each message says of its codec, as a pattern."""
-    settings = run.settings
-    whole = f"K={CLASSES} d={DIM} seed=0 format={settings.wire_dtype}"
-    kind = kind_of(run.exchange.up) or ""
-    if ones := ones_of(run):
-        return f"{whole} up.prototypes={ones}values down.prototypes={ones}values"
-    return whole + (f" up.{kind}=shares/64" if kind == "mixtures" and not run.exchange.counts else "")
 
 
 def ones_of(run):
@@ -146,20 +147,20 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
         if kind == MessageType.QUERY:
             assert not records
             continue
-        header = records["instruction"]
+        header = records["config"]
         due = is_due(run, "down", kind, header["round"])
-        assert set(records) == {"instruction", *(["payload"] if due else [])}
-        check_scalars(records, "instruction", longest=2)
+        constants = {"constants": "mu"} if scales(run) else {}
+        assert set(records) == {"config", *(["arrays"] if due else []), *(["metrics"] if constants else [])}
+        check_config(records, "instruction", longest=2)
+        if constants:
+            check_metrics(records, constants, longest=1)
         assert header["run"] == folder.name
-        assert header["constants"] == (["mu"] if scales(run) else [])
-        assert re.fullmatch(fingerprint_of(run), header["codec"])
         asks = {"ensemble"} if asked_for_answers(run, header["round"]) else set()
         assert set(header["asks"]) == asks | confusion(run, header["round"])
-        assert header["payload"] == (spec if due else "")
         if due:
             # two clients upload in GFPL's exchange
             most = 2 * COMPONENTS * CLASSES if spec == "mixtures" else CLASSES
-            check_payload(records["payload"], spec, run, counts=False, most=most)
+            check_payload(records["arrays"], spec, run, counts=False, most=most)
 
 
 def test_what_goes_up_is_what_the_method_declares(recorded):
@@ -167,38 +168,33 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
     classes, spec = classes_of(folder), kind_of(run.exchange.up)
     for kind, records in up:
         if kind == MessageType.QUERY:
-            assert set(records) == {"identity"}
+            assert set(records) == {"config"}
             # the longest list is of sentences on what is disclosed
-            check_scalars(records, "identity", longest=CLASSES + 3)
-            assert len(records["identity"]["rows"]) == 3
-            assert not records["identity"].get("class_counts"), "which none of these methods declares"
-            assert re.fullmatch(fingerprint_of(run), records["identity"]["codec"])
+            check_config(records, "identity", longest=CLASSES + 3)
+            assert len(records["config"]["rows"]) == 3
+            assert not records["config"]["class_counts"], "which none of these methods declares"
             continue
-        report, trains = records["report"], kind == MessageType.TRAIN
-        allowed = {"report", "evaluation", *(["training"] if trains else [])}
-        allowed |= {"payload"} if is_due(run, "up", kind, report["round"]) else set()
+        report, trains = records["config"], kind == MessageType.TRAIN
+        due = is_due(run, "up", kind, report["round"])
         # before anything was received FedProc can predict no class
         silent = run.settings.strategy == "fedproc" and report["round"] == 1
-        allowed |= {"ensemble"} if asked_for_answers(run, report["round"]) and not silent else set()
-        assert set(records) == allowed | confusion(run, report["round"])
-        if "confusion" in records:
-            check_scalars(records, "confusion", longest=CLASSES**2, kind=MetricRecord)
-        check_scalars(records, "report", longest=6)
-        check_scalars(records, "evaluation", longest=2, kind=MetricRecord)
-        assert re.fullmatch(fingerprint_of(run), report["codec"])
-        if trains:
-            check_scalars(records, "training", longest=6, kind=MetricRecord)
-            lengths = {name: len(records["training"][name]) for name in ("counts", "figures", "parts")}
-            assert lengths == {"counts": 2, "figures": 4, "parts": len(report["parts"])}
-        if "ensemble" in records:
+        answers = asked_for_answers(run, report["round"]) and not silent
+        assert set(records) == {"config", "metrics", *(["arrays"] if due or answers else [])}
+        check_config(records, "report", longest=1)
+        agreed = {"evaluation": "rows seconds", "correct": RULES}
+        agreed |= {"training": TRAINING, "loss": None} if trains else {}
+        agreed |= dict.fromkeys(confusion(run, report["round"]), "counts")
+        check_metrics(records, agreed, longest=CLASSES**2 if "confusion" in agreed else 3)
+        arrays = dict(records.get("arrays", {}))
+        answered = {name: arrays.pop(f"ensemble.{name}") for name in ("probabilities", "fingerprint") if answers}
+        if answers:
             # of each shared row (a tenth of 400) probabilities, and 64 bits of fingerprint
-            answers = records["ensemble"]
-            check_arrays(answers, {"probabilities": ("float16", (40, CLASSES)), "fingerprint": ("uint64", (1,))})
-            assert np.abs(answers["probabilities"].numpy().astype(np.float64).sum(axis=1) - 1).max() < 0.01
-        if "payload" in records:
+            check_arrays(answered, {"probabilities": ("float16", (40, CLASSES)), "fingerprint": ("uint64", (1,))})
+            assert np.abs(answered["probabilities"].numpy().astype(np.float64).sum(axis=1) - 1).max() < 0.01
+        if due:
             held = classes[report["partition"]]
             most = (COMPONENTS if spec == "mixtures" else 1) * len(held)
-            labels = check_payload(records["payload"], spec, run, run.exchange.counts, most=most)
+            labels = check_payload(ArrayRecord(arrays), spec, run, run.exchange.counts, most=most)
             assert labels == sorted(labels)
             assert sorted(set(labels)) == held
 
@@ -208,13 +204,13 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
     run, folder, _, up = recorded
     if kind_of(run.exchange.up) != "prototypes":
         return
-    newest = {records["report"]["partition"]: records for kind, records in up if kind == MessageType.TRAIN}
+    newest = {records["config"]["partition"]: records for kind, records in up if kind == MessageType.TRAIN}
     for partition, records in newest.items():
-        payload, number = records["payload"], records["report"]["round"]
+        payload, number = records["arrays"], records["config"]["round"]
         store = folder.parents[1] / "clients" / folder.name / str(partition)
         kept = load_file(store / f"round-{number:06d}.safetensors")
         labels, counts = kept["prototypes/labels"].numpy(), kept["prototypes/counts"].numpy()
-        assert np.array_equal(payload["labels"].numpy(), labels)
+        assert np.array_equal(payload["prototypes.labels"].numpy(), labels)
         whole = kept["prototypes/vectors"].numpy()
         whole = whole * counts[:, None].astype(np.float32) if scales(run) else whole
         if run.settings.strategy == "fedpagr":
@@ -229,7 +225,7 @@ def test_an_upload_is_the_prototypes_that_the_client_keeps(recorded):
         assert (np.abs(values - whole) <= error + np.abs(whole) * rounding).all()
         assert np.abs(whole).max() > 0
         if run.exchange.counts:
-            assert np.array_equal(payload["counts"].numpy(), counts)
+            assert np.array_equal(payload["prototypes.counts"].numpy(), counts)
 
 
 def test_the_bytes_reported_are_the_arrays_and_the_wire_is_little_more(recorded):
@@ -245,6 +241,7 @@ def test_the_bytes_reported_are_the_arrays_and_the_wire_is_little_more(recorded)
     for way, messages in (("down", down), ("up", up)):
         # what comes down to be evaluated with is no payload of the training
         trains = [records for kind, records in messages if kind == MessageType.TRAIN]
-        payloads = [records["payload"] for records in trains if "payload" in records]
-        values = [a.numpy().nbytes for p in payloads for n, a in p.items() if n not in ("labels", "scales", "counts")]
+        payloads = [records["arrays"] for records in trains if "arrays" in records]
+        others = ("labels", "counts", "probabilities", "fingerprint")
+        values = [a.numpy().nbytes for p in payloads for n, a in p.items() if n.partition(".")[2] not in others]
         assert sum(values) == sum(line["bytes"][f"payload_{way}"] for line in lines(folder))

@@ -10,11 +10,8 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import APP_RAISED, NODE_UNAVAILABLE
 from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.strategies import known_settings
-from protosphere.wire.codec import Codec
 from protosphere.wire.messages import decode_report, encode_instruction
 from protosphere.wire.payloads import Instruction
-
-CODEC = Codec(10, 8)  # the digits, in features as wide as `grids` sets them
 
 # Clients build these, in whatever process they run: one takes its time, one raises, one ends its process. A batch
 # of one is the check of a model's shape, which they pass.
@@ -81,7 +78,7 @@ def query(node):
 
 
 def instruct(node, message_type=MessageType.TRAIN, number=1):
-    return Message(encode_instruction(Instruction("a-run", number), CODEC), node, message_type)
+    return Message(encode_instruction(Instruction("a-run", number)), node, message_type)
 
 
 def test_a_reply_is_pulled_once_and_by_its_id(grids):
@@ -102,7 +99,7 @@ def test_a_client_that_raises_is_an_error_reply_that_ends_with_the_reason(grids,
     raised, fine = (by_node[node] for node in grid.get_node_ids()[:2])
     assert raised.error.code == APP_RAISED
     assert raised.error.reason == "client 0: ArithmeticError: the sum is wrong"
-    assert decode_report(fine.content, CODEC)[0].partition == 1
+    assert decode_report(fine.content)[0].partition == 1
 
 
 def test_worker_processes_give_the_same_replies(grids, own, monkeypatch, tmp_path):
@@ -138,7 +135,7 @@ def comparable(reply):
     """All of a reply that must not depend on where it was made."""
     if reply.has_error():
         return reply.error.code, reply.error.reason.strip().splitlines()[-1]
-    report, upload = decode_report(reply.content, CODEC)
+    report, upload = decode_report(reply.content)
     arrays = {name: array.numpy().tobytes() for name, array in upload.items()}
     return report.partition, replace(report.training, seconds=0.0), arrays
 

@@ -93,10 +93,10 @@ MUTANTS = {
         P + "test_refinement.py",
     ),
     "bits beyond sixteen": Mutant(
-        "protosphere/prototypes/quantisation.py",
+        "protosphere/prototypes/rounding.py",
         "(mantissas * 2.0**bits).round() / 2.0**bits",
         "mantissas",
-        P + "test_quantisation.py",
+        P + "test_rounding.py",
     ),
     # --- methods
     "mu forgotten at the client": Mutant(
@@ -178,7 +178,7 @@ MUTANTS = {
         S + "test_own_models.py -k apfl",
     ),
     "a negative variance among others": Mutant(
-        W + "weights.py", "bool((tensor < 0).any())", "bool((tensor < 0).all())", S + "test_weights.py -k single"
+        W + "arrays.py", "bool((tensor < 0).any())", "bool((tensor < 0).all())", S + "test_weights.py -k single"
     ),
     "weights by all rows": Mutant(
         "strategies/weights.py", "float(identity.rows[0])", "float(sum(identity.rows))", S + "test_weights.py -k loops"
@@ -190,11 +190,23 @@ MUTANTS = {
         "expand(prototypes.vectors, masks[prototypes.labels * 0])",
         S + "test_tinyproto.py",
     ),
-    "a codec of others is read": Mutant(
-        W + "codec.py",
-        "if fingerprint != self.fingerprint:",
+    "settings of others are read": Mutant(
+        "server_app/agreement.py",
+        "if identity.settings != terms.settings:",
         "if False:",
-        "tests/wire/test_messages.py",
+        "tests/server_app/test_roster.py",
+    ),
+    "factors of any ranks": Mutant(
+        "strategies/fedkd.py",
+        "if len(right) and left.shape[1] != len(right):",
+        "if False:",
+        S + "test_fedkd.py",
+    ),
+    "shapes of any size": Mutant(
+        W + "arrays.py",
+        "if not all(0 <= size <= most for size, most in zip(shape, largest, strict=True)):",
+        "if False:",
+        "tests/wire/test_arrays.py",
     ),
     "no norm is too long": Mutant(
         W + "checks.py",
@@ -203,15 +215,15 @@ MUTANTS = {
         "tests/wire/test_uploads.py",
     ),
     "labels in any order": Mutant(
-        W + "codec.py",
-        "if (steps < 0).any() or (most == 1 and (steps == 0).any()):",
+        W + "arrays.py",
+        "if most == 1 and bool((steps <= 0).any()):",
         "if False:",
         "tests/wire/test_uploads.py",
     ),
     "weights that are not finite": Mutant(
-        W + "weights.py",
-        "if not bool(tensor.isfinite().all()):\n        raise MessageError",
-        "if False:\n        raise MessageError",
+        W + "arrays.py",
+        "if not bool(tensor.isfinite().all()):\n            raise MessageError",
+        "if False:\n            raise MessageError",
         S + "test_weights.py -k hostile",
     ),
     "a wide scatter counts whole": Mutant(

@@ -452,7 +452,7 @@ def test_a_line_names_no_file_outside_the_folder_of_figures_by_client(results, t
 
     def named(name):
         line = folder.path / "metrics.jsonl"
-        line.write_text(json.dumps({"round": 1, client_tables.NAMED: name}) + "\n")
+        line.write_text('{"round": 0}\n' + json.dumps({"round": 1, client_tables.NAMED: name}) + "\n")
 
     for name in (
         *(str(tmp_path / "other.parquet"), "clients/../../../../other.parquet", "beside.parquet"),
@@ -464,7 +464,7 @@ def test_a_line_names_no_file_outside_the_folder_of_figures_by_client(results, t
             assert "a line of" in said, said
             assert f"which is no file of {folder.path / client_tables.FOLDER}" in said
     named("clients/own.parquet")
-    assert folder.lines()[0]["clients"] == {"0": {"x": 1.0}}
+    assert folder.lines()[1]["clients"] == {"0": {"x": 1.0}}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

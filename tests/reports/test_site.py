@@ -11,10 +11,9 @@ from protosphere.cli.main import app as command
 from protosphere.client_app.app import app
 from protosphere.launch.grid import LocalGrid
 from protosphere.strategies import known_settings
-from protosphere.wire.codec import Codec
 from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
-from protosphere.wire.sizes import wire_bytes
+from protosphere.wire.sizes import bytes_by_part
 from tests.reports.pages import EVIL, Outline
 
 QUICK = known_settings() | {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "device": "cpu"}
@@ -34,7 +33,7 @@ def site(home, monkeypatch):
         for number, kind in ((number, kind) for number in (1, 2) for kind in kinds):
             trained = number - (kind == MessageType.TRAIN)
             instruction = Instruction("a-run", number, None, trained, last=number == 2)
-            records = encode_instruction(instruction, Codec(10, 8))
+            records = encode_instruction(instruction)
             message = Message(records, 77, kind)
             replies.append(
                 (records, app(message, Context(1, 77, node, RecordDict(), QUICK | (settings or {}))).content)
@@ -58,13 +57,12 @@ def test_sizes_are_those_of_what_crossed_and_figures_those_that_were_told(site):
     assert [(line["round"], line["trains"]) for line in found] == [(1, True), (1, False), (2, True), (2, False)]
     for line, (received, sent) in zip(found, replies, strict=True):
         for way, records in (("received", received), ("sent", sent)):
-            # the frame around all records, and no more, is not of one of them
-            assert 0 < wire_bytes(records) - sum(line[way].values()) < 150 * (len(records) + 1)
+            assert line[way] == bytes_by_part(records)
         if not line["trains"]:
-            assert line["rows"] == sent["evaluation"]["rows"]
-            assert line["correct"]["classifier"] == sent["evaluation"]["classifier"]
-    assert {"payload: head", "training", "evaluation"} <= set().union(*(line["sent"] for line in found))
-    assert "payload" not in str(found[-1]["sent"])
+            assert line["rows"] == sent["metrics"]["evaluation.rows"]
+            assert line["correct"]["classifier"] == sent["metrics"]["correct.classifier"]
+    assert {"head", "training", "evaluation"} <= set().union(*(line["sent"] for line in found))
+    assert "head" not in found[-1]["sent"]
 
 
 def test_the_page_says_what_left_and_how_the_model_fares(site, tmp_path):
@@ -76,7 +74,7 @@ def test_the_page_says_what_left_and_how_the_model_fares(site, tmp_path):
     last = lines(folder)[-1]
     assert f"{100 * last['correct']['local-prototypes'][0] / last['rows'][0]:.1f} %" in text
     assert "client 1 of run a-run" in text
-    assert "payload 2 " in text
+    assert "prototypes 2 " in text
     assert len(page.named("img")) == 1
     assert page.named("script") == []
     assert '"fedproto"' in text

@@ -1,19 +1,13 @@
 """Replies of round 5 as honest clients give them."""
 
 from dataclasses import replace
-from functools import partial
 
 import torch
 
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.wire import messages
-from protosphere.wire.codec import Codec, Limits
 from protosphere.wire.payloads import Evaluation, Report, TrainingFigures
 from tests.payloads import payload
 
-CODEC = Codec(num_classes=4, dim=3)
-LIMITS = Limits(CODEC, max_norm=1e6)
-encode_report = partial(messages.encode_report, codec=CODEC)
 ROUND = 5  # as `ask` numbers it
 EVALUATION = Evaluation((6, 4), {"classifier": (3, 2)}, 0.1)
 TRAINING = TrainingFigures(20, 2, {"loss": 1.0})

@@ -7,11 +7,11 @@ from protosphere.core.errors import RunError
 from protosphere.core.home import OTHER_HOME
 from protosphere.record.replies import Bytes
 from protosphere.server_app.exchange import LATE, POLL, UNSENT, ReplyContext, exchange
-from protosphere.wire.sizes import wire_bytes
+from protosphere.wire.messages import encode_report
+from protosphere.wire.parts import PROTOTYPES
+from protosphere.wire.sizes import bytes_by_part
 from tests.server_app.replies import (
-    LIMITS,
     ROUND,
-    encode_report,
     evaluated,
     trained,
     upload,
@@ -132,15 +132,15 @@ def test_messages_that_flower_refuses_end_the_run(scripted):
     grid.push_messages = lambda messages: []
     messages = [Message(RecordDict(), grid.nodes[p], "train") for p in (0, 1)]
     with pytest.raises(RunError, match="Flower took 0 of the 2 messages of round 5"):
-        exchange(grid, messages, [0, 1], ReplyContext(5, LIMITS), min_replies=0, timeout=9)
+        exchange(grid, messages, [0, 1], ReplyContext(5, (PROTOTYPES,), 4, 3, 1e6), min_replies=0, timeout=9)
 
 
 # --- sizes and order -----------------------------------------------------------------------------------------
 
 
-def test_sizes_are_of_values_and_of_serialised_records(ask):
+def test_sizes_are_of_values_and_of_all_that_the_records_hold(ask):
     (reply,) = ask({3: trained(3)})
-    records = encode_report(trained(3))
+    whole = sum(bytes_by_part(encode_report(trained(3))).values())
     assert reply.size.payload == 2 * 3 * 4
-    assert reply.size.wire == wire_bytes(records)
+    assert reply.size.wire == whole
     assert reply.size + Bytes(1, 2) == Bytes(reply.size.payload + 1, reply.size.wire + 2)

@@ -13,7 +13,6 @@ from protosphere.server_app.exchange import LATE
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE
-from protosphere.wire.codec import Codec
 from protosphere.wire.messages import encode_report
 from tests.payloads import lone, payloads
 
@@ -99,9 +98,9 @@ def test_who_was_silent_and_trains_again_is_waited_for_again(federation, clock):
 def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say, script):
     def tamper(partition, round_number, kind, report):
         if partition == 1 and kind == "train":
-            records = encode_report(report, script.CODEC)
-            spoilt = np.full_like(records["payload"]["vectors"].numpy(), math.nan)
-            records["payload"]["vectors"] = Array(spoilt)
+            records = encode_report(report)
+            spoilt = np.full_like(records["arrays"]["prototypes.vectors"].numpy(), math.nan)
+            records["arrays"]["prototypes.vectors"] = Array(spoilt)
             return records
         return report
 
@@ -110,7 +109,7 @@ def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federat
     first, expected = lines_of(strategy)[1], lines_of(honest)[1]
     assert (first["training"]["valid"], first["training"]["dropped"]) == (2, 1)
     (reason,) = first["problems"].values()
-    assert reason.startswith("upload dropped: Row 0 of the float32 prototypes decodes to a value that is not finite")
+    assert reason.startswith("upload dropped: the vector of class 0 holds a value that is not finite")
     assert first["bytes"]["payload_up"] == expected["bytes"]["payload_up"]
     assert first["evaluation"] == expected["evaluation"]
     assert f"warning: round 1, client 1: {reason}" in say()
@@ -132,7 +131,7 @@ def test_a_global_prototype_that_does_not_fit_ends_the_run_by_round_and_class(fe
         return replace(outcome, downloads=payloads({EVERYONE: prototypes.with_vectors(vectors)}))
 
     monkeypatch.setattr(strategy, "aggregate", grown)
-    group = federation(3, codec=Codec(4, 3, wire_dtype="float16"))
+    group = federation(3, dtype="float16")
     with pytest.raises(
         RunError, match=r"^round 2: a prototype cannot be sent \(class 2\): .*holds 70000, beyond 65504"
     ):

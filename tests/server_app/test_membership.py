@@ -61,7 +61,7 @@ def test_too_few_end_the_start_in_a_sentence(network):
         ({"class_names": tuple("wxyz")}, "another class list"),
         ({"partitions": 9}, "one of 9, but the run has 4"),
         ({"problem": "client 3: no data"}, 'it says: "no data"'),
-        ({"codec": "another"}, "another codec"),
+        ({"settings": "another"}, "other settings of messages"),
     ],
 )
 def test_a_newcomer_that_does_not_fit_stays_outside_and_the_run_goes_on(network, say, change, words):

@@ -9,16 +9,14 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from protosphere.server_app.exchange import LONGEST_PROBLEM, ReplyContext, exchange
-from protosphere.wire import messages
-from protosphere.wire.codec import Codec, Limits
+from protosphere.wire.messages import encode_report
+from protosphere.wire.parts import PROTOTYPES
 from protosphere.wire.payloads import Evaluation
 from tests.payloads import lone, payload
 from tests.server_app.replies import (
     EVALUATION,
-    LIMITS,
     ROUND,
     TRAINING,
-    encode_report,
     evaluated,
     trained,
     upload,
@@ -35,7 +33,8 @@ def test_a_reply_for_another_partition_or_round_is_not_used(ask):
 
 def arrays(labels=(0, 2), vectors=None, label_type=np.int16, **more):
     vectors = np.ones((2, 3), np.float32) if vectors is None else vectors
-    return {"labels": np.array(labels, label_type), "vectors": vectors} | more
+    found = {"labels": np.array(labels, label_type), "vectors": vectors} | more
+    return {f"prototypes.{name}": values for name, values in found.items()}
 
 
 def forged(data, shape=(2, 3)):
@@ -45,16 +44,16 @@ def forged(data, shape=(2, 3)):
 BAD = np.ones((2, 3), np.float32)
 # one of each kind: tests/wire has them all
 BAD_UPLOADS = {
-    "NaN": (arrays(vectors=BAD * np.float32("nan")), "Row 0 .* not finite"),
+    "NaN": (arrays(vectors=BAD * np.float32("nan")), "the vector of class 0 holds a value that is not finite"),
     "norm": (arrays(vectors=BAD * 1e6), r"norm 1\.73e\+06, above `max-prototype-norm` 1e\+06"),
     "weights": (arrays(weights=np.zeros(9)), "weights"),
-    "pickle": (arrays(vectors=forged(b"\x80\x04garbage")), "`vectors` cannot be read"),
+    "pickle": (arrays(vectors=forged(b"\x80\x04garbage")), "`prototypes.vectors` cannot be read"),
 }
 
 
 def with_payload(report, values):
     records = encode_report(replace(report, payload=None))
-    records["payload"] = ArrayRecord({n: v if isinstance(v, Array) else Array(v) for n, v in values.items()})
+    records["arrays"] = ArrayRecord({n: v if isinstance(v, Array) else Array(v) for n, v in values.items()})
     return records
 
 
@@ -71,7 +70,7 @@ def test_a_bad_upload_is_dropped_with_the_reason_and_the_figures_beside_it_count
     assert bad.report.training == TRAINING
     assert bad.size.wire > 0
     if name in ("NaN", "norm"):
-        assert bad.size.payload == values["vectors"].size * 4
+        assert bad.size.payload == values["prototypes.vectors"].size * 4
 
 
 def test_bytes_claimed_beyond_those_that_came_do_not_count(ask):
@@ -86,24 +85,8 @@ def test_an_upload_where_none_is_due_is_dropped(ask):
     assert failed.dropped
     assert unasked.report.payload is None
     assert failed.report.payload is None
-    (local,) = ask({0: trained(0)}, limits=replace(LIMITS, specs=()))
+    (local,) = ask({0: trained(0)}, parts=())
     assert local.problem == "upload dropped: no upload was due in this round"
-
-
-def test_a_reply_of_another_codec_is_not_used_though_its_shapes_fit(ask):
-    here, there = Codec(4, 3), Codec(4, 3, seed=1)
-    answers = {p: messages.encode_report(trained(p), codec) for p, codec in enumerate((here, there))}
-    answers[2] = messages.encode_report(trained(2, payload=None), there)
-    good, bad, without = ask(answers, limits=Limits(here, 1e6))
-    (only,) = ask({3: messages.encode_report(evaluated(3), there)}, trains=False, limits=Limits(here, 1e6))
-    assert good.valid
-    for reply in (bad, without, only):
-        assert reply.report is None
-        assert not reply.valid
-        assert "seed is 1 there and 0 here" in reply.problem
-    # an upload that came was dropped; where none came there was none to drop
-    assert (bad.dropped, without.dropped, only.dropped) == (True, False, False)
-    assert bad.size.payload == good.size.payload == 2 * 3 * 4
 
 
 def test_a_missing_upload_is_a_problem_where_one_is_due_and_a_client_s_own_is_passed_on(ask):
@@ -112,7 +95,7 @@ def test_a_missing_upload_is_a_problem_where_one_is_due_and_a_client_s_own_is_pa
     assert (missing.problem, missing.valid) == ("upload dropped: the upload is missing", False)
     assert (failed.valid, failed.dropped) == (False, False)
     assert failed.problem == 'it says: "client 4 diverged in round 5: loss"'
-    (local,) = ask({0: trained(0, payload=None)}, limits=replace(LIMITS, specs=()))
+    (local,) = ask({0: trained(0, payload=None)}, parts=())
     assert local.valid
 
 
@@ -125,9 +108,9 @@ def records_with(record, kind, values):
 # one of each record: tests/wire has them all
 BAD_REPLIES = {
     "weights": RecordDict({**encode_report(trained(1)), "weights": ArrayRecord({"w": Array(np.zeros(3))})}),
-    "no partition": records_with("report", ConfigRecord, {"partition": "1"}),
-    "NaN loss": records_with("training", MetricRecord, {"parts": [float("nan")]}),
-    "more right than rows": records_with("evaluation", MetricRecord, {"classifier": [7, 0]}),
+    "no partition": records_with("config", ConfigRecord, {"partition": "1"}),
+    "NaN loss": records_with("metrics", MetricRecord, {"loss.loss": float("nan")}),
+    "more right than rows": records_with("metrics", MetricRecord, {"correct.classifier": [7, 0]}),
 }
 
 
@@ -173,7 +156,7 @@ def test_strange_and_repeated_replies_are_ignored(ask, clock, monkeypatch, scrip
 
     grid.pull_messages = twice
     messages = [Message(RecordDict(), grid.nodes[p], "train") for p in (0, 1)]
-    replies = exchange(grid, messages, [0, 1], ReplyContext(5, LIMITS), min_replies=0, timeout=9)
+    replies = exchange(grid, messages, [0, 1], ReplyContext(5, (PROTOTYPES,), 4, 3, 1e6), min_replies=0, timeout=9)
     assert [reply.partition for reply in replies] == [0, 1]
     assert all(reply.valid for reply in replies)
 

@@ -153,9 +153,9 @@ def other_identity(**changes):
         ({"learning-rate": 0.5}, None, SettingError, "`learning-rate` was 0.01 and is now 0.5"),
         (
             {},
-            other_identity(codec="K=4 d=3"),
+            other_identity(settings="others"),
             RosterError,
-            r"had 3 clients and now has 2; .*Client 1 .* another codec .*seed is none there and 0 here",
+            r"had 3 clients and now has 2; .*Client 1 .* other settings of messages",
         ),
         (
             {"fedproto.aggregation": "median"},

@@ -55,12 +55,12 @@ def test_lost_lines_are_said_and_the_rest_is_left_alone(run):
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def forging(record, **values):
-    """A grid on which client LIAR's figures are other than they were."""
+def forging(name, value):
+    """A grid on which a figure of client LIAR's is another than it was."""
 
     def forge(records, partition, number):
-        if "report" in records and record in records:
-            records[record] = MetricRecord(dict(records[record]) | values)
+        if name in records.get("metrics", ()):
+            records["metrics"] = MetricRecord(dict(records["metrics"]) | {name: value})
 
     return tampered(forge, of=LIAR)
 
@@ -68,12 +68,12 @@ def forging(record, **values):
 @pytest.mark.parametrize(
     ("record", "claim", "words"),
     [
-        ("evaluation", {"rows": [10**6, 10**6]}, "it claims (1000000, 1000000) test and validation samples"),
-        ("training", {"counts": [10**6, 1]}, "it claims 1000000 training samples"),
+        ("evaluation", [10**6, 10**6], "it claims (1000000, 1000000) test and validation samples"),
+        ("training", 10**6, "it claims 1000000 training samples"),
     ],
 )
 def test_a_reply_of_rows_that_a_client_does_not_have_is_dropped(run, metrics, record, claim, words):
-    lines = metrics(run(grid=forging(record, **claim)))
+    lines = metrics(run(grid=forging(f"{record}.rows", claim)))
     assert all(record not in line["clients"].get(str(LIAR), {}) for line in lines)
     assert words in lines[1]["problems"][str(LIAR)]
     # a client that lies about one thing is believed in nothing of that reply

@@ -14,10 +14,9 @@ from protosphere.launch.grid import LocalGrid
 from protosphere.server_app import gathering, queries
 from protosphere.server_app.agreement import Terms, agree
 from protosphere.server_app.roster import Roster, RosterError, refuse_changes
-from protosphere.wire.codec import Codec
 from protosphere.wire.messages import encode_identity
+from protosphere.wire.parts import Exchange
 from protosphere.wire.payloads import Identity
-from protosphere.wire.specs import Exchange
 
 CLASSES = ("cat", "dog", "rabbit")
 
@@ -317,8 +316,8 @@ def test_an_error_is_reported_and_its_partition_is_missing(clock, caplog, answer
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (RecordDict(), "`identity` is missing"),
-        (RecordDict({"identity": ConfigRecord({"partition": 1})}), "belong"),
+        (RecordDict(), "`config` is missing"),
+        (RecordDict({"config": ConfigRecord({"partition": 1})}), "belong"),
     ],
 )
 def test_an_answer_that_says_nothing_holds_the_start_up_and_does_not_end_it(clock, caplog, answer, said):
@@ -494,7 +493,7 @@ def test_a_node_stands_for_one_partition_of_a_run(running, caplog):
 
 OTHERS = [
     *({"model": "cnn"}, {"feature_dim": 32}, {"class_names": ("a", "b", "c")}, {"rows": (91, 10, 30)}),
-    *({"classes": (0, 1)}, {"codec": "K=3 d=65"}, {"partitions": 4}),
+    *({"classes": (0, 1)}, {"settings": "others"}, {"partitions": 4}),
 ]
 
 
@@ -540,7 +539,6 @@ def test_a_silent_node_costs_one_query_timeout_and_its_late_answer_counts(clock,
 # --- do they fit together? ----------------------------------------------------------------------------------
 
 
-CODEC = Codec(3, 64)
 NO_WEIGHTS = Exchange((), ())
 
 
@@ -548,13 +546,9 @@ def agreed(identities, exchange=NO_WEIGHTS, settings=None, **terms):
     return agree(enumerate(identities), checked(Settings, settings or {}), Terms(exchange, **terms))
 
 
-def of_codec(partition, codec=CODEC.fingerprint, **changes):
-    return identity(partition, codec=codec, **changes)
-
-
 def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
     """Why one of three is left out; the others stay."""
-    answers = [of_codec(0, **usual), of_codec(1, **usual | odd), of_codec(2, **usual)]
+    answers = [identity(0, **usual), identity(1, **usual | odd), identity(2, **usual)]
     found = agreed(answers, exchange, settings, **terms or {})
     assert found.identities == {0: answers[0], 2: answers[2]}
     ((partition, why),) = found.left_out.values()
@@ -564,8 +558,8 @@ def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
 
 
 def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
-    empty = {p: of_codec(p, rows=(0, 1, 1), classes=(), model="cnn", parameters=1) for p in range(3)}
-    assert agreed([of_codec(0), empty[1], of_codec(2)]).codec == CODEC
+    empty = {p: identity(p, rows=(0, 1, 1), classes=(), model="cnn", parameters=1) for p in range(3)}
+    assert agreed([identity(0), empty[1], identity(2)]).identities.keys() == {0, 1, 2}
     assert "training sample" in refused(agreed, empty.values())
 
 
@@ -594,28 +588,23 @@ def test_the_odd_one_out_is_named(odd, named):
     assert all(part in why for part in named)
 
 
-@pytest.mark.parametrize("words", [Codec(4, 64).fingerprint, "", "x" * 1000, "= =", "\x1b[2J\n"])
-def test_a_client_of_another_codec_is_named(words):
-    """What differs is the codec's to say: test_codec.py."""
-    why = left_out({"codec": words})
-    assert ("K is 4 there and 3 here" in why) == words.startswith("K=4")
-    assert len(why) < 800
+@pytest.mark.parametrize("words", ["another", "x" * 1000, "\x1b[2J\n"])
+def test_a_client_of_other_settings_is_named_with_the_remedy(words):
+    why = left_out({"settings": words})
+    assert why.startswith("it has other settings of messages than the server; both ends need the same method")
 
 
 def test_what_the_settings_say_no_majority_changes():
     """Who lies is left out, be they two of three."""
-    text = refused(
-        agreed, [of_codec(0), *(of_codec(p, codec=Codec(3, 64, wire_dtype="float16").fingerprint) for p in (1, 2))]
-    )
+    text = refused(agreed, [identity(0), *(identity(p, settings="others") for p in (1, 2))])
     assert "1 of 3 clients fit together" in text
-    assert all(f"Client {p} (node {p}): it writes its prototypes with another codec" in text for p in (1, 2))
+    assert all(f"Client {p} (node {p}): it has other settings of messages" in text for p in (1, 2))
 
 
 def test_most_clients_say_which_encoder_it_is():
-    usual = replace(CODEC, encoder="abc").fingerprint
-    why = left_out({"codec": replace(CODEC, encoder="evil").fingerprint}, terms={"encodes": True}, codec=usual)
+    why = left_out({"encoder": "evil"}, terms={"encodes": True}, encoder="abc")
     assert "another encoder than most clients (fingerprints evil and abc)" in why
-    pair = [of_codec(p, partitions=2, codec=replace(CODEC, encoder=each).fingerprint) for p, each in enumerate("ab")]
+    pair = [identity(p, partitions=2, encoder=each) for p, each in enumerate("ab")]
     text = refused(agreed, pair, encodes=True)
     assert "client 0 with fingerprints a, client 1 with fingerprints b" in text
 
@@ -625,8 +614,8 @@ def test_class_counts_are_told_where_the_method_asks_for_them_and_nowhere_else(t
     exchange = Exchange((), (), told_counts=asked)
     why = left_out({"class_counts": told}, exchange, class_counts=(40, 50) if asked else ())
     assert why.startswith("it discloses ")
-    nobody = of_codec(2, classes=(), rows=(0, 0, 9))
-    usual = [of_codec(p, class_counts=(40, 50) if asked else ()) for p in range(2)]
+    nobody = identity(2, classes=(), rows=(0, 0, 9))
+    usual = [identity(p, class_counts=(40, 50) if asked else ()) for p in range(2)]
     assert not agreed([*usual, nobody], exchange).left_out
 
 

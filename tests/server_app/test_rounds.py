@@ -14,7 +14,6 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.server_app.checkpoint import pack
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE, Outcome, ServerHalf
-from protosphere.wire.codec import Codec
 from tests.payloads import lone, payload, payloads
 
 
@@ -120,13 +119,13 @@ def test_an_evaluation_brings_what_the_round_has_made(federation):
 
 
 @pytest.mark.parametrize(
-    ("codec", "size"),
-    [(Codec(4, 11), 4 * 11), (Codec(4, 3, wire_dtype="float16"), 2 * 3)],
+    ("dim", "dtype", "size"),
+    [(11, "float32", 4 * 11), (3, "float16", 2 * 3)],
 )
-def test_bytes_are_those_of_the_formula(federation, codec, size):
+def test_bytes_are_those_of_the_formula(federation, dim, dtype, size):
     """size: bytes of one prototype's values."""
     held = {0: (0,), 1: (0, 2), 2: (2,), 3: (1, 2)}
-    group = federation(4, held=held, codec=codec)
+    group = federation(4, held=held, dim=dim, dtype=dtype)
     strategy = group.start({"rounds": 3, "fraction-train": 0.5})
     known = set()
     for line in lines_of(strategy)[1:]:

@@ -45,8 +45,8 @@ def lying(change=None, fail=None, others=()):
                 if change is not None and isinstance(record, ConfigRecord):
                     change(record)
             # who has a problem sends nothing
-            if reply.content.get("report", {}).get("problem"):
-                reply.content.pop("payload", None)
+            if reply.content["config"].get("partitions") is None and reply.content["config"]["problem"]:
+                reply.content.pop("arrays", None)
             return reply
 
     return Lying
@@ -69,11 +69,11 @@ def with_layout(lines):
 
 FORGED = {
     "class list": ({"class_names": lambda names: ["bomb", *names[1:]]}, {}, "another class list than most clients"),
-    "encoder": ({"codec": lambda words: re.sub("encoder=.*", "encoder=evil", words)}, {}, "another encoder than most"),
+    "encoder": ({"encoder": "evil"}, {}, "another encoder than most"),
     "layout": ({"layouts": with_layout}, {}, "it has another "),
     "layout of one model": ({"layouts": with_layout}, {"strategy": "fesem"}, "another architecture than most clients"),
     "parts": ({"layouts": []}, {}, "would share weights of no part"),
-    "codec": ({"codec": "K=3"}, {"strategy": "protonorm"}, "another codec than the server"),
+    "settings": ({"settings": "evil"}, {"strategy": "protonorm"}, "other settings of messages than the server"),
     "method": ({"method": "evil"}, {}, "another file for the setting `strategy`"),
     "width": ({"feature_dim": 3}, {}, "features of width 3"),
     "a number": ({"partitions": 7}, {"clients": 0}, "it says it is one of 7, but the run has 4"),

@@ -17,14 +17,14 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app import exchange as exchange_module
 from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import known_settings, read_settings
-from protosphere.wire.codec import Codec, Limits, codec_of
+from protosphere.wire.arrays import Limits
 from protosphere.wire.messages import decode_instruction, encode_identity, encode_report
+from protosphere.wire.parts import Exchange, Part
 from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
-from protosphere.wire.specs import Spec
 from tests.payloads import payload
 
 CLASSES, DIM = 4, 3
-CODEC = Codec(CLASSES, DIM)
+OF_THE_RUN = "of the run"  # in place of the digest of settings that the run has
 LEFT = object()  # an answer: the node has left, and Flower takes no message for it
 SILENCE = None
 
@@ -122,16 +122,19 @@ class Federation:
             Report is encoded).
         rows: partition -> (training, validation, test) rows.
         held: partition -> classes that it uploads.
-        codec: how the clients write, and the server unless `start` is given other settings.
+        dim: d. dtype: in which prototypes cross, and the server's unless `start` is given other settings.
         kind: of the payloads that come down.
     """
 
-    def __init__(self, clock, clients=4, tamper=None, rows=None, held=None, codec=CODEC, kind="prototypes"):
+    def __init__(
+        self, clock, clients=4, tamper=None, rows=None, held=None, dim=DIM, dtype="float32", kind="prototypes"
+    ):
         self.clients = clients
         self.tamper = tamper or (lambda partition, round_number, kind, report: report)
         self.rows = rows or dict.fromkeys(range(clients), (20, 4, 6))
-        self.codec = codec
-        self.limits = Limits(codec, 1e6, (Spec(kind, components=None),))
+        self.dim = dim
+        self.dtype = dtype
+        self.parts = (Part(kind, components=None, dtype=dtype),)
         self.held = held or {p: tuple(range(CLASSES)) for p in range(clients)}
         self.identities = {p: self._identity(p) for p in range(clients)}
         self.asked = []  # (partition, round, message type, Instruction), in the order of sending
@@ -145,24 +148,27 @@ class Federation:
             partitions=self.clients,
             model="scripted",
             parameters=7,
-            feature_dim=self.codec.dim,
+            feature_dim=self.dim,
             class_names=tuple("abcdefghij"[:CLASSES]),
             classes=self.held[partition] if rows[0] else (),
             rows=rows,
             discloses=("nothing true",),
-            codec=self.codec.fingerprint,
+            settings=OF_THE_RUN,
         )
 
     def _answer(self, partition, message):
         kind = message.metadata.message_type
         if kind == "query":
             return encode_identity(self.identities[partition])
-        instruction = decode_instruction(message.content, self.limits, trains=kind == "train")
+        exchange = Exchange(self.parts, self.parts)
+        instruction = decode_instruction(
+            message.content, exchange, CLASSES, self.dim, Limits(1e6), trains=kind == "train"
+        )
         self.asked.append((partition, instruction.round, kind, instruction))
         report = self.report(partition, instruction.round, kind)
         answer = self.tamper(partition, instruction.round, kind, report)
         after, content = answer if isinstance(answer, tuple) else (0.0, answer)
-        return after, encode_report(content, self.codec) if isinstance(content, Report) else content
+        return after, encode_report(content, self.parts) if isinstance(content, Report) else content
 
     def report(self, partition, round_number, kind):
         """What an honest client says."""
@@ -179,30 +185,23 @@ class Federation:
     def upload(self, partition, round_number):
         """Its prototypes of that round."""
         rng = np.random.default_rng([partition, round_number, 2])
-        vectors = rng.standard_normal((len(self.held[partition]), self.codec.dim)).astype(np.float32)
+        vectors = rng.standard_normal((len(self.held[partition]), self.dim)).astype(np.float32)
         return PrototypeSet(torch.tensor(self.held[partition]), torch.from_numpy(vectors))
-
-    def _agree(self, added, seed):
-        """What the method adds to the wire, on the side of all clients that wrote as the others do."""
-        before, self.codec = self.codec.fingerprint, replace(self.codec, added=added, seed=seed)
-        self.limits = replace(self.limits, codec=self.codec)
-        for partition, identity in self.identities.items():
-            if identity.codec == before:
-                self.identities[partition] = replace(identity, codec=self.codec.fingerprint)
 
     def start(self, settings=None, on_round=None, **arguments):
         """A run with these clients; gives the strategy (`.result` is Flower's) or raises what it raises."""
         config = known_settings() | {
             "strategy": "fedproto",
             "rounds": 3,
-            "feature-dim": self.codec.dim,
+            "feature-dim": self.dim,
             "clients": self.clients,
         }
-        config |= {"wire-dtype": self.codec.wire_dtype, "seed": self.codec.seed}
-        config |= {"start-timeout": 2.0}
+        config |= {"wire-dtype": self.dtype, "start-timeout": 2.0}
         config |= settings or {}
         run = read_settings(config)
-        self._agree(run.exchange.added, run.settings.seed)
+        for partition, identity in self.identities.items():
+            if identity.settings == OF_THE_RUN:
+                self.identities[partition] = replace(identity, settings=run.digest)
         opened = RunFolder.resume if run.settings.resume else RunFolder.create
         self.strategy = PrototypeStrategy(run, opened(run.settings, config), on_round)
         self.strategy.result = self.strategy.start(self.grid, **arguments)
@@ -219,7 +218,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def federation(clock):
-    """federation(clients=4, tamper=..., rows=..., held=..., codec=..., kind=...) -> Federation."""
+    """federation(clients=4, tamper=..., rows=..., held=..., dim=..., dtype=..., kind=...) -> Federation."""
     return lambda *args, **kwargs: Federation(clock, *args, **kwargs)
 
 
@@ -233,11 +232,11 @@ def scripted(clock):
 def ask(scripted, clock):
     """ask(answers, trains=True, **how) -> the replies of round 5; answers: partition -> answer (see ScriptedGrid; a
     Report is encoded). `ask.took` has the seconds."""
-    limits = Limits(CODEC, 1e6)
+    agreed = {"parts": (Part("prototypes"),), "num_classes": CLASSES, "dim": DIM, "max_norm": 1e6}
 
     def start(answers, trains=True, **how):
         def encode(content):
-            return encode_report(content, CODEC) if isinstance(content, Report) else content
+            return encode_report(content) if isinstance(content, Report) else content
 
         def answer(partition, message):
             given = answers[partition]
@@ -247,7 +246,7 @@ def ask(scripted, clock):
         messages = [Message(RecordDict(), start.grid.nodes[p], "train" if trains else "evaluate") for p in answers]
         waits = {"min_replies": 0, "timeout": 600.0, "not_waited_for": ()}
         waits |= {name: how.pop(name) for name in list(how) if name in waits}
-        context = exchange_module.ReplyContext(5, **({"limits": limits, "trains": trains} | how))
+        context = exchange_module.ReplyContext(5, **(agreed | {"trains": trains} | how))
         began = clock.now
         replies = exchange_module.exchange(start.grid, messages, list(answers), context, **waits)
         start.took = clock.now - began
@@ -264,7 +263,7 @@ def halves():
         config = known_settings() | {"feature-dim": dim} | settings
         run = read_settings(config)
         server = run.method.server(run.settings, run.options)
-        server.codec = codec_of(run.settings, num_classes, dim, run.exchange)
+        server.num_classes, server.dim = num_classes, dim
         objective = run.method.objective(run.settings, run.options, num_classes)
         return SimpleNamespace(server=server, objective=objective, run=run)
 
@@ -281,6 +280,4 @@ def say(caplog):
 @pytest.fixture
 def script():
     """The words of a script."""
-    return SimpleNamespace(
-        LEFT=LEFT, SILENCE=SILENCE, CLASSES=CLASSES, DIM=DIM, CODEC=CODEC, empty=RecordDict, Grid=ScriptedGrid
-    )
+    return SimpleNamespace(LEFT=LEFT, SILENCE=SILENCE, CLASSES=CLASSES, DIM=DIM, empty=RecordDict, Grid=ScriptedGrid)

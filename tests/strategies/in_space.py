@@ -6,9 +6,9 @@ from torch.nn.functional import normalize
 
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
-from protosphere.wire.codec import Codec, Limits, decode_payload, encode_payload
+from protosphere.wire.arrays import Limits, decode, encode
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
-from protosphere.wire.weights import layout_lines
 from tests.strategies.needs import ASKED
 
 K, D, N = 4, 5, 400
@@ -51,7 +51,7 @@ def halves(strategy, sizes=(5,) * 9, classes=K, dim=D, **settings):
         p: Identity(p, len(sizes), "net", rows=(size, 0, 0), layouts=lines, classes=everything)
         for p, size in enumerate(sizes)
     }
-    server.meet(Codec(classes, dim), identities)
+    server.meet(classes, dim, identities)
     return server, objective
 
 
@@ -60,11 +60,10 @@ def upload_of(objective, features, labels, round_number=1):
     return objective.upload(ClientState(None, encoded=lambda: (features, labels)), round_number)
 
 
-def over_the_wire(payload, objective, specs, classes=K, dim=D):
+def over_the_wire(payload, objective, parts, classes=K, dim=D):
     """A payload as the other side has it."""
-    codec = Codec(classes, dim)
     layouts = {part: weights.layout for part, weights in objective.shared(None).items()}
-    return decode_payload(encode_payload(payload, codec, specs), Limits(codec, 1e4, specs, lambda: layouts))
+    return decode(encode(payload, parts), parts, classes, dim, Limits(1e4, layouts))
 
 
 def exchanged(strategy, partition, features, labels, classes=K, **settings):

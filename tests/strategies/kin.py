@@ -7,7 +7,7 @@ from protosphere.models.split import split
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import Batch
-from protosphere.wire.weights import layout_lines
+from protosphere.wire.layouts import layout_lines
 
 K, D = 3, 4
 SMALL = {"rounds": 2, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}

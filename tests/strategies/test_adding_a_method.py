@@ -31,7 +31,6 @@ from protosphere.server_app.roster import RosterError
 from protosphere.strategies import METHODS, known_settings, load_method, packed, read_settings, unpacked
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.fedproto import FedProtoSettings
-from protosphere.wire.codec import codec_of
 from protosphere.wire.payloads import Identity
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,10 +138,9 @@ def test_sites_with_another_file_are_refused_before_round_1(project: Path) -> No
     own = plugins.digest(str(project / "shrunk.py"))
     assert len(own) == 16
     run = read_settings({"strategy": str(project / "shrunk.py"), "clients": 3})
-    codec = codec_of(run.settings, 2, run.settings.feature_dim, run.exchange).fingerprint
-    dim, terms = run.settings.feature_dim, Terms(run.exchange, method=own)
+    dim, terms = run.settings.feature_dim, Terms(run.exchange, method=own, settings=run.digest)
     sites = [
-        Identity(p, 3, "net", 7, dim, ("a", "b"), (0,), (9, 1, 1), codec=codec, method=method)
+        Identity(p, 3, "net", 7, dim, ("a", "b"), (0,), (9, 1, 1), settings=run.digest, method=method)
         for p, method in enumerate((own, "other", own))
     ]
     found = agree(enumerate(sites), run.settings, terms)

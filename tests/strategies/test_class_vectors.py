@@ -14,7 +14,6 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState, Phase
 from protosphere.strategies.fednh import FedNHSettings, start
-from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of, lines_of_layouts
 
@@ -51,7 +50,7 @@ def met(server, uploads, models=("net", "net", "net")):
     for p, upload in uploads.items():
         lines = lines_of_layouts({part: upload[part] for part in upload if part != "prototypes"})
         identities[p] = Identity(p, 3, models[p], rows=(ROWS[p], 90 - ROWS[p], 5), layouts=lines)
-    server.meet(Codec(K, D), identities)
+    server.meet(K, D, identities)
     return server
 
 
@@ -127,7 +126,7 @@ def test_fednh_keeps_a_prototype_where_reports_cancel():
 @pytest.mark.parametrize(("name", "dim"), [("fednh", D), ("fedfa", D), ("fedfa", 2)])
 def test_both_ends_start_alike(name, dim):
     server, objective = halves_of(name, {}, K, dim)
-    server.codec = Codec(K, dim)
+    server.num_classes, server.dim = K, dim
     drawn = server.begin().state["vectors"]
     if name == "fednh":
         own = objective.build(SplitModel(nn.Linear(4, dim), dim, K), 0).classifier.prototypes

@@ -12,7 +12,6 @@ from protosphere.models import build
 from protosphere.prototypes.weights import Weights
 from protosphere.reports.report import write_report
 from protosphere.strategies.contract import Batch, ClientState
-from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import SMALL, halves_of, lines_of_layouts
 from tests.tampered import tampered
@@ -72,7 +71,7 @@ def test_clients_companions_count_over_all_architectures_alike_or_by_samples(str
         uploads[partition] = objective.upload(state, 1)
         lines = lines_of_layouts(uploads[partition])
         identities[partition] = Identity(partition, 2, model, rows=(rows, 100 - rows, 5), layouts=lines)
-    server.meet(Codec(K, D), identities)
+    server.meet(K, D, identities)
     (mean,) = server.aggregate(uploads, {}, 1).downloads.values()
     for tensor in mean["companion"].tensors.values():
         torch.testing.assert_close(tensor, torch.full_like(tensor, expected))
@@ -83,11 +82,9 @@ def test_clients_companions_count_over_all_architectures_alike_or_by_samples(str
 @pytest.mark.parametrize("strategy", ["fml", "fedkd", "fedmrl"])
 def test_a_client_with_another_companion_is_refused_before_round_1(run, home, strategy):
     def change(records, partition, number):
-        if "identity" in records:
-            lines = list(records["identity"]["layouts"])
-            records["identity"]["layouts"] = [
-                line.replace(":10x8", ":10x9").replace(":10x5", ":10x6") for line in lines
-            ]
+        if "layouts" in records["config"]:
+            lines = list(records["config"]["layouts"])
+            records["config"]["layouts"] = [line.replace(":10x8", ":10x9").replace(":10x5", ":10x6") for line in lines]
 
     settings = SMALL | {"strategy": strategy} | ({"fedmrl.shared-dim": 5} if strategy == "fedmrl" else {})
     with pytest.raises(SettingError, match=rf"`{strategy}\.companion`: client 1 has built another companion"):
@@ -168,5 +165,5 @@ def test_fedmrl_is_judged_by_its_own_model_with_the_companion_that_came():
 def test_a_companion_is_no_wider_than_the_features_it_joins_and_says_so(asked, width):
     server, _ = halves_of("fedmrl", BOTH | {"fedmrl.shared-dim": asked})
     assert built("fedmrl", **{"fedmrl.shared-dim": asked})[1].module.companion.feature_dim == width
-    server.meet(Codec(K, D), {0: Identity(0, 1)})
+    server.meet(K, D, {0: Identity(0, 1)})
     assert bool(server.notices()) == (asked > D)

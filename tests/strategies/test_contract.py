@@ -5,6 +5,7 @@ and as the server took it. A new method of the registry is a row by itself.
 """
 
 import functools
+import re
 from typing import Any
 
 import numpy as np
@@ -20,13 +21,11 @@ from protosphere.data.forms.spiral import spiral
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.record.snapshots import newest
 from protosphere.strategies import METHODS, known_settings, load_method, read_settings, settings_read
+from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.fed3r import DISCLOSED
-from protosphere.wire.low_rank import products
-from protosphere.wire.specs import Spherical
 from tests.device import DEVICE
 from tests.payloads import lone
 from tests.serving.counted import assert_predicts_as_counted
@@ -109,13 +108,13 @@ every_row = pytest.mark.parametrize("row", ROWS)
 
 @every_row
 def test_what_either_half_sends_is_what_the_other_takes(row):
-    """To the bit: without masks and as float32."""
+    """To the bit, as float32."""
     seen = whole(row)
     uploads = {key: made for key, made in seen.made.items() if made is not None}
     assert seen.took.keys() == uploads.keys()
-    assert all(same(seen.took[key], multiplied(made)) for key, made in uploads.items())
+    assert all(same(seen.took[key], made) for key, made in uploads.items())
     assert seen.came.keys() == seen.sent.keys()
-    assert all(same(came, multiplied(seen.sent[key])) for key, came in seen.came.items())
+    assert all(same(came, seen.sent[key]) for key, came in seen.came.items())
 
 
 @every_row
@@ -134,14 +133,7 @@ def test_each_client_uploads_all_parts_of_its_exchange_and_of_the_classes_that_i
             part = lone(upload)
             assert part.labels.unique().tolist() == roster[partition]["classes"]
             assert (part.counts is not None) == exchange.counts
-            assert part.dim == (CLASSES if exchange.up[0].classwise else DIM)
-
-
-def multiplied(payload):
-    """What is of low rank as the product that arrives."""
-    if payload is None:
-        return None
-    return {n: Weights(products(p.tensors)) if isinstance(p, Weights) else p for n, p in payload.items()}
+            assert part.dim == (CLASSES if exchange.up[0].width == "classes" else DIM)
 
 
 def size_of(payload, halved=(), spherical=()):
@@ -163,7 +155,7 @@ def size_of_part(part, halved, spherical):
 def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
     seen, exchange = whole(row), read_settings(ROWS[row]).exchange
     halved = {spec.name for spec in (*exchange.up, *exchange.down) if spec.dtype == "float16"}
-    spherical = {spec.name for spec in exchange.up if Spherical() in spec.transforms}
+    spherical = {part.name for part in exchange.up if part.kind == "mixtures" and part.width == 1}
     for line in seen.lines()[1:]:
         number, found = line["round"], line["bytes"]
         made = [upload for (_, of), upload in seen.made.items() if of == number]
@@ -178,12 +170,13 @@ def test_the_bytes_that_are_reported_are_those_of_what_crossed(row):
 @every_row
 def test_what_a_client_discloses_is_what_crosses(row):
     seen, exchange = whole(row), read_settings(ROWS[row]).exchange
-    # beside weights prototypes go by a name of their own
-    crossed = {name.removeprefix("prototypes.") for name in seen.arrays["up"]}
-    tells_confusion = read_settings(ROWS[row]).confusion
-    assert seen.records["down"] == {"instruction", *(["payload"] if exchange.down else [])}
-    payload = {"payload"} if exchange.up else set()
-    assert seen.records["up"] == payload | {"identity", "report", "training", "evaluation"}
+    crossed = {re.sub(r"^(prototypes|mixtures)\.", "", name) for name in seen.arrays["up"]}
+    told = read_settings(ROWS[row]).confusion
+    constants = {"metrics"} if METHOD_OF[row].server.derive_constants is not ServerHalf.derive_constants else set()
+    constants |= {"metrics"} if METHOD_OF[row].counts_own_rounds else set()
+    assert {"config"} | ({"arrays"} if exchange.down else set()) <= seen.records["down"]
+    assert seen.records["down"] <= {"config", *(["arrays"] if exchange.down else []), *constants}
+    assert seen.records["up"] == {"config", "metrics", *(["arrays"] if exchange.up else [])}
     by_words = {
         "prototypes of its classes": "vectors",
         "the mean outputs of its model for its classes": "vectors",
@@ -198,12 +191,12 @@ def test_what_a_client_discloses_is_what_crosses(row):
     for said in seen.said.values():
         assert {array for words, array in by_words.items() if words in said} == crossed & {*by_words.values()}
         assert set(exchange.discloses) <= set(said)
-        assert any("confusion matrix" in words for words in said) == tells_confusion
+        assert any("confusion matrix" in words for words in said) == told
     beside = {
         "labels",
         "variances",
         "weights",
-        "companion-update.ranks",
+        "companion-update.shapes",
         "moment.small",
         "scatter.small",
         "sums.small",
@@ -376,7 +369,7 @@ LIES = {
     # weights have no classes: there a part of another name
     "unknown classes": lambda arrays: (
         changed(arrays, lambda labels: labels + CLASSES, ("labels",))
-        if "labels" in arrays
+        if any(name.endswith(".labels") for name in arrays)
         else {name.replace(".", "s."): array for name, array in arrays.items()}
     ),
 }
@@ -384,18 +377,18 @@ LIES = {
 
 def lie(records, partition, number):
     """The uploads of one client pass through the lie of the round."""
-    if "training" not in records or not number:
+    if "training.rows" not in records.get("metrics", ()):
         return
     told = [*LIES.values(), lambda arrays: arrays][number - 1]
     arrays = {}
-    if "payload" in records:
-        arrays = {name: np.array(array.numpy()) for name, array in records["payload"].items()}
-        del records["payload"]
+    if "arrays" in records:
+        arrays = {name: np.array(array.numpy()) for name, array in records["arrays"].items()}
+        del records["arrays"]
     elif number <= len(LIES):
         # where nothing is to come, something comes
-        arrays, told = {"vectors": np.ones((1, DIM), np.float32)}, dict
+        arrays, told = {"prototypes.vectors": np.ones((1, DIM), np.float32)}, dict
     if changed_arrays := told(arrays):
-        records["payload"] = ArrayRecord({n: Array(np.ascontiguousarray(a)) for n, a in changed_arrays.items()})
+        records["arrays"] = ArrayRecord({n: Array(np.ascontiguousarray(a)) for n, a in changed_arrays.items()})
 
 
 def by_what_is_checked():
@@ -420,7 +413,7 @@ def test_a_lie_costs_its_round_s_upload_and_nothing_else(name):
         # what it trained and evaluated counts
         assert {"training", "evaluation"} <= line["clients"][str(LIAR)].keys()
         assert {partition for partition, of in seen.took if of == number} == ({0, 2} if due else set())
-    assert all(same(upload, multiplied(seen.made[key])) for key, upload in seen.took.items())
+    assert all(same(upload, seen.made[key]) for key, upload in seen.took.items())
     honest = seen.lines()[len(LIES) + 1]
     assert (honest["training"]["valid"], honest["problems"]) == (3, {})
 
@@ -451,7 +444,7 @@ class Moving(LocalGrid):
         messages = list(messages)
         for message in messages:
             if message.metadata.message_type == "evaluate":
-                self.round = int(message.content["instruction"]["round"]) + 1
+                self.round = int(message.content["config"]["round"]) + 1
         return super().push_messages(messages)
 
 

@@ -13,7 +13,6 @@ from torch.nn.functional import cross_entropy
 from protosphere.models.split import split
 from protosphere.prototypes.losses import missing_variance, uniformity
 from protosphere.strategies.contract import ClientState
-from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import D, K, batch, evaluations, halves_of, lines_of_layouts, network, objective_of
 
@@ -122,7 +121,7 @@ def test_clients_without_norms_are_told_of():
         lines = lines_of_layouts(objective.shared(module))
         size = sum(p.numel() for p in module.parameters())
         identities[partition] = Identity(partition, 3, f"net{norm}", size, rows=(9, 0, 0), layouts=lines)
-    half.meet(Codec(K, D), identities)
+    half.meet(K, D, identities)
     *_, words = half.notices()
     assert "2 clients" in words
     assert "netFalse" in words

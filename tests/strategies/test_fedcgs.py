@@ -16,9 +16,8 @@ from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.fedcgs import layouts
 from protosphere.wire.claims import Believed
-from protosphere.wire.codec import Codec
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
-from protosphere.wire.weights import layout_lines
 from tests.strategies.needs import ASKED
 
 K, D, N = 4, 5, 400
@@ -40,7 +39,7 @@ def halves_of(classes=K, lines=None, sizes=(5,) * 9, **settings):
     if lines is None:
         lines = tuple(line for part, w in objective.shared(None).items() for line in layout_lines(part, w.layout))
     identities = {p: Identity(p, 9, "net", rows=(size, 0, 0), layouts=lines) for p, size in enumerate(sizes)}
-    server.meet(Codec(classes, D), identities)
+    server.meet(classes, D, identities)
     return server, objective
 
 
@@ -141,7 +140,7 @@ def test_where_clients_weigh_alike_it_is_the_discriminant_of_samples_that_weigh_
     settings = {"fedcgs.shrinkage": 0.0, "client-weights": "equal"}
     server, objective = halves_of(sizes=sizes, **settings)
     believed = Believed(server.identities, 20, "equal")
-    server.meet(Codec(K, D), believed.identities)
+    server.meet(K, D, believed.identities)
     uploads = {}
     for partition, own in enumerate(deal):
         upload = objective.upload(ClientState(None, encoded=lambda own=own: (features[own], labels[own])), 1)

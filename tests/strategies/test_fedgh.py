@@ -11,9 +11,8 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.weights import head_layout
-from protosphere.wire.codec import Codec
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
-from protosphere.wire.weights import layout_lines
 from tests.payloads import payloads
 from tests.strategies.sets import same_state
 
@@ -24,7 +23,7 @@ def halves_of(head=None, **settings):
     run = read_settings({"strategy": "fedgh", "feature-dim": D} | settings)
     server = run.method.server(run.settings, run.options)
     lines = tuple(layout_lines("head", head or head_layout(D, K)))
-    server.meet(Codec(K, D), {p: Identity(p, 2, "net", rows=(5, 0, 0), layouts=lines) for p in range(2)})
+    server.meet(K, D, {p: Identity(p, 2, "net", rows=(5, 0, 0), layouts=lines) for p in range(2)})
     return server, run.method.objective(run.settings, run.options, K)
 
 

@@ -1,6 +1,8 @@
 """FedKD: its loss against one written out, and that server and clients hold the same model whatever gets lost."""
 
 import copy
+import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,9 +13,19 @@ from protosphere.models import build
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState
-from protosphere.strategies.fedkd import CHANGE, WHOLE, FedKD, FedKDObjective, base_of, moved
-from protosphere.wire.codec import Codec, as_arrived
-from protosphere.wire.low_rank import factored
+from protosphere.strategies.fedkd import (
+    CHANGE,
+    WHOLE,
+    FedKD,
+    FedKDObjective,
+    base_of,
+    change_of,
+    factors_of,
+    largest_factors,
+    moved,
+)
+from protosphere.wire.arrays import Limits, decode, encode, value_bytes
+from protosphere.wire.checks import MessageError
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
@@ -94,7 +106,7 @@ def test_the_energy_goes_from_its_start_to_its_end_over_the_rounds():
     change = Weights({name: tensor - base.tensors[name] for name, tensor in student.tensors.items()})
     for number in (2, 4):
         sent = objective.upload(state, number)
-        expected = factored(change, 0.2 + 0.7 * number / 4)
+        expected = factors_of(change, 0.2 + 0.7 * number / 4)
         assert list(sent) == ["companion-update"]
         assert same_state(sent["companion-update"].tensors, expected.tensors)
 
@@ -108,6 +120,129 @@ def test_no_sum_leaves_a_variance_below_zero():
     }
 
 
+# --- factors ----------------------------------------------------------------------------------------------------
+
+# by names that sort apart from their factors': "a.b" lies between "a" and "a/left"
+SHAPES = {"a": (6, 40), "a.b": (3, 2), "bias": (5,), "conv": (8, 4, 3, 3), "none": ()}
+
+
+def drawn_tensor(name, shape, rank=0):
+    random = torch.Generator().manual_seed(len(name))
+    if not rank:
+        return torch.randn(shape, generator=random)
+    out, rest = shape[0], math.prod(shape[1:])
+    one, other = torch.randn(out, rank, generator=random), torch.randn(rank, rest, generator=random)
+    return (one @ other).reshape(shape)
+
+
+def weights(**ranks):
+    return Weights({name: drawn_tensor(name, shape, ranks.get(name, 0)) for name, shape in SHAPES.items()})
+
+
+def crossed(factors, wire_dtype="float32", max_norm=1e4):
+    """Factors as the other side has them, which knows the largest that there can be."""
+    parts = (replace(CHANGE, dtype=wire_dtype),)
+    layout = largest_factors(change_of(factors, weights().layout)).layout if "a/left" in factors.tensors else None
+    limits = Limits(max_norm, {"companion-update": layout or factors.layout})
+    return decode(encode({"companion-update": factors}, parts), parts, K, D, limits)["companion-update"]
+
+
+def matrix(tensor):
+    return tensor.reshape(len(tensor), -1).double()
+
+
+@pytest.mark.parametrize("energy", [0.3, 0.9, 0.95, 0.98, 1.0])
+@pytest.mark.parametrize("shape", [(10, 500), (40, 40), (16, 8, 3, 3), (32, 32, 1, 1), (1, 50), (50, 1), (2, 2)])
+def test_the_smallest_rank_that_keeps_the_energy_and_only_where_it_saves_values(shape, energy):
+    tensor = drawn_tensor("x", shape) * torch.linspace(0.01, 1, shape[0]).reshape(-1, *[1] * (len(shape) - 1))
+    change = Weights({"x": tensor})
+    made = factors_of(change, energy).tensors
+    squares = torch.linalg.svdvals(matrix(tensor)).square()
+    rank = next(k for k in range(1, len(squares) + 1) if squares[:k].sum() >= energy * squares.sum() * (1 - 1e-12))
+    rows, columns = matrix(tensor).shape
+    if rank * (rows + columns) >= tensor.numel():
+        assert {name: tuple(each.shape) for name, each in made.items()} == {
+            "x/left": (rows, columns),
+            "x/right": (0, columns),
+        }
+        assert torch.equal(change_of(Weights(made), change.layout).tensors["x"], tensor)
+        return
+    assert {name: tuple(each.shape) for name, each in made.items()} == {
+        "x/left": (rows, rank),
+        "x/right": (rank, columns),
+    }
+    lost = (tensor.double() - change_of(Weights(made), change.layout).tensors["x"].double()).square().sum()
+    assert lost <= (1 - energy) * squares.sum() + 1e-10 * squares.sum()
+
+
+def test_zeros_are_zeros_of_rank_1():
+    change = Weights({"x": torch.zeros(10, 500)})
+    made = factors_of(change, 0.95)
+    assert [tuple(each.shape) for each in made.tensors.values()] == [(10, 1), (1, 500)]
+    assert torch.equal(change_of(made, change.layout).tensors["x"], torch.zeros(10, 500))
+
+
+@pytest.mark.parametrize(("wire_dtype", "size", "near"), [("float32", 4, 0), ("float16", 2, 3e-2)])
+def test_factors_cross_in_the_number_format_and_make_the_change(wire_dtype, size, near):
+    change = weights(a=1, conv=2)
+    sent = factors_of(change, 0.999)
+    record = encode({"companion-update": sent}, (replace(CHANGE, dtype=wire_dtype),))
+    assert set(record) == {f"companion-update.{name}" for name in ("values", "small", "shapes")}
+    large, small = (sum(t.numel() for t in sent.tensors.values() if (t.dim() > 1) == of) for of in (True, False))
+    assert value_bytes(record) == size * large + 4 * small
+    made = change_of(crossed(sent, wire_dtype), change.layout)
+    expected = change_of(sent, change.layout)
+    for name in SHAPES:
+        torch.testing.assert_close(made.tensors[name], expected.tensors[name], rtol=0, atol=near)
+
+
+def resized(name, *shape):
+    return lambda factors: factors | {name: torch.ones(shape)}
+
+
+UNFIT = {
+    "ranks that differ": (resized("a/left", 6, 2), "tensor `a` have ranks 2 and 1"),
+    "a matrix of other rows": (resized("a/left", 5, 1), r"tensor `a` make one of another shape than \(6, 40\)"),
+    "a matrix of other columns": (resized("a/right", 1, 39), r"tensor `a` make one of another shape than \(6, 40\)"),
+    "as many values in another shape": (
+        lambda factors: factors | {"a/left": torch.ones(5, 1), "a/right": torch.ones(1, 48)},
+        "tensor `a` make one of another shape",
+    ),
+    "a whole one that is small": (resized("a.b/left", 3, 1), r"tensor `a\.b` make one of another shape than \(3, 2\)"),
+    "a small tensor of fewer values": (resized("bias", 4), "tensor `bias` make one of another shape"),
+    "no second factor": (
+        lambda factors: {name: tensor for name, tensor in factors.items() if name != "conv/right"},
+        "of other tensors than the student has",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", UNFIT)
+def test_factors_that_make_no_change_of_the_student_are_refused_by_both_ends(case):
+    alter, words = UNFIT[case]
+    factors = Weights(alter(dict(factors_of(weights(a=1, conv=2), 0.999).tensors)))
+    with pytest.raises(MessageError, match=words):
+        change_of(factors, weights().layout)
+
+
+def test_a_product_that_is_too_long_is_refused_by_the_server_with_the_upload_and_by_the_client():
+    server, start = met()
+    assert server.impossible(1, {"companion": start}) == ""
+    factors = factors_of(start, 1.0)
+    assert server.impossible(1, {"companion-update": factors}) == ""
+    name = next(name for name in factors.tensors if name.endswith("/left"))
+    rows, columns = factors.tensors[name].shape
+    # each factor keeps to the bound
+    right = name.removesuffix("/left") + "/right"
+    long = {name: torch.full((rows, 1), 9e3 / rows), right: torch.full((1, columns), 9e3 / columns)}
+    update = {"companion-update": Weights(factors.tensors | long)}
+    assert "has norm" in server.impossible(1, update)
+    objective, state = built()
+    objective.receive(state, {"companion": start}, 2)
+    with pytest.raises(MessageError, match=r"has norm .*, above `max-prototype-norm`"):
+        objective.receive(state, update, 3)
+
+
 # --- the server -------------------------------------------------------------------------------------------------
 
 
@@ -116,7 +251,7 @@ def met(clients=3, **settings):
     start = objective.shared(objective.build(build("tiny_perceptron", (5,), D, K, 3), 3))
     lines = lines_of_layouts(start)
     rows = {p: Identity(p, clients, "net", rows=(10 + 90 * p, 0, 0), layouts=lines) for p in range(clients)}
-    server.meet(Codec(K, D, wire_dtype=server.settings.wire_dtype), rows)
+    server.meet(K, D, rows)
     return server, start["companion"]
 
 
@@ -128,14 +263,14 @@ def test_the_model_is_the_plain_mean_then_moves_by_the_mean_change_as_it_arrives
     for name, tensor in base_of(first.state).tensors.items():
         torch.testing.assert_close(tensor, start.tensors[name] + 1.5, msg="whatever the numbers of rows")
     drawn = {p: Weights({n: torch.randn_like(t) for n, t in start.tensors.items()}) for p in (1, 2)}
-    second = server.aggregate({p: {"companion-update": each} for p, each in drawn.items()}, first.state, 2)
+    uploads = {p: {"companion-update": factors_of(each, 1.0)} for p, each in drawn.items()}
+    second = server.aggregate(uploads, first.state, 2)
     whole, change = second.downloads[EVERYONE]["companion"], second.downloads[0]
     assert same_state(base_of(second.state).tensors, whole.tensors)
     assert second.figures["values_share"] < 1
     objective, state = built(**{"wire-dtype": wire_dtype})
     objective.receive(state, first.downloads[EVERYONE], 2)
-    arrived = as_arrived(change["companion-update"], CHANGE, server.codec, start.layout)
-    objective.receive(state, {"companion-update": arrived}, 3)
+    objective.receive(state, {"companion-update": crossed(change["companion-update"], wire_dtype)}, 3)
     assert same_state(objective.shared(state.module)["companion"].tensors, whole.tensors)
     mean = {name: (drawn[1].tensors[name] + drawn[2].tensors[name]) / 2 for name in start.tensors}
     lost = sum(float((mean[n] + base_of(first.state).tensors[n] - t).square().sum()) for n, t in whole.tensors.items())
@@ -150,7 +285,7 @@ def test_changes_that_add_up_to_what_nobody_would_take_are_dropped_and_the_run_g
     name = next(iter(change.tensors))
     change.tensors[name].view(-1)[0] = much
     state = server.aggregate({0: {"companion": start}}, {}, 1).state
-    uploads = {p: {"companion-update": change} for p in (0, 1)}
+    uploads = {p: {"companion-update": factors_of(change, 1.0)} for p in (0, 1)}
     outcomes = []
     for number in (2, 3):
         outcomes.append(server.aggregate(uploads, state, number))
@@ -170,7 +305,7 @@ def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the
     first = server.aggregate({p: {"companion": start} for p in (0, 1, 2)}, {}, 1)
     assert server.awaited((WHOLE, CHANGE), first.state, 2) == (CHANGE,)
     assert {server.address(p, first.downloads, first.state, 2) for p in range(3)} == {EVERYONE}
-    step = {"companion-update": shifted(start, 1.0)}
+    step = {"companion-update": factors_of(shifted(start, 1.0), 1.0)}
     second = server.aggregate({0: step, 2: step}, first.state, 2)
     assert [server.address(p, second.downloads, second.state, 3) for p in range(3)] == [0, EVERYONE, 0]
     # a round of which nothing counted: who was sent the change holds it already
@@ -208,7 +343,7 @@ def test_after_every_loss_the_clients_hold_the_server_s_model_to_the_bit(run, mo
 
     def lose(records, partition, number):
         if (number, partition) in lost:
-            records.pop("payload", None)
+            records.pop("arrays", None)
 
     grid = tampered(lose)
     settings = {"strategy": "fedkd", "rounds": 7, "fraction-train": 0.75, "wire-dtype": wire_dtype, "max-samples": 200}

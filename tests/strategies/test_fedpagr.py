@@ -12,7 +12,6 @@ from protosphere.models import build
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
-from protosphere.wire.codec import Limits, decode_payload, encode_payload
 from tests.payloads import lone, payload, payloads
 
 K, D = 5, 8
@@ -41,11 +40,6 @@ def prototypes(seed, num_classes=K, dim=D, length=1.0):
     random = torch.Generator().manual_seed(seed)
     vectors = torch.nn.functional.normalize(torch.randn(num_classes, dim, generator=random, dtype=torch.float64))
     return PrototypeSet(torch.arange(num_classes), (length * vectors).float())
-
-
-def across(part, codec):
-    """As the other end has it."""
-    return lone(decode_payload(encode_payload(payload(part), codec), Limits(codec, 1e6)))
 
 
 def test_it_begins_with_seeded_unit_vectors_of_all_classes(halves):

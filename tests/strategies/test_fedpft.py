@@ -142,7 +142,7 @@ def test_mixtures_that_no_unit_vectors_have_are_refused(lie, words):
 @pytest.mark.parametrize("components", [1, 5])
 def test_it_says_what_components_tell_of_single_samples_and_they_do(components):
     settings = {"fedpft.components": components}
-    said = " ".join(read_settings(ASKED["fedpft"] | settings).exchange.said())
+    said = " ".join(read_settings(ASKED["fedpft"] | settings).exchange.list_disclosures(64))
     assert f"single samples: of each in a class of {components} or fewer" in said
     features = samples(n=components)[0]
     _, objective = halves("fedpft", **settings)

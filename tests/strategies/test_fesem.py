@@ -10,7 +10,6 @@ from torch import nn
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import ClientState
-from protosphere.wire.codec import Codec
 from protosphere.wire.payloads import Identity, to_tensors
 from tests.strategies.kin import halves_of, lines_of_layouts
 from tests.strategies.sets import same
@@ -21,7 +20,7 @@ K, D = 2, 3
 def met(clusters, clients, seed=0):
     server, objective = halves_of("fesem", {"fesem.clusters": clusters, "seed": seed}, K, D)
     lines = lines_of_layouts(upload(objective, 0.0))
-    server.meet(Codec(K, D), {p: Identity(p, clients, "net", rows=(10, 0, 0), layouts=lines) for p in range(clients)})
+    server.meet(K, D, {p: Identity(p, clients, "net", rows=(10, 0, 0), layouts=lines) for p in range(clients)})
     return server, objective
 
 
@@ -100,7 +99,7 @@ def test_the_members_of_the_one_centre_go_to_the_new_one_next_to_it():
 
 def test_rounds_with_fewer_clients_than_centres_are_told_of():
     server, _ = halves_of("fesem", {"fraction-train": 0.34}, K, D)
-    server.meet(Codec(K, D), {p: Identity(p, 6, "net", rows=(10, 0, 0)) for p in range(6)})
+    server.meet(K, D, {p: Identity(p, 6, "net", rows=(10, 0, 0)) for p in range(6)})
     assert "a round has 2 clients: there stays one centre" in server.notices()[0]
 
 
@@ -115,7 +114,7 @@ def test_one_centre_is_fedavg_s_plain_mean_to_the_bit():
                 tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(p)))
         uploads[p] = found
     average, _ = halves_of("fedavg", {"fedavg.weighting": "uniform"}, K, D)
-    average.meet(server.codec, server.identities)
+    average.meet(server.num_classes, server.dim, server.identities)
     expected = average.aggregate(uploads, {}, 1).downloads[0]
     assert same(server.aggregate(uploads, {}, 1).downloads[0], expected)
     assert to_tensors(expected)
@@ -135,7 +134,7 @@ def test_centres_that_were_chosen_stay_where_clients_come_or_go(later):
     identity = replace(server.identities[0], partitions=4)
 
     def meet(clients):
-        server.meet(server.codec, {p: replace(identity, partition=p) for p in range(clients)})
+        server.meet(server.num_classes, server.dim, {p: replace(identity, partition=p) for p in range(clients)})
 
     meet(2)
     first = server.aggregate({p: upload(objective, 10.0 * p) for p in range(2)}, {}, 1)

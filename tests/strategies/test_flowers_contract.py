@@ -18,7 +18,6 @@ from protosphere.launch.grid import LocalGrid
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.server_app import strategy as rounds
 from protosphere.strategies import METHODS, known_settings, load_method
-from protosphere.wire.codec import Codec
 from tests.strategies.needs import ASKED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,7 +121,7 @@ def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
 
 
 def test_another_number_format_than_float32_is_told(federation, say):
-    federation(2, codec=Codec(4, 3, "float16")).start()
+    federation(2, dtype="float16").start()
     assert say()[1] == "  prototypes are sent as float16"
 
 

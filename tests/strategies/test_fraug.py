@@ -15,9 +15,8 @@ from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import kernel_mmd
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
-from protosphere.wire.codec import Codec
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
-from protosphere.wire.weights import layout_lines
 from tests.strategies.kin import halves_of as both_halves
 
 K, D, T = 3, 4, 10
@@ -165,15 +164,15 @@ def identity(partition, generator_dim=D, statistics=False):
 
 def test_a_client_with_another_generator_is_refused_before_round_1():
     server, _ = halves_of()
-    server.meet(Codec(K, D), {0: identity(0), 1: identity(1)})
+    server.meet(K, D, {0: identity(0), 1: identity(1)})
     with pytest.raises(SettingError, match=r"Client 1: it has another generator"):
-        server.meet(Codec(K, D), {0: identity(0), 1: identity(1, D + 2)})
+        server.meet(K, D, {0: identity(0), 1: identity(1, D + 2)})
 
 
 @pytest.mark.parametrize("statistics", [False, True])
 def test_statistics_of_the_model_that_travel_are_told_of(statistics):
     server, _ = halves_of()
-    server.meet(Codec(K, D), {0: identity(0, statistics=statistics)})
+    server.meet(K, D, {0: identity(0, statistics=statistics)})
     assert any("`share-buffers`" in notice for notice in server.notices()) == statistics
 
 

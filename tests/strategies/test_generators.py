@@ -20,9 +20,8 @@ from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.strategies.generator import of_generator
 from protosphere.strategies.weights import shared_seed
-from protosphere.wire.codec import Codec
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
-from protosphere.wire.weights import layout_lines
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
 from tests.strategies.needs import FEW
@@ -66,7 +65,7 @@ def numbers(name="fedgen", models=("net", "net", "net"), **settings):
         vectors = torch.randn(len(held), D, generator=torch.Generator().manual_seed(partition))
         state.prototypes = PrototypeSet(torch.tensor(held), vectors, torch.tensor(counts_of(partition)))
         uploads[partition] = objective.upload(state, 1)
-    server.meet(Codec(K, D), identities)
+    server.meet(K, D, identities)
     return server, objective, uploads
 
 
@@ -215,7 +214,7 @@ def test_a_client_with_another_generator_is_refused_before_round_1():
     head = tuple(line for line in odd[1].layouts if line.startswith("head/"))
     odd[1] = Identity(1, 3, "odd", classes=(1,), rows=(9, 0, 0), layouts=(*head, *lines))
     with pytest.raises(SettingError, match=r"Client 1: it has another generator .*network.0.bias:6"):
-        server.meet(Codec(K, D), odd)
+        server.meet(K, D, odd)
 
 
 @pytest.mark.parametrize("name", ["fedgen", "fedpa"])

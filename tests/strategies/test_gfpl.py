@@ -11,10 +11,9 @@ from protosphere.client_app import client as client_module
 from protosphere.models import build
 from protosphere.models.heads import DualClassifierModel
 from protosphere.prototypes.mixture import sample
-from protosphere.strategies import gfpl, read_settings
+from protosphere.strategies import read_settings
 from protosphere.strategies.contract import Batch, ClientState, Phase
 from protosphere.strategies.gfpl import GFPLObjective, GFPLSettings
-from protosphere.wire.codec import as_sent
 from protosphere.wire.payloads import Instruction
 from tests.payloads import lone, payload
 from tests.strategies.sets import mixtures, same
@@ -255,7 +254,7 @@ def test_the_steps_of_weights_grow_with_the_components(halves, most):
         objective, state = client_half(halves, {"gfpl.components": most} | settings)
         with_features(state, (200, 0, 0, 0))
         torch.manual_seed(1)
-        sent.append(lone(as_sent(objective.upload(state, 10), gfpl.METHOD.exchange(objective.options).up)))
+        sent.append(lone(objective.upload(state, 10)))
     exact, rounded = sent
     shares = (16 * most * exact.weights.double()).round().clamp(min=1)
     torch.testing.assert_close(rounded.weights, (shares / shares.sum()).float())

@@ -22,9 +22,8 @@ from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.encoder_space import TEMPERATURES, choose_temperature
 from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import pool, statistics_of
-from protosphere.wire.codec import Codec
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity, Report
-from protosphere.wire.weights import layout_lines
 from tests.strategies.watched import start
 
 K, D, N = 4, 5, 480
@@ -44,7 +43,7 @@ def halves(sizes=SIZES, **settings):
     server = run.method.server(run.settings, run.options)
     objective = run.method.objective(run.settings, run.options, K)
     lines = tuple(line for part, w in objective.shared(None).items() for line in layout_lines(part, w.layout))
-    server.meet(Codec(K, D), {p: Identity(p, 9, "net", rows=(n, 90 - n, 5), layouts=lines) for p, n in sizes.items()})
+    server.meet(K, D, {p: Identity(p, 9, "net", rows=(n, 90 - n, 5), layouts=lines) for p, n in sizes.items()})
     return server, objective
 
 
@@ -203,7 +202,7 @@ def test_who_lost_what_it_was_sent_once_says_so_and_gets_it_again(home):
     class Losing(LocalGrid):
         def push_messages(self, messages):
             messages = list(messages)
-            headers = [message.content.config_records.get("instruction", {}) for message in messages]
+            headers = [message.content.config_records.get("config", {}) for message in messages]
             if any(header.get("round") == 4 for header in headers) and messages[0].metadata.message_type == "train":
                 (lost,) = home.glob("clients/*/0/received.safetensors")
                 lost.unlink()
@@ -289,7 +288,7 @@ def federation_of(number, **settings):
         p: Identity(p, number, "net", classes=tuple(range(K)), rows=(n, 0, 0), layouts=layouts)
         for p, n in sizes.items()
     }
-    server.meet(Codec(K, D), identities)
+    server.meet(K, D, identities)
     uploads = {}
     for p, n in sizes.items():
         labels = np.arange(n) % K

@@ -74,7 +74,7 @@ def test_every_method_of_the_registry_is_whole(name):
     exchange = read_settings(ASKED[name]).exchange
     assert exchange.kinds() <= set(KINDS)
     # global prototypes are a rule where they come down, or are there from the start
-    targets = any(spec.kind == "prototypes" and not spec.classwise for spec in exchange.down) or name in SEEDED
+    targets = any(spec.kind == "prototypes" and spec.width != "classes" for spec in exchange.down) or name in SEEDED
     assert set(RULES) - set(method.rules) == (set() if targets else {"global-prototypes"})
     # and so is what comes where it predicts
     assert (RECEIVED in method.rules) == (exchange.weights and name not in TAUGHT)

@@ -15,9 +15,8 @@ from protosphere.strategies.contract import ClientState
 from protosphere.strategies.fedcof import gram_of
 from protosphere.strategies.fedpft import bounded_mixtures
 from protosphere.strategies.statistics import Statistics, from_half, pool, state_of, statistics_of, to_half
-from protosphere.wire.codec import Codec
+from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
-from protosphere.wire.weights import layout_lines
 
 METHODS = ("protosphere", "fedcgs", "fedncm", "fed3r", "fedcof", "fedpft")
 K, D = 3, 4
@@ -157,7 +156,7 @@ def test_with_robust_centres_fed3r_takes_clients_that_keep_small_classes_at_home
     features = torch.randn(100, 8, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0] * 40 + list(range(1, 61)))
     identity = Identity(0, 1, "net", classes=tuple(range(61)), rows=(100, 0, 0), layouts=layouts_of(objective))
-    server.meet(Codec(61, 8), {0: identity})
+    server.meet(61, 8, {0: identity})
     upload = objective.upload(ClientState(None, encoded=lambda: (features, labels)), 1)
     assert server.impossible(0, upload) == ""
     z = torch.nn.functional.normalize(features[:40].double(), dim=1)
@@ -172,7 +171,7 @@ def test_a_second_moment_that_is_not_symmetric_is_refused(federation):
     server = run.method.server(run.settings, run.options)
     layouts = layouts_of(run.method.objective(run.settings, run.options, 10))
     identity = Identity(0, 1, "net", classes=tuple(range(10)), rows=(CLAIM, 0, 0), layouts=layouts)
-    server.meet(Codec(10, DIM), {0: identity})
+    server.meet(10, DIM, {0: identity})
     forged = forge("fedcgs", "mean", 1.0, *federation.lie(federation.clients, *LIES[0]))
     assert server.impossible(0, forged) == ""
     moment = forged["moment"].tensors["moment"] + torch.ones(DIM, DIM).triu(1)

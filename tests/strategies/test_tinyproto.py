@@ -1,15 +1,19 @@
 """TinyProto against plain loops: what is scaled by whom, mu, and FedProto and FedTGP as its special cases."""
 
+import csv
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
+import protosphere
 from protosphere.core.errors import SettingError
 from protosphere.prototypes.masks import class_masks
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.tinyproto import mean_class_count
-from protosphere.wire.codec import Limits, decode_payload, encode_payload
+from protosphere.wire.arrays import Limits, decode, encode, value_bytes
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload, payloads
 from tests.strategies.sets import same_state
@@ -18,6 +22,7 @@ from tests.tampered import tampered
 K, D = 5, 9
 BOTH = ("tinyproto-fp", "tinyproto-ft")
 TARGET = {"tinyproto-fp": 0.9, "tinyproto-ft": 0.6}
+SPLIT = Path(protosphere.__file__).parent / "presets/partitions/protonorm-cifar10-dirichlet-0.1.csv"
 QUICK = {"fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
 
 
@@ -40,8 +45,8 @@ def uploaded(objective, own):
 
 def across(part, made):
     """As the other end has it."""
-    codec, parts = made.server.codec, made.run.exchange.up
-    return lone(decode_payload(encode_payload(payload(part), codec, parts), Limits(codec, 1e6, parts)))
+    parts = made.run.exchange.up
+    return lone(decode(encode(payload(part), parts), parts, K, D, Limits(1e6)))
 
 
 def both_halves(halves, strategy, settings=None, mu=None):
@@ -75,7 +80,7 @@ def test_the_upload_is_scaled_by_the_counts_and_does_not_hold_them(halves, strat
     # the client goes on predicting with its own whole p_ij
     assert torch.equal(own.vectors, before)
     assert not made.run.exchange.counts
-    assert set(encode_payload(payload(sent), made.server.codec)) == {"labels", "vectors"}
+    assert set(encode(payload(sent))) == {"prototypes.labels", "prototypes.vectors"}
 
 
 @pytest.mark.parametrize(("strategy", "base"), [("tinyproto-fp", "fedproto"), ("tinyproto-ft", "fedtgp")])
@@ -314,10 +319,30 @@ def test_a_client_tells_the_norm_of_what_it_uploads_and_no_other(run):
     heard = []
 
     def hear(records, *_):
-        heard.extend([records] if "payload" in records else [])
+        heard.extend([records] if "arrays" in records else [])
 
     run({"strategy": "tinyproto-fp", "rounds": 1}, grid=tampered(hear))
     assert len(heard) == 4
     for records in heard:
-        norms = np.linalg.norm(records["payload"]["vectors"].numpy().astype(np.float64), axis=1)
-        assert records["training"]["figures"][3] == pytest.approx(norms.mean(), rel=1e-12)
+        norms = np.linalg.norm(records["arrays"]["prototypes.vectors"].numpy().astype(np.float64), axis=1)
+        assert records["metrics"]["training.prototype_norm"] == pytest.approx(norms.mean(), rel=1e-12)
+
+
+def test_a_round_of_the_papers_cifar10_sends_as_many_values_as_it_prints(halves):
+    """0.0151 M: 102 holdings go up and 10 classes come down to 20 clients, 50 values each, by the authors' split."""
+    rows = csv.reader(SPLIT.open())
+    held = [[label for label, count in enumerate(row[1:]) if int(count)] for row in list(rows)[1:]]
+    assert len(held) == 20
+    settings = {"strategy": "tinyproto-fp", "tinyproto.sparsity-dim": 50, "feature-dim": 500}
+    made = halves(settings, 10, 500)
+    parts, uploads = made.run.exchange.up, {}
+    for partition, labels in enumerate(held):
+        counts = torch.full((len(labels),), 9)
+        own = PrototypeSet(torch.tensor(labels), torch.ones(len(labels), 500), counts)
+        state = ClientState(torch.nn.Identity(), own)
+        uploads[partition] = made.objective.upload(state, 1)
+    made.server.constants = {"mu": 0.1}
+    made.server.identities = {p: identity(p, 9 * len(labels), tuple(labels)) for p, labels in enumerate(held)}
+    download = made.server.aggregate(uploads, {}, 1).downloads[EVERYONE]
+    up = sum(value_bytes(encode(upload, parts)) for upload in uploads.values())
+    assert (up + 20 * value_bytes(encode(download, parts))) / 4 == 15_100

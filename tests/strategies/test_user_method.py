@@ -12,9 +12,8 @@ from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
 from protosphere.server_app.exchange import refuse_failing_method
-from protosphere.strategies import known_settings, read_settings
+from protosphere.strategies import known_settings
 from protosphere.strategies.user_method import FAILED
-from protosphere.wire.codec import codec_of
 from protosphere.wire.messages import encode_instruction
 from protosphere.wire.payloads import Instruction
 from tests.strategies.test_adding_a_method import QUICK, whole
@@ -119,9 +118,7 @@ def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
     node = {"partition-id": 0, "num-partitions": 2, "strategy-file": str(project / "wrong.py")}
     grid = LocalGrid(settings, [node])
     monkeypatch.setattr("protosphere.client_app.site._here", False)
-    run = read_settings(settings | {"strategy": node["strategy-file"]})
-    codec = codec_of(run.settings, 10, run.settings.feature_dim, run.exchange)
-    asked = encode_instruction(Instruction("a-run", 1, token="secret"), codec)
+    asked = encode_instruction(Instruction("a-run", 1, token="secret"))
     ids = grid.push_messages([Message(asked, grid.get_node_ids()[0], MessageType.TRAIN)])
     (reply,) = grid.pull_messages(ids)
     assert reply.error.code == FAILED

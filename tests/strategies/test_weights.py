@@ -2,6 +2,7 @@
 
 import re
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,17 +17,16 @@ from protosphere.prototypes.weights import STATISTICS, flat, unflat
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.contract import ClientState
+from protosphere.wire.arrays import Limits, decode, encode
 from protosphere.wire.checks import MessageError
-from protosphere.wire.codec import Codec, Limits, decode_payload, encode_payload
+from protosphere.wire.layouts import layout_lines, read_layouts
+from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Identity, to_tensors
-from protosphere.wire.specs import Spec
-from protosphere.wire.weights import layout_lines, read_layouts
 from tests.strategies.kin import halves_of, lines_of_layouts
 from tests.tampered import tampered
 
 K, D = 3, 4
-CODEC = Codec(K, D)
-SPECS = (Spec("weights", "extractor"), Spec("weights", "head"))
+PARTS = (Part("weights", "extractor"), Part("weights", "head"))
 
 
 def module(seed, width=5):
@@ -53,7 +53,7 @@ def met(name, widths=(5, 5, 5), rows=(10, 20, 70), **settings):
     """A server that knows its clients, and what they upload."""
     server, objective = halves_of(name, settings)
     uploads = {p: upload(objective, seed=p, width=width) for p, width in enumerate(widths)}
-    server.meet(CODEC, {p: identity(p, rows[p], uploads[p], f"net{widths[p]}") for p in uploads})
+    server.meet(K, D, {p: identity(p, rows[p], uploads[p], f"net{widths[p]}") for p in uploads})
     return server, uploads
 
 
@@ -195,17 +195,17 @@ def test_what_came_replaces_the_own_and_arrived_changes_nothing():
 # --- the wire ---------------------------------------------------------------------------------------------------
 
 
-def limits(payload, wire_dtype="float32", most=100.0):
-    layouts = {part: weights.layout for part, weights in payload.items()}
-    return Limits(Codec(K, D, wire_dtype=wire_dtype), most, SPECS, lambda: layouts)
+def arrived(record, sent, parts=PARTS):
+    """As the other side takes it, which knows the layouts of what was sent."""
+    return decode(record, parts, K, D, Limits(100.0, {part: weights.layout for part, weights in sent.items()}))
 
 
 @pytest.mark.parametrize(("wire_dtype", "error"), [("float32", 0), ("float16", 2e-3)])
 def test_weights_cross_within_the_format_and_small_tensors_whole(wire_dtype, error):
     sent = upload(halves_of("fedavg")[1], 3)
-    record = encode_payload(sent, Codec(K, D, wire_dtype=wire_dtype))
-    came = decode_payload(record, limits(sent, wire_dtype))
-
+    parts = tuple(replace(part, dtype=wire_dtype) for part in PARTS)
+    record = encode(sent, parts)
+    came = arrived(record, sent, parts)
     for part in sent:
         assert came[part].layout == sent[part].layout
         for name, tensor in sent[part].tensors.items():
@@ -215,7 +215,7 @@ def test_weights_cross_within_the_format_and_small_tensors_whole(wire_dtype, err
 
 
 def spoilt(sent, field, change):
-    record = encode_payload(sent, CODEC)
+    record = encode(sent)
     values = np.array(record[field].numpy())
     return ArrayRecord({name: Array(change(values)) if name == field else array for name, array in record.items()})
 
@@ -244,24 +244,24 @@ def test_hostile_weights_are_refused_by_name(case):
     field, change, words = HOSTILE[case]
     sent = upload(halves_of("fedavg")[1], 3)
     with pytest.raises(MessageError, match=words):
-        decode_payload(spoilt(sent, field, change), limits(sent))
+        arrived(spoilt(sent, field, change), sent)
 
 
 def test_a_single_negative_variance_is_refused():
     sent = upload(halves_of("fedavg")[1], 3)
     sent["extractor"].tensors["extractor.backbone.1.running_var"][2] = -1e-3
     with pytest.raises(MessageError, match=r"`extractor.backbone.1.running_var` holds a negative variance"):
-        decode_payload(encode_payload(sent, CODEC), limits(sent))
+        arrived(encode(sent), sent)
 
 
 def test_a_missing_part_and_a_layout_that_nobody_agreed_on_are_refused():
     sent = upload(halves_of("fedavg")[1], 3)
-    whole = encode_payload(sent, CODEC)
+    whole = encode(sent)
     part = ArrayRecord({name: array for name, array in whole.items() if name.startswith("head")})
     with pytest.raises(MessageError, match=r"'extractor.values', 'head.small', 'head.values'\] belong"):
-        decode_payload(part, limits(sent))
+        arrived(part, sent)
     with pytest.raises(MessageError, match="weights of `extractor` came without an agreed layout"):
-        decode_payload(whole, Limits(CODEC, 100.0, SPECS))
+        arrived(whole, {})
 
 
 def test_layouts_are_said_in_lines():
@@ -291,7 +291,7 @@ def test_layouts_that_make_no_sense_are_refused(lines, words):
 
 def no_upload_of_round_1(records, partition, number):
     if number == 1:
-        records.pop("payload", None)
+        records.pop("arrays", None)
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "ditto", "fedgh"])
@@ -318,8 +318,8 @@ def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkey
 )
 def test_a_client_that_claims_other_parts_is_left_out_before_round_1(run, lines):
     def claim(records, partition, number):
-        if "identity" in records:
-            records["identity"]["layouts"] = lines(list(records["identity"]["layouts"]))
+        if "layouts" in records["config"]:
+            records["config"]["layouts"] = lines(list(records["config"]["layouts"]))
 
     folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 2}, grid=tampered(claim, of=2))
     (said,) = [line for line in run.said if "is left out" in line]
@@ -338,7 +338,7 @@ def test_a_group_keeps_its_name_where_its_first_client_is_absent_at_a_resume(hal
     """Else its weights, which lie under that name, would be lost, and training would start anew."""
     settings = {"strategy": "fedavg", "min-clients": 2}
     server = halves(settings, 3, 4).server
-    codec, one, other = server.codec, ("head/w:3x4",), ("head/w:3x5",)
+    one, other = ("head/w:3x4",), ("head/w:3x5",)
 
     def identity(partition, layouts):
         named = {"partition": partition, "partitions": 9, "model": "m", "parameters": 1, "feature_dim": 4}
@@ -346,13 +346,13 @@ def test_a_group_keeps_its_name_where_its_first_client_is_absent_at_a_resume(hal
             **named, class_names=("a", "b", "c"), classes=(0,), rows=(5, 1, 1), discloses=(), layouts=layouts
         )
 
-    server.meet(codec, {0: identity(0, one), 1: identity(1, other), 2: identity(2, one)})
+    server.meet(K, D, {0: identity(0, one), 1: identity(1, other), 2: identity(2, one)})
     assert [server.group(p) for p in (0, 1, 2)] == [0, 1, 0]
     resumed = halves(settings, 3, 4).server
     resumed.group_names = dict(server.group_names)
-    resumed.meet(codec, {1: identity(1, other), 2: identity(2, one)})
+    resumed.meet(K, D, {1: identity(1, other), 2: identity(2, one)})
     assert [resumed.group(p) for p in (1, 2)] == [1, 0]
     assert any("2 groups of clients" in notice and "m (1), m (1)" in notice for notice in resumed.notices())
     # whoever is looked at and stays outside names no group
-    resumed.try_meeting(codec, {1: identity(1, other), 7: identity(7, ("head/w:3x6",))})
+    resumed.try_meeting(K, D, {1: identity(1, other), 7: identity(7, ("head/w:3x6",))})
     assert resumed.group_names == server.group_names

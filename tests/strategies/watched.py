@@ -13,7 +13,6 @@ from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings
-from protosphere.wire.codec import as_sent
 from tests.device import PLACE
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral
@@ -96,15 +95,15 @@ def watched(settings, seen, grid=LocalGrid):
             for reply in replies:
                 assert reply.has_content(), reply.error
                 self._heard("up", reply.content)
-                if "identity" in reply.content:
-                    identity = reply.content["identity"]
+                identity = reply.content["config"]
+                if "discloses" in identity:
                     seen.said[identity["partition"]] = list(identity["discloses"])
                     seen.arrays["up"] |= {"counts"} if identity["class_counts"] else set()
             return replies
 
         def _heard(self, way, records):
             seen.records[way] |= set(records)
-            seen.arrays[way] |= set(records["payload"]) if "payload" in records else set()
+            seen.arrays[way] |= set(records.get("arrays", ()))
 
     run = read_settings(settings)
     halves, whole_train, whole_evaluate = run.method.server, Client.train, Client.evaluate
@@ -114,10 +113,7 @@ def watched(settings, seen, grid=LocalGrid):
         seen.came[self.partition, instruction.round, True] = instruction.payload
         report = whole_train(self, instruction)
         assert not report.problem
-        made = report.payload
-        # a method's own transforms are the sender's
-        transformed = made is not None and not run.exchange.weights
-        seen.made[self.partition, report.round] = as_sent(made, run.exchange.up) if transformed else made
+        seen.made[self.partition, report.round] = report.payload
         return report
 
     def evaluate(self, instruction):

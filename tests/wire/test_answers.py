@@ -1,25 +1,21 @@
 """The ensemble's answers on the wire: what crosses, what is refused and with which words, and how it counts."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MetricRecord
 
 from protosphere.data.shared_test_set import SharedLabels
 from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.wire import messages
-from protosphere.wire.codec import Codec, payload_bytes
+from protosphere.wire.arrays import value_bytes
 from protosphere.wire.ensemble import decode_answers, encode_answers
+from protosphere.wire.messages import decode_report, encode_report
 from protosphere.wire.payloads import Evaluation, Report
-from protosphere.wire.sizes import wire_bytes
+from protosphere.wire.sizes import bytes_by_part
 from tests.payloads import payload
 
-CODEC = Codec(3, 2)
-encode_report = partial(messages.encode_report, codec=CODEC)
-decode_report = partial(messages.decode_report, codec=CODEC)
 MARK = 2**64 - 3  # fingerprints fill 64 bits
 SHARED = SharedLabels(torch.tensor([0, 2, 1, 1, 0]), 3, MARK)
 
@@ -49,8 +45,8 @@ GOOD = [0.25, 0.5, 0.25]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_answers_cross_as_float16_and_what_that_holds_exactly(dtype, crossed):
     sent = probabilities(dtype=dtype).requires_grad_()
-    records = crossed(encode_report(Report(3, 7, ensemble=encode_answers(sent, MARK))))
-    back = decode_answers(records["ensemble"], SHARED)
+    report, _ = decode_report(crossed(encode_report(Report(3, 7, ensemble=encode_answers(sent, MARK)))))
+    back = decode_answers(report.ensemble, SHARED)
     assert (back.dtype, back.requires_grad) == (torch.float16, False)
     assert torch.equal(back, sent.detach().to(torch.float16))
     exact = torch.tensor([[1.0, 0.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.5, 0.5], [0.25, 0.75, 0.0], [0.0, 1.0, 0.0]])
@@ -72,30 +68,28 @@ def test_probabilities_of_many_classes_add_up(K, crossed):
     decode_answers(encode_answers(worst, 1), shared)
 
 
-def test_a_report_carries_them_and_its_decoder_leaves_them_alone(crossed):
-    report = Report(3, 7, evaluation=Evaluation((5, 2), {"classifier": (3, 1)}), seconds=1.5)
-    with_answers = Report(
-        3, 7, evaluation=report.evaluation, seconds=1.5, ensemble=encode_answers(probabilities(), MARK)
-    )
-    assert "ensemble" not in encode_report(report)
-    records = crossed(encode_report(with_answers))
-    assert set(records) == {"report", "evaluation", "ensemble"}
-    for record in (records["ensemble"], ArrayRecord({"x": Array("O", (1,), "?", b"")})):
-        records["ensemble"] = record
-        back, upload = decode_report(records)
-        assert (back.ensemble, upload) == (record, None)
-        assert replace(back, ensemble=None) == report, "a bad answer spoils nothing else"
+def test_a_report_carries_them_apart_from_the_upload_and_its_decoder_leaves_them_alone(crossed):
+    upload = payload(PrototypeSet(torch.tensor([0, 2]), torch.ones(2, 2)))
+    report = Report(3, 7, upload, evaluation=Evaluation((5, 2), {"classifier": (3, 1)}), seconds=1.5)
+    told = encode_report(replace(report, ensemble=encode_answers(probabilities(), MARK)))
+    found, arrays = decode_report(crossed(told))
+    assert set(arrays) == {"prototypes.labels", "prototypes.vectors"}
+    assert set(found.ensemble) == {"probabilities", "fingerprint"}
+    assert replace(found, ensemble=None) == replace(report, payload=None)
+    # a bad answer spoils nothing else
+    told["arrays"]["ensemble.probabilities"] = Array("O", (1,), "?", b"")
+    found, arrays = decode_report(told)
+    assert replace(found, ensemble=None) == replace(report, payload=None)
 
 
 def test_they_are_no_payload_and_two_bytes_a_value():
     upload = payload(PrototypeSet(torch.tensor([0, 2]), torch.ones(2, 2)))
     plain = encode_report(Report(3, 7, payload=upload))
-    told = encode_report(Report(3, 7, payload=upload, ensemble=encode_answers(probabilities(), MARK)))
-    assert payload_bytes(told) == payload_bytes(plain) == 16
-    assert wire_bytes(told, without=("ensemble",)) == wire_bytes(plain)
-    answer = encode_answers(probabilities(1000, 100), MARK)
-    many = encode_report(Report(3, 7, payload=upload, ensemble=answer))
-    assert 200_000 < wire_bytes(many) - wire_bytes(plain) < 200_000 + 2000
+    told = encode_report(Report(3, 7, payload=upload, ensemble=encode_answers(probabilities(1000, 100), MARK)))
+    assert value_bytes(told["arrays"], without=("ensemble",)) == value_bytes(plain["arrays"]) == 16
+    sizes = bytes_by_part(told)
+    assert 200_000 < sizes.pop("ensemble") < 200_000 + 400
+    assert sizes == bytes_by_part(plain)
 
 
 # --- refusals -----------------------------------------------------------------------------------------------
@@ -130,8 +124,9 @@ def test_bytes_that_are_no_array_are_refused_by_name(name, refused):
     records = record()
     records[name] = Array("float16", (5, 3), "numpy.ndarray", b"\x93NUMPY\x01\x00\x10\x00{'shape': (((((")
     assert f"array `{name}` cannot be read (" in refused(decode_answers, records, SHARED)
-    other = RecordDict({**encode_report(Report(3, 7)), "ensemble": MetricRecord({"probabilities": [0.5, 0.5]})})
-    assert "record `ensemble` is a MetricRecord, ArrayRecord was agreed" in refused(decode_report, other)
+    other = encode_report(Report(3, 7))
+    other["metrics"] = MetricRecord({"ensemble.probabilities": [0.5, 0.5]})
+    assert "the metrics 'ensemble', which nobody agreed on" in refused(decode_report, other)
 
 
 def test_what_these_refusals_are_neighbours_of_passes():

@@ -125,14 +125,14 @@ def claiming(times):
     """A grid on which a client says that it has so many times its training samples, of every class."""
 
     def claims(records, partition, number):
-        if "identity" in records:
-            record = records["identity"]
+        record = records["config"]
+        if "class_counts" in record:
             record["rows"] = [times * record["rows"][0], *record["rows"][1:]]
             record["class_counts"] = [times * count for count in record["class_counts"]]
-        if "training" in records:
-            samples, steps = records["training"]["counts"]
-            records["training"]["counts"] = [times * samples, steps]
-            payload = records.get("payload") or {}
+        metrics = records.get("metrics", {})
+        if "training.rows" in metrics:
+            metrics["training.rows"] = times * metrics["training.rows"]
+            payload = records.get("arrays") or {}
             for name in [name for name in payload if name.rpartition(".")[2] == "counts"]:
                 payload[name] = Array(times * payload[name].numpy())
 

@@ -11,18 +11,17 @@ from flwr.app import Array, ArrayRecord
 from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.mixture import fit_class_mixtures
 from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.wire.codec import Codec, Limits, decode_payload, encode_payload, payload_bytes
-from protosphere.wire.messages import decode_instruction, encode_instruction, encode_report
-from protosphere.wire.payloads import Instruction, Report, from_tensors, to_tensors
-from protosphere.wire.specs import Spec
+from protosphere.wire.arrays import Limits, decode, encode, value_bytes
+from protosphere.wire.messages import decode_instruction, encode_instruction
+from protosphere.wire.parts import PROTOTYPES, Exchange, Part
+from protosphere.wire.payloads import Instruction, from_tensors, to_tensors
 from tests.payloads import lone, payload
 from tests.strategies.sets import same
 
 K, D, N = 6, 4, 3
-CODEC = Codec(K, D)
-UP = Limits(CODEC, max_norm=100.0, specs=(Spec("mixtures", components=N),))
-COUNTED = replace(UP, specs=(Spec("mixtures", components=N, counts=True),))
-DOWN = replace(UP, specs=(Spec("mixtures", components=None),))
+UP = (Part("mixtures", components=N),)
+COUNTED = (Part("mixtures", components=N, counts=True),)
+DOWN = (Part("mixtures", components=None),)
 TINY = float(np.finfo(np.float32).tiny)
 
 
@@ -49,14 +48,19 @@ def record(**changed):
         "variances": np.full((3, D), 0.5, np.float32),
         "weights": np.array([0.25, 0.75, 1], np.float32),
     } | changed
-    return ArrayRecord({name: Array(values) for name, values in arrays.items() if values is not None})
+    return ArrayRecord({f"mixtures.{name}": Array(values) for name, values in arrays.items() if values is not None})
+
+
+def arrived(upload, parts=UP):
+    """As the other side takes it."""
+    return decode(upload, parts, K, D, Limits(100.0))
 
 
 # --- round trips ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("sent", "limits"),
+    ("sent", "parts"),
     [
         (mixtures(), UP),
         (mixtures(counts=(4, 4, 1, 9, 9, 9)), COUNTED),
@@ -66,10 +70,10 @@ def record(**changed):
         (mixtures((1,) * 40), DOWN),
     ],
 )
-def test_mixtures_cross_unchanged(sent, limits, crossed):
+def test_mixtures_cross_unchanged(sent, parts, crossed):
     assert sent.kind == "mixtures"
     assert same(lone(from_tensors(to_tensors(payload(sent)))), sent)
-    assert same(lone(decode_payload(crossed(encode_payload(payload(sent), CODEC)), limits)), sent)
+    assert same(lone(arrived(crossed(encode(payload(sent))), parts)), sent)
 
 
 def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_weights_are(crossed):
@@ -81,14 +85,14 @@ def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_we
     fitted = fit_class_mixtures(features, labels, N, seed=1).mixtures
     assert fitted.means.dtype == torch.float64
     assert float(fitted.variances.min()) <= 1e-12
-    decoded = lone(decode_payload(crossed(encode_payload(payload(fitted), CODEC)), COUNTED))
+    decoded = lone(arrived(crossed(encode(payload(fitted))), COUNTED))
     assert torch.equal(decoded.labels, fitted.labels)
     assert torch.equal(decoded.counts, fitted.counts)
     for name in ("means", "variances", "weights"):
         torch.testing.assert_close(getattr(decoded, name).double(), getattr(fitted, name), rtol=6e-8, atol=1e-38)
     rows = torch.zeros(2, D, dtype=torch.float64)
     least = MixtureSet(torch.tensor([0, 0]), rows, rows + 1e-60, torch.tensor([1.0, 1e-50], dtype=torch.float64))
-    decoded = lone(decode_payload(crossed(encode_payload(payload(least), CODEC)), UP))
+    decoded = lone(arrived(crossed(encode(payload(least))), UP))
     assert decoded.variances.unique().tolist() == [TINY]
     assert decoded.weights.tolist() == [1.0, TINY]
 
@@ -98,10 +102,20 @@ def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_we
 
 def test_payload_bytes_are_means_variances_and_weights(crossed):
     sent = mixtures(counts=(4, 4, 1, 9, 9, 9))
-    up = encode_report(Report(0, 1, payload(sent)), CODEC)
-    assert payload_bytes(up) == payload_bytes(crossed(up)) == 6 * (2 * D + 1) * 4
-    down = encode_instruction(Instruction("run", 2, payload(mixtures((1,), dim=7))), Codec(K, 7))
-    assert payload_bytes(down) == 15 * 4
+    up = encode(payload(sent))
+    assert value_bytes(up) == value_bytes(crossed(up)) == 6 * (2 * D + 1) * 4
+    assert value_bytes(encode(payload(mixtures((1,), dim=7)))) == 15 * 4
+
+
+def test_of_spherical_components_one_variance_crosses(refused):
+    parts = (Part("mixtures", components=2, width=1),)
+    variances = torch.tensor([1.0, 2.0, 0.5]).unsqueeze(1).expand(3, D)
+    sent = replace(mixtures((0, 0, 2)), variances=variances)
+    upload = encode(payload(sent), parts)
+    assert upload["mixtures.variances"].numpy().shape == (3, 1)
+    assert torch.equal(lone(arrived(upload, parts)).variances, variances)
+    assert f"float32 of (3, {D}) were agreed" in refused(arrived, upload, UP)
+    assert "float32 of (3, 1) were agreed" in refused(arrived, encode(payload(sent)), parts)
 
 
 # --- what is refused --------------------------------------------------------------------------------------------
@@ -109,7 +123,7 @@ def test_payload_bytes_are_means_variances_and_weights(crossed):
 
 def with_entry(name, value):
     """The array of that name with one entry changed."""
-    values = record()[name].numpy().copy()
+    values = record()[f"mixtures.{name}"].numpy().copy()
     values[1, 2] = value
     return values
 
@@ -118,6 +132,7 @@ def ones(*shape, kind=np.float32):
     return np.ones(shape, kind)
 
 
+MISSING = "where ['mixtures.labels', 'mixtures.means', 'mixtures.variances', 'mixtures.weights'] belong"
 NO_NUMBER = "hold a number that is not finite"
 NOT_POSITIVE = "that is not above 0"
 TOO_LONG = "above `max-prototype-norm` 100"
@@ -132,7 +147,7 @@ BAD = {
         *(([value, 0.75, 1], f"the weights {NO_NUMBER}") for value in (math.nan, math.inf)),
         (ones(3, kind=np.int32), "the weights are int32 of shape (3,)"),
         *((values, f"the weights are float32 of shape {values.shape}") for values in (ones(4), ones(3, 1), ones())),
-        (None, "where ['labels', 'means', 'variances', 'weights'] belong"),
+        (None, MISSING),
     ],
     "variances": [
         *((with_entry("variances", value), f"a variance {NOT_POSITIVE}") for value in (0, -0.0, -1e-30)),
@@ -152,7 +167,7 @@ BAD = {
             (values, f"the means are float32 of shape {values.shape}")
             for values in (ones(3, D - 1), ones(2, D), ones(1, 3, D))
         ),
-        (None, "where ['labels', 'means', 'variances', 'weights'] belong"),
+        (None, MISSING),
     ],
     "labels": [
         *((np.array(labels, np.int16), "the labels do not ascend") for labels in ([2, 2, 0], [0, 2, 0])),
@@ -160,41 +175,41 @@ BAD = {
         (np.array([0, 0, 2]), "the labels are int64 of shape (3,), 3 integers"),
         (np.zeros((3, 1), np.int16), "the labels are int16 of shape (3, 1)"),
         (np.array(2, np.int16), "the labels are int16 of shape (), 1 integers"),
-        (None, "where ['labels', 'means', 'variances', 'weights'] belong"),
+        (None, MISSING),
     ],
-    "vectors": [(ones(3, D), "'vectors', 'weights'] where")],
-    "scales": [(ones(3), "'scales', 'variances'")],
-    "counts": [(ones(3, kind=np.int64), "['counts', 'labels'")],
+    "vectors": [(ones(3, D), "'mixtures.vectors', 'mixtures.weights'] where")],
+    "scales": [(ones(3), "'mixtures.scales', 'mixtures.variances'")],
+    "counts": [(ones(3, kind=np.int64), "['mixtures.counts', 'mixtures.labels'")],
 }
 
 
 @pytest.mark.parametrize(("name", "values", "said"), [(name, *row) for name, rows in BAD.items() for row in rows])
 def test_bad_mixtures_are_refused_with_the_reason_up_and_down(name, values, said, crossed, refused):
     changed = {name: np.array(values, np.float32) if isinstance(values, list) else values}
-    for limits in (UP, DOWN):
-        assert said in refused(decode_payload, crossed(record(**changed)), limits)
+    for parts in (UP, DOWN):
+        assert said in refused(arrived, crossed(record(**changed)), parts)
 
 
 def test_weights_may_be_off_by_rounding_alone():
     for off in (-9e-4, 9e-4):
-        lone(decode_payload(record(weights=np.array([0.25, 0.75, 1 + off], np.float32)), UP))
+        lone(arrived(record(weights=np.array([0.25, 0.75, 1 + off], np.float32)), UP))
 
 
 @pytest.mark.parametrize(("agreed", "sent"), [(1, 2), (2, 3), (3, 4), (4, 60)])
 def test_a_component_more_than_agreed_is_refused_and_of_downloads_no_number_is(agreed, sent, refused):
-    limits = replace(UP, specs=(Spec("mixtures", components=agreed),))
+    parts = (Part("mixtures", components=agreed),)
     labels = (1,) * agreed + (4,) * sent
-    reason = refused(decode_payload, encode_payload(payload(mixtures(labels)), CODEC), limits)
+    reason = refused(arrived, encode(payload(mixtures(labels))), parts)
     assert ("not unique" if agreed == 1 else f"class 4 has {sent} components, at most {agreed} were") in reason
-    assert len(lone(decode_payload(encode_payload(payload(mixtures(labels)), CODEC), DOWN))) == agreed + sent
+    assert len(lone(arrived(encode(payload(mixtures(labels))), DOWN))) == agreed + sent
     most = (1,) * agreed + (4,) * agreed
-    assert len(lone(decode_payload(encode_payload(payload(mixtures(most)), CODEC), limits))) == 2 * agreed
+    assert len(lone(arrived(encode(payload(mixtures(most))), parts))) == 2 * agreed
 
 
 @pytest.mark.parametrize(
     ("counts", "said"),
     [
-        (None, "['labels', 'means', 'variances', 'weights'] where"),
+        (None, "'mixtures.variances', 'mixtures.weights'] where"),
         ([3, 4, 5], "different counts within class 0"),
         *((counts, "a class count lies outside 1 to 2147483647") for counts in ([0, 0, 5], [3, 3, -5], [3, 3, 2**31])),
         *((counts, "are not 3 int64 numbers") for counts in (np.int32([3, 3, 5]), [3.0, 3.0, 5.0], [3, 5])),
@@ -202,20 +217,21 @@ def test_a_component_more_than_agreed_is_refused_and_of_downloads_no_number_is(a
 )
 def test_bad_counts_are_refused(counts, said, refused):
     counts = None if counts is None else np.array(counts)
-    assert said in refused(decode_payload, record(counts=counts), COUNTED)
-    decoded = lone(decode_payload(record(counts=np.array([3, 3, 2**31 - 1])), COUNTED))
+    assert said in refused(arrived, record(counts=counts), COUNTED)
+    decoded = lone(arrived(record(counts=np.array([3, 3, 2**31 - 1])), COUNTED))
     assert decoded.counts.tolist() == [3, 3, 2**31 - 1]
 
 
 def test_a_kind_is_not_read_as_the_other(refused):
     """Neither end takes mixtures for prototypes, whatever the message says that it holds."""
-    down = encode_instruction(Instruction("run", 2, payload(mixtures())), CODEC)
-    reason = refused(decode_instruction, down, replace(DOWN, specs=(Spec("prototypes"),)))
-    assert "the payload kind 'mixtures' was not agreed on" in reason
-    assert "['labels', 'vectors'] belong" in refused(decode_payload, down["payload"], Limits(CODEC, 100.0))
-    plain = ArrayRecord({"labels": Array(np.zeros(1, np.int16)), "vectors": Array(np.ones((1, D), np.float32))})
-    assert "['labels', 'means', 'variances', 'weights'] belong" in refused(decode_payload, plain, UP)
-    back = decode_instruction(down, DOWN)
+    down = encode_instruction(Instruction("run", 2, payload(mixtures())))
+    wrong, right = Exchange((), (PROTOTYPES,)), Exchange((), DOWN)
+    assert "['prototypes.labels', 'prototypes.vectors'] belong" in refused(
+        decode_instruction, down, wrong, K, D, Limits(100.0)
+    )
+    renamed = ArrayRecord({name.replace("mixtures", "prototypes"): array for name, array in down["arrays"].items()})
+    assert "['prototypes.labels', 'prototypes.vectors'] belong" in refused(arrived, renamed, (PROTOTYPES,))
+    back = decode_instruction(down, right, K, D, Limits(100.0))
     assert same(lone(back.payload), mixtures())
 
 
@@ -241,9 +257,9 @@ def test_no_legal_upload_makes_a_download_that_clients_refuse(apart):
     means[0, 0], means[1, 0] = apart, -apart
     variances = torch.full((2, D), (100.0**2 - apart**2) / D * 0.999999)
     sent = MixtureSet(torch.tensor([0, 0]), means, variances, torch.tensor([0.5, 0.5]))
-    fused = fuse({0: lone(decode_payload(encode_payload(payload(sent), CODEC), UP))}, math.inf)
+    fused = fuse({0: lone(arrived(encode(payload(sent)), UP))}, math.inf)
     assert len(fused) == 1
-    assert lone(decode_payload(encode_payload(payload(fused), CODEC), DOWN)).means.shape == (1, D)
+    assert lone(arrived(encode(payload(fused)), DOWN)).means.shape == (1, D)
 
 
 def test_the_bound_lets_a_download_pass_that_float32_has_rounded_up_and_no_upload(refused):
@@ -252,8 +268,8 @@ def test_the_bound_lets_a_download_pass_that_float32_has_rounded_up_and_no_uploa
     for above, passes in ((5e-6, True), (5e-5, False)):
         at_bound[0, 0] = 100 * (1 + above)
         sent = record(means=at_bound, variances=np.full((3, D), TINY, np.float32))
-        assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, UP)
+        assert "above `max-prototype-norm` 100" in refused(arrived, sent, UP)
         if passes:
-            assert float(lone(decode_payload(sent, DOWN)).means[0, 0]) > 100
+            assert float(lone(arrived(sent, DOWN)).means[0, 0]) > 100
         else:
-            assert "above `max-prototype-norm` 100" in refused(decode_payload, sent, DOWN)
+            assert "above `max-prototype-norm` 100" in refused(arrived, sent, DOWN)

@@ -4,7 +4,6 @@ import json
 import math
 import random
 from dataclasses import asdict, replace
-from functools import partial
 
 import pytest
 import torch
@@ -12,21 +11,16 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.metrics_lines import of_client, over_clients, over_trainings
-from protosphere.wire import messages
-from protosphere.wire.codec import Codec
-from protosphere.wire.messages import MessageError, decode_identity, encode_identity
+from protosphere.wire.messages import MessageError, decode_identity, decode_report, encode_identity, encode_report
 from protosphere.wire.payloads import Evaluation, Identity, Report, TrainingFigures
 
 TRAINING = TrainingFigures(20, 8, {"cross-entropy": 1.5, "loss": 1.75}, 0.5, 3.0, 2.0, 1.25)
 EVALUATION = Evaluation((5, 2), {"classifier": (3, 1), "majority-class": (0, 2)}, 0.125)
 REPORT = Report(3, 7, None, TRAINING, EVALUATION, "", 1.5)
 IDENTITY = Identity(
-    2, 4, "resnet8", 78_042, 64, ("cat", "dog", "rabbit"), (0, 2), (90, 10, 30), ("accuracy", "size"), "K=3 d=64"
+    2, 4, "resnet8", 78_042, 64, ("cat", "dog", "rabbit"), (0, 2), (90, 10, 30), ("accuracy", "size"), "a1b2", "c3d4"
 )
 PROTOTYPES = PrototypeSet(torch.tensor([1]), torch.ones(1, 2))
-CODEC = Codec(3, 2)
-encode_report = partial(messages.encode_report, codec=CODEC)
-decode_report = partial(messages.decode_report, codec=CODEC)
 
 
 # --- reports ------------------------------------------------------------------------------------------------
@@ -59,10 +53,10 @@ def test_a_report_crosses_unchanged(report, crossed):
 def test_an_upload_comes_back_undecoded(crossed):
     back, upload = decode_report(crossed(encode_report(replace(REPORT, payload={"prototypes": PROTOTYPES}))))
     assert back == REPORT
-    assert set(upload) == {"labels", "vectors"}
+    assert set(upload) == {"prototypes.labels", "prototypes.vectors"}
     # it is not looked at here: the evaluation beside a bad upload counts
     records = encode_report(REPORT)
-    records["payload"] = ArrayRecord({"x": Array("O", (1,), "?", b"")})
+    records["arrays"] = ArrayRecord({"x": Array("O", (1,), "?", b"")})
     assert decode_report(records)[0] == REPORT
 
 
@@ -84,60 +78,66 @@ def changed(records, name, *without, **fields):
     """The records with fields of one record replaced, or left out."""
     old = records[name]
     kept = {field: value for field, value in old.items() if field not in without}
-    return RecordDict({**records, name: type(old)(kept | {field.replace("_", "-"): v for field, v in fields.items()})})
+    return RecordDict({**records, name: type(old)(kept | fields)})
 
 
 LONG = "x" * 1001
 NAMES = tuple(str(number) for number in range(65))  # one more than is allowed
+NOT_FINITE = (math.nan, math.inf, -math.inf, 1e300)
 # record -> (field, words of the reason, values that are refused)
 BAD_FIELDS = {
-    "report": [
+    "config": [
         ("partition", "`partition`", [3.0, True, [3]]),
         ("round", "`round`", ["7"]),
-        ("codec", "codec", [b"K=3", 3, ""]),
         ("problem", "`problem`", [b"x", "two\nlines", "\x1b[2J", LONG]),
         ("remark", "`remark`", [b"x", ["x"], "two\nlines", "\x1b[2J", LONG]),
         ("seconds", "`seconds`", [1, math.nan, math.inf, -1.0]),
-        ("parts", "`parts`", ["loss", [1, 2], [b"a", b"b"], ["loss"] * 2, ["a\n", "b"], [LONG, "b"], [*NAMES]]),
-        ("parts", "length", [["loss"], []]),
         ("more", "more", [1]),
     ],
-    "training": [
-        ("counts", "`counts`", [[-1, 8], [20, -8], [20.0, 8.0], [20], 20]),
-        ("counts", "no row", [[0, 8]]),
-        ("figures", "`figures`", [[0.5, 3.0, 2.0, math.nan], [0.5, math.inf, 2.0, 1.0], [0.5, 1e300, 2.0, 1.0], 0.5]),
-        ("figures", "length", [[0.5, 3.0], [0.5, 3.0, 2.0, 1.0, 1.0], []]),
-        ("figures", "negative", [[-0.5, 3.0, 2.0, 1.0]]),
-        ("parts", "`parts`", [[1.5, math.nan], [1.5, -math.inf], [1.5, -1e300]]),
-        ("parts", "length", [[1.5]]),
-        ("more", "more", [1]),
-    ],
-    "evaluation": [
-        ("classifier", "`classifier`", [[6, 1], [3, 3], [-1, 1], [3.0, 1.0], [3], [3, 1, 1], 3]),
-        ("rows", "`rows`", [[-5, 2], [5.0, 2.0], 5, [5, 2, 9, 9]]),
-        ("rows", "not 3 counts", [[5, 2, 9]]),
-        ("seconds", "`seconds`", [math.nan, -1.0, [1.0]]),
-        ("two\nlines", "`rules`", [[0, 0]]),
-        (LONG, "`rules`", [[0, 0]]),
+    "metrics": [
+        ("training.rows", "`training.rows`", [-1, 20.0, [20], 2**1000]),
+        ("training.rows", "no row", [0]),
+        ("training.steps", "`training.steps`", [-8, 8.0]),
+        *((f"training.{name}", f"`training.{name}`", [*NOT_FINITE, [0.5]]) for name in ("seconds", "gradient_ratio")),
+        *((f"training.{name}", "negative", [-0.5]) for name in ("target_norm", "prototype_norm")),
+        ("training.more", "more", [1]),
+        ("loss.loss", "`loss.loss`", [*NOT_FINITE, [1.5]]),
+        ("loss.two\nlines", "`loss`", [0.5]),
+        (f"loss.{LONG}", "`loss`", [0.5]),
+        ("correct.classifier", "`correct.classifier`", [[6, -1], [3, 3, 1], [-1, 1], [3.0, 1.0], [3], 3]),
+        ("correct.classifier", "claims", [[6, 1], [3, 3]]),
+        ("evaluation.rows", "`evaluation.rows`", [[-5, 2], [5.0, 2.0], 5, [5, 2, 9, 9]]),
+        ("evaluation.rows", "not 3 counts", [[5, 2, 9]]),
+        ("evaluation.seconds", "seconds", [math.nan, -1.0, [1.0]]),
+        ("evaluation.more", "more", [1]),
+        ("correct.two\nlines", "`rules`", [[0, 0]]),
+        (f"correct.{LONG}", "`rules`", [[0, 0]]),
+        *((name, "which nobody agreed on", [1]) for name in ("more", "more.x", "confusion.counts")),
     ],
 }
 BAD_REPORTS = [
-    (RecordDict(), "`report` is missing"),
-    (RecordDict({"report": MetricRecord({})}), "MetricRecord"),
+    (RecordDict(), "`config` is missing"),
+    (RecordDict({"config": MetricRecord({})}), "MetricRecord"),
     *[
         (RecordDict({**encode_report(REPORT), name: record}), f"`{name}` is a {type(record).__name__}")
-        for name, record in [("training", ConfigRecord()), ("evaluation", ArrayRecord()), ("payload", MetricRecord())]
+        for name, record in [("metrics", ConfigRecord()), ("metrics", ArrayRecord()), ("arrays", MetricRecord())]
     ],
     *[(RecordDict({**encode_report(REPORT), name: ConfigRecord({})}), name) for name in ("more", "instruction")],
+    (changed(encode_report(REPORT), "config", "seconds"), "seconds"),
     *[
-        (changed(encode_report(REPORT), name, field), field)
-        for name, field in [("report", "seconds"), ("report", "codec"), ("training", "parts"), ("evaluation", "rows")]
+        (changed(encode_report(REPORT), "metrics", name), name.rpartition(".")[2])
+        for name in ("training.rows", "training.steps", "training.seconds", "evaluation.rows", "evaluation.seconds")
     ],
     (
-        changed(encode_report(REPORT), "evaluation", rows=[5, 2, 9], classifier=[3, 1, 10], majority_class=[0, 0, 0]),
+        changed(
+            encode_report(REPORT),
+            "metrics",
+            **{"evaluation.rows": [5, 2, 9], "correct.classifier": [3, 1, 10], "correct.majority-class": [0, 0, 0]},
+        ),
         "`classifier` claims (3, 1, 10) right of (5, 2, 9)",
     ),
-    (changed(encode_report(REPORT), "evaluation", **{name: [0, 0] for name in NAMES}), "`rules`"),
+    (changed(encode_report(REPORT), "metrics", **{f"correct.{name}": [0, 0] for name in NAMES}), "`rules`"),
+    (changed(encode_report(REPORT), "metrics", **{f"loss.{name}": 0.0 for name in NAMES}), "`loss`"),
     *[
         (changed(encode_report(REPORT), name, **{field: value}), words)
         for name, fields in BAD_FIELDS.items()
@@ -172,12 +172,11 @@ def test_an_identity_crosses_unchanged(identity, crossed):
     assert decode_identity(crossed(encode_identity(identity))) == identity
 
 
-def test_a_name_crosses_beside_the_rest_and_who_tells_none_sends_no_field_for_it(crossed):
+def test_a_name_crosses_beside_the_rest_and_makes_no_other_client(crossed):
     named = replace(IDENTITY, name="Klinik für Röntgen, Süd")
     assert decode_identity(crossed(encode_identity(named))).name == named.name
     # a site that is called anew is the same client
     assert named == IDENTITY
-    assert "name" not in encode_identity(IDENTITY)["identity"]
     assert decode_identity(crossed(encode_identity(IDENTITY))).name == ""
 
 
@@ -206,17 +205,18 @@ BAD_IDENTITY = [
     ("discloses", "`discloses`", [[1]]),
     ("model", "`model`", [LONG, 8]),
     ("name", "`name`", [3, ["a"], "a\n", "\u202ea", "x" * 61]),
-    ("codec", "`codec`", [3, ["K=3"], "K=3\n", LONG]),
+    ("settings", "`settings`", [3, ["a"], "a\n", LONG]),
+    ("encoder", "`encoder`", [3, ["a"], "a\n", LONG]),
     ("problem", "`problem`", ["x" * 100_000]),
     ("more", "more", [1]),
 ]
 BAD_IDENTITIES = [
-    (RecordDict(), "`identity` is missing"),
-    (RecordDict({"identity": MetricRecord({"partition": 1})}), "MetricRecord"),
-    (RecordDict({**encode_identity(IDENTITY), "report": ConfigRecord({})}), "'report'"),
-    *[(changed(encode_identity(IDENTITY), "identity", field), field) for field in ("model", "codec")],
+    (RecordDict(), "`config` is missing"),
+    (RecordDict({"config": MetricRecord({"partition": 1})}), "MetricRecord"),
+    (RecordDict({**encode_identity(IDENTITY), "metrics": MetricRecord({})}), "'metrics'"),
+    *[(changed(encode_identity(IDENTITY), "config", field), field) for field in ("model", "settings", "name")],
     *[
-        (RecordDict({"identity": ConfigRecord(dict(encode_identity(IDENTITY)["identity"]) | {name: value})}), said)
+        (RecordDict({"config": ConfigRecord(dict(encode_identity(IDENTITY)["config"]) | {name: value})}), said)
         for name, said, values in BAD_IDENTITY
         for value in values
     ],
@@ -246,7 +246,7 @@ def test_whatever_decodes_can_be_averaged_and_written_as_json():
     for _ in range(1500):
         records = encode_report(replace(REPORT, payload={"prototypes": PROTOTYPES}))
         for _ in range(draw.randint(1, 3)):
-            name = draw.choice(["report", "training", "evaluation"])
+            name = draw.choice(["config", "metrics", "metrics"])
             field = draw.choice([*records[name], "x"])
             if draw.random() < 0.8 and field in records[name]:
                 records[name][field] = like(records[name][field], draw)
@@ -273,7 +273,7 @@ def test_whatever_identity_decodes_can_be_kept():
             value = draw.choice(SCALARS + TEXTS)
             alike = [other for other in SCALARS + TEXTS if type(other) is type(value)]
             new = draw.choice([value, [value], draw.choices(alike, k=draw.randint(0, 5))])
-            records["identity"][draw.choice([*records["identity"], "x"])] = new
+            records["config"][draw.choice([*records["config"], "x"])] = new
         try:
             identity = decode_identity(records)
         except MessageError:
@@ -281,7 +281,7 @@ def test_whatever_identity_decodes_can_be_kept():
         decoded += 1
         json.dumps(asdict(identity), allow_nan=False)
         assert all(
-            text.isprintable() for text in (identity.model, identity.problem, identity.codec, *identity.class_names)
+            text.isprintable() for text in (identity.model, identity.problem, identity.settings, *identity.class_names)
         )
     assert 20 < decoded < 1980
 

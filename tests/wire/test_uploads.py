@@ -5,23 +5,30 @@ from io import BytesIO
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord
 
-from protosphere.wire.codec import STORED, Codec, Limits, decode_payload, payload_bytes
-from protosphere.wire.messages import MessageError
-from protosphere.wire.specs import Spec
+from protosphere.wire.arrays import Limits, decode, value_bytes
+from protosphere.wire.checks import MessageError
+from protosphere.wire.parts import PROTOTYPES, Part
 from tests.payloads import lone
 
 K, D = 6, 4
-LIMITS = Limits(Codec(K, D), max_norm=100.0)
-COUNTED = Limits(Codec(K, D), max_norm=100.0, specs=(Spec("prototypes", counts=True),))
+PLAIN = (PROTOTYPES,)
+COUNTED = (Part("prototypes", counts=True),)
+STORED = {"float32": np.float32, "float16": np.float16}
+
+
+def arrived(upload, parts=PLAIN):
+    """As the other side takes it."""
+    return decode(upload, parts, K, D, Limits(100.0))
 
 
 def record(labels=None, vectors=None, **more):
     """An upload made by hand from numpy arrays."""
     labels = np.array([0, 2, 5], np.int16) if labels is None else labels
     vectors = np.ones((3, D), np.float32) if vectors is None else vectors
-    return ArrayRecord({name: Array(values) for name, values in {"labels": labels, "vectors": vectors, **more}.items()})
+    arrays = {"labels": labels, "vectors": vectors, **more}
+    return ArrayRecord({f"prototypes.{name}": Array(values) for name, values in arrays.items()})
 
 
 def with_value(value):
@@ -30,7 +37,7 @@ def with_value(value):
     return vectors
 
 
-NOT_FINITE = "Row 1 of the float32 prototypes decodes to a value that is not finite"
+NOT_FINITE = "the vector of class 2 holds a value that is not finite"
 SHAPES = [(3,), (3, D - 1), (3, D + 1), (3, D, 1), (1, 3, D), (), (K + 1, D), (0, D + 1)]
 KINDS = [np.float64, np.float16, np.int32, np.complex64, np.dtype(">f4"), np.dtype("S4")]
 LABELS = ([0, 2, K], [-1, 2, 3]), ([0, 2, 2], [5, 2, 0]), ([0, 2], [[0], [2], [5]])
@@ -60,36 +67,37 @@ BAD = [
 
 @pytest.mark.parametrize(("changed", "words"), BAD)
 def test_an_array_of_another_form_or_value_is_refused_with_the_reason(changed, words, refused):
-    assert words in refused(decode_payload, record(**changed), COUNTED if "counts" in changed else LIMITS)
+    assert words in refused(arrived, record(**changed), COUNTED if "counts" in changed else PLAIN)
 
 
 def test_the_norm_bound_is_of_the_whole_vector_and_exact(refused):
     vectors = np.zeros((3, D), np.float32)
     vectors[1] = 50  # norm 100: just allowed
-    assert lone(decode_payload(record(vectors=vectors), LIMITS)).vectors.norm(dim=1).max() == 100
+    assert lone(arrived(record(vectors=vectors))).vectors.norm(dim=1).max() == 100
     vectors[1, 0] = np.nextafter(np.float32(50), np.float32(51))
-    reason = refused(decode_payload, record(vectors=vectors), LIMITS)
+    reason = refused(arrived, record(vectors=vectors))
     assert "norm 100" in reason
     assert "`max-prototype-norm` 100" in reason
     # the square of the largest float32 is no float32
     vectors[1, 0] = np.finfo(np.float32).max
-    assert "norm 3.4e+38" in refused(decode_payload, record(vectors=vectors), LIMITS)
+    assert "norm 3.4e+38" in refused(arrived, record(vectors=vectors))
 
 
 @pytest.mark.parametrize(
-    ("upload", "limits"),
+    ("upload", "parts"),
     [
         (record(), COUNTED),
-        (record(counts=np.array([1, 2, 3])), LIMITS),
-        (record(weights=np.zeros(10)), LIMITS),
-        (record(scales=np.ones(3, np.float32)), LIMITS),
-        (ArrayRecord({"labels": Array(np.array([0], np.int16))}), LIMITS),
-        (ArrayRecord({}), LIMITS),
+        (record(counts=np.array([1, 2, 3])), PLAIN),
+        (record(weights=np.zeros(10)), PLAIN),
+        (record(scales=np.ones(3, np.float32)), PLAIN),
+        (ArrayRecord({"prototypes.labels": Array(np.array([0], np.int16))}), PLAIN),
+        (ArrayRecord({}), PLAIN),
     ],
 )
-def test_arrays_that_were_not_agreed_or_are_missing(upload, limits, refused):
-    reason = refused(decode_payload, upload, limits)
-    agreed = {"labels", "vectors"} | ({"counts"} if limits is COUNTED else set())
+def test_arrays_that_were_not_agreed_or_are_missing(upload, parts, refused):
+    reason = refused(arrived, upload, parts)
+    fields = {"labels", "vectors"} | ({"counts"} if parts is COUNTED else set())
+    agreed = {f"prototypes.{name}" for name in fields}
     assert f"{sorted(upload)} where {sorted(agreed)} belong" in reason
 
 
@@ -98,36 +106,36 @@ def test_arrays_that_were_not_agreed_or_are_missing(upload, limits, refused):
 
 @pytest.mark.parametrize("bits", [0x7E00, 0xFC00], ids=["NaN", "infinity"])
 def test_a_half_that_is_not_finite(bits, refused):
-    limits = Limits(Codec(K, D, wire_dtype="float16"), max_norm=100.0)
+    parts = (Part("prototypes", dtype="float16"),)
     vectors = np.zeros((3, D), np.float16)
-    assert lone(decode_payload(record(vectors=vectors), limits)).vectors.tolist() == [[0.0] * D] * 3
+    assert lone(arrived(record(vectors=vectors), parts)).vectors.tolist() == [[0.0] * D] * 3
     vectors[2, 1] = np.array(bits, np.uint16).view(np.float16)
-    reason = refused(decode_payload, record(vectors=vectors), limits)
-    assert "Row 2 of the float16 prototypes decodes to a value that is not finite" in reason
+    reason = refused(arrived, record(vectors=vectors), parts)
+    assert "the vector of class 5 holds a value that is not finite" in reason
 
 
 @pytest.mark.parametrize("agreed", STORED)
 @pytest.mark.parametrize("sent", STORED)
 def test_values_in_another_format_than_agreed(agreed, sent, refused):
-    limits = Limits(Codec(K, D, wire_dtype=agreed), max_norm=100.0)
+    parts = (Part("prototypes", dtype=agreed),)
     upload = record(vectors=np.ones((3, D), STORED[sent]))
     if agreed == sent:
-        assert lone(decode_payload(upload, limits)).vectors.shape == (3, D)
+        assert lone(arrived(upload, parts)).vectors.shape == (3, D)
         return
     stored = np.dtype(STORED[agreed])
-    assert f"the vectors are {np.dtype(STORED[sent])}, {stored} was agreed" in refused(decode_payload, upload, limits)
+    assert f"the vectors are {np.dtype(STORED[sent])}, {stored} was agreed" in refused(arrived, upload, parts)
 
 
 @pytest.mark.parametrize("wire_dtype", STORED)
 def test_an_upload_is_as_wide_as_its_part_says(wire_dtype, refused):
-    narrow = Limits(Codec(K, D, wire_dtype), max_norm=100.0, specs=(Spec("prototypes", width=2),))
+    narrow = (Part("prototypes", width=2, dtype=wire_dtype),)
 
     def of_width(width):
         return record(vectors=np.ones((3, width), STORED[wire_dtype]))
 
-    assert lone(decode_payload(of_width(2), narrow)).vectors.shape == (3, 2)
+    assert lone(arrived(of_width(2), narrow)).vectors.shape == (3, 2)
     for width in (D, 1, 3, 0):
-        reason = refused(decode_payload, of_width(width), narrow)
+        reason = refused(arrived, of_width(width), narrow)
         assert f"shape (3, {width}), at most {K} rows of 2 values were agreed" in reason
 
 
@@ -178,21 +186,23 @@ VALID = saved(np.save, np.ones((3, D), np.float32))
 )
 def test_bytes_that_are_no_such_array(data, refused):
     upload = record()
-    upload["vectors"] = Array("float32", (3, D), "numpy.ndarray", data)
-    refused(decode_payload, upload, LIMITS)
-    assert 0 <= payload_bytes(RecordDict({"payload": upload})) <= len(data)
-    upload["vectors"] = Array("float32", (3, D), "a new form", VALID)
-    assert "a new form" in refused(decode_payload, upload, LIMITS)
+    upload["prototypes.vectors"] = Array("float32", (3, D), "numpy.ndarray", data)
+    refused(arrived, upload)
+    assert 0 <= value_bytes(upload) <= len(data)
+    upload["prototypes.vectors"] = Array("float32", (3, D), "a new form", VALID)
+    assert "a new form" in refused(arrived, upload)
 
 
 @pytest.mark.parametrize("shape", ["(67108864,)", "(134217728, 4)", "(4611686018427387904, 4)"])
 def test_a_forged_size_is_refused_before_memory_is_taken(shape, refused):
     upload = record()
-    upload["vectors"] = Array("float32", (3, D), "numpy.ndarray", npy(HEADER.format("<f4", shape), b"\0" * 48))
+    upload["prototypes.vectors"] = Array(
+        "float32", (3, D), "numpy.ndarray", npy(HEADER.format("<f4", shape), b"\0" * 48)
+    )
     tracemalloc.start()
     try:
-        reason = refused(decode_payload, upload, LIMITS)
-        payload_bytes(RecordDict({"payload": upload}))
+        reason = refused(arrived, upload)
+        value_bytes(upload)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -209,10 +219,10 @@ def test_random_bytes_are_refused_or_a_payload_that_keeps_to_the_limits():
             data[rng.integers(len(data))] = rng.integers(256)
         data = data[: rng.integers(len(data))] if round_number % 3 == 0 else data
         upload = record()
-        upload["vectors"] = Array("float32", (3, D), "numpy.ndarray", bytes(data))
-        assert 0 <= payload_bytes(RecordDict({"payload": upload})) <= len(data)
+        upload["prototypes.vectors"] = Array("float32", (3, D), "numpy.ndarray", bytes(data))
+        assert 0 <= value_bytes(upload) <= len(data)
         try:
-            vectors = lone(decode_payload(upload, LIMITS)).vectors
+            vectors = lone(arrived(upload)).vectors
         except MessageError:
             continue
         decoded += 1
@@ -223,8 +233,8 @@ def test_random_bytes_are_refused_or_a_payload_that_keeps_to_the_limits():
 
 
 @pytest.mark.parametrize("dtype", ["float32", "xyz", "f4,,", "S99999999999", "O", "(9999,9999)f8", "\ud800", ""])
-def test_payload_bytes_believes_no_declaration(dtype):
+def test_value_bytes_believe_no_declaration(dtype):
     for shape in ((3, D), (2**62, 2**62), (-3, D), (), (0,)):
         upload = record()
-        upload["vectors"] = Array(dtype, shape, "numpy.ndarray", VALID)
-        assert payload_bytes(RecordDict({"payload": upload})) == 3 * D * 4
+        upload["prototypes.vectors"] = Array(dtype, shape, "numpy.ndarray", VALID)
+        assert value_bytes(upload) == 3 * D * 4

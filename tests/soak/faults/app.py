@@ -46,11 +46,11 @@ def train(message: Message, context: Context) -> Message:
     """Train; then fail, or not."""
     plan = from_environment()
     journal = Journal(plan.folder)
-    instruction: Any = message.content["instruction"]
+    instruction: Any = message.content["config"]
     partition, round_number = int(context.node_config["partition-id"]), int(instruction["round"])
     kind = plan.kind(partition, round_number)
     store = home() / "clients" / str(instruction["run"]) / str(partition)
-    received = journal.keep(received=message.content.array_records.get("payload"))
+    received = journal.keep(received=message.content.array_records.get("arrays"))
     held = sorted(generations(store))
     journal.say("begins", partition, round_number, kind=kind, received=received, held=held, pid=os.getpid())
     if kind == kinds.RAISES:
@@ -67,12 +67,11 @@ def _send(reply: Message, plan: Plan, kind: str, partition: int, round_number: i
     """Say what goes out, or hold it back."""
     journal = Journal(plan.folder)
     records = reply.content
-    upload = journal.keep(sent=records.array_records.get("payload"))
-    training = records.metric_records.get("training")
-    figures = {name: list(values) for name, values in (training or {}).items()}
-    parts = list(records.config_records["report"]["parts"])
-    stores = generations(store)
-    journal.say("sends", partition, round_number, kind=kind, upload=upload, training=figures, parts=parts, held=stores)
+    upload = journal.keep(sent=records.array_records.get("arrays"))
+    metrics = dict(records.metric_records.get("metrics") or {})
+    losses = {name: value for name, value in metrics.items() if name.startswith("loss.")}
+    rows, stores = metrics.get("training.rows", 0), generations(store)
+    journal.say("sends", partition, round_number, kind=kind, upload=upload, rows=rows, losses=losses, held=stores)
     if kind == kinds.LATE:
         time.sleep(plan.late)
 

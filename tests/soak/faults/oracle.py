@@ -19,7 +19,9 @@ def read(arrays: Mapping[str, bytes]) -> Upload:
     """A payload as it crossed, by label."""
     if not arrays:
         return {}
-    labels, vectors = (np.load(BytesIO(arrays[name]), allow_pickle=False) for name in ("labels", "vectors"))
+    labels, vectors = (
+        np.load(BytesIO(arrays[name]), allow_pickle=False) for name in ("prototypes.labels", "prototypes.vectors")
+    )
     return dict(zip(labels.tolist(), vectors, strict=True))
 
 
@@ -133,9 +135,11 @@ def assert_same(found: Upload, expected: Upload) -> None:
 def _losses(reports: Sequence[Event]) -> dict[str, float]:
     """Parts of the loss over the clients that counted, weighted by their rows."""
     losses = {}
-    for name in reports[0]["parts"]:
-        having = [(e["training"]["counts"][0], e["training"]["parts"][e["parts"].index(name)]) for e in reports]
-        losses[name] = math.fsum(rows * value for rows, value in having) / sum(rows for rows, _ in having)
+    for name in reports[0]["losses"]:
+        having = [(event["rows"], event["losses"][name]) for event in reports]
+        losses[name.removeprefix("loss.")] = math.fsum(rows * value for rows, value in having) / sum(
+            rows for rows, _ in having
+        )
     return losses
 
 

@@ -1,0 +1,42 @@
+"""Layouts of weights in words: names and shapes that a client says once, so that no name crosses in a round."""
+
+import math
+from collections.abc import Sequence
+
+from protosphere.prototypes.weights import Layout
+from protosphere.wire.checks import MessageError, check_texts
+
+MOST_LINES = 4096
+MOST_VALUES = 2**28
+
+
+def layout_lines(part: str, layout: Layout) -> list[str]:
+    """A layout as a client says it once: `head/classifier.weight:10x500`, a line a tensor."""
+    return [f"{part}/{name}:{'x'.join(map(str, shape))}" for name, shape in layout]
+
+
+def read_layouts(lines: Sequence[str]) -> dict[str, Layout]:
+    """Inverse of `layout_lines`, for all parts of a client.
+
+    Raises:
+        MessageError: a line of another form, names that are not unique and ascending, too many lines or values.
+    """
+    check_texts("layouts", lines)
+    if len(lines) > MOST_LINES:
+        raise MessageError(f"the layout has {len(lines)} tensors, at most {MOST_LINES} are agreed")
+    tensors_by_part: dict[str, list[tuple[str, tuple[int, ...]]]] = {}
+    for line in lines:
+        part, _, description = line.partition("/")
+        name, colon, sizes = description.rpartition(":")
+        shape = tuple(int(size) for size in sizes.split("x") if size.isascii() and size.isdigit())
+        if not part or not name or not colon or min(shape, default=1) < 1 or "x".join(map(str, shape)) != sizes:
+            raise MessageError(f"the layout's line {line!r} is no `part/name:shape`")
+        tensors_by_part.setdefault(part, []).append((name, shape))
+
+    for part, tensors in tensors_by_part.items():
+        names = [name for name, _ in tensors]
+        if sorted(set(names)) != names:
+            raise MessageError(f"the names of the layout of `{part}` are not unique and ascending")
+        if sum(math.prod(shape) for _, shape in tensors) > MOST_VALUES:
+            raise MessageError(f"the layout of `{part}` has more than {MOST_VALUES} values")
+    return {part: tuple(tensors) for part, tensors in tensors_by_part.items()}
