@@ -45,6 +45,9 @@ class Membership:
         for partition in leaving:
             if partition in self._roster.nodes:
                 self._let_go(partition, number)
+        if leaving:
+            # what a client may claim at most follows from who is left
+            self._meet(self._roster.identities)
         if not self._roster.nodes:
             log.warning("warning: round %d: no client is left; the run continues when one joins", number)
         # the roster of a run that was cut in this round has who came in it already
@@ -87,14 +90,14 @@ class Membership:
         log.warning("warning: round %d: %s is not taken in: %s", number, name, reason)
 
     def _meet(self, identities: Mapping[int, Identity]) -> None:
-        self._believed.update(identities)
+        self._believed.update(identities, self._roster.nodes.keys())
         self._half.meet(self._half.num_classes, self._half.dim, self._believed.identities)
 
     def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int = -1) -> str:
         """Why a method that averages weights cannot take clients in, as it says of one of them; "" where it can."""
         known = self._roster.identities
         try:
-            self._believed.update({**known, **newcomers})
+            self._believed.update({**known, **newcomers}, {*self._roster.nodes, *newcomers})
             self._half.try_meeting(self._half.num_classes, self._half.dim, self._believed.identities)
         except OtherWeightsError as error:
             return error.clients.get(blamed) or "its weights do not fit with those of the others."

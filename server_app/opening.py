@@ -44,7 +44,9 @@ def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> Be
         RosterError: too few are left.
     """
     while True:
-        believed = Believed(roster.identities, settings.max_weight_ratio, settings.client_weights)
+        believed = Believed(
+            roster.identities, settings.max_weight_ratio, settings.client_weights, present=roster.nodes.keys()
+        )
         try:
             half.try_meeting(roster.num_classes, settings.feature_dim, believed.identities)
         except OtherWeightsError as error:

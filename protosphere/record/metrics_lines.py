@@ -252,7 +252,7 @@ def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int
         "worst": accuracies[0],
         "worst_tenth": math.fsum(tenth) / len(tenth),
         "clients": len(accuracies),
-        "rows": sum(samples for _, samples in counts_by_client.values()),
+        "rows": round(sum(samples for _, samples in believed)),
     }
 
 

@@ -1,7 +1,7 @@
 """How many samples a client is believed to have. The number is its own claim, and weighs in every mean and figure: one
 that is far above the others' would make the run its client's own."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from statistics import median
 from typing import Literal
@@ -24,10 +24,20 @@ def most_believed(claims: Mapping[int, int], ratio: float) -> float:
     return ratio * median(above_zero) if above_zero else float("inf")
 
 
-def over_claimed(claims: Mapping[int, int], ratio: float) -> dict[int, float]:
-    """Partition -> the share of its claim that is believed, below 1; nobody else is named."""
-    most = most_believed(claims, ratio)
+def over_claimed(claims: Mapping[int, int], ratio: float, present: Collection[int] | None = None) -> dict[int, float]:
+    """Partition -> the share of its claim that is believed, below 1; nobody else is named.
+
+    Args:
+        present: of whose claims the median is; all by default, and where none of them claims anything.
+    """
+    most = most_believed(_of_present(claims, present), ratio)
     return {partition: most / claim for partition, claim in claims.items() if claim > most}
+
+
+def _of_present(claims: Mapping[int, int], present: Collection[int] | None) -> Mapping[int, int]:
+    """The claims of those who are present; all where none of them claims anything."""
+    here = {partition: claim for partition, claim in claims.items() if present is None or partition in present}
+    return here if any(here.values()) else claims
 
 
 class Believed:
@@ -38,20 +48,28 @@ class Believed:
 
     Args:
         identities: as the clients told them; who withholds its samples weighs as its method says.
-        ratio: the most that a client may weigh, in medians of all.
+        ratio: the most that a client may weigh, in medians of those who are present.
         client_weights: "samples", or "equal": the median for every client.
+        present: who takes part now; all by default.
     """
 
-    def __init__(self, identities: Mapping[int, Identity], ratio: float, client_weights: ClientWeights):
+    def __init__(
+        self,
+        identities: Mapping[int, Identity],
+        ratio: float,
+        client_weights: ClientWeights,
+        present: Collection[int] | None = None,
+    ):
         self._ratio, self._equal = ratio, client_weights == "equal"
-        self.update(identities)
+        self.update(identities, present)
 
-    def update(self, identities: Mapping[int, Identity]) -> None:
-        """The clients are these now."""
+    def update(self, identities: Mapping[int, Identity], present: Collection[int] | None = None) -> None:
+        """The clients are these now; who has left stays among them, and what it has sent counts on."""
         claims = self._claims = claimed_samples(identities)
-        self._shares = over_claimed(claims, self._ratio)
-        if self._equal:
-            self._shares = {partition: median(claims.values()) / claim for partition, claim in claims.items()}
+        self._shares = over_claimed(claims, self._ratio, present)
+        if self._equal and claims:
+            usual = median(_of_present(claims, present).values())
+            self._shares = {partition: usual / claim for partition, claim in claims.items()}
         self.identities = {
             partition: self._scale_identity(partition, identities[partition]) for partition in identities
         }

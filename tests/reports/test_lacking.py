@@ -1,6 +1,7 @@
 """Reports of runs that lack something, at the end of runs, and of folders that cannot be reported."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -37,7 +38,9 @@ def test_a_setting_that_has_gone_is_left_out_whatever_it_was(tmp_path):
     folder = fabricate(tmp_path / "run", settings={name: default for name, (default, _) in GONE.items()})
     change(folder, "settings.json", **{"server-threads": 4})
     write_report(folder)
-    assert not any(name in outline(folder).text for name in GONE)
+    text = outline(folder).text
+    # a method may have one of its own by that name
+    assert not any(re.search(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", text) for name in GONE)
 
 
 def test_a_run_by_a_value_that_has_gone_can_still_be_read(tmp_path):

@@ -12,7 +12,7 @@ from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
-from protosphere.wire.claims import Believed, most_believed, over_claimed
+from protosphere.wire.claims import Believed, claimed_samples, most_believed, over_claimed
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload
 from tests.strategies.needs import FEW, NEEDS
@@ -119,6 +119,19 @@ def test_who_withholds_its_samples_is_left_as_it_is():
     hidden = {0: Identity(0, 2, rows=()), 1: Identity(1, 2, classes=(0,), rows=(5, 0, 0))}
     believed = Believed(hidden, 1, "samples")
     assert believed.identities == hidden
+
+
+def test_the_median_is_of_the_clients_that_are_present():
+    """Who has left with few samples bounds nobody, and who has left with many lets nobody claim more."""
+    known = identities(10, 10, 10, 90, 100)
+    assert over_claimed(claimed_samples(known), 5) == {3: 50 / 90, 4: 0.5}
+    assert over_claimed(claimed_samples(known), 5, present={0, 3, 4}) == {}
+    assert over_claimed(claimed_samples(known), 5, present=()) == {3: 50 / 90, 4: 0.5}
+    believed = Believed(known, 5, "samples", present={3, 4})
+    assert [believed.identities[partition].rows[0] for partition in (3, 4)] == [90, 100]
+    believed.update(known, {0, 1, 2, 4})
+    # what was sent by who has left still counts, as much as it would now
+    assert [believed.identities[partition].rows[0] for partition in (3, 4)] == [50, 50]
 
 
 def claiming(times):
