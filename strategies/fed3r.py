@@ -49,11 +49,12 @@ from protosphere.strategies.release import RULE
 from protosphere.strategies.statistics import (
     ROUNDING,
     Statistics,
+    add_clients,
+    hear,
     impossible_means,
     impossible_scatter,
     pool,
     state_of,
-    statistics_of,
 )
 from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
@@ -192,13 +193,12 @@ class Fed3R(OneExchange):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """W of everybody who was heard so far, each once."""
-        heard = state["heard"].tolist() if state else []
-        fresh = [partition for partition in uploads if partition not in heard]
-        figures, warnings = {"heard": len(heard) + len(fresh)}, self.unheard([*heard, *fresh], server_round)
+        heard, fresh = hear(uploads, state)
+        figures, warnings = {"heard": len(heard)}, self.unheard(heard, server_round)
         if not fresh:
             return Outcome(state, {}, figures, warnings, keeps=True)
         if self.options[Fed3RSettings].aggregation != "mean":
-            return self._aggregate_robustly(uploads, state, fresh, server_round)
+            return self._aggregate_robustly(uploads, state, server_round)
         size = width(self.options, self.dim)
         gram = state["gram"].clone() if state else torch.zeros(size, size, dtype=torch.float64)
         sums = state["targets"].clone() if state else torch.zeros(self.num_classes, size, dtype=torch.float64)
@@ -208,24 +208,18 @@ class Fed3R(OneExchange):
             sums += samples * tensors[TARGETS].double()
         if self.ends(server_round):
             warnings += self.unknown(sums.any(dim=1))
-        new_state = {"heard": torch.tensor(heard + fresh), GRAM: gram, TARGETS: sums}
+        new_state = {"heard": torch.tensor(heard), GRAM: gram, TARGETS: sums}
         return Outcome(new_state, {EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)
 
-    def _aggregate_robustly(
-        self,
-        uploads: Mapping[int, Payload],
-        state: State,
-        fresh: list[int],
-        server_round: int,
-    ) -> Outcome:
+    def _aggregate_robustly(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """The same of sums that are made of robust centres."""
-        heard = [*(state["heard"].tolist() if state else []), *fresh]
+        heard, fresh = hear(uploads, state)
         warnings = self.unheard(heard, server_round)
-        clients = statistics_of(state)
-        for partition in fresh:
-            if len(prototypes_of(uploads[partition])):
-                samples = float(self.identities[partition].rows[0])
-                clients[partition] = _read_statistics(uploads[partition], samples)
+
+        def read(partition: int, upload: Payload) -> Statistics:
+            return _read_statistics(upload, float(self.identities[partition].rows[0]))
+
+        clients = add_clients(state, uploads, fresh, read)
         pooled = pool(clients, self.num_classes, self.dim, self.options[Fed3RSettings].aggregation)
         if self.ends(server_round):
             warnings += self.unknown(pooled.weights > 0)

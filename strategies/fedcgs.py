@@ -58,12 +58,13 @@ from protosphere.strategies.statistics import (
     ROUNDING,
     Pooled,
     Statistics,
+    add_clients,
     class_means_of,
+    hear,
     impossible_means,
     impossible_scatter,
     pool,
     state_of,
-    statistics_of,
 )
 from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
@@ -170,16 +171,13 @@ class FedCGS(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
-        heard = state["heard"].tolist() if state else []
-        fresh = [partition for partition in uploads if partition not in heard]
+        heard, fresh = hear(uploads, state)
         if not fresh:
             return Outcome(state, {}, keeps=True)
-        clients = statistics_of(state)
-        for partition in fresh:
-            clients[partition] = _read_statistics(uploads[partition])
+        clients = add_clients(state, uploads, fresh, _read_statistics)
         pooled = pool(clients, self.num_classes, self.dim, self.options[FedCGSSettings].aggregation)
         figures = {"rows": int(pooled.weights.sum())}
-        new_state = state_of(heard + fresh, clients, pooled)
+        new_state = state_of(heard, clients, pooled)
         return Outcome(new_state, {EVERYONE: self._build_discriminant(pooled)}, figures)
 
     def _build_discriminant(self, pooled: Pooled) -> Payload:
@@ -198,7 +196,7 @@ class FedCGS(ServerHalf):
         return None
 
 
-def _read_statistics(upload: Payload) -> Statistics:
+def _read_statistics(partition: int, upload: Payload) -> Statistics:
     """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T."""
     means, moments = prototypes_of(upload), weights_of(upload, MOMENT)
     assert means.counts is not None

@@ -74,13 +74,14 @@ from protosphere.strategies.release import POOL, RULE
 from protosphere.strategies.statistics import (
     Pooled,
     Statistics,
+    add_clients,
     class_means_of,
     from_half,
+    hear,
     impossible_means,
     impossible_scatter,
     pool,
     state_of,
-    statistics_of,
     to_half,
     triangle,
 )
@@ -244,16 +245,11 @@ class Protosphere(ServerHalf):
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """mu_j and Sigma of everybody who was heard so far, each once, in ascending order of partitions."""
-        heard = state["heard"].tolist() if state else []
-        fresh = [partition for partition in uploads if partition not in heard]
-        heard += fresh
+        heard, fresh = hear(uploads, state)
         figures, warnings = {"heard": len(heard)}, self._warn_of_unheard(heard, server_round)
         if not fresh:
             return Outcome(state, {}, figures, warnings, keeps=True)
-        clients = statistics_of(state)
-        for partition in fresh:
-            if len(prototypes_of(uploads[partition])):
-                clients[partition] = self._read_statistics(partition, uploads[partition])
+        clients = add_clients(state, uploads, fresh, self._read_statistics)
         how = self.options[ProtosphereSettings].aggregation
         pooled = pool(clients, self.num_classes, self.dim, how)
         new_state = state_of(heard, clients, pooled)

@@ -9,7 +9,7 @@ t_i is 1 with "mean". With a robust centre it is min(1, median trace of all T / 
 more have answered, so that the samples of no client vary more than is usual.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,6 +19,7 @@ from protosphere.core.errors import RunError
 from protosphere.prototypes.aggregation import FEW, ClassAggregation, class_centres
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import State
+from protosphere.wire.payloads import Payload, prototypes_of
 
 ROUNDING = 1e-3  # how much the norm of a unit vector may change on the wire
 
@@ -48,6 +49,28 @@ class Pooled:
     sums: Tensor
     weights: Tensor
     moment: Tensor
+
+
+def hear(uploads: Mapping[int, Payload], state: State) -> tuple[list[int], list[int]]:
+    """Who has been heard so far, in the order in which they came, and who of them just now: each counts once."""
+    heard = state["heard"].tolist() if state else []
+    fresh = [partition for partition in uploads if partition not in heard]
+    return [*heard, *fresh], fresh
+
+
+def add_clients(
+    state: State, uploads: Mapping[int, Payload], fresh: Sequence[int], read: Callable[[int, Payload], Statistics]
+) -> dict[int, Statistics]:
+    """The statistics of everybody who was heard so far, without those who sent no class.
+
+    Args:
+        read: what a client's upload says of it.
+    """
+    clients = statistics_of(state)
+    for partition in fresh:
+        if len(prototypes_of(uploads[partition])):
+            clients[partition] = read(partition, uploads[partition])
+    return clients
 
 
 def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: ClassAggregation) -> Pooled:
