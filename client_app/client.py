@@ -257,7 +257,7 @@ class Client:
         """What came. Where no upload of weights was valid yet, each training starts from the initial ones: who has
         trained already would start from elsewhere than who has not."""
         exchange = self.run.exchange
-        up, down = ({s.name for s in specs if s.kind == "weights"} for specs in (exchange.up, exchange.down))
+        up, down = ({p.name for p in parts if p.kind == "weights"} for parts in (exchange.up, exchange.down))
         shared = up or down
         if download is not None or round_number == 1 or not shared:
             return download

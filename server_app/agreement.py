@@ -258,7 +258,7 @@ def _check_terms(identity: Identity, terms: Terms, strategy: str) -> str:
             "it has other settings of messages than the server; both ends need the same method and settings of it, "
             "`feature-dim`, `wire-dtype`, `privacy` and `seed`, and the same version."
         )
-    due = sorted({spec.name for spec in (*terms.exchange.up, *terms.exchange.down) if spec.kind == "weights"})
+    due = sorted({part.name for part in (*terms.exchange.up, *terms.exchange.down) if part.kind == "weights"})
     shared = sorted(read_layouts(identity.layouts))
     if shared != due:
         return (

@@ -168,18 +168,18 @@ def encoded(instruction: Instruction, parts: Sequence[Part]) -> RecordDict:
 
 
 def aggregated(
-    half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int, specs: Sequence[Part]
+    half: ServerHalf, uploads: Mapping[int, Payload], state: State, server_round: int, parts: Sequence[Part]
 ) -> Outcome:
     """What a method makes of a round's uploads.
 
     Args:
-        specs: of the parts that go down.
+        parts: that go down.
 
     Raises:
         RunError: of `encoded`, where the method itself needs what it sends as it arrives.
     """
     with _convert_codec_errors(server_round):
-        return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate, specs)
+        return checked_outcome(half.aggregate(uploads, state, server_round), half.aggregate, parts)
 
 
 @contextmanager

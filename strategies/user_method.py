@@ -127,14 +127,14 @@ def checked_phases(phases: object, objective: Objective) -> list[Phase]:
     return list(phases)
 
 
-def checked_payload(payload: Any, of: Callable[..., object], specs: Sequence[Part]) -> Any:
+def checked_payload(payload: Any, of: Callable[..., object], parts: Sequence[Part]) -> Any:
     """What a half gives to be sent.
 
     Args:
-        specs: of the parts that the method's exchange names for that way.
+        parts: that the method's exchange names for that way.
 
     Raises:
-        MethodError: it is neither None nor a dict from names to parts, or one of them is not of `specs`.
+        MethodError: it is neither None nor a dict from names to parts, or one of them is not of `parts`.
     """
     if payload is None:
         return None
@@ -148,17 +148,17 @@ def checked_payload(payload: Any, of: Callable[..., object], specs: Sequence[Par
         if not isinstance(name, str) or not isinstance(part, PartValue):
             kinds = ", ".join(kind.__name__ for kind in KINDS.values())
             _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, where {kinds} may be")
-        if (name, part.kind) not in [(spec.name, spec.kind) for spec in specs]:
-            agreed = ", ".join(f"{spec.name!r} ({KINDS[spec.kind].__name__})" for spec in specs) or "none"
+        if (name, part.kind) not in [(each.name, each.kind) for each in parts]:
+            agreed = ", ".join(f"{each.name!r} ({KINDS[each.kind].__name__})" for each in parts) or "none"
             _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, but its `exchange` names {agreed}")
     return payload
 
 
-def checked_outcome(outcome: object, of: Callable[..., object], specs: Sequence[Part]) -> Outcome:
+def checked_outcome(outcome: object, of: Callable[..., object], parts: Sequence[Part]) -> Outcome:
     """What `ServerHalf.aggregate` or `begin` has returned.
 
     Args:
-        specs: of the parts that go down.
+        parts: that go down.
 
     Raises:
         MethodError: it is no outcome, or its state or downloads are none.
@@ -172,7 +172,7 @@ def checked_outcome(outcome: object, of: Callable[..., object], specs: Sequence[
     if not isinstance(outcome.downloads, Mapping):
         _refuse(of, f"has {_describe(outcome.downloads)} as `downloads`, where a dict from clients to payloads is due")
     for payload in outcome.downloads.values():
-        checked_payload(payload, of, specs)
+        checked_payload(payload, of, parts)
     return outcome
 
 

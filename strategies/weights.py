@@ -181,8 +181,8 @@ def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
 
 def both_ways(*parts: str) -> Exchange:
     """Parts of weights that go up to be added up, and come down again."""
-    specs = tuple(Part("weights", part) for part in parts)
-    return Exchange(specs, specs)
+    shared = tuple(Part("weights", name) for name in parts)
+    return Exchange(shared, shared)
 
 
 def whole_model(options: Options) -> Exchange:

@@ -23,7 +23,7 @@ def methods() -> Iterator[tuple[str, str, str, str, str]]:
         about = cleandoc(import_module(place.partition(":")[0]).__doc__ or "").split("\n\n")[0]
         method = load_method(name)
         exchange = method.exchange(Options({kind: kind() for kind in method.settings.values()}))
-        up, down = (", ".join(spec.name for spec in specs) or "-" for specs in (exchange.up, exchange.down))
+        up, down = (", ".join(part.name for part in parts) or "-" for parts in (exchange.up, exchange.down))
         mixed = "one per run" if getattr(method.server, "one_architecture", False) else "any"
         if mixed == "any" and any(spec.name in ("extractor", "backbone") for spec in exchange.up):
             mixed = "any, grouped"

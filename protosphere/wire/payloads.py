@@ -1,6 +1,6 @@
 """The values that cross the wire, as plain dataclasses; messages.py gives them their wire form.
 
-A method may declare parts of the kinds of specs.py and nothing else: that is how "nothing but prototypes leaves a
+A method may declare parts of the kinds of parts.py and nothing else: that is how "nothing but prototypes leaves a
 client" can be tested for every method that promises it.
 """
 

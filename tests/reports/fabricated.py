@@ -57,7 +57,8 @@ def identity(partition, clients, classes, dim, rng):
         "classes": held,
         "rows": [60, 10, 30],
         "discloses": ["the classes it holds"],
-        "codec": "",
+        "settings": "",
+        "encoder": "",
         "problem": "",
         "domain": "",
     }
