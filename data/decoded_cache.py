@@ -29,7 +29,7 @@ from protosphere.data.forms.texts import CONTENT, Texts, write_texts
 from protosphere.data.partition.groups import by_first
 from protosphere.data.user_code import OwnCode, read_code
 
-FORMAT = 3
+FORMAT = 4
 # numbers of errors that are about a file that is to be read, where it is none of the cache's
 OF_FILES = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 # no child of `protosphere`, whose lines a run shows

@@ -39,6 +39,7 @@ from protosphere.data.forms.tabular import holds_images, is_numbers
 from protosphere.data.forms.texts import Texts
 
 _BLOCK = 1000
+_LISTED = 5  # labels in a sentence
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.domains")
 
@@ -138,7 +139,8 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
     Raises:
         DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is neither images nor
             arrays or has no training row, arrays of another shape or type than the first domain's, classes that a
-            `classes.txt` for all does not name, and with `same` different classes.
+            `classes.txt` for all does not name, and with `same` different classes, or, of tables, labels that are not of
+            one task.
     """
     domains = () if recipe.code is not None else domains_of(recipe.dataset)
     if not domains:
@@ -148,7 +150,7 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
 
         def write(partial: Path) -> None:
             with explained(recipe.dataset, cache_dir):
-                _combine_tables(recipe, domains, common, partial)
+                _combine_tables(recipe, domains, classes, common, partial)
 
         return kept(cache_dir, key, write)
     return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, common, partial, cache_dir))
@@ -262,7 +264,9 @@ def _make_unfit_error(domain: str, content: str) -> DataError:
     )
 
 
-def _combine_tables(recipe: Recipe, domains: Sequence[Domain], common: tuple[str, ...], partial: Path) -> None:
+def _combine_tables(
+    recipe: Recipe, domains: Sequence[Domain], classes: str, common: tuple[str, ...], partial: Path
+) -> None:
     """Write tables as one data set to the folder `partial`: as files of one, so that all have the same features."""
     begin = time.perf_counter()
     folders = [place for place in _places(domains) if isinstance(place, Folder)]
@@ -279,9 +283,38 @@ def _combine_tables(recipe: Recipe, domains: Sequence[Domain], common: tuple[str
         raise DataError(f"domain {empty!r} has no training sample: give it some, or take it out of dataset.")
     with tempfile.TemporaryDirectory(dir=partial) as unpacked:
         rows = open_rows(recipe, whole, Path(unpacked))
+        if classes == "same" and not whole.class_names:
+            tables = np.split(rows.labels[: rows.train_rows], np.cumsum(train)[:-1])
+            _refuse_other_labels([{rows.class_names[label] for label in np.unique(part)} for part in tables], names)
         table, order = _proportional(train, test)
         write_rows(recipe, _reordered(rows, order, table, recipe.columns.group), whole.name, partial, table, names)
     _log.info("combined %s: %d samples in %.1f s", ", ".join(names), len(order), time.perf_counter() - begin)
+
+
+def _refuse_other_labels(labels: Sequence[set[str]], names: Sequence[str]) -> None:
+    """Refuse tables whose labels are not of one task: two that no other table has, or one in two spellings.
+
+    Raises:
+        LabelsError: it names two tables and their labels.
+    """
+
+    def refuse(one: int, other: int, how: str, word: str, other_word: str) -> None:
+        raise LabelsError(
+            f"{names[one]!r} and {names[other]!r} {how} ({word}; {other_word}): write them alike in all tables, list "
+            'the classes in a classes.txt beside each, or set classes = "union".'
+        )
+
+    spellings: dict[str, tuple[str, int]] = {}
+    for number, own in enumerate(labels):
+        for word in sorted(own):
+            known, first = spellings.setdefault(word.casefold().rstrip("."), (word, number))
+            if word != known:
+                refuse(first, number, "have one label in two spellings", repr(known), repr(word))
+    for number, own in enumerate(labels):
+        others = [other for other in range(len(labels)) if other != number]
+        if len(own) > 1 and all(own.isdisjoint(labels[other]) for other in others):
+            words = [", ".join(map(repr, sorted(labels[n])[:_LISTED])) for n in (number, others[0])]
+            refuse(number, others[0], "have no label in common", *words)
 
 
 def _train_of(folder: Folder) -> tuple[Path, ...]:

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import logging
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from protosphere.data.partition.way_shot import WAY_SHOT, rows_of_held_classes, 
 from protosphere.data.user_code import OwnCode, dealt_by_code
 
 FORMAT = 4
+_LISTED = 5  # classes in a sentence
 
 
 @dataclass(frozen=True)
@@ -221,6 +224,8 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
         test = [official_test[tests.rows(chosen)] for chosen in dealt]
         if way_shot:
             unheld = [np.setdiff1d(official_test, rows) for rows in test]
+        if not own:
+            _refuse_untested(data, pool, official_test, test)
     return Assignment(train, test, validation, unheld, shared)
 
 
@@ -329,6 +334,30 @@ def _refuse_without_test_rows(data: Decoded) -> None:
     if lacking:
         raise DataError(
             f'{what} has no official test samples: set split = "pooled", and each client splits its own.',
+        )
+
+
+def _refuse_untested(data: Decoded, pool: np.ndarray, official_test: np.ndarray, test: Sequence[np.ndarray]) -> None:
+    """Refuse official test samples on which no client is tested; classes that have no training sample are named.
+
+    Raises:
+        DataError: no client has a test sample.
+    """
+    only_tested = np.setdiff1d(data.labels[official_test], data.labels[pool])
+    names = ", ".join(repr(data.class_names[label]) for label in only_tested[:_LISTED])
+    more = ", …" if only_tested.size > _LISTED else ""
+    if official_test.size and not any(rows.size for rows in test):
+        raise DataError(
+            f"no client can be tested: of the {official_test.size} official test samples of data set {data.name!r} "
+            f"none is of a class that a client holds{f' ({names}{more} are in the test table alone)' * bool(names)}; "
+            'correct the labels of the test table, or set split = "pooled".'
+        )
+    if only_tested.size:
+        logging.getLogger("protosphere").warning(
+            "warning: data set %r has classes in its test table alone, on which nobody is tested: %s%s",
+            data.name,
+            names,
+            more,
         )
 
 

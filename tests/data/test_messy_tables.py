@@ -8,7 +8,9 @@ import pytest
 
 from protosphere.core.errors import DataError
 from protosphere.data.decoded_cache import Recipe, decode
+from protosphere.data.domains import open_all
 from protosphere.data.forms.columns import Columns
+from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 
 ROWS = 40
 
@@ -124,3 +126,48 @@ TABLE = "size,label\n1.5,0\n2.5,1\n"
 def test_another_dialect_is_said_in_a_sentence(decoded, content, words):
     with pytest.raises(DataError, match=words):
         decoded(content)
+
+
+@pytest.mark.parametrize(
+    ("north", "south", "words"),
+    [
+        (("0", "1"), ("ill", "well"), r"'north' and 'south' have no label in common \('0', '1'; 'ill', 'well'\)"),
+        (("ill", "well"), ("Ill", "well"), r"'north' and 'south' have one label in two spellings \('ill'; 'Ill'\)"),
+        (("<=50K", ">50K"), ("<=50K.", ">50K."), r"in two spellings \('<=50K'; '<=50K\.'\)"),
+        (("a", "b", "c"), ("a",), ""),
+        (("a",), ("b",), ""),
+    ],
+)
+def test_sites_whose_labels_are_not_of_one_task_are_named(tmp_path, north, south, words):
+    for name, labels in (("north", north), ("south", south)):
+        frame = pd.DataFrame({"size": np.arange(ROWS), "label": alternating(*labels)})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    recipe = Recipe(f"{tmp_path}/north.csv,{tmp_path}/south.csv")
+    everything = open_all(recipe, tmp_path / "cache", "union").class_names
+    assert everything == tuple(sorted({*north, *south}))
+    if words:
+        with pytest.raises(DataError, match=words):
+            open_all(recipe, tmp_path / "cache")
+        (tmp_path / "classes.txt").write_text("\n".join(everything))
+    assert open_all(recipe, tmp_path / "cache").class_names == everything
+
+
+@pytest.mark.parametrize(
+    ("tested", "words"),
+    [
+        (("Ill", "Well"), r"none is of a class that a client holds \('Ill', 'Well' are in the test table alone\)"),
+        (("ill", "Well"), ""),
+    ],
+)
+def test_official_samples_of_classes_that_nobody_trains_are_named(tmp_path, caplog, tested, words):
+    for name, labels in (("train", ("ill", "well")), ("test", tested)):
+        frame = pd.DataFrame({"size": np.arange(ROWS), "label": alternating(*labels)})
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    spec = DataSpec(str(tmp_path), 2, partition="iid", split="official")
+    data = open_data(spec, tmp_path / "cache")
+    if words:
+        with pytest.raises(DataError, match=words):
+            assignment(spec, data, tmp_path / "cache")
+    else:
+        assert sum(map(len, assignment(spec, data, tmp_path / "cache").test)) == ROWS // 2
+        assert "has classes in its test table alone, on which nobody is tested: 'Well'" in caplog.text
