@@ -219,7 +219,7 @@ def one_writer(cache_dir: Path, entry: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
-            "give another folder.",
+            "set PROTOSPHERE_HOME to a folder of yours.",
         ) from error
 
 

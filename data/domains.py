@@ -139,8 +139,8 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
     Raises:
         DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is neither images nor
             arrays or has no training row, arrays of another shape or type than the first domain's, classes that a
-            `classes.txt` for all does not name, and with `same` different classes, or, of tables, labels that are not of
-            one task.
+            `classes.txt` for all does not name, and with `same` different classes, or, of tables, labels that are not
+            of one task.
     """
     domains = () if recipe.code is not None else domains_of(recipe.dataset)
     if not domains:

@@ -121,6 +121,7 @@ def build(
             if not isinstance(network, nn.Module):
                 kind = type(network).__name__
                 raise ModelError(f"it gives a {kind}; let it return a SplitModel or another torch module.")
+            _refuse_other_types(network)
             if not isinstance(network, SplitModel):
                 network = split(network, input_shape, feature_dim, num_classes, feature_activation)
             else:
@@ -223,6 +224,17 @@ def _user_callable(name: str) -> Callable[..., object]:
         )
     make: Callable[..., object] = plugin
     return make
+
+
+def _refuse_other_types(network: nn.Module) -> None:
+    """Refuse weights in another precision than that of inputs, prototypes and other clients' weights."""
+    types = {tensor.dtype for tensor in network.parameters() if tensor.is_floating_point()} - {torch.float32}
+    if types:
+        name = str(types.pop()).removeprefix("torch.")
+        raise ModelError(
+            f"its weights are {name}, but a client trains in float32; return the module as torch makes it, without "
+            '.half() or the like (on a GPU precision = "bf16" computes in bfloat16).'
+        )
 
 
 def _check_widths(model: SplitModel, input_shape: tuple[int, ...], feature_dim: int, num_classes: int) -> None:

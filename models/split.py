@@ -131,7 +131,14 @@ def probe(
     module.eval()
     try:
         with torch.no_grad():
-            output = (call or module)(torch.zeros(1, *input_shape))
+            try:
+                output = (call or module)(torch.zeros(1, *input_shape))
+            except ValueError as error:
+                # a layer that normalises by the batch alone needs two
+                if "more than 1 value per channel" not in str(error):
+                    raise
+                output = (call or module)(torch.zeros(2, *input_shape))
+                output = output[:1] if isinstance(output, Tensor) else output
     finally:
         module.train(training)
     if not isinstance(output, Tensor):

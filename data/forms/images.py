@@ -146,6 +146,8 @@ def _images(source: "Source") -> "Iterator[tuple[Where, Image.Image]]":
         stored = cell.as_py()
         path = stored["path"] if stored else None
         where = Where(row, split, f" of {source.name!r}" + (f" ({path})" if path else ""))
+        if not stored or (stored["bytes"] is None and not path):
+            raise DataError(f"{where} has no image: give it one or drop the row.")
         try:
             image = open_image(stored)
         except Exception as error:

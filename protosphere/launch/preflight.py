@@ -46,8 +46,9 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
     for name in names:
         check_model(name)
     folder = folder or results_root(settings.results_dir)
-    refuse_unwritable(folder, "results folder", "give --results a folder of yours")
+    # the results lie there, too, where nobody names another folder
     refuse_unwritable(home() / "clients", "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
+    refuse_unwritable(folder, "results folder", "give --results a folder of yours")
     cache, spec = home() / "cache", data_spec(settings, clients)
     data = open_data(spec, cache)
     axes = 0 if isinstance(data.inputs, Texts) else data.inputs.ndim - 1

@@ -217,7 +217,7 @@ def test_what_a_killed_process_left_does_no_harm(parquet_folder, tmp_path):
 
 def test_a_cache_that_cannot_be_written(parquet_folder, tmp_path):
     (tmp_path / "cache").write_text("a file stands where the folder should be")
-    with pytest.raises(DataError, match=r"the data cache .* cannot be written .* give another folder"):
+    with pytest.raises(DataError, match=r"the data cache .* cannot be written .* set PROTOSPHERE_HOME"):
         decoded(str(parquet_folder), tmp_path / "cache")
 
 

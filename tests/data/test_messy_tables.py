@@ -152,6 +152,17 @@ def test_sites_whose_labels_are_not_of_one_task_are_named(tmp_path, north, south
     assert open_all(recipe, tmp_path / "cache").class_names == everything
 
 
+def test_a_row_without_an_image_is_named(tmp_path, png):
+    image = {"bytes": png(np.zeros((4, 4, 3), np.uint8)), "path": None}
+    for content in (None, {"bytes": None, "path": None}):
+        frame = pd.DataFrame({"image": [image, image, image, content, image], "label": [0, 1, 0, 1, 0]})
+        frame.to_parquet(tmp_path / "train.parquet", index=False)
+        with pytest.raises(
+            DataError, match=r"row 3 of the train table of .* has no image: give it one or drop the row"
+        ):
+            decode(Recipe(str(tmp_path)), tmp_path / "cache")
+
+
 @pytest.mark.parametrize(
     ("tested", "words"),
     [

@@ -46,6 +46,15 @@ class Pair(nn.Module):
 def pair(input_shape, num_classes, feature_dim):
     return Pair()
 
+def half(input_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).half()
+
+def double(input_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8)).double()
+
+def by_batch(input_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8, track_running_stats=False))
+
 def words(input_shape, num_classes, feature_dim):
     return "a network"
 
@@ -110,7 +119,7 @@ def test_a_callable_gives_its_own_split_model(networks: str) -> None:
     assert models.build(f"{networks}:own", (1, 8, 8), 8, 4, 0, "relu").features(x).min() == 0
 
 
-@pytest.mark.parametrize(("callable_name", "width"), [("feature_map", 7), ("flat", 64)])
+@pytest.mark.parametrize(("callable_name", "width"), [("feature_map", 7), ("flat", 64), ("by_batch", 8)])
 def test_a_callable_s_backbone_is_brought_to_d_and_its_import_changes_no_weights(
     networks: str, callable_name: str, width: int
 ) -> None:
@@ -133,6 +142,8 @@ def test_a_callable_s_backbone_is_brought_to_d_and_its_import_changes_no_weights
         ("few", r"logits have shape \(1, 2\) for one input, but the data's classes ask for \(1, 4\); give"),
         ("tokens", r"gives an output of shape \(1, 1, 64\) for one input; let it give \(n, width\)"),
         ("pair", r"it gives a tuple; let it return one tensor"),
+        ("half", r"its weights are float16, but a client trains in float32; return the module as torch makes it"),
+        ("double", r"its weights are float64, but a client trains in float32"),
         ("words", r"it gives a str; let it return a SplitModel or another torch module"),
         ("positional", r"missing .*positional argument.*no arguments but the keywords input_shape, num_classes"),
     ],
