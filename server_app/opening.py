@@ -1,7 +1,7 @@
 """How a run opens: its folder, the clients whose claims are believed, and what is said of them before round 1."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from protosphere.core.client_names import client_names, client_word
 from protosphere.core.flower import minor_name
@@ -108,8 +108,23 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
     classes = {partition: identity.classes for partition, identity in identities.items() if not identity.withheld}
     if sentence := one_class(classes, next(iter(identities.values())).class_names):
         lines.append(f"warning: {sentence}")
+    if len(classes) == len(identities):
+        lines += _empty_classes(classes, next(iter(identities.values())).class_names)
     lines += _other_flowers(identities)
     return lines
+
+
+def _empty_classes(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[str]) -> list[str]:
+    """A warning where classes that nobody has named have no sample: labels that skip numbers make such."""
+    held = {label for labels in labels_by_partition.values() for label in labels}
+    empty = [name for label, name in enumerate(names) if label not in held]
+    if not empty or tuple(names) != tuple(map(str, range(len(names)))):
+        return []
+    more = ", …" if len(empty) > MOST_ALONE else ""
+    return [
+        f"warning: no client has a training sample of {len(empty)} of the {len(names)} classes "
+        f"({', '.join(empty[:MOST_ALONE])}{more}); where labels skip numbers, write them as 0, 1, 2, …, or as names"
+    ]
 
 
 def _other_flowers(identities: Mapping[int, Identity]) -> list[str]:

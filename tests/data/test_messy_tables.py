@@ -182,3 +182,16 @@ def test_official_samples_of_classes_that_nobody_trains_are_named(tmp_path, capl
     else:
         assert sum(map(len, assignment(spec, data, tmp_path / "cache").test)) == ROWS // 2
         assert "has classes in its test table alone, on which nobody is tested: 'Well'" in caplog.text
+
+
+def test_labels_that_skip_numbers_are_said_to_leave_classes_empty(tmp_path, run):
+    frame = pd.DataFrame({"size": np.arange(ROWS), "label": np.arange(ROWS) % 3 * 3 + 3})
+    for skips in (True, False):
+        frame.assign(label=frame["label"] if skips else frame["label"] // 3 - 1).to_csv(tmp_path / "a.csv", index=False)
+        run({"dataset": str(tmp_path / "a.csv"), "partition": "iid", "rounds": 1}, clients=2)
+        said = [
+            line
+            for line in run.said
+            if "no client has a training sample of 7 of the 10 classes (0, 1, 2, 4, 5, …)" in line
+        ]
+        assert len(said) == skips
