@@ -25,12 +25,12 @@ from protosphere.client_app.site import (
     text,
     whole_number,
 )
-from protosphere.client_app.store import Stamp, Store, describe, lay_out, new_state, size_of
+from protosphere.client_app.store import Store, describe, lay_out, new_state, size_of
 from protosphere.client_app.train import train
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.flower import minor_name
-from protosphere.core.home import home, refuse_other, stores, token_digest
+from protosphere.core.home import home, refuse_other, stores
 from protosphere.core.lru_cache import Recent
 from protosphere.core.paths import is_path, listed
 from protosphere.core.seeds import seed_process
@@ -51,9 +51,9 @@ from protosphere.wire.payloads import Identity, Instruction, Payload, Report, Tr
 
 _layouts: dict[str, dict[str, Layout]] = {}  # of parts of weights, by all that they follow from
 
-# The states that this process used last. Workers share no memory and clients move between them, so an entry counts
-# only while its stamp is that of the store's newest generation.
-_states: Recent[tuple[Stamp, ClientState]] = Recent(lambda entry: size_of(entry[1]))
+# The states that this process used last, with the round that made each. Under Ray clients move between workers, which
+# share no memory, so an entry counts only while its round is that of the store's newest generation.
+_states: Recent[tuple[int, ClientState]] = Recent(lambda entry: size_of(entry[1]))
 
 
 class Client:
@@ -244,12 +244,12 @@ class Client:
             problem = f"client {self.partition} ({self._name_model()}) diverged in round {round_number}: "
             return Report(self.partition, round_number, problem=problem + public_words(error, self.node))
 
-        stamp = store.save(round_number, state)
+        store.save(round_number, state)
         if self.encoded is not None:
             state.encoded = self.encoded.training
         parts = self.objective.upload(state, own_round(state.constants, round_number))
         upload = checked_payload(parts, self.objective.upload, self.run.exchange.up)
-        self._keep_state(instruction.run, stamp, state)
+        self._keep_state(instruction.run, round_number, state)
         figures = replace(self._hide_scale(figures, upload), seconds=time.perf_counter() - began)
         return Report(self.partition, round_number, upload, figures)
 
@@ -283,7 +283,7 @@ class Client:
             StoreError: the model that the round left is lost. DivergenceError: its features are not finite.
         """
         objective, round_number = self.objective, instruction.round
-        state, stamp = self._load_state(instruction, before_round=round_number + 1, goes_back=False)
+        state, made_in = self._load_state(instruction, before_round=round_number + 1, goes_back=False)
         download = self._read_download(instruction)
         state.constants = dict(instruction.constants)
         self._measure_late(state)
@@ -305,7 +305,7 @@ class Client:
         report = Report(self.partition, round_number, evaluation=evaluation)
         if self.settings.measures_ensemble(round_number, instruction.last):
             report = self._add_ensemble(report, judged)
-        self._keep_state(instruction.run, stamp, state)
+        self._keep_state(instruction.run, made_in, state)
         return report
 
     def _add_ensemble(self, report: Report, state: ClientState) -> Report:
@@ -329,9 +329,9 @@ class Client:
 
     # --- its state --------------------------------------------------------------------------------------
 
-    def _load_state(self, instruction: Instruction, before_round: int, goes_back: bool) -> tuple[ClientState, Stamp]:
-        """The newest state of a round before this one: from memory if it is the store's newest, else from the store,
-        else new. It leaves the memory cache until it is whole again.
+    def _load_state(self, instruction: Instruction, before_round: int, goes_back: bool) -> tuple[ClientState, int]:
+        """The newest state of a round before this one, and the round that made it: from memory if it is the store's
+        newest, else from the store, else new. It leaves the memory cache until it is whole again.
 
         Args:
             goes_back: whether generations of that round or later are deleted.
@@ -340,28 +340,28 @@ class Client:
             OtherHomeError: over Ray, where this worker's home is not the run's.
         """
         if over_ray():
-            refuse_other(instruction.run, instruction.token)
+            refuse_other(instruction.run)
         store, key = self.store(instruction.run), (instruction.run, self.partition, self.device)
         if simulated() and not instruction.trained and key not in _states:
-            store.begin_anew(before_round, instruction.token)
-        store.admit(instruction.token)
-        stamp = store.newest_before(before_round, instruction.trained, going_back=goes_back)
+            store.begin_anew(before_round)
+        made_in = store.newest_before(before_round, instruction.trained, going_back=goes_back)
         entry = _states.pop(key, None)
         if instruction.payload is not None:
             store.save_received(instruction.payload, instruction.constants, instruction.made)
-        if entry is not None and entry[0] == stamp:
+        if entry is not None and entry[0] == made_in:
             return entry[1], entry[0]
         state = self._new_state()
-        if stamp is not None:
-            store.load_into(state, stamp, self.device)
-            return state, stamp
+        if made_in is not None:
+            store.load_into(state, made_in, self.device)
+            return state, made_in
         measure(self.objective, state, self.data)
-        store.describe(self._describe() | {"token": token_digest(instruction.token)})
-        return state, store.save(0, state)
+        store.describe(self._describe())
+        store.save(0, state)
+        return state, 0
 
-    def _keep_state(self, run: str, stamp: Stamp, state: ClientState) -> None:
+    def _keep_state(self, run: str, made_in: int, state: ClientState) -> None:
         state.forget()
-        _states[run, self.partition, self.device] = stamp, state
+        _states[run, self.partition, self.device] = made_in, state
         _states.shrink(self.settings.state_memory << 20, least=1)
 
     def _read_download(self, instruction: Instruction) -> Payload | None:
@@ -390,11 +390,11 @@ class Client:
             SettingError: when it left none.
         """
         store = self.store(run)
-        stamp = store.newest()
-        if stamp is None:
+        generations = store.generations()
+        if not generations:
             raise SettingError(f"client {self.partition} left no state in {store.folder}.")
         state = self._new_state()
-        store.load_into(state, stamp, self.device)
+        store.load_into(state, generations[0], self.device)
         state.pool_weight, state.space = store.load_pool()
         self._measure_late(state)
         return state

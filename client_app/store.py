@@ -1,6 +1,6 @@
 """A client's private state: how it is made from settings and a model's name, and how it is kept on disk.
 
-One folder a run and client, two generations, atomic writes. Each generation is one safetensors file, stamped with the
+One folder per run and client, two generations, atomic writes. Each generation is one safetensors file, named by the
 round that made it. Flower's own `context.state` lives in a process's memory and would be gone with it."""
 
 import json
@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from protosphere.core.devices import exact_on
 from protosphere.core.errors import UserError
 from protosphere.core.files import NAME, DamagedError, read_sealed, read_tensors, replacing, sealed, write_tensors
-from protosphere.core.home import token_digest
 from protosphere.core.seeds import derive
 from protosphere.data.client_data import Transform
 from protosphere.models import build, seed_name
@@ -87,7 +86,6 @@ POOL, WEIGHT = "pool.safetensors", "weight"  # a file, and a tensor in it
 MADE = "made"  # beside what was received: the round that made it
 AGAIN = "The next round brings it again."
 GENERATION = re.compile(r"round-\d{6,}\.safetensors")
-Stamp = tuple[int, int, int]  # round, inode, modification time: one state, however often it was written
 
 
 class StoreError(UserError):
@@ -106,35 +104,21 @@ class Store:
     def __init__(self, folder: Path):
         self.folder = folder
 
-    def admit(self, token: str) -> None:
-        """Let a run in that knows this store's token; a store that holds nothing yet is the first run's that comes.
-
-        Raises:
-            StoreError: another run has this one's name.
-        """
-        described = (self.folder / "client.json").exists()
-        if (described or self._paths()) and self.description().get("token") != token_digest(token):
-            raise StoreError(
-                f"{self.folder} holds models of a run of this name whose secret this run does not know, so they "
-                "stay as they are; start the run anew, which gives it another name, or resume it from its own folder.",
-            )
-
-    def begin_anew(self, round_number: int, token: str) -> None:
+    def begin_anew(self, round_number: int) -> None:
         """Take away what a power cut has spoilt of a client of whose training nothing counts: it had no time to reach
         the disk, and is made again as it was."""
         paths = self._paths()
         if not paths or any(0 < _read_round(path) < round_number for path in paths):
             return
         try:
-            if self.description().get("token") == token_digest(token):
-                _read(self._path(0), "")
-            return
+            self.description()
+            _read(self._path(0), "")
         except StoreError:
             for name in self._names():
                 (self.folder / name).unlink(missing_ok=True)
 
-    def newest_before(self, round_number: int, trained: int = 0, going_back: bool = True) -> Stamp | None:
-        """The generation from which `round_number` starts; None where there never was one.
+    def newest_before(self, round_number: int, trained: int = 0, going_back: bool = True) -> int | None:
+        """The round of the generation from which `round_number` starts; None where there never was one.
 
         Args:
             trained: the last round whose training the server took from this client (0: none).
@@ -155,8 +139,8 @@ class Store:
             )
         for path in later_paths if going_back else ():
             path.unlink(missing_ok=True)
-        newest = max((_stamp(path) for path in paths if path not in later_paths), default=None)
-        if trained and (newest is None or newest[0] < trained):
+        newest = max((_read_round(path) for path in paths if path not in later_paths), default=None)
+        if trained and (newest is None or newest < trained):
             raise StoreError(
                 f"round {round_number} cannot start: {self.folder} does not hold the model of round {trained}, from "
                 "which this client sent its last prototypes; bring the folder (in PROTOSPHERE_HOME) back, or start a "
@@ -164,33 +148,27 @@ class Store:
             )
         return newest
 
-    def generations(self) -> list[Stamp]:
-        """All generations, the newest first."""
-        return sorted(map(_stamp, self._paths()), reverse=True)
+    def generations(self) -> list[int]:
+        """The rounds of all generations, the newest first."""
+        return sorted(map(_read_round, self._paths()), reverse=True)
 
-    def newest(self) -> Stamp | None:
-        """The newest generation."""
-        return next(iter(self.generations()), None)
-
-    def save(self, round_number: int, state: ClientState) -> Stamp:
+    def save(self, round_number: int, state: ClientState) -> None:
         """Write the generation of `round_number`; older ones beyond the second go, and what killed processes left."""
-        path = self._path(round_number)
         for name in self._names():
             if name.endswith(".tmp"):
                 (self.folder / name).unlink(missing_ok=True)
-        self._write(path, _flatten(state))
+        self._write(self._path(round_number), _flatten(state))
         for old_path in sorted(self._paths(), key=_read_round)[:-KEPT_GENERATIONS]:
             old_path.unlink(missing_ok=True)
-        return _stamp(path)
 
-    def load_into(self, state: ClientState, stamp: Stamp, device: torch.device) -> None:
-        """Fill a freshly built state from a generation.
+    def load_into(self, state: ClientState, round_number: int, device: torch.device) -> None:
+        """Fill a freshly built state from the generation of `round_number`.
 
         Raises:
             StoreError: the file is damaged, or holds another model. Going on from an older generation unasked would
                 give other figures than the run promises.
         """
-        path = self._path(stamp[0])
+        path = self._path(round_number)
         tensors = _read(path, "bring it back from a copy, or start a new run.", exact_on(device))
         parts: dict[str, dict[str, torch.Tensor]] = {}
         for name, tensor in tensors.items():
@@ -220,8 +198,8 @@ class Store:
             source_round: the round that made it.
         """
         numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
-        stamp = {MADE: torch.tensor(source_round)} if source_round else {}
-        self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers | stamp)
+        made = {MADE: torch.tensor(source_round)} if source_round else {}
+        self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers | made)
 
     def load_received(self) -> tuple[Payload | None, dict[str, float]]:
         """What `save_received` kept: the payload, None if none ever came, and the constants.
@@ -386,11 +364,6 @@ def _read(path: Path, remedy: str, device: torch.device | str = "cpu") -> dict[s
 
 def _read_round(path: Path) -> int:
     return int(path.stem.removeprefix("round-"))
-
-
-def _stamp(path: Path) -> Stamp:
-    stat = path.stat()
-    return _read_round(path), stat.st_ino, stat.st_mtime_ns
 
 
 def _flatten(state: ClientState) -> dict[str, torch.Tensor]:

@@ -92,7 +92,6 @@ class PrototypeStrategy(Strategy):
         self.callbacks = callbacks_of(run.settings, on_round)
         self.stop_reason = ""  # why the run ends before its last round
         self.failed_in_a_row = 0
-        self.token = ""  # the run's, read when it starts
         self.timeout = run.settings.round_timeout
         # what a run has or lacks by its settings and its method
         self.membership: Membership | None = None
@@ -132,9 +131,8 @@ class PrototypeStrategy(Strategy):
         refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout
         result = Result()
-        self.token = self.folder.token
         if over_ray(grid):
-            self.folder.mark_home()
+            self.folder.make_stores()
         if self.settings.resume:
             self._restore(rounds)
             if self.roster.is_open:
@@ -450,7 +448,6 @@ class PrototypeStrategy(Strategy):
             payload=download,
             trained=self.state.trained.get(partition, 0),
             constants=constants,
-            token=self.token,
             made=made,
             last=is_last,
         )

@@ -74,8 +74,8 @@ app.command(
     cls=Command,
     epilog="""
         protosphere report latest
-        protosphere report /srv/results/20260101-120000-protonorm-digits
-        protosphere report 20260101-120000-protonorm-digits 20260101-130000-fedproto-digits
+        protosphere report /srv/results/20260101-120000-protonorm-digits-5f0c91aa
+        protosphere report 20260101-120000-protonorm-digits-5f0c91aa 20260101-130000-fedproto-digits-c7d2180e
     """,
 )(report)
 app.command(

@@ -152,7 +152,9 @@ def delete(
         end(f"{error.filename or 'a folder'} cannot be deleted ({error.strerror}).", 1)
 
 
-app.command("compare", cls=Command, epilog="    protosphere runs compare 20260101-120000-protonorm-digits latest")(
+app.command("compare", cls=Command, epilog="    protosphere runs compare 20260101-120000-local-digits-5f0c91aa latest")(
     compare
 )
-app.command("delete", cls=Command, epilog="    protosphere runs delete 20260101-120000-protonorm-digits --yes")(delete)
+app.command("delete", cls=Command, epilog="    protosphere runs delete 20260101-120000-local-digits-5f0c91aa --yes")(
+    delete
+)

@@ -208,7 +208,5 @@ class ComparisonFolder:
     def discard_models(self, cell: Cell) -> None:
         """Take away the clients' models of a cell's runs: a comparison's would soon fill the disk."""
         for file in self.of(cell).glob("*/settings.json"):
-            run = RunFolder(file.parent)
-            with suppress(SettingError, OSError):
-                if is_run_name(run.name):
-                    discard_stores(run.name, run.token)
+            if is_run_name(file.parent.name):
+                discard_stores(file.parent.name)

@@ -23,7 +23,6 @@ from protosphere.core.home import discard_stores
 from protosphere.launch.grid import KeptLines, run_in_process
 from protosphere.launch.processes import import_path
 from protosphere.launch.ray_cluster import join
-from protosphere.record.folder import RunFolder
 from protosphere.server_app.app import USER_ERRORS
 
 
@@ -90,7 +89,7 @@ def perform(order: Order) -> str:
             lines.hear(traceback.format_exc())
         lines.save()
     if lines.folder is not None and not order.keep_models:
-        discard_stores(lines.folder.name, RunFolder(lines.folder).token)
+        discard_stores(lines.folder.name)
     return reason
 
 

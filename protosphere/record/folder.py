@@ -33,7 +33,7 @@ from protosphere.core.files import (
     unsettled,
     write_tensors,
 )
-from protosphere.core.home import MARK, mark, results_root, stores
+from protosphere.core.home import results_root, stores
 from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_name, plain_name, shown
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables
@@ -41,7 +41,9 @@ from protosphere.record import client_tables
 UNFINISHED = ("starting", "running")  # states of a run that is on
 FORMAT = 2  # of a run's folder; another number means that this program cannot read it
 REMEDY = "bring it back from a copy, or start a new run"
-LONGEST_NAME = 100  # bytes of a new run's name; a data set's may be longer than a file's can be
+LONGEST_NAME = (
+    100  # bytes of a new run's name before its random digits; a data set's may be longer than a file's can be
+)
 
 
 Content = TypeVar("Content", dict[str, Any], list[dict[str, Any]])
@@ -64,72 +66,29 @@ class RunFolder:
         """The run's key: client stores are kept under it."""
         return self.path.name
 
-    @property
-    def token(self) -> str:
-        """The run's secret: clients let nobody at what they keep of it who does not know this.
-
-        Raises:
-            SettingError: it cannot be read.
-        """
-        path = self.path / "token"
-        try:
-            token = read_whole(path, LARGEST_RECORD).decode("ascii").strip()
-            if not re.fullmatch("[0-9a-f]{32}", token):
-                raise ValueError("it holds no 32 hexadecimal digits")
-        except (OSError, ValueError) as error:
-            raise SettingError(
-                f"{path} cannot be read ({error}), and clients refuse a run without it; bring it back, or start a new "
-                "run."
-            ) from None
-        return token
-
     @classmethod
     def create(cls, settings: Settings, run_config: Mapping[str, Any]) -> "RunFolder":
-        """A new folder for this run.
+        """A new folder for this run: its time, method and data set, and eight random digits, since its clients keep
+        their models under its name wherever they are.
 
         Raises:
             SettingError: when the results folder cannot be written.
         """
         root = results_root(settings.results_dir)
-        now = time.time()
+        stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(time.time()))
+        words = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
+        # the name travels in every message, so equal runs must have names of one length to have the same bytes
+        folder = cls(root / f"{plain_name(words, LONGEST_NAME)}-{secrets.token_hex(4)}")
         with explain_unwritable(root):
             root.mkdir(parents=True, exist_ok=True)
-        for second in range(1000):
-            # where one of this second is there, the next second's: the name travels in every message, so equal runs
-            # must have names of one length in bytes to have the same bytes, and no `-2` at its end
-            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
-            name = "-".join((stamp, plugins.stem(settings.strategy), short_name(settings.dataset)))
-            folder = cls(root / plain_name(name, LONGEST_NAME))
-            if folder._claim():
-                folder._write("token", f"{secrets.token_hex(16)}\n")
-                folder._write_json("settings.json", dict(run_config))
-                return folder
-        raise SettingError(
-            f"the results folder {root} holds a thousand runs of these minutes; set another `results-dir`."
-        )
-
-    def _claim(self) -> bool:
-        """Make the folder, and that of its clients' stores, which lie under its name whatever the results folder.
-
-        Returns:
-            Whether the name was free in both places.
-        """
-        store_folder = stores(self.name)
-        with explain_unwritable(store_folder.parent, "stores' folder"):
-            try:
-                store_folder.mkdir(parents=True)
-            except FileExistsError:
-                return False
-        with explain_unwritable(self.path.parent):
-            try:
-                self.path.mkdir()
-            except FileExistsError:
-                store_folder.rmdir()
-                return False
-            except OSError:
-                store_folder.rmdir()
-                raise
-        return True
+            folder.path.mkdir()
+        try:
+            folder.make_stores()
+        except SettingError:
+            folder.path.rmdir()
+            raise
+        folder._write_json("settings.json", dict(run_config))
+        return folder
 
     @classmethod
     def resume(
@@ -183,10 +142,14 @@ class RunFolder:
                 temporary.unlink(missing_ok=True)
             yield
 
-    def mark_home(self) -> None:
-        """Let workers of other machines know this home for the run's own."""
+    def make_stores(self) -> None:
+        """Make the folder of its clients' stores, by which workers of other machines know this home for the run's.
+
+        Raises:
+            SettingError: it cannot be written.
+        """
         with explain_unwritable(stores(self.name), "stores' folder"):
-            mark(self.name, self.token)
+            stores(self.name).mkdir(parents=True, exist_ok=True)
 
     def discard_unless_begun(self) -> None:
         """Take the folder away if no round came to its line: it holds no result, and `latest` must not find it."""
@@ -194,11 +157,10 @@ class RunFolder:
             return
         # a folder that cannot be taken away does no harm beside the error that led here
         with suppress(OSError):
-            names = ("settings.json", "roster.json", "status.json", "origin.json", "token", ".lock")
+            names = ("settings.json", "roster.json", "status.json", "origin.json", ".lock")
             for name in names:
                 (self.path / name).unlink(missing_ok=True)
             self.path.rmdir()
-            (stores(self.name) / MARK).unlink(missing_ok=True)
             stores(self.name).rmdir()
 
     def refuse_full_disk(self) -> None:
@@ -449,7 +411,6 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         with self._replacing(name) as temporary:
-            temporary.touch(0o600 if name == "token" else 0o666)
             temporary.write_text(text)
 
     @contextmanager

@@ -109,9 +109,7 @@ def delete(folders: Sequence[Path]) -> None:
             locks.enter_context(folder_lock(place, "a run or a comparison"))
         for place in places:
             for run in _runs_of(place):
-                with suppress(SettingError):
-                    # without its token nobody can tell whose the stores are, and they stay
-                    discard_stores(run.name, run.token)
+                discard_stores(run.name)
             shutil.rmtree(place)
         for link in folders:
             link.unlink(missing_ok=True)
@@ -172,7 +170,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _is_new(folder: Path) -> bool:
     """Whether its process has not come to hold it yet, which it does before anything else than these files."""
-    return {path.name for path in folder.glob("*")} <= {"token", "settings.json", COMPARISON}
+    return {path.name for path in folder.glob("*")} <= {"settings.json", COMPARISON}
 
 
 def _is_held(folder: Path) -> bool:

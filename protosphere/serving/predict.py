@@ -351,10 +351,10 @@ def _tokens(tokens: Tokens, source: Path | str) -> Tensor:
 def _load_newest(store: Store, state: ClientState, device: torch.device) -> tuple[int, list[str]]:
     """Fill a state from the newest generation that is whole: its round, and what is wrong with the newer ones."""
     problems: list[str] = []
-    for stamp in store.generations():
+    for round_number in store.generations():
         try:
-            store.load_into(state, stamp, device)
-            return stamp[0], problems
+            store.load_into(state, round_number, device)
+            return round_number, problems
         except StoreError as error:
             problems.append(str(error))
     if problems:

@@ -58,7 +58,7 @@ def encode_instruction(instruction: Instruction, parts: Sequence[Part] = ()) -> 
     Raises:
         CodecError: a value that the number format cannot hold.
     """
-    config = {name: getattr(instruction, name) for name in ("run", "token", "round", "last", "trained", "made")}
+    config = {name: getattr(instruction, name) for name in ("run", "round", "last", "trained", "made")}
     records = RecordDict({CONFIG: ConfigRecord(config)})
     if instruction.payload is not None:
         records[ARRAYS] = encode(instruction.payload, parts)
@@ -87,10 +87,9 @@ def decode_instruction(
         MessageError: when a record is missing, strange or malformed.
     """
     check_records(records, CONFIG, ARRAYS, METRICS)
-    config = config_values(records, run=str, token=str, round=int, last=bool, trained=int, made=int)
+    config = config_values(records, run=str, round=int, last=bool, trained=int, made=int)
     if not is_run_name(config["run"]):
         raise MessageError(f"the run name {config['run']!r} is no plain folder name")
-    check_texts("token", [config["token"]])
     if config["round"] < trains:
         raise MessageError(f"the round {config['round']} is none; they count from 1")
     # what a round's training left, and what was made of its uploads, its evaluation reads

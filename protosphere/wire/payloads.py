@@ -106,7 +106,6 @@ class Instruction:
 
     Attributes:
         run: name of the results folder; a client's store is kept under it.
-        token: the secret of that run, which another that gives its name cannot know.
         round: the round r, from 1; an evaluation is of the model that round r left, from 0 (untrained models).
         trained: the last round whose training the server took from this client, 0 if none: a client whose store
             does not reach that far has lost it, and must not start again unnoticed.
@@ -122,7 +121,6 @@ class Instruction:
     payload: Payload | None = None
     trained: int = 0
     constants: Mapping[str, float] = field(default_factory=dict)
-    token: str = ""
     made: int = 0
     last: bool = False
 

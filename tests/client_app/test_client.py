@@ -11,7 +11,6 @@ from protosphere.client_app import client as client_module
 from protosphere.client_app.store import StoreError, size_of
 from protosphere.client_app.train import DivergenceError
 from protosphere.core.errors import SettingError
-from protosphere.core.files import read_tensors, write_tensors
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import open_trained
 from protosphere.wire.payloads import Instruction
@@ -143,18 +142,6 @@ def test_a_state_in_memory_gives_way_to_a_store_that_another_process_wrote(clien
     shutil.rmtree(home / "clients")
     *_, uninterrupted = [client().train(ask(n, p)) for n, p in ((1, None), (2, targets()), (3, targets()))]
     assert without_times(again) == without_times(uninterrupted)
-
-
-def test_a_generation_that_was_written_anew_is_read_anew(client, home):
-    """The same round number is not enough: the server went back, and another worker repeated the round."""
-    initial = client().evaluate(ask(0)).evaluation.correct
-    client().train(ask(1))
-    assert client().evaluate(ask(1)).evaluation.correct != initial
-    folder = home / "clients" / "a-run" / "0"
-    # each says its name
-    write_tensors(folder / "copy", *read_tensors(folder / "round-000000.safetensors"))
-    (folder / "copy").replace(folder / "round-000001.safetensors")
-    assert client().evaluate(ask(1)).evaluation.correct == initial
 
 
 def test_memory_holds_the_states_used_last_within_its_bound(client):

@@ -358,12 +358,12 @@ def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, 
     """An answer for the ensemble, an evaluation, a state that is long gone."""
     monkeypatch.setattr(Ledger, "release", constant)
     client = one_client(site(tmp_path / "one", *FULL), {"strategy": "fedproto"})
-    plain = privacy.Instruction("a-run", 1, token="t")
+    plain = privacy.Instruction("a-run", 1)
     expected = client.train(plain)
     asked = [
         replace(plain, last=True),
         replace(plain, round=9, trained=8),
-        replace(plain, token="of another run"),
+        replace(plain, run="another-run"),
         replace(plain, constants={"mu": 0.5}),
     ]
     for instruction in asked:

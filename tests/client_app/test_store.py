@@ -29,10 +29,10 @@ def state_with(value, **more):
     return ClientState(module, **more)
 
 
-def value_in(store, stamp):
-    """The number of the state with that stamp."""
+def value_in(store, round_number):
+    """The number of the state that this round made."""
     state = state_with(float("nan"))
-    store.load_into(state, stamp, torch.device("cpu"))
+    store.load_into(state, round_number, torch.device("cpu"))
     return state.module.weight[0, 0].item()
 
 
@@ -41,13 +41,13 @@ def rounds(store):
 
 
 def test_two_generations_are_kept_and_the_newest_is_found(store):
-    assert store.newest() is None
+    assert store.generations() == []
     assert store.newest_before(1) is None
-    stamps = [store.save(number, state_with(number)) for number in (0, 1, 2, 9, 10, 11)]
+    for number in (0, 1, 2, 9, 10, 11):
+        store.save(number, state_with(number))
     assert rounds(store) == ["round-000010.safetensors", "round-000011.safetensors"]
-    assert store.newest() == stamps[-1]
-    assert [stamp[0] for stamp in stamps] == [0, 1, 2, 9, 10, 11]
-    assert [value_in(store, stamp) for stamp in stamps[-2:]] == [10, 11]
+    assert store.generations() == [11, 10]
+    assert [value_in(store, number) for number in (10, 11)] == [10, 11]
 
 
 def test_copies_that_somebody_made_beside_the_generations_are_none(store):
@@ -56,7 +56,7 @@ def test_copies_that_somebody_made_beside_the_generations_are_none(store):
     copies = ["round-000002-copy.safetensors", "round-000001.2.safetensors", "round-.safetensors"]
     for name in copies:
         (store.folder / name).write_bytes((store.folder / "round-000001.safetensors").read_bytes())
-    assert [stamp[0] for stamp in store.generations()] == [2, 1]
+    assert store.generations() == [2, 1]
     assert value_in(store, store.newest_before(3)) == 2
     store.save(3, state_with(3))
     assert rounds(store) == sorted([*copies, "round-000002.safetensors", "round-000003.safetensors"])
@@ -69,25 +69,24 @@ def test_a_state_that_the_server_has_seen_must_be_there(store):
     with pytest.raises(StoreError, match="does not hold the model of round 3"):
         store.newest_before(4, trained=3)
     store.save(3, state_with(3))
-    assert store.newest_before(4, trained=3)[0] == 3
+    assert store.newest_before(4, trained=3) == 3
     store.save(4, state_with(4))  # trained in time, answered too late
-    assert store.newest_before(5, trained=3)[0] == 4
-    assert store.newest_before(4, trained=3)[0] == 3
+    assert store.newest_before(5, trained=3) == 4
+    assert store.newest_before(4, trained=3) == 3
 
 
 def test_a_round_starts_from_before_it_and_what_the_server_forgot_is_deleted(store):
     for number in (4, 5):
         store.save(number, state_with(number))
-    assert store.newest_before(6)[0] == 5
+    assert store.newest_before(6) == 5
     # a server that went back too far is told so, and nothing is deleted
     with pytest.raises(StoreError, match=r"round 4 .*only of 4, 5"):
         store.newest_before(4)
     # an evaluation that comes late deletes nothing
-    assert store.newest_before(5, trained=4, going_back=False)[0] == 4
+    assert store.newest_before(5, trained=4, going_back=False) == 4
     assert rounds(store) == ["round-000004.safetensors", "round-000005.safetensors"]
-    stamp = store.newest_before(5)
-    assert stamp[0] == 4
-    assert value_in(store, stamp) == 4
+    assert store.newest_before(5) == 4
+    assert value_in(store, 4) == 4
     assert rounds(store) == ["round-000004.safetensors"]
 
 
@@ -104,8 +103,7 @@ def test_a_failing_save_leaves_the_old_generations_and_no_rubbish(store, monkeyp
     with pytest.raises(StoreError, match=r"cannot be written \(No space left on device\); free space there"):
         store.save(3, state_with(3))
     assert sorted(path.name for path in store.folder.iterdir()) == before
-    stamp = store.newest()
-    assert value_in(store, stamp) == 2
+    assert value_in(store, store.generations()[0]) == 2
 
 
 def test_files_that_were_exchanged_are_noticed(store):
@@ -116,19 +114,19 @@ def test_files_that_were_exchanged_are_noticed(store):
     first.write_bytes(second.read_bytes())
     second.write_bytes(before)
     with pytest.raises(StoreError, match=r"round-000005.* cannot be read \(it is what was written as round-000004"):
-        value_in(store, store.newest())
+        value_in(store, store.generations()[0])
 
 
 def test_a_write_that_a_crash_cut_short_is_never_taken_for_a_state(store):
     store.save(1, state_with(1.0))
     for name in (f"round-000002.{os.getpid()}.tmp", "round-000002.999999.tmp", "received.999999.tmp"):
         (store.folder / name).write_bytes(b"half of it")
-    assert store.newest_before(3)[0] == 1
+    assert store.newest_before(3) == 1
     store.save(2, state_with(2.0))
     # nobody else would ever take them away
     assert list(store.folder.glob("*.tmp")) == []
     store.save(3, state_with(3.0))
-    assert value_in(store, store.newest()) == 3
+    assert value_in(store, store.generations()[0]) == 3
     assert rounds(store) == ["round-000002.safetensors", "round-000003.safetensors"]
 
 
@@ -138,10 +136,9 @@ def test_a_truncated_generation_is_an_error_that_names_the_file(store, kept):
     store.save(2, state_with(2.0))
     path = store.folder / "round-000002.safetensors"
     path.write_bytes(path.read_bytes()[:kept])
-    stamp = store.newest_before(3)
-    assert stamp[0] == 2
+    assert store.newest_before(3) == 2
     with pytest.raises(StoreError) as raised:
-        value_in(store, stamp)
+        value_in(store, 2)
     assert str(path) in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -156,18 +153,18 @@ def test_a_state_with_another_byte_or_without_its_last_page_is_refused(store):
     for damaged in (tail, flipped, bytes(len(whole))):
         path.write_bytes(damaged)
         with pytest.raises(StoreError, match=re.escape(f"{path} cannot be read (")):
-            store.load_into(ClientState(torch.nn.Linear(100, 100)), store.newest(), torch.device("cpu"))
+            store.load_into(ClientState(torch.nn.Linear(100, 100)), store.generations()[0], torch.device("cpu"))
     path.write_bytes(whole)
-    store.load_into(ClientState(torch.nn.Linear(100, 100)), store.newest(), torch.device("cpu"))
+    store.load_into(ClientState(torch.nn.Linear(100, 100)), store.generations()[0], torch.device("cpu"))
 
 
 def test_all_of_a_state_comes_back_to_the_bit(store, parts):
     made = parts({"momentum": 0.9, "optimizer-state": "persistent"}, norm=True)
     train(made.objective, made.state, made.data, ("a", "stream"), 1)
     made.state.kept = {"a/name/with/slashes": torch.tensor([1.5, -0.0]), "scalar": torch.tensor(7)}
-    stamp = store.save(1, made.state)
+    store.save(1, made.state)
     fresh = parts({"momentum": 0.9, "optimizer-state": "persistent"}, norm=True, seed=5).state
-    store.load_into(fresh, stamp, torch.device("cpu"))
+    store.load_into(fresh, 1, torch.device("cpu"))
     assert set(made.state.module.state_dict()) >= {"extractor.1.running_var", "extractor.1.num_batches_tracked"}
     same(fresh.module.state_dict(), made.state.module.state_dict())
     same(vars(fresh.prototypes), vars(made.state.prototypes))
@@ -189,20 +186,20 @@ def test_a_load_forgets_what_the_state_held_before(store, parts):
     """The stored one is of a client without training rows: it has no prototypes."""
     made = parts(train=())
     measure(made.objective, made.state, made.data)
-    stamp = store.save(0, made.state)
+    store.save(0, made.state)
     dirty = parts(seed=5).state
     dirty.kept, dirty.optimiser = {"old": torch.ones(1)}, {"train/0/step": torch.ones(1)}
     dirty.covariance = torch.eye(2)
-    store.load_into(dirty, stamp, torch.device("cpu"))
+    store.load_into(dirty, 0, torch.device("cpu"))
     assert (dirty.kept, dirty.optimiser, dirty.covariance, dirty.prototypes) == ({}, {}, None, None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # NumPy lacks the second
 def test_tensors_that_share_memory_are_saved(store, dtype):
     shared = torch.arange(6, dtype=dtype)
-    stamp = store.save(1, state_with(1.0, kept={"whole": shared, "part": shared[::2]}))
+    store.save(1, state_with(1.0, kept={"whole": shared, "part": shared[::2]}))
     fresh = state_with(0.0)
-    store.load_into(fresh, stamp, torch.device("cpu"))
+    store.load_into(fresh, 1, torch.device("cpu"))
     assert fresh.kept["part"].dtype == dtype
     assert fresh.kept["part"].tolist() == [0.0, 2.0, 4.0]
 
@@ -211,7 +208,7 @@ def test_the_newest_targets_are_kept_apart_from_the_generations(store):
     received = PrototypeSet(torch.tensor([0, 3]), torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
     store.save_received(payload(received), {"mu": 0.25, "gone": 1.0})
     store.save_received(payload(received.with_vectors(-received.vectors)), {"mu": 0.1})
-    assert store.newest() is None
+    assert store.generations() == []
     tensors = load_file(store.folder / "received.safetensors")
     assert tensors["labels"].tolist() == [0, 3]
     assert tensors["vectors"].tolist() == [[-1.0, -2.0], [-3.0, -4.0]]
@@ -239,7 +236,7 @@ def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monke
         ("client.json", Store.description),
         ("received.safetensors", Store.load_received),
         ("encoder-means.safetensors", lambda store: store.load_prototypes("encoder-means")),
-        ("round-000001.safetensors", lambda store: value_in(store, store.newest())),
+        ("round-000001.safetensors", lambda store: value_in(store, store.generations()[0])),
     ],
 )
 def test_nothing_but_a_regular_file_is_read(store, name, read, make):

@@ -37,7 +37,7 @@ CASES = [
 STORED = {"float32": "float32", "float16": "float16"}
 COMPONENTS = 4  # of a class at most
 HEADERS = {
-    "instruction": "run token round evaluate trained made asks",
+    "instruction": "run round evaluate trained made asks",
     "report": "partition round problem remark seconds",
     "identity": "name method layouts companion partition partitions model parameters feature_dim class_names"
     " class_counts classes domain rows discloses problem settings encoder",

@@ -173,7 +173,7 @@ def cluster():
 
 def test_a_run_over_homes_that_differ_is_refused_by_the_name_of_host_and_home(cluster):
     # nothing says which clients the second node gets; with as many clients as workers each has one
-    words = rf"it runs on \S+ with the PROTOSPHERE_HOME {cluster.other}, which has no token"
+    words = rf"it runs on \S+ with the PROTOSPHERE_HOME {cluster.other}, which has no folder"
     cluster.end(cluster.run(2), 1, words)
     # it is found in round 1: nobody's model is kept in the other home
     assert [*cluster.other.glob("clients/*/*")] == []

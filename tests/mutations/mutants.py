@@ -256,17 +256,17 @@ MUTANTS = {
         "(foreign_labels := set())",
         "tests/server_app/test_replies.py",
     ),
-    "a strange token is let in": Mutant(
-        C + "store.py",
-        'self.description().get("token") != token_digest(token)',
-        "False",
-        "tests/client_app/test_run_token.py",
-    ),
-    "the home of another run will do": Mutant(
+    "any home will do": Mutant(
         "protosphere/core/home.py",
-        "if digest != token_digest(token):",
-        "if not digest:",
+        "if not stores(run).is_dir():",
+        "if False:",
         "tests/core/test_home.py",
+    ),
+    "all runs have one store": Mutant(
+        "protosphere/record/folder.py",
+        "secrets.token_hex(4)",
+        "'0' * 8",
+        "tests/record/test_folder.py",
     ),
     "a path in an error": Mutant(
         C + "public_errors.py",
@@ -277,7 +277,7 @@ MUTANTS = {
     # --- rounds, stores, resume
     "a stale store goes unnoticed": Mutant(
         C + "store.py",
-        "if trained and (newest is None or newest[0] < trained):",
+        "if trained and (newest is None or newest < trained):",
         "if False:",
         "tests/client_app/test_store.py",
     ),

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save_file
 
 from protosphere.core.errors import SettingError
-from protosphere.core.home import results_root
+from protosphere.core.home import results_root, stores
 from protosphere.core.settings import Settings, check, is_run_name
 from protosphere.record import client_tables
 from protosphere.record import folder as record
@@ -86,9 +86,11 @@ def names(folder):
 )
 def test_a_new_folder_is_named_by_time_strategy_and_all_data_sets(results, noon, dataset, words):
     folder = create(dataset=dataset)
-    assert folder.path == results / f"20260101-120000-fedproto-{words}"
+    assert folder.path.parent == results
+    assert re.fullmatch(rf"20260101-120000-fedproto-{words}-[0-9a-f]{{8}}", folder.name)
     assert is_run_name(folder.name)
-    assert names(folder) == ["settings.json", "token"]
+    assert names(folder) == ["settings.json"]
+    assert stores(folder.name).is_dir()
     assert folder.settings() == CONFIG
 
 
@@ -96,7 +98,7 @@ def test_a_second_run_of_the_same_second_gets_a_name_of_the_same_length(results,
     found = [create().name for _ in range(3)]
     assert len(set(found)) == 3
     assert {len(name) for name in found} == {len(found[0])}
-    assert all(re.fullmatch(r"20260101-12000[012]-fedproto-digits", name) for name in found)
+    assert all(re.fullmatch(r"20260101-120000-fedproto-digits-[0-9a-f]{8}", name) for name in found)
 
 
 NAMED = ["uoft-cs/cifar10", "/daten/胸部X線", "線" * 250, "/data/my pictures (2)/", "/a/..", "/", "~/überblick"]
@@ -107,9 +109,9 @@ def test_every_name_can_travel(results, dataset):
     """By which letters: test_settings.py."""
     name = create(dataset=dataset).name
     assert is_run_name(name)
-    assert re.fullmatch(r"[0-9]{8}-[0-9]{6}-fedproto[\w-]*", name)
-    assert len(name.encode()) <= 100
-    assert name.endswith(("胸部X線", "überblick")) == ("X線" in dataset or "ü" in dataset)
+    words = re.fullmatch(r"([0-9]{8}-[0-9]{6}-fedproto[\w-]*)-[0-9a-f]{8}", name)[1]
+    assert len(words.encode()) <= 100
+    assert words.endswith(("胸部X線", "überblick")) == ("X線" in dataset or "ü" in dataset)
 
 
 def test_the_results_folder_is_the_setting_or_in_home(results, tmp_path, monkeypatch):
@@ -375,7 +377,6 @@ def test_of_a_run_that_was_cut_a_last_line_is_dropped_unless_it_holds_zeros(resu
         ("roster.json", RunFolder.roster),
         ("summary.json", RunFolder.summary),
         ("status.json", RunFolder.status),
-        ("token", lambda folder: folder.token),
         ("prototypes.safetensors", lambda folder: newest(folder.path)),
         ("checkpoint.safetensors", RunFolder.load_checkpoint),
     ],
@@ -506,15 +507,6 @@ def test_a_checkpoint_comes_back_as_it_was_saved(results):
         assert torch.equal(back[name].nan_to_num(9.0), tensor.nan_to_num(9.0))
     folder.save_checkpoint({}, {"round": 8})
     assert folder.load_checkpoint() == ({}, {"round": 8})
-
-
-@pytest.mark.parametrize("content", [b"", bytes(33), b"0" * 31, b"no token of this run", b"\xff" * 32])
-def test_a_damaged_token_is_said_in_one_sentence(results, content):
-    folder = create()
-    assert len(folder.token) == 32
-    path = folder.path / "token"
-    path.write_bytes(content)
-    assert refused(lambda: folder.token).startswith(f"{path} cannot be read (")
 
 
 # flipped bits and lost tails are those of test_tensor_files.py

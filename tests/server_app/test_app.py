@@ -42,7 +42,6 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
         "clients",
         "roster.json",
         "status.json",
-        "token",
         "metrics.jsonl",
         "checkpoint.safetensors",
     }

@@ -118,7 +118,7 @@ def test_a_site_tells_of_its_failed_method_the_file_s_name_and_the_line_alone(
     node = {"partition-id": 0, "num-partitions": 2, "strategy-file": str(project / "wrong.py")}
     grid = LocalGrid(settings, [node])
     monkeypatch.setattr("protosphere.client_app.site._here", False)
-    asked = encode_instruction(Instruction("a-run", 1, token="secret"))
+    asked = encode_instruction(Instruction("a-run", 1))
     ids = grid.push_messages([Message(asked, grid.get_node_ids()[0], MessageType.TRAIN)])
     (reply,) = grid.pull_messages(ids)
     assert reply.error.code == FAILED
