@@ -270,6 +270,8 @@ def table(options: argparse.Namespace, results: Results) -> None:
         folder = options.folder / "table" / "-".join([method, *results.identity.values()]).replace(" ", "-")
 
         def note(figures: Mapping[str, Any], method: str = method, end: float = end) -> bool:
+            if not figures["round"]:
+                return True
             line = {name: figures[name] for name in ("round", "seconds", "accuracy")}
             results.add(f"table {method}", **line)
             return time.time() + figures["seconds"] < end

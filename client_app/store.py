@@ -83,6 +83,7 @@ def size_of(state: ClientState) -> int:
 
 KEPT_GENERATIONS = 2
 POOL, WEIGHT = "pool.safetensors", "weight"  # a file, and a tensor in it
+RECEIVED, RECEIVED_BEFORE = "received.safetensors", "received-before.safetensors"
 MADE = "made"  # beside what was received: the round that made it
 AGAIN = "The next round brings it again."
 GENERATION = re.compile(r"round-\d{6,}\.safetensors")
@@ -194,12 +195,22 @@ class Store:
     def save_received(self, payload: Payload, constants: Mapping[str, float], source_round: int = 0) -> None:
         """Keep what the server sent last; training reads it back where a method sends `once`.
 
+        Of such a method what came before stays, too: an evaluation brings what its round has made, and a server that is
+        killed then does that round again from what the one before has made.
+
         Args:
             source_round: the round that made it.
         """
+        path = self.folder / RECEIVED
+        if source_round and path.exists():
+            # a damaged one is of no use to anybody
+            with suppress(StoreError):
+                tensors = _read(path, AGAIN)
+                if _made_in(tensors) != source_round:
+                    self._write(self.folder / RECEIVED_BEFORE, tensors)
         numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
         made = {MADE: torch.tensor(source_round)} if source_round else {}
-        self._write(self.folder / "received.safetensors", to_tensors(payload) | numbers | made)
+        self._write(path, to_tensors(payload) | numbers | made)
 
     def load_received(self) -> tuple[Payload | None, dict[str, float]]:
         """What `save_received` kept: the payload, None if none ever came, and the constants.
@@ -207,7 +218,7 @@ class Store:
         Raises:
             StoreError: the file is damaged.
         """
-        path = self.folder / "received.safetensors"
+        path = self.folder / RECEIVED
         if not path.exists():
             return None, {}
         remedy = "bring it back from a copy."
@@ -219,15 +230,13 @@ class Store:
         Raises:
             StoreError: the file is lost, damaged or of another round; the server then sends it again.
         """
-        path = self.folder / "received.safetensors"
-        tensors = _read(path, AGAIN) if path.exists() else {}
-        stored = tensors.get(MADE)
-        payload = _unpack_received(path, tensors, AGAIN)[0] if tensors else None
-        if payload is None or stored is None or int(stored) != source_round:
-            raise StoreError(
-                f"{path} does not hold what round {source_round} has made, which the server has sent already. {AGAIN}",
-            )
-        return payload
+        for path in (self.folder / RECEIVED, self.folder / RECEIVED_BEFORE):
+            if path.exists() and _made_in(tensors := _read(path, AGAIN)) == source_round:
+                return _unpack_received(path, tensors, AGAIN)[0]
+        raise StoreError(
+            f"{self.folder / RECEIVED} does not hold what round {source_round} has made, which the server has sent "
+            f"already. {AGAIN}",
+        )
 
     def save_pool(self, weight: float, space: Payload | None) -> None:
         """Keep what the rules `encoder` and `pool` were judged by last, in place of another or a damaged one.
@@ -340,6 +349,11 @@ class Store:
             raise StoreError(
                 f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a folder of yours.",
             ) from None
+
+
+def _made_in(tensors: Mapping[str, torch.Tensor]) -> int:
+    """The round that made what was received; 0 where nothing says so."""
+    return int(tensors.get(MADE, 0))
 
 
 def _unpack_received(path: Path, tensors: Mapping[str, torch.Tensor], remedy: str) -> tuple[Payload, dict[str, float]]:

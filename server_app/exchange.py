@@ -53,6 +53,7 @@ class ReplyContext:
         contradiction: the method's own check: what in a client's upload cannot be, "" where it may be true.
         parts_of_newcomers: partition -> the parts that are due from it, where these are not those of the others.
         confusion_rule: the rule of the confusion matrix that clients may tell; "" where none is asked for.
+        measures_auc: whether clients tell the area under their ROC curve.
         shared_test: the right answers of the shared test set; None where the ensemble is not measured.
         withholds_figures: whether clients keep their figures, as under `privacy`.
     """
@@ -69,6 +70,7 @@ class ReplyContext:
     contradiction: Callable[[int, Payload], str] = lambda partition, payload: ""
     parts_of_newcomers: Mapping[int, tuple[Part, ...]] = field(default_factory=dict)
     confusion_rule: str = ""
+    measures_auc: bool = False
     shared_test: SharedLabels | None = None
     withholds_figures: bool = False
 
@@ -142,11 +144,14 @@ def exchange(
 def collected(replies: Iterable[Message], nodes: Mapping[int, int], context: ReplyContext) -> list[Reply]:
     """Replies that somebody else has collected, in partition order, checked like ours.
 
+    Errors that Flower itself sends in a client's place name no node of the roster, and are left out.
+
     Args:
         nodes: partition -> node id.
     """
     of_node = {node: partition for partition, node in nodes.items()}
-    checked = [checked_reply(message, of_node[message.metadata.src_node_id], context) for message in replies]
+    known = [message for message in replies if message.metadata.src_node_id in of_node]
+    checked = [checked_reply(message, of_node[message.metadata.src_node_id], context) for message in known]
     return sorted(checked, key=lambda reply: reply.partition)
 
 
@@ -187,7 +192,9 @@ def _convert_codec_errors(round_number: int) -> Iterator[None]:
     try:
         yield
     except CodecError as error:
-        raise RunError(f"round {round_number}: {error} A run keeps its settings: start a new one.") from None
+        raise RunError(
+            f"round {round_number}: {str(error).rstrip('.')}. A run keeps its settings: start a new one."
+        ) from None
 
 
 def checked_reply(message: Message | str, partition: int, context: ReplyContext, *, simulated: bool = False) -> Reply:
@@ -342,6 +349,17 @@ def _check_kind(reply: Reply, context: ReplyContext) -> Reply:
     return reply
 
 
+def _check_auc(reply: Reply, context: ReplyContext) -> Reply:
+    """Without an area under the ROC curve that nobody asked for."""
+    report = reply.report
+    if context.measures_auc or report is None or report.evaluation is None or report.evaluation.auc is None:
+        return reply
+    evaluation = replace(report.evaluation, auc=None)
+    return replace(reply, report=replace(report, evaluation=evaluation)).refusing(
+        "area under the ROC curve dropped: nobody asked for one"
+    )
+
+
 def _check_confusion(reply: Reply, context: ReplyContext) -> Reply:
     """With the confusion matrix as triples, which take less room than the counts."""
     report, identity = reply.report, context.identities.get(reply.partition)
@@ -394,6 +412,7 @@ CHECKS: tuple[Callable[[Reply, ReplyContext], Reply], ...] = (
     _check_kind,
     _check_counts,
     _check_rules,
+    _check_auc,
     _check_confusion,
     _check_ensemble,
     _check_contradiction,

@@ -109,17 +109,24 @@ class LiveFigures(Callback):
     """Hands each line of the run to the sinks that the settings name, those that a resumed run has included."""
 
     def on_start(self, run: RunView) -> bool:
-        settings, folder = run.settings, run.folder
-        self._feeds = [_Feed(name, getattr(settings, name), folder) for name in wanted(settings)]
+        settings, self._folder = run.settings, run.folder
+        self._newest: Mapping[str, Any] | None = None
+        self._feeds = [_Feed(name, getattr(settings, name), run.folder) for name in wanted(settings)]
         return True
 
     def on_round(self, line: Mapping[str, Any]) -> bool:
+        self._newest = line
         for feed in self._feeds:
             feed.put(line)
         return True
 
     def on_end(self, completed: bool) -> None:
+        # of a run that ended early the newest line has had one more evaluation
+        is_replaced = completed and self._newest is not None and not self._newest.get("last")
+        line = self._folder.last_line() if is_replaced else None
         for feed in self._feeds:
+            if line is not None:
+                feed.put(line)
             feed.close(completed)
 
 

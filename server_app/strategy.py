@@ -6,6 +6,7 @@ message, and `aggregate_evaluate` makes figures of the replies. Then the round's
 callbacks are told. Round 0 is the evaluation of the untrained models.
 """
 
+import copy
 import logging
 import math
 import time
@@ -307,12 +308,15 @@ class PrototypeStrategy(Strategy):
         self._finish_round(line, began)
         refuse_more_failures(self.failed_in_a_row, self.settings.max_failed_rounds, line["problems"])
 
-    def _evaluate(self, grid: Grid, line: Line, result: Result, is_last: bool, trained: Sequence[Reply] = ()) -> None:
+    def _evaluate(self, grid: Grid, line: Line, result: Result, is_last: bool, trained: Sequence[Reply] = ()) -> int:
         """Have clients evaluate the models that a round left, and add it to the round's line.
 
         Args:
             is_last: whether this is the run's last evaluation.
             trained: the replies to the round's training: who is late with it is not asked.
+
+        Returns:
+            How many clients evaluated.
         """
         number = line["round"]
         if is_last:
@@ -321,10 +325,13 @@ class PrototypeStrategy(Strategy):
         answered = {reply.partition for reply in trained} - late
         partitions = [partition for partition in self._list_evaluators(number) if partition not in late]
         if not partitions:
-            return
+            return 0
         messages = self._messages(partitions, MessageType.EVALUATE, number, is_last)
         context = self._context(number, trains=False, is_last=is_last)
-        exchanged = self._exchange(grid, messages, context, not_waited_for=self._silent_partitions - answered)
+        silent = self._silent_partitions - answered
+        # where all were silent, nobody else's answer gives them time
+        not_waited_for = silent if silent < {*partitions} else set()
+        exchanged = self._exchange(grid, messages, context, not_waited_for=not_waited_for)
         silent = {reply.partition for reply in exchanged.replies if reply.problem == LATE}
         self._silent_partitions = (self._silent_partitions - {*partitions}) | silent
 
@@ -338,6 +345,7 @@ class PrototypeStrategy(Strategy):
         metrics = self._accuracy(line.get("evaluation", {}).get("rules", {}))
         if metrics is not None:
             result.evaluate_metrics_clientapp[number] = metrics
+        return len(evaluations(exchanged.replies))
 
     def _finish_round(self, line: Line, began: float) -> None:
         """Write the line, say it, write the checkpoint, tell the callbacks, each of which may end the run."""
@@ -364,17 +372,25 @@ class PrototypeStrategy(Strategy):
         self.folder.save_checkpoint(*pack(self.state))
 
     def _close(self, grid: Grid, result: Result) -> None:
-        """Of a run that ended early: evaluate once more what its last round left, as the last evaluation of a run."""
+        """Of a run that ended early: evaluate once more what its last round left, as the last evaluation of a run.
+
+        Where fewer clients answer than did in the round itself, the round's own figures stay.
+        """
         line = self.folder.last_line()
         if line.get("last"):
             return
+        before = copy.deepcopy(line)
         if self.stop_reason:
             log.info("stopped after round %d by %s", self.state.last_round, self.stop_reason)
         began = time.monotonic()
         self.roster.refresh(grid, self.state.last_round)
-        self._evaluate(grid, line, result, is_last=True)
+        self._silent_partitions = set()  # who was slow in one round is waited for once more
+        evaluated = self._evaluate(grid, line, result, is_last=True)
+        if evaluated < sum("evaluation" in client for client in before["clients"].values()):
+            line = before | {name: line[name] for name in ("last", "bytes", "problems")}
         line["time"]["round"] += time.monotonic() - began
         self.folder.replace_last(line)
+        log.info(console_line(line, self._rounds, self.run.inference, [line["time"]["round"]]))
 
     # --- messages and replies -----------------------------------------------------------------------------
 
@@ -476,6 +492,7 @@ class PrototypeStrategy(Strategy):
             contradiction=self.half.impossible,
             parts_of_newcomers=parts_of_newcomers,
             confusion_rule=self.run.inference if is_last and self.run.confusion else "",
+            measures_auc=not trains and self.settings.roc_auc,
             shared_test=self.shared_test if measures_ensemble else None,
             withholds_figures=self.run.private and not self.settings.privacy_measure,
         )

@@ -426,8 +426,7 @@ class ServerHalf:
         return True
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
-        """From the round's uploads, by ascending partition, to the next downloads. Of those that wait in files
-        `.items()` reads, and holds, one at a time."""
+        """From the round's uploads, by ascending partition, to the next downloads."""
         raise NotImplementedError(f"{type(self).__name__} is sent uploads, but does not aggregate them")
 
     def expand(self, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:

@@ -257,8 +257,19 @@ class TinyProtoFP(TinyProto):
         """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""
         sets = prototype_sets(self.expand(uploads))
         fresh = self.summed(sets, aggregate(list(sets.values()), "mean"))
-        prototypes = carried_on(state, fresh)
+        prototypes = self._shorten(carried_on(state, fresh))
         return Outcome(as_state(prototypes), self.compress(prototypes), self.figures(sets, fresh))
+
+    def _shorten(self, prototypes: PrototypeSet) -> PrototypeSet:
+        """Down to what the clients take: an upload may be as long as all images of its client allow, and each client
+        would refuse a mean with it that is, times mu, longer than `max-prototype-norm`."""
+        if not _is_scaled(self.options):
+            return prototypes
+        longest = (1 - 1e-6) * self.settings.max_prototype_norm / self.constants.get("mu", 1.0)
+        factors = longest / prototypes.lengths().clamp(min=longest)
+        if bool((factors == 1).all()):
+            return prototypes
+        return prototypes.with_vectors((factors.unsqueeze(1) * prototypes.vectors).to(prototypes.vectors.dtype))
 
 
 class TinyProtoFT(TinyProto, FedTGP):

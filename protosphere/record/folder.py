@@ -286,9 +286,14 @@ class RunFolder:
 
     def replace_last(self, line: Mapping[str, Any]) -> None:
         """Put a line in the place of the newest one, whole or not at all."""
-        earlier = self._lines()[:-1]
+        *earlier, newest = self._lines()
         short = self._write_clients(line, f"round-{line['round']:06d}-end")
         self._write("metrics.jsonl", "".join(map(_as_text, (*earlier, short))))
+        if client_tables.NAMED in newest:
+            # who reads the folder of the figures by client would count the round twice
+            self._client_file(newest).unlink(missing_ok=True)
+        for hear in self.listeners:
+            hear(line)
 
     def lines(self) -> list[Mapping[str, Any]]:
         """All finished lines of metrics.jsonl; a line that a crash cut short is left out, unless the run came to its

@@ -121,7 +121,9 @@ def add_evaluation(
     if counts_payload:
         line["bytes"]["payload_down"] += down.payload
     for name, problem in exchanged.problems().items():
-        line["problems"][name] = "; ".join(filter(None, (line["problems"].get(name, ""), problem)))
+        said = line["problems"].get(name, "")
+        # what fails in training often fails in the evaluation, too
+        line["problems"][name] = said if problem == said else "; ".join(filter(None, (said, problem)))
     for partition, report in exchanged.reports().items():
         seconds = line["time"]["client"]
         seconds[str(partition)] = seconds.get(str(partition), 0.0) + report.seconds

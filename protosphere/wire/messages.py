@@ -34,7 +34,7 @@ from protosphere.wire.checks import (
     plain,
 )
 from protosphere.wire.layouts import read_layouts
-from protosphere.wire.parts import Exchange, Part
+from protosphere.wire.parts import ENSEMBLE, Exchange, Part
 from protosphere.wire.payloads import Evaluation, Identity, Instruction, Report, TrainingFigures
 
 MOST_CLASSES = 2**16
@@ -42,7 +42,6 @@ MOST_ROWS = 2**31 - 1  # of a client: numbers of rows weigh in means
 PLAIN_NAME = re.compile(r"[\w.-]{1,80}")
 CONSTANTS, TRAINING, LOSS, EVALUATION, CORRECT = "constants", "training", "loss", "evaluation", "correct"
 COUNTS, FIGURES = ("rows", "steps"), ("gradient_ratio", "target_norm", "seconds")  # of training
-ENSEMBLE = "ensemble"  # a part of arrays that is none of the method's
 NORM = "prototype_norm"  # where it was measured
 
 

@@ -1,10 +1,12 @@
 """What a method says of its messages: an `Exchange` names the parts that go up and come down, each a `Part`."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 Kind = Literal["prototypes", "mixtures", "weights"]
+ENSEMBLE = "ensemble"  # in the arrays of a message what is none of the method's
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Part:
     def __post_init__(self) -> None:
         if not self.name:
             object.__setattr__(self, "name", self.kind)
+        if not re.fullmatch(r"[\w-]+", self.name) or self.name == ENSEMBLE:
+            raise ValueError(
+                f"a part is called {self.name!r}; give it a name of letters, digits, hyphens and underscores, other "
+                f"than {ENSEMBLE!r}, under which messages hold the ensemble's probabilities"
+            )
 
     def count_values(self, num_classes: int, dim: int) -> int:
         """`width` as a number."""

@@ -261,3 +261,14 @@ def test_a_damaged_description_is_one_sentence(store):
     path.write_text(path.read_text().replace("ant", "apt"))
     with pytest.raises(StoreError, match=r"client\.json is not as it was written: a damaged disk .* from a copy"):
         store.description()
+
+
+def test_of_downloads_that_are_sent_once_the_one_before_is_kept(store):
+    sent = {made: payload(PrototypeSet(torch.tensor([0]), torch.full((1, 2), float(made)))) for made in (1, 2, 3)}
+    for made in (1, 2, 2, 3):
+        store.save_received(sent[made], {}, made)
+    for made in (2, 3):
+        assert torch.equal(store.load_held(made)["prototypes"].vectors, sent[made]["prototypes"].vectors)
+    with pytest.raises(StoreError, match="does not hold what round 1 has made"):
+        store.load_held(1)
+    assert torch.equal(store.load_received()[0]["prototypes"].vectors, sent[3]["prototypes"].vectors)

@@ -93,7 +93,7 @@ def killed(place, environment):
     watched = protosphere(place, environment, "--clients", "5", "-c", f"{method} {assignments(FIVE)}")
     for line in watched.process.stdout:
         watched.output += line
-        if "| after  0:" in line:
+        if "round  1/20 |" in line:
             break
     # counted before the kill: the watchers are quick to end them
     watched.many = len(watched.alive())
@@ -144,7 +144,7 @@ def plain(place, environment):
 
 
 def test_a_killed_run_ends_whole(killed, place):
-    assert "| after  0:" in killed.output
+    assert "round  1/20 |" in killed.output
     assert killed.many > 8, "watchers, SuperLink, SuperExec, the simulation, Ray's daemons and actors"
     assert killed.left(60) == set()
     assert RunFolder(the_run(killed, place)).status()["state"] == "stopped"

@@ -362,7 +362,7 @@ def test_a_server_process_that_died_on_a_superlink_with_nodes_is_no_simulation(t
         # there is nothing yet to go on from
         assert offer not in outcome.message
         assert not module._is_resumable(None, heard)
-        heard.hear("[protosphere] round  1/30 | after  0:  10.0 % (worst   0.0) | 1 kB | 2 s | 1 min left")
+        heard.hear("[protosphere] round  1/30 |  10.0 % (worst   0.0) | 1 kB | 2 s | 1 min left")
         assert offer in module._outcome(link, heard, None).message
         assert module._is_resumable(None, heard)
         # where the run's folder is here, it says itself

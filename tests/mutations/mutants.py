@@ -256,6 +256,12 @@ MUTANTS = {
         "(foreign_labels := set())",
         "tests/server_app/test_replies.py",
     ),
+    "only the newest download is kept": Mutant(
+        C + "store.py",
+        "for path in (self.folder / RECEIVED, self.folder / RECEIVED_BEFORE):",
+        "for path in (self.folder / RECEIVED,):",
+        "tests/client_app/test_store.py",
+    ),
     "any home will do": Mutant(
         "protosphere/core/home.py",
         "if not stores(run).is_dir():",

@@ -220,3 +220,11 @@ def test_figures_that_the_message_did_not_ask_for_are_dropped(ask, trains, words
     assert reply.refused == f"{words}: nobody asked"
     assert (reply.report.evaluation is None, reply.report.training is None) == (trains, not trains)
     assert reply.valid
+
+
+def test_an_area_under_the_roc_curve_that_nobody_asked_for_does_not_count(ask):
+    report = replace(evaluated(1), evaluation=replace(EVALUATION, auc=1.0))
+    for asked in (False, True):
+        (reply,) = ask({1: report}, trains=False, measures_auc=asked)
+        assert reply.report.evaluation.auc == (1.0 if asked else None)
+        assert ("ROC curve dropped: nobody asked" in reply.refused) != asked

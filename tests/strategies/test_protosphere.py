@@ -24,7 +24,7 @@ from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import pool, statistics_of
 from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity, Report
-from tests.strategies.watched import start
+from tests.strategies.watched import cut_after_evaluation, put_back, start, without_time
 
 K, D, N = 4, 5, 480
 SIZES = {0: 120, 1: 120, 2: 240}
@@ -216,6 +216,19 @@ def test_who_lost_what_it_was_sent_once_says_so_and_gets_it_again(home):
     # with the evaluation of round 1, and again with that of round 4
     assert down == [0, down[1], 0, 0, down[1] / 3, 0, 0]
     assert lines[5]["evaluation"]["rules"]["encoder"] == lines[2]["evaluation"]["rules"]["encoder"]
+
+
+def test_cut_after_an_evaluation_what_was_made_before_is_still_there(home):
+    """With half the clients in a round several rounds make something new, which the evaluation brings before the
+    checkpoint knows of it."""
+    settings = {"strategy": "protosphere", "rounds": 4, "spiral-points": 60, "fraction-train": 0.5}
+    with cut_after_evaluation(2):
+        folder = start(settings)
+    expected = without_time(folder)
+    assert sum(line["bytes"]["payload_down"] > 0 for line in expected) > 1
+    put_back(folder, "cut")
+    start(settings | {"resume": str(folder)})
+    assert without_time(folder) == expected
 
 
 def test_who_answers_has_what_was_offered_and_who_does_not_gets_it_again():

@@ -237,6 +237,23 @@ def test_the_ratio_of_target_to_count_weighted_mean_is_told(halves):
     assert outcome.figures == {"mu": mu, "target_to_weighted_mean": ratio}
 
 
+def test_one_legal_upload_makes_no_download_that_all_clients_refuse(halves):
+    own, mu = local_prototypes(), 0.0123
+    made = both_halves(halves, "tinyproto-fp", {}, mu)
+    uploads = {p: uploaded(made.objective, each) for p, each in own.items()}
+    honest = lone(made.server.aggregate(payloads(uploads), {}, 1).downloads[EVERYONE])
+    liar = min(uploads)
+    uploads[liar] = uploads[liar].with_vectors(uploads[liar].vectors * 1e9)
+    download = lone(made.server.aggregate(payloads(uploads), {}, 1).downloads[EVERYONE])
+    most = made.server.settings.max_prototype_norm
+    assert mu * float(download.lengths().max()) == pytest.approx(most, rel=2e-6)
+    assert mu * float(download.lengths().max()) <= most
+    # the classes that it does not claim are as they were
+    others = ~torch.isin(download.labels, uploads[liar].labels)
+    assert others.any()
+    assert torch.equal(download.vectors[others], honest.vectors[others])
+
+
 @pytest.mark.parametrize("strategy", BOTH)
 def test_the_sum_is_the_mean_times_the_holders(halves, strategy):
     """The factor |N_j| of the authors' code: class by class, before FT's contrastive step."""

@@ -72,6 +72,21 @@ def cut_in(number):
         yield
 
 
+@contextmanager
+def cut_after_evaluation(number):
+    """As `cut_in`, where the server is killed before it writes this round's line."""
+    inner = PrototypeStrategy._finish_round
+
+    def finish_round(self, line, began):
+        if line["round"] == number:
+            copy_run(self.folder.path, "cut")
+        return inner(self, line, began)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PrototypeStrategy, "_finish_round", finish_round)
+        yield
+
+
 def put_back(folder, name):
     """The copy in the place of the run, of which this process remembers nothing."""
     for part in (f"results/{folder.name}", f"clients/{folder.name}"):

@@ -162,6 +162,12 @@ def test_arrays_where_nothing_was_agreed_and_of_another_kind(refused):
     assert arrived(encode_instruction(Instruction("run", 1)), NOTHING).payload is None
 
 
+@pytest.mark.parametrize("name", ["ensemble", "a.b", "a/b", "two words"])
+def test_a_part_has_a_name_that_messages_can_hold_beside_others(name):
+    with pytest.raises(ValueError, match="a part is called"):
+        Part("weights", name)
+
+
 def test_the_bound_on_norms_is_measured_in_what_the_run_s_constants_say(refused):
     sent = encode_instruction(Instruction("run", 2, prototypes(), constants={"mu": 0.5}))
     (longest,) = (float(part.vectors.norm(dim=1).max()) for part in prototypes().values())
