@@ -591,7 +591,8 @@ class PrototypeStrategy(Strategy):
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         """Check replies; mean test accuracy of the primary rule over the clients that evaluated."""
-        checked_replies = collected(replies, self.roster.nodes, self._context(server_round, trains=False))
+        context = self._context(server_round, trains=False, is_last=server_round == self._rounds)
+        checked_replies = collected(replies, self.roster.nodes, context)
         return self._accuracy(over_clients(evaluations(checked_replies), self.settings.max_weight_ratio))
 
 
