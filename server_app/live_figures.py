@@ -122,10 +122,10 @@ class LiveFigures(Callback):
 
     def on_end(self, completed: bool) -> None:
         # of a run that ended early the newest line has had one more evaluation
-        is_replaced = completed and self._newest is not None and not self._newest.get("last")
-        line = self._folder.last_line() if is_replaced else None
+        line = self._folder.last_line() if completed and self._newest is not None else {}
+        is_replaced = line.get("last") and not (self._newest or {}).get("last")
         for feed in self._feeds:
-            if line is not None:
+            if is_replaced:
                 feed.put(line)
             feed.close(completed)
 

@@ -14,8 +14,8 @@ from protosphere.record.folder import RunFolder
 from protosphere.record.provenance import versions
 from protosphere.strategies.trust import code_among, named
 
-# of the run alone: with its token the comparison could take its clients' models away
-NOT_COPIED = ("token", "checkpoint.safetensors", ".lock", "status.json")
+# of the run alone: a comparison takes the clients' models away where a cell's own run has left a checkpoint
+NOT_COPIED = ("checkpoint.safetensors", ".lock", "status.json")
 SUMMARY = "summary.json"
 
 

@@ -82,6 +82,7 @@ def ask(tmp_path, monkeypatch):
 
 def damage(store):
     max(store.glob("round-*.safetensors")).write_bytes(b"canary")
+    client_module._states.clear()
 
 
 BROKEN = [

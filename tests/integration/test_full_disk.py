@@ -45,7 +45,11 @@ def test_clients_that_cannot_save_stop_the_run_before_the_round_counts(run, metr
     full(False)
     folder = next(line for line in run.said if line.startswith("results: ")).removeprefix("results: ")
     # two rounds are there, and none in which clients failed
-    assert [(line["round"], line["problems"]) for line in RunFolder(Path(folder)).lines()] == [(1, {}), (2, {})]
+    assert [(line["round"], line["problems"]) for line in RunFolder(Path(folder)).lines()] == [
+        (0, {}),
+        (1, {}),
+        (2, {}),
+    ]
     client_module._states.clear()
     resumed = run(SETTINGS | {"rounds": 4, "resume": folder})
     assert metrics(resumed) == whole

@@ -37,10 +37,10 @@ CASES = [
 STORED = {"float32": "float32", "float16": "float16"}
 COMPONENTS = 4  # of a class at most
 HEADERS = {
-    "instruction": "run round evaluate trained made asks",
+    "instruction": "run round last trained made",
     "report": "partition round problem remark seconds",
     "identity": "name method layouts companion partition partitions model parameters feature_dim class_names"
-    " class_counts classes domain rows discloses problem settings encoder",
+    " class_counts classes domain rows discloses problem settings encoder flower",
 }
 TRAINING = "rows steps gradient_ratio target_norm seconds prototype_norm"
 RULES = "local-prototypes global-prototypes classifier discriminant majority-class etf"

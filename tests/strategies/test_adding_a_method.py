@@ -223,7 +223,7 @@ def test_the_printed_method_of_one_half_has_the_settings_of_the_other(project: P
         show=said.append,
     )
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert set(lines[1]["training"]["loss"]) == {"cross-entropy", "cosine", "loss"}
+    assert set(lines[2]["training"]["loss"]) == {"cross-entropy", "cosine", "loss"}
     # who calls it otherwise, or has settings of its own under the name, keeps them
     (project / "cosine.py").write_text(
         printed("adding-a-method.md", 2).replace("FEDPROTO.exchange)", 'FEDPROTO.exchange, settings={"f": Settings})')
