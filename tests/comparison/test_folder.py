@@ -48,6 +48,7 @@ def finish(folder, cell, home, name="20260101-000000-local-digits", **changes):
     run.mkdir(parents=True)
     (run / "settings.json").write_text(json.dumps(cell.settings | {"resume": "", "results-dir": "/x"} | changes))
     (run / "summary.json").write_text(json.dumps({"status": "completed"}))
+    (run / "checkpoint.safetensors").touch()
     store = home / "clients" / name / "0"
     store.mkdir(parents=True)
     (store / "client.json").write_text("{}")

@@ -116,27 +116,28 @@ def scales(run):
     return any(getattr(option, "scaling", False) for option in run.options.values.values())
 
 
-def asked_for_answers(run, number):
-    """In every n-th round from the first, and after the last of the four."""
+def asked_for_answers(run, kind, number):
+    """In the evaluation of every n-th round, and of the last."""
     every = run.settings.ensemble_every
-    return every > 0 and ((number - 1) % every == 0 or number == 5)
+    return kind == MessageType.EVALUATE and every > 0 and (number % every == 0 or number == run.settings.rounds)
 
 
 def is_due(run, way, kind, number):
     """Whether a message of this round carries what the method sends that way."""
+    trains = kind == MessageType.TRAIN
     if kind_of(run.exchange.up) == "mixtures":
-        return kind == MessageType.TRAIN and number == (EXCHANGE if way == "up" else AFTER)
+        return trains and number == (EXCHANGE if way == "up" else AFTER)
     if way == "up":
-        return bool(run.exchange.up) and kind == MessageType.TRAIN
+        return bool(run.exchange.up) and trains
     # those that begin with prototypes of all classes, and the others once something was uploaded; ProtoNorm begins with
     # directions by a setting alone
     begins = run.method.server.begin is not ServerHalf.begin and run.settings.strategy != "protonorm"
-    return bool(run.exchange.down) and (number > 1 or begins)
+    return bool(run.exchange.down) and (number > trains or begins)
 
 
-def confusion(run, number):
-    """What was taken for what is asked for after the last round, and where the method hides class counts never."""
-    return {"confusion"} if number > run.settings.rounds and not run.exchange.hides_counts else set()
+def tells_confusion(run, number):
+    """In the last evaluation, and where the method hides class counts never."""
+    return number == run.settings.rounds and not run.exchange.hides_counts
 
 
 def test_what_goes_down_is_what_the_method_declares(recorded):
@@ -155,8 +156,7 @@ def test_what_goes_down_is_what_the_method_declares(recorded):
         if constants:
             check_metrics(records, constants, longest=1)
         assert header["run"] == folder.name
-        asks = {"ensemble"} if asked_for_answers(run, header["round"]) else set()
-        assert set(header["asks"]) == asks | confusion(run, header["round"])
+        assert header["last"] == (kind == MessageType.EVALUATE and header["round"] == run.settings.rounds)
         if due:
             # two clients upload in GFPL's exchange
             most = 2 * COMPONENTS * CLASSES if spec == "mixtures" else CLASSES
@@ -177,14 +177,14 @@ def test_what_goes_up_is_what_the_method_declares(recorded):
         report, trains = records["config"], kind == MessageType.TRAIN
         due = is_due(run, "up", kind, report["round"])
         # before anything was received FedProc can predict no class
-        silent = run.settings.strategy == "fedproc" and report["round"] == 1
-        answers = asked_for_answers(run, report["round"]) and not silent
+        silent = run.settings.strategy == "fedproc" and report["round"] == 0
+        answers = asked_for_answers(run, kind, report["round"]) and not silent
         assert set(records) == {"config", "metrics", *(["arrays"] if due or answers else [])}
         check_config(records, "report", longest=1)
-        agreed = {"evaluation": "rows seconds", "correct": RULES}
-        agreed |= {"training": TRAINING, "loss": None} if trains else {}
-        agreed |= dict.fromkeys(confusion(run, report["round"]), "counts")
-        check_metrics(records, agreed, longest=CLASSES**2 if "confusion" in agreed else 3)
+        confusion = " confusion" if tells_confusion(run, report["round"]) else ""
+        evaluation = {"evaluation": f"rows seconds{confusion}", "correct": RULES}
+        agreed = {"training": TRAINING, "loss": None} if trains else evaluation
+        check_metrics(records, agreed, longest=CLASSES**2 if confusion else 3)
         arrays = dict(records.get("arrays", {}))
         answered = {name: arrays.pop(f"ensemble.{name}") for name in ("probabilities", "fingerprint") if answers}
         if answers:
