@@ -4,6 +4,7 @@ No error leaves it but in the words of public_errors.py.
 """
 
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 
 from flwr.app import Context, Error, Message
@@ -97,8 +98,12 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
         client.objective.download_unit,
         trains,
     )
+    store = client.store(instruction.run)
+    # a simulation asks a client for one thing at a time; at a site a run that was stopped may not have ended yet
+    held_store = nullcontext() if simulated() else store.lock(client.settings.round_timeout)
     try:
-        report = client.train(instruction) if trains else client.evaluate(instruction)
+        with held_store:
+            report = client.train(instruction) if trains else client.evaluate(instruction)
     except USER_ERRORS as error:
         report = Report(client.partition, instruction.round, problem=_describe_problem(error, context))
 
@@ -112,7 +117,7 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
         records = encode_report(report, client.run.exchange.up)
     # of a simulation the run's folder has it all
     if not simulated():
-        note(client.store(instruction.run).folder, message.content, records, report, trains)
+        note(store.folder, message.content, records, report, trains)
     return Message(records, reply_to=message)
 
 

@@ -6,13 +6,14 @@ round that made it. Flower's own `context.state` lives in a process's memory and
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from safetensors import SafetensorError
 
 from protosphere.core.devices import exact_on
@@ -104,6 +105,34 @@ class Store:
 
     def __init__(self, folder: Path):
         self.folder = folder
+
+    @contextmanager
+    def lock(self, seconds: float) -> Iterator[None]:
+        """Inside, no other process that asks for it works on this store. The system lets go when the process dies.
+
+        Args:
+            seconds: to wait for another at most.
+
+        Raises:
+            StoreError: another process holds it, or the folder cannot be written.
+        """
+        lock = FileLock(self.folder / ".lock", timeout=seconds)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock.acquire()
+        except Timeout:
+            raise StoreError(
+                f"another process of this site still works on {self.folder}; end it, or wait until it has."
+            ) from None
+        except OSError as error:
+            raise StoreError(
+                f"{self.folder} cannot be written ({error.strerror}); free space there, or set PROTOSPHERE_HOME to a "
+                "folder of yours."
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def begin_anew(self, round_number: int) -> None:
         """Take away what a power cut has spoilt of a client of whose training nothing counts: it had no time to reach

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -272,3 +274,19 @@ def test_of_downloads_that_are_sent_once_the_one_before_is_kept(store):
     with pytest.raises(StoreError, match="does not hold what round 1 has made"):
         store.load_held(1)
     assert torch.equal(store.load_received()[0]["prototypes"].vectors, sent[3]["prototypes"].vectors)
+
+
+def test_two_processes_of_a_site_never_share_a_store(store):
+    code = "import sys; from pathlib import Path; from protosphere.client_app.store import Store\n"
+    code += "with Store(Path(sys.argv[1])).lock(0): print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(store.folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(StoreError, match="another process of this site still works on"), store.lock(0.1):
+            pytest.fail("both hold it")
+        # it dies in the middle
+        other.kill()
+    with store.lock(10):
+        store.save(1, state_with(1.0))
+    assert store.generations() == [1]
