@@ -165,7 +165,7 @@ class Run:
             SettingError: as `summary`.
         """
         results = self._results
-        return frames.over_clients(results.lines, results.roster, results.rule)
+        return frames.over_clients(results.each_line(), results.roster, results.rule)
 
     def prototypes(self, round: int | None = None) -> "Prototypes":
         """The prototypes of the newest round that had any, up and down, or of an earlier round.

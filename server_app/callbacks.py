@@ -75,7 +75,7 @@ class EarlyStopping(Callback):
                 "`validation-share`, or set it to 0."
             )
         goes_on = True
-        for line in run.folder.lines():
+        for line in run.folder.lines(with_clients=False):
             goes_on = self.on_round(line)
         return goes_on
 
@@ -95,7 +95,7 @@ class CollapseWarning(Callback):
 
     def on_start(self, run: RunView) -> bool:
         self._first_norm: float | None = None
-        for line in run.folder.lines():
+        for line in run.folder.lines(with_clients=False):
             self._note(line)
         return True
 

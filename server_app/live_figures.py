@@ -122,7 +122,7 @@ class LiveFigures(Callback):
 
     def on_end(self, completed: bool) -> None:
         # of a run that ended early the newest line has had one more evaluation
-        line = self._folder.last_line() if completed and self._newest is not None else {}
+        line = self._folder.lines(with_clients=False)[-1] if completed and self._newest is not None else {}
         is_replaced = line.get("last") and not (self._newest or {}).get("last")
         for feed in self._feeds:
             if is_replaced:
@@ -142,7 +142,7 @@ class _Feed:
         self._lines: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
         self._completed = False
         # of a resumed run
-        lines = folder.lines()
+        lines = folder.lines(with_clients=False)
         for line in lines:
             self._lines.put(line)
         last_round = lines[-1]["round"] if lines else 0

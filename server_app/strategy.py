@@ -246,11 +246,13 @@ class PrototypeStrategy(Strategy):
             self.settings,
             self.run.inference,
             self.folder.settings(),
-            self.folder.lines(),
+            self.folder.lines(with_clients=False),
             len(self.roster.nodes),
             companions(identity.companion for identity in identities),
             self.stop_reason if self.state.last_round < rounds else "",
+            each_line=self.folder.each_line(),
         )
+        self.folder.write_client_table(self.run.inference)
         self.folder.write_summary(summary)
 
     def _blame_method(self, when: str) -> AbstractContextManager[None]:
@@ -376,7 +378,7 @@ class PrototypeStrategy(Strategy):
 
         Where fewer clients answer than did in the round itself, the round's own figures stay.
         """
-        line = self.folder.last_line()
+        line = self.folder.lines()[-1]
         if line.get("last"):
             return
         before = copy.deepcopy(line)

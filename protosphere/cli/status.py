@@ -89,16 +89,18 @@ def _newest_run(results: Path) -> dict[str, Any] | None:
     if not folders:
         return None
     record = RunFolder(folders[-1].parent)
+    seconds: list[float] = []
+    last_rounds: dict[str, int] = {}
     try:
-        told, lines, roster = record.status(), record.lines(), record.roster()
+        told, roster = record.status(), record.roster()
+        for line in record.each_line():
+            if line["round"]:
+                seconds.append(line["time"]["round"])
+            for partition in line["clients"]:
+                last_rounds[str(partition)] = line["round"]
     except SettingError as error:
         end(str(error))
-    seconds = [line["time"]["round"] for line in lines if line["round"]][-LAST:]
-    last_rounds: dict[str, int] = {}
-    for line in lines:
-        for partition in line["clients"]:
-            # the last evaluation has a number of its own
-            last_rounds[str(partition)] = min(line["round"], told["round"])
+    seconds = seconds[-LAST:]
     names = client_names(roster)
     clients = []
     for entry in roster:

@@ -76,7 +76,7 @@ def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
     Bytes are of the whole run's training, both directions; `wire_bytes` without evaluations. What begins with `target`
     is of the first evaluation of trained models at the target or above.
     """
-    lines = RunFolder(run).lines()
+    lines = RunFolder(run).lines(with_clients=False)
     summary = RunFolder(run).summary()
     rule, metric, target = summary["headline"]["rule"], comparison.metrics[0], comparison.target
     curve = curve_of(lines, metric.curve_rule(rule))

@@ -257,8 +257,8 @@ def read_sealed(path: Path) -> Any:
     return opened(json.loads(read_whole(path, LARGEST_RECORD)), path)
 
 
-def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") -> list[Any]:
-    """The lines of a file of JSON, each `opened`.
+def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") -> Iterator[Any]:
+    """The lines of a file of JSON, each `opened`; one at a time, since the figures of 10,000 clients fill a line.
 
     Args:
         last: what the last one may be: `whole` where all of it was written; `cut`, the beginning of a line, which a
@@ -268,13 +268,16 @@ def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") 
         DamagedError: a line is not what was written, or the last one is not what it may be.
         OSError, ValueError: it cannot be read.
     """
-    # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
-    *lines, tail = read_whole(path, LARGEST_RECORD).decode("utf-8").split("\n")
-    if _is_whole(tail):
-        lines.append(tail)
-    elif tail and (last == "whole" or (last == "cut" and not _is_cut_short(tail))):
-        raise DamagedError(CUT)
-    return [opened(json.loads(line), path) for line in lines]
+    if kind := _kind(path.stat()):
+        raise IrregularError(f"it is, or leads to, {kind} and no file with an end")
+    with path.open("rb") as file:
+        # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
+        while line := file.readline(LARGEST_RECORD):
+            text = line.decode("utf-8")
+            if text.endswith("\n") or _is_whole(text):
+                yield opened(json.loads(text), path)
+            elif last == "whole" or (last == "cut" and not _is_cut_short(text)):
+                raise DamagedError(CUT)
 
 
 def _is_whole(text: str) -> bool:

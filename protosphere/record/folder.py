@@ -4,7 +4,6 @@ not at all (a temporary file, then a rename)."""
 import json
 import math
 import os
-import re
 import secrets
 import tempfile
 import time
@@ -23,7 +22,6 @@ from protosphere.core.files import (
     DamagedError,
     folder_lock,
     open_to_append,
-    own_folder,
     read_sealed,
     read_sealed_lines,
     read_tensors,
@@ -38,6 +36,7 @@ from protosphere.core.settings import MAY_DIFFER_ON_RESUME, Settings, is_run_nam
 from protosphere.data.domains import short_name
 from protosphere.record import client_tables
 
+TIMES_BY_CLIENT = ("train", "evaluate", "client")  # what of a line's `time` is by client
 UNFINISHED = ("starting", "running")  # states of a run that is on
 FORMAT = 2  # of a run's folder; another number means that this program cannot read it
 REMEDY = "bring it back from a copy, or start a new run"
@@ -52,8 +51,8 @@ Content = TypeVar("Content", dict[str, Any], list[dict[str, Any]])
 class RunFolder:
     """`<time>-<strategy>-<dataset>/` in the results folder.
 
-    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, `clients/`
-    (client_tables.py), checkpoint.safetensors, prototypes.safetensors and summary.json.
+    Holds settings.json, origin.json, roster.json, status.json, metrics.jsonl, checkpoint.safetensors,
+    prototypes.safetensors, and at the end clients.parquet (client_tables.py) and summary.json.
     """
 
     def __init__(self, path: Path):
@@ -251,8 +250,7 @@ class RunFolder:
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add one line to metrics.jsonl and see it to the disk."""
-        short = self._write_clients(line, f"round-{line['round']:06d}")
-        text = _as_text(short)
+        text = _as_text(line)
         with explain_unwritable(self.path), open_to_append(self.path / "metrics.jsonl") as file:
             file.write(text)
             file.flush()
@@ -260,49 +258,31 @@ class RunFolder:
         for hear in self.listeners:
             hear(line)
 
-    def _write_clients(self, line: Mapping[str, Any], stem: str) -> dict[str, Any]:
-        """Write the figures by client of a line; the line without them, and with the name of their file."""
-        short, rows = client_tables.split_line(line)
-        if rows:
-            name = f"{client_tables.FOLDER}/{stem}.parquet"
-            short[client_tables.NAMED] = name
-            with explain_unwritable(self.path):
-                own_folder(self.path, client_tables.FOLDER).mkdir(exist_ok=True)
-                with replacing(self.path / name) as temporary:
-                    short[client_tables.DIGEST] = client_tables.write(temporary, line["round"], rows)
-        return short
-
-    def last_line(self) -> dict[str, Any]:
-        """The newest line, for `replace_last`.
-
-        Raises:
-            SettingError: it cannot be read.
-        """
-        line = self.lines()[-1]
-        figures = {name: line[name] for name in line}
-        figures["clients"] = {name: dict(client) for name, client in line["clients"].items()}
-        figures["time"] = {name: line["time"][name] for name in line["time"]}
-        return figures
-
     def replace_last(self, line: Mapping[str, Any]) -> None:
         """Put a line in the place of the newest one, whole or not at all."""
-        *earlier, newest = self._lines()
-        short = self._write_clients(line, f"round-{line['round']:06d}-end")
-        self._write("metrics.jsonl", "".join(map(_as_text, (*earlier, short))))
-        if client_tables.NAMED in newest:
-            # who reads the folder of the figures by client would count the round twice
-            self._client_file(newest).unlink(missing_ok=True)
+        self._rewrite_lines(line["round"] - 1, line)
         for hear in self.listeners:
             hear(line)
 
-    def lines(self) -> list[Mapping[str, Any]]:
+    def _rewrite_lines(self, last_round: int, *further_lines: Mapping[str, Any]) -> None:
+        """Write metrics.jsonl anew: the lines up to that of `last_round`, and further ones."""
+        with self._replacing("metrics.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
+            for line in self._lines("any"):
+                if line["round"] <= last_round:
+                    file.write(_as_text(line))
+            for further_line in further_lines:
+                file.write(_as_text(further_line))
+
+    def lines(self, with_clients: bool = True) -> list[dict[str, Any]]:
         """All finished lines of metrics.jsonl; a line that a crash cut short is left out, unless the run came to its
-        end after it. Figures by client that lie beside a line are read when they are asked for, and whoever asks keeps
-        them no longer than needed.
+        end after it.
+
+        Args:
+            with_clients: whether with the figures by client, of which there may be many: who reads them of a whole run
+                asks for `each_line`.
 
         Raises:
-            SettingError: the lines, or (also when it is asked for) what lies beside one, cannot be read, or some of
-                them are gone.
+            SettingError: the lines cannot be read, or some of them are gone.
         """
         # before the lines: a run that ends meanwhile has more of them, and not fewer
         ended, summary = (self.path / "summary.json").exists(), {}
@@ -310,66 +290,61 @@ class RunFolder:
             # of one that cannot be read its own reader says so
             with suppress(SettingError):
                 summary = self.summary()
-        lines = self._lines("whole" if ended else "cut")
+        lines = []
+        for line in self._lines("whole" if ended else "cut"):
+            lines.append(line if with_clients else _without_clients(line))
         if problem := _describe_lost(lines, summary):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} {problem}: a damaged disk or a cut copy does that; bring it back from "
                 "a copy, or `--resume` the run."
             )
-        return [self._join_clients(line) for line in lines]
+        return lines
 
-    def _join_clients(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
-        # what is no line at all is its reader's to refuse
-        named = isinstance(line, dict) and client_tables.NAMED in line
-        return client_tables.join_line(line, self._client_file(line)) if named else line
+    def each_line(self) -> Iterator[dict[str, Any]]:
+        """The lines with their figures by client, of which one at a time is in memory.
 
-    def _client_file(self, line: Mapping[str, Any]) -> Path:
-        """The file that a line names, which lies in `clients/`: no path or link leads out of it."""
-        client_folder, name = own_folder(self.path, client_tables.FOLDER), line[client_tables.NAMED]
-        is_name = isinstance(name, str) and re.fullmatch(rf"{client_tables.FOLDER}/[\w-]+\.parquet", name)
-        if not is_name or (self.path / name).is_symlink():
-            raise SettingError(
-                f"a line of {self.path / 'metrics.jsonl'} names {shown(name)}, which is no file of {client_folder}; "
-                "bring the run back from a copy."
-            )
-        return self.path / name
+        Raises:
+            SettingError: a line cannot be read.
+        """
+        return self._lines("cut")
 
-    def _lines(self, last: Literal["whole", "cut", "any"] = "any") -> list[dict[str, Any]]:
+    def _lines(self, last: Literal["whole", "cut", "any"]) -> Iterator[dict[str, Any]]:
         path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
         try:
-            return read_sealed_lines(path, last) if path.exists() else []
+            yield from read_sealed_lines(path, last)
         except DamagedError as error:
             raise SettingError(f"a line of {path} {error}.") from None
         except (OSError, ValueError) as error:
             raise SettingError(f"{path} cannot be read ({error}); {REMEDY}.") from None
 
+    def write_client_table(self, rule: str) -> None:
+        """Write the figures by client of all rounds as one tidy table.
+
+        Args:
+            rule: the run's own inference rule.
+        """
+        with self._replacing(client_tables.FILE) as temporary:
+            client_tables.write(temporary, client_tables.rows_of_run(self.each_line(), self.roster(), rule))
+
     def truncate(self, last_round: int) -> None:
         """Drop what was written after the line of `last_round`: those rounds are run again.
 
         Raises:
-            SettingError: a line up to there is missing, so that the run's figures would be of a part of it; or the
-                folder of figures by client is a link.
+            SettingError: a line up to there is missing, so that the run's figures would be of a part of it.
         """
-        lines = [line for line in self._lines() if line["round"] <= last_round]
-        if [line["round"] for line in lines] != list(range(last_round + 1)):
+        rounds = [line["round"] for line in self._lines("any") if line["round"] <= last_round]
+        if rounds != list(range(last_round + 1)):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
                 "bring it back, or start a new run."
             )
-        client_folder = own_folder(self.path, client_tables.FOLDER)
-        named = {self._client_file(line) for line in lines if client_tables.NAMED in line}
-        if missing := sorted(path for path in named if not path.is_file()):
-            raise SettingError(
-                f"{missing[0]} is gone, which a line of metrics.jsonl names; bring it back, or start anew."
-            )
-        self._write("metrics.jsonl", "".join(map(_as_text, lines)))
+        self._rewrite_lines(last_round)
         with explain_unwritable(self.path):
             # what was said of the end, or of a further round, holds no longer
-            for name in ("summary.json", "report.html"):
+            for name in ("summary.json", "report.html", client_tables.FILE):
                 (self.path / name).unlink(missing_ok=True)
-            for path in set(client_folder.glob("*")) - named:
-                if path.is_file():
-                    path.unlink(missing_ok=True)
 
     def save_checkpoint(self, tensors: Mapping[str, torch.Tensor], meta: Mapping[str, Any]) -> None:
         """The server's state after a round: tensors, and a JSON value beside them. It counts on what clients of this
@@ -522,7 +497,15 @@ def explain_unwritable(folder: Path, what: str = "results folder") -> Iterator[N
         ) from None
 
 
-def _as_text(line: dict[str, Any]) -> str:
+def _without_clients(line: dict[str, Any]) -> dict[str, Any]:
+    """A line without its figures by client; what is no line at all is its reader's to refuse."""
+    if not isinstance(line, dict) or not isinstance(line.get("time"), dict):
+        return line
+    time_of_round = {name: seconds for name, seconds in line["time"].items() if name not in TIMES_BY_CLIENT}
+    return {**line, "clients": {}, "time": time_of_round}
+
+
+def _as_text(line: Mapping[str, Any]) -> str:
     """A line of metrics.jsonl with its digest."""
     return json.dumps(sealed(line), allow_nan=False) + "\n"
 

@@ -27,12 +27,14 @@ def summarise(
     clients: int,
     companion: str = "",
     stopped: str = "",
+    each_line: Iterable[Mapping[str, Any]] | None = None,
 ) -> Line:
     """The run's outcome, from its lines alone, so that a resumed run has the same.
 
     Args:
         rule: the primary prediction rule. written: the settings as the run's folder holds them. companion: by
             `companions`: no figure is one of the client's models alone. stopped: what ended it before its last round.
+        each_line: the lines once more, with their figures by client, where `lines` are without.
     """
     sizes: Line = {}
     for line in lines:
@@ -48,7 +50,7 @@ def summarise(
         **({"companion": companion} if companion else {}),
         "rounds": lines[-1]["round"],
         **({"stopped": stopped} if stopped else {}),
-        **outcome(rule, lines, settings.max_weight_ratio),
+        **outcome(rule, lines, settings.max_weight_ratio, each_line),
         **per_class(lines),
         **ensemble_headline(lines),
         "bytes": sizes,
@@ -61,14 +63,20 @@ def summarise(
     }
 
 
-def outcome(rule: str, lines: Sequence[Mapping[str, Any]], ratio: float) -> Line:
+def outcome(
+    rule: str,
+    lines: Sequence[Mapping[str, Any]],
+    ratio: float,
+    each_line: Iterable[Mapping[str, Any]] | None = None,
+) -> Line:
     """The accuracies of a summary: `headline`, `floor`, `rules`, and where clients name their domain `domains` and
     `domains-unweighted`.
 
     Args:
         rule: the primary prediction rule. lines: of metrics.jsonl. ratio: the most that a client may weigh.
+        each_line: of `summarise`.
     """
-    rules = headlines(lines, ratio)
+    rules = headlines(lines, ratio, each_line)
     primary = rules.get(rule, {})
     figure = primary_figure(primary)
     tested = [(line["round"], line["evaluation"]) for line in lines if _is_tested(line.get("evaluation"), rule)]
@@ -110,7 +118,11 @@ def _is_tested(evaluation: Mapping[str, Any] | None, rule: str) -> bool:
     return bool(evaluation and evaluation["rules"].get(rule, {}).get("test"))
 
 
-def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> dict[str, dict[str, float | int | None]]:
+def headlines(
+    lines: Sequence[Mapping[str, Any]],
+    ratio: float = math.inf,
+    each_line: Iterable[Mapping[str, Any]] | None = None,
+) -> dict[str, dict[str, float | int | None]]:
     """The run's figures by rule, from the lines of metrics.jsonl.
 
     Round 0, before training, is chosen by none of them; ties go to the latest round. `selected` and `best` are chosen
@@ -119,6 +131,7 @@ def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> di
 
     Args:
         ratio: the most that a client may weigh, in medians of the clients' numbers of test samples.
+        each_line: of `summarise`.
 
     Returns:
         rule -> selected (test mean at the evaluation with the best validation mean; None without validation
@@ -130,11 +143,10 @@ def headlines(lines: Sequence[Mapping[str, Any]], ratio: float = math.inf) -> di
         rounds among which was chosen, at most; and where clients are tested on the classes that they lack, too,
         all-classes (of the last evaluation).
     """
-    evaluated = [line for line in lines if line.get("evaluation", {}).get("rules")]
-    evaluations = [with_members(line) for line in evaluated]
+    evaluations = [with_members(line) for line in lines if line.get("evaluation", {}).get("rules")]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
     best_by_client: dict[str, dict[str, tuple[float, int]]] = {rule: {} for rule in rules}
-    for line in evaluated:
+    for line in lines if each_line is None else each_line:
         if line["round"] > 0:
             _update_best(best_by_client, line["clients"])
     return {rule: _headline(rule, evaluations, best_by_client[rule], ratio) for rule in rules}

@@ -112,7 +112,7 @@ def clients_over_rounds(results: Results, order: str = "") -> list[tuple[str, Pi
         order: of `ORDERS`, in that alone; "" for each.
     """
     curves: dict[int, list[tuple[int, float]]] = {}
-    for line in results.lines:
+    for line in results.each_line():
         if not line.get("evaluation"):
             continue
         for partition, client in line["clients"].items():

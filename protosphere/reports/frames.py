@@ -1,16 +1,15 @@
 """From the lines of a run's metrics.jsonl to tables of flat names."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from protosphere.core.client_names import client_label, client_names
-from protosphere.record.metrics_lines import MAJORITY, MEANS, SPLITS
+from protosphere.record.client_tables import COLUMN_OF_SPLIT, TEST, VALIDATION, rows_of_run, training_figures
+from protosphere.record.metrics_lines import MAJORITY
 
 Figures = dict[str, Any]
 UNKNOWN = float("nan")  # of what was not measured: no comparison with it is true
-TEST, VALIDATION, ALL = SPLITS
 
 
 def of_line(line: Mapping[str, Any], rule: str) -> Figures:
@@ -39,26 +38,10 @@ def sent_by_round(lines: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["payload", "wire", "seconds"]).cumsum()
 
 
-def over_clients(lines: Sequence[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
-    """A row for each client and round, as `over_rounds`."""
-    models = {entry["partition"]: entry["model"] for entry in roster}
-    names = client_names(roster)
-    table_rows = []
-    for line in lines:
-        rows: dict[int, Figures] = {}
-        seconds = line.get("time", {}).get("train", {})
-        for partition, client in line["clients"].items():
-            figures = rows.setdefault(int(partition), {})
-            if "training" in client:
-                figures |= {"seconds": seconds.get(partition), **_training(client["training"])}
-            if "evaluation" in client:
-                figures |= _collect_client_evaluation(client["evaluation"], rule)
-        for partition, problem in line["problems"].items():
-            rows.setdefault(int(partition), {})["problem"] = problem
-        for number, figures in sorted(rows.items()):
-            who = {"client": number, "name": client_label(number, names), "model": models.get(number, "")}
-            table_rows.append({"round": line["round"], **who, **figures})
-    return _order_columns(pd.DataFrame(table_rows), ["round", "client", "name", "model", "accuracy", "validation"])
+def over_clients(lines: Iterable[Mapping[str, Any]], roster: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
+    """A row for each client and round, as clients.parquet has them."""
+    frame = pd.DataFrame([row for rows in rows_of_run(lines, roster, rule) for row in rows])
+    return _order_columns(frame, ["round", "client", "name", "model", "accuracy", "validation"])
 
 
 def _order_columns(frame: pd.DataFrame, first: Sequence[str]) -> pd.DataFrame:
@@ -75,14 +58,7 @@ def _collect_trained(line: Mapping[str, Any]) -> Figures:
     # what the untrained models took is no training
     seconds = line.get("time", {}).get("round") if line["round"] else None
     sizes = sizes if line["round"] else {}
-    return {**counts, **_training(training), **server, **sizes, "seconds": seconds}
-
-
-def _training(training: Mapping[str, Any]) -> Figures:
-    parts = training.get("loss", {})
-    losses = {name if name == "loss" else f"loss/{name}": value for name, value in parts.items()}
-    plain = {name: training[name] for name in (*MEANS, "rows", "steps") if training.get(name) is not None}
-    return losses | ({"train_rows": plain.pop("rows")} if "rows" in plain else {}) | plain
+    return {**counts, **training_figures(training), **server, **sizes, "seconds": seconds}
 
 
 def _collect_evaluated(line: Mapping[str, Any], rule: str) -> Figures:
@@ -101,27 +77,11 @@ def _collect_evaluated(line: Mapping[str, Any], rule: str) -> Figures:
         figures["majority-class"] = rules[MAJORITY][TEST]["mean"]
     for name, splits in rules.items():
         if name != MAJORITY:
-            figures |= {f"{label}/{name}": splits[split]["mean"] for split, label in _NAMED.items() if split in splits}
+            for split, column in COLUMN_OF_SPLIT.items():
+                if split in splits:
+                    figures[f"{column}/{name}"] = splits[split]["mean"]
     if "ensemble" in line:
         figures["ensemble"] = line["ensemble"]["accuracy"]
-    return figures
-
-
-_NAMED = {TEST: "accuracy", VALIDATION: "validation", ALL: "all-classes"}
-
-
-def _collect_client_evaluation(evaluation: Mapping[str, Any], rule: str) -> Figures:
-    figures: Figures = {}
-    for name, values in evaluation.items():
-        if name == "rows":
-            figures |= {f"{split}_rows": count for split, count in zip(("test", "validation"), values, strict=False)}
-        elif name == MAJORITY:
-            figures[MAJORITY] = values[0]
-        else:
-            for split, value in zip(SPLITS, values, strict=False):
-                figures[f"{_NAMED[split]}/{name}"] = value
-                if name == rule and split != ALL:
-                    figures[_NAMED[split]] = value
     return figures
 
 

@@ -1,11 +1,11 @@
 """The pictures of a run that are curves and columns: accuracy, bytes, architectures, time."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from protosphere.core.files import own_folder
 from protosphere.core.text import cut_apart, readable_size
@@ -295,12 +295,12 @@ def _draw_strip(axes: "Axes", place: int, values: Sequence[float]) -> None:
 
 def time_by_part(results: Results) -> Picture | str:
     """Where the rounds' seconds went."""
-    lines = [line for line in results.lines if line["round"]]
-    if not lines:
+    times = {line["round"]: _seconds(line["time"]) for line in results.each_line() if line["round"]}
+    if not times:
         return "Time by part: no round was finished."
-    at_a_time = clients_at_a_time(lines)
-    parts = [_parts(line["time"], at_a_time) for line in lines]
-    rounds = [line["round"] for line in lines]
+    at_a_time = clients_at_a_time(times.values())
+    parts = [_parts(seconds, at_a_time) for seconds in times.values()]
+    rounds = [*times]
     with canvas.figure() as drawn:
         axes = drawn.add_subplot()
         base = [0.0] * len(parts)
@@ -338,24 +338,34 @@ PARTS = (
 )
 
 
-def clients_at_a_time(lines: Sequence[Any]) -> int:
+class Seconds(NamedTuple):
+    """Where a round's time went: `train` and `evaluate` are sums over clients."""
+
+    train: float
+    evaluate: float
+    server: float
+    round: float
+
+
+def _seconds(time: Mapping[str, Any]) -> Seconds:
+    train, evaluate = (math.fsum(time.get(name, {}).values()) for name in ("train", "evaluate"))
+    return Seconds(train, evaluate, time.get("server", 0.0), time["round"])
+
+
+def clients_at_a_time(times: Iterable[Seconds]) -> int:
     """The least number of clients at a time with which their seconds fit into every round."""
-    busy = [
-        sum(_working(line["time"])) / client_seconds
-        for line in lines
-        if (client_seconds := line["time"]["round"] - line["time"].get("server", 0.0)) > 0
-    ]
-    return max(1, math.ceil(max(busy, default=1.0) - 1e-6))
+    busy = [1.0]
+    for seconds in times:
+        client_seconds = seconds.round - seconds.server
+        if client_seconds > 0:
+            busy.append((seconds.train + seconds.evaluate) / client_seconds)
+    return math.ceil(max(busy) - 1e-6)
 
 
-def _parts(time: Any, at_a_time: int) -> tuple[float, float, float, float]:
-    train, evaluate = (seconds / at_a_time for seconds in _working(time))
-    server = time.get("server", 0.0)
-    return train, evaluate, server, max(0.0, time["round"] - server - train - evaluate)
-
-
-def _working(time: Any) -> tuple[float, float]:
-    return math.fsum(time.get("train", {}).values()), math.fsum(time.get("evaluate", {}).values())
+def _parts(seconds: Seconds, at_a_time: int) -> tuple[float, float, float, float]:
+    train, evaluate = seconds.train / at_a_time, seconds.evaluate / at_a_time
+    rest = seconds.round - seconds.server - train - evaluate
+    return train, evaluate, seconds.server, max(0.0, rest)
 
 
 def rows_of(table: "pd.DataFrame") -> list[list[object]]:

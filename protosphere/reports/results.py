@@ -1,6 +1,6 @@
 """A run's folder as its report reads it: checked, and whole also where the run was cut."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -10,7 +10,6 @@ from protosphere.core import plugins
 from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, check, shown, without_gone
-from protosphere.record.client_tables import LazyMapping
 from protosphere.record.folder import FORMAT, RunFolder
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import companions, summarise
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Line = Mapping[str, Any]
-OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": Mapping, "time": Mapping}
+OF_A_LINE = {"round": int, "bytes": dict, "problems": dict, "clients": dict, "time": dict}
 OF_A_CLIENT = {"partition": int, "model": str, "classes": list, "class_names": list, "rows": list, "domain": str}
 OF_A_SUMMARY = {
     "status": str,
@@ -44,7 +43,8 @@ class Results:
 
     Attributes:
         folder: where. run: its settings, checked. settings: as they were written.
-        roster: the clients in partition order, as roster.json holds them. lines: of metrics.jsonl.
+        roster: the clients in partition order, as roster.json holds them.
+        lines: of metrics.jsonl, without their figures by client.
         summary: of the whole run, or of the rounds that there are.
         finished: whether the run came to its end.
         unknown: the method's code, which was not run; "" where it was, or is ours.
@@ -74,6 +74,10 @@ class Results:
         """The primary prediction rule."""
         return self.run.inference
 
+    def each_line(self) -> Iterator[Line]:
+        """The lines with their figures by client, of which one at a time is in memory."""
+        return RunFolder(self.folder).each_line()
+
     @cached_property
     def rounds(self) -> "pd.DataFrame":
         """A row a round with its figures, and with the accuracies of the models that it left."""
@@ -101,9 +105,11 @@ class Results:
         Raises:
             SettingError: its figures are damaged.
         """
-        none: Line = {"clients": {}}
-        last = next((line for line in reversed(self.lines) if line.get("evaluation")), none)
         figures = {}
+        last: Line = {"clients": {}}
+        for line in self.each_line():
+            if line.get("evaluation"):
+                last = line
         try:
             for partition, client in last["clients"].items():
                 evaluation = client.get("evaluation", {})
@@ -141,7 +147,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
             "give the folder that `protosphere run` names at its end."
         )
     record = RunFolder(folder)
-    saved_settings, lines, roster = record.settings(), record.lines(), record.roster()
+    saved_settings, lines, roster = record.settings(), record.lines(with_clients=False), record.roster()
     # none where the run did not come to its end
     written = record.summary() if (folder / "summary.json").exists() else None
     versions = (written or {}).get("versions")
@@ -160,9 +166,7 @@ def read_results(folder: Path, trust: bool = False) -> Results:
     except SettingError as error:
         _refuse(folder, f"settings.json: {str(error).rstrip('.')}", version)
     for number, line in enumerate(lines, start=1):
-        # figures by client in a file are not read for this
-        record_line = line.without_reading() if isinstance(line, LazyMapping) else line
-        _hold(folder, f"line {number} of metrics.jsonl", record_line, OF_A_LINE, version)
+        _hold(folder, f"line {number} of metrics.jsonl", line, OF_A_LINE, version)
     for entry in roster:
         _hold(folder, "roster.json", entry, OF_A_CLIENT, version)
     if written is not None:
@@ -170,7 +174,8 @@ def read_results(folder: Path, trust: bool = False) -> Results:
         summary = dict(written)
     else:
         companion = companions(str(entry.get("companion", "")) for entry in roster)
-        summary = summarise(run.settings, run.inference, settings, lines, len(roster), companion)
+        each_line = record.each_line()
+        summary = summarise(run.settings, run.inference, settings, lines, len(roster), companion, each_line=each_line)
         summary["status"] = "not finished"
     return Results(folder, run, settings, roster, lines, summary, written is not None, unknown)
 

@@ -76,7 +76,7 @@ def _about(folder: Path) -> dict[str, Any]:
 def _lines(path: Path, kinds: Mapping[str, type]) -> list[Line]:
     try:
         # what a crash cut short is no line
-        lines: list[Line] = read_sealed_lines(path) if path.exists() else []
+        lines: list[Line] = [*read_sealed_lines(path)] if path.exists() else []
         if all(isinstance(line[name], kind) for line in lines for name, kind in kinds.items()):
             return lines
     except DamagedError as error:

@@ -189,7 +189,7 @@ def test_the_gain_is_over_all_rows_and_its_interval_over_clients(three):
     before, after = (float(value) / 100 for value in values["local-prototypes, final, %"])
     assert found.mean == pytest.approx(after - before, abs=1e-4)
     assert found.low <= found.mean <= found.high
-    last = [run.lines[-1]["clients"] for run in (first, other)]
+    last = [[*run.each_line()][-1]["clients"] for run in (first, other)]
     changes = [
         last[1][i]["evaluation"]["local-prototypes"][0] - last[0][i]["evaluation"]["local-prototypes"][0]
         for i in last[0]

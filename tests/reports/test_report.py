@@ -165,6 +165,11 @@ def test_a_pictures_numbers_are_those_of_the_run(plain):
     parts = [line["training"]["loss"] for line in lines[1:]]
     for name, head in (("cross-entropy", "cross-entropy"), ("pull", "pull"), ("loss", "total")):
         assert [float(row[head]) for row in table(plain, "loss-over-rounds")] == [part[name] for part in parts]
+    # of clients one at a time
+    seconds = [math.fsum(line["time"]["train"].values()) for line in lines[1:]]
+    drawn = [float(row["clients train (s)"]) for row in table(plain, "time-by-round")]
+    assert drawn == pytest.approx(seconds)
+    assert min(seconds) > 0
 
 
 def test_angles_are_those_of_the_global_prototypes(plain):

@@ -39,7 +39,7 @@ def test_a_run_says_where_its_results_are_first_and_last(home, capsys):
     assert lines[0] == lines[-1] == f"{PREFIX}results: {folder}"
     files = {
         "settings.json",
-        "clients",
+        "clients.parquet",
         "roster.json",
         "status.json",
         "metrics.jsonl",

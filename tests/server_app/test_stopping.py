@@ -150,9 +150,3 @@ def test_of_an_evaluation_that_fewer_answer_the_rounds_own_figures_stay(federati
     assert newest["evaluation"] == lines[-1]["evaluation"]
     assert newest["clients"] == lines[-1]["clients"]
     assert len(newest["problems"]) == silent
-
-
-def test_of_a_line_that_was_replaced_the_figures_by_client_stand_once(federation):
-    strategy = federation(3).start({"rounds": 9}, lambda line: line["round"] < 2)
-    files = sorted(path.name for path in (strategy.folder.path / "clients").iterdir())
-    assert files == ["round-000000.parquet", "round-000001.parquet", "round-000002-end.parquet"]
