@@ -31,7 +31,7 @@ from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.protosphere import scale_of
 from protosphere.strategies.statistics import to_half
-from protosphere.wire.claims import Believed
+from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity, Payload
 
@@ -81,10 +81,10 @@ class Federation:
             upload = objective.upload(state, 1) if client in honest else forged
             if upload is not None:
                 uploads[client] = upload
-        believed = Believed(identities, run.settings.max_weight_ratio, "samples")
+        believed = CappedSampleCounts(identities, run.settings.max_weight_ratio, "samples")
         server.meet(self.num_classes, DIM, believed.identities)
         for client, upload in uploads.items():
-            if reason := server.impossible(client, upload):
+            if reason := server.contradiction(client, upload):
                 raise RuntimeError(f"client {client} is refused: {reason}")
         capped, _ = believed.uploads(uploads)
         download = server.aggregate(capped, {}, 1).downloads[EVERYONE]

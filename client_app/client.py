@@ -288,7 +288,7 @@ class Client:
         state.constants = dict(instruction.constants)
         self._measure_late(state)
         self._lay_out(state, download)
-        received = objective.arrived(state, download) if RECEIVED in self.run.method.rules else None
+        received = objective.evaluation_state(state, download) if RECEIVED in self.run.method.rules else None
         judged = received if received is not None and self.run.inference == RECEIVED else state
 
         space_scores = None
@@ -342,9 +342,9 @@ class Client:
         if over_ray():
             refuse_other(instruction.run)
         store, key = self.store(instruction.run), (instruction.run, self.partition, self.device)
-        if simulated() and not instruction.trained and key not in _states:
+        if simulated() and not instruction.last_trained_round and key not in _states:
             store.begin_anew(before_round)
-        made_in = store.newest_before(before_round, instruction.trained, going_back=goes_back)
+        made_in = store.newest_before(before_round, instruction.last_trained_round, going_back=goes_back)
         entry = _states.pop(key, None)
         if instruction.payload is not None:
             store.save_received(instruction.payload, instruction.constants, instruction.made)

@@ -76,7 +76,7 @@ def lay_out(objective: Objective, state: ClientState, received: Payload | None, 
 
 def size_of(state: ClientState) -> int:
     """Bytes of its tensors."""
-    tensors = [*state.module.state_dict().values(), *state.kept.values(), *state.optimiser.values()]
+    tensors = [*state.module.state_dict().values(), *state.extra.values(), *state.optimiser.values()]
     tensors += [] if state.prototypes is None else state.prototypes.fields().values()
     tensors += [] if state.covariance is None else [state.covariance]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
@@ -217,8 +217,8 @@ class Store:
             except (TypeError, ValueError) as error:
                 raise StoreError(f"{path} is damaged ({error}); bring it back from a copy.") from None
         state.covariance = parts.get("covariance", {}).get("")
-        state.kept, state.optimiser = (
-            {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("kept", "optimiser")
+        state.extra, state.optimiser = (
+            {name: tensor.to(device) for name, tensor in parts.get(part, {}).items()} for part in ("extra", "optimiser")
         )
 
     def save_received(self, payload: Payload, constants: Mapping[str, float], source_round: int = 0) -> None:
@@ -415,5 +415,5 @@ def _flatten(state: ClientState) -> dict[str, torch.Tensor]:
         tensors |= {f"prototypes/{name}": tensor for name, tensor in state.prototypes.fields().items()}
     if state.covariance is not None:
         tensors["covariance/"] = state.covariance
-    tensors |= {f"kept/{name}": tensor for name, tensor in state.kept.items()}
+    tensors |= {f"extra/{name}": tensor for name, tensor in state.extra.items()}
     return tensors | {f"optimiser/{name}": tensor for name, tensor in state.optimiser.items()}

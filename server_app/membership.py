@@ -14,7 +14,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app.roster import Roster
 from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import OtherWeightsError
-from protosphere.wire.claims import Believed
+from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.payloads import Identity
 
 log = logging.getLogger("protosphere")
@@ -28,7 +28,9 @@ class Membership:
             are told who the members are.
     """
 
-    def __init__(self, settings: Settings, folder: RunFolder, roster: Roster, believed: Believed, half: ServerHalf):
+    def __init__(
+        self, settings: Settings, folder: RunFolder, roster: Roster, believed: CappedSampleCounts, half: ServerHalf
+    ):
         self._settings = settings
         self._folder = folder
         self._roster = roster

@@ -15,7 +15,7 @@ from protosphere.server_app.roster import Roster
 from protosphere.strategies import Run, as_of_today, known_settings, unpacked
 from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import OtherWeightsError
-from protosphere.wire.claims import Believed
+from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.payloads import Identity
 
 MOST_CLIENTS = 50  # that have a line of their own
@@ -37,14 +37,14 @@ def open_folder(run: Run, run_config: Mapping[str, Scalar]) -> RunFolder:
     return RunFolder.create(run.settings, settings_by_name)
 
 
-def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> Believed:
+def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> CappedSampleCounts:
     """The roster's clients, as far as their claims are believed; those whose weights do not fit are left out.
 
     Raises:
         RosterError: too few are left.
     """
     while True:
-        believed = Believed(
+        believed = CappedSampleCounts(
             roster.identities, settings.max_weight_ratio, settings.client_weights, present=roster.nodes.keys()
         )
         try:

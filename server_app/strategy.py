@@ -438,7 +438,7 @@ class PrototypeStrategy(Strategy):
             key = self.half.address(partition, downloads, self.state.method, number if trains else number + 1)
             instruction = self._instruction(partition, number, downloads.get(key), is_last)
             constants = tuple(instruction.constants.items())
-            content = (key, instruction.payload is None, instruction.trained, instruction.made, constants)
+            content = (key, instruction.payload is None, instruction.last_trained_round, instruction.made, constants)
             if content not in encoded_messages:
                 records = encoded(instruction, self.run.exchange.down)
                 encoded_messages[content] = records, size_of(records)
@@ -464,7 +464,7 @@ class PrototypeStrategy(Strategy):
             run=self.folder.name,
             round=number,
             payload=download,
-            trained=self.state.trained.get(partition, 0),
+            last_trained_round=self.state.trained.get(partition, 0),
             constants=constants,
             made=made,
             last=is_last,
@@ -473,11 +473,13 @@ class PrototypeStrategy(Strategy):
     def _context(self, number: int, trains: bool = True, is_last: bool = False) -> ReplyContext:
         """What the replies of a round are held against."""
         up = self.run.exchange.up
-        parts = self.half.awaited(up, self.state.method, number) if trains else ()
+        parts = self.half.expected_parts(up, self.state.method, number) if trains else ()
         parts_of_newcomers = {}
         if trains and self.run.method.counts_own_rounds:
             parts_of_newcomers = {
-                partition: self.half.awaited(up, self.state.method, own_round({ROUND_OF_JOINING: joined}, number))
+                partition: self.half.expected_parts(
+                    up, self.state.method, own_round({ROUND_OF_JOINING: joined}, number)
+                )
                 for partition, joined in self.roster.joined.items()
             }
         measures_ensemble = not trains and self.settings.measures_ensemble(number, is_last)
@@ -491,7 +493,7 @@ class PrototypeStrategy(Strategy):
             identities=self.roster.identities,
             units={partition: self.half.unit(partition) for partition in self.roster.identities},
             rules={*self.run.rules, MAJORITY},
-            contradiction=self.half.impossible,
+            contradiction=self.half.contradiction,
             parts_of_newcomers=parts_of_newcomers,
             confusion_rule=self.run.inference if is_last and self.run.confusion else "",
             measures_auc=not trains and self.settings.roc_auc,

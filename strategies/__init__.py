@@ -369,7 +369,9 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
         names -= {"max-prototype-norm"}
     if not _obeys_wire_dtype(exchange):
         names -= {"wire-dtype"}
-    names -= method.server(Settings(), Options(settings_by_type)).unread - (OF_CLAIMS if exchange.counts else set())
+    names -= method.server(Settings(), Options(settings_by_type)).ignored_settings - (
+        OF_CLAIMS if exchange.counts else set()
+    )
     if not exchange.weights:
         names -= {"share-buffers"}
     return names

@@ -19,15 +19,13 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.settings import RECEIVED
+from protosphere import method as m
 from protosphere.models.companion import Mixture
 from protosphere.models.optimiser import EagerSGD
-from protosphere.models.split import SplitModel
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import COMPANION, SHARED_RULES, AveragedCompanions, SharedObjective, companion
 
 
-@method_settings
+@m.method_settings
 class APFLSettings:
     """`apfl.*`.
 
@@ -45,12 +43,12 @@ class APFLObjective(SharedObjective):
 
     parts: Sequence[str] = (COMPANION,)
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """v, w of the same start, and alpha."""
         options = self.options[APFLSettings]
         return Mixture(model, options.alpha, options.adaptive)
 
-    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+    def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
         """All at once; alpha does not decay and stays in [0, 1]."""
         alpha = state.module.alpha
 
@@ -62,24 +60,24 @@ class APFLObjective(SharedObjective):
             return EagerSGD(groups, settings.learning_rate, settings.momentum, settings.weight_decay)
 
         parameters = [p for p in state.module.parameters() if p.requires_grad]
-        return [Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser)]
+        return [m.Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser)]
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE(v') + CE(w)."""
         mixture = super().loss(state, batch, phase, round_number)
         global_loss = cross_entropy(state.module.companion(batch.inputs), batch.labels)
-        return Loss(
+        return m.Loss(
             mixture.total + global_loss,
             mixture.parts | {"global-cross-entropy": global_loss},
             mixture.features,
         )
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=AveragedCompanions,
     objective=APFLObjective,
     settings={"apfl": APFLSettings},
     exchange=companion,
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

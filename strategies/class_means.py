@@ -13,95 +13,92 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from protosphere.prototypes.aggregation import ClassAggregation, class_centres
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import EVERYONE, Exchange, Outcome, Part, State, prototype_sets
+from protosphere import method as m
+from protosphere.prototypes.aggregation import class_centres
 from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
 from protosphere.strategies.one_exchange import DOWN, Heard, OneExchange, OneExchangeObjective, rounds_of_exchange
 from protosphere.strategies.release import upload_scale
 from protosphere.strategies.statistics import impossible_means
-from protosphere.wire.parts import PROTOTYPES
-from protosphere.wire.payloads import Payload, prototypes_of
 
 
-def exchange_of_means(fewest: int) -> Exchange:
+def exchange_of_means(fewest: int) -> m.Exchange:
     """Class means and counts up, a linear classifier down."""
-    return Exchange((Part("prototypes", counts=True, fewest=fewest),), (DOWN,), TOLD, once=True)
+    return m.Exchange((m.Part("prototypes", counts=True, fewest=fewest),), (DOWN,), TOLD, once=True)
 
 
 class MeansObjective(OneExchangeObjective):
     """Client half."""
 
-    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> Payload:
+    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
         """m_kc and n_kc."""
         classes, owner, counts = labels.unique(return_inverse=True, return_counts=True)
         sums = torch.zeros(len(classes), features.shape[1], dtype=torch.float64).index_add_(0, owner, features)
-        return {PROTOTYPES.name: PrototypeSet(classes, (sums / counts.unsqueeze(1)).float(), counts)}
+        return {m.PROTOTYPES.name: m.PrototypeSet(classes, (sums / counts.unsqueeze(1)).float(), counts)}
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
+    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload | None:
         """In the first rounds the class means of a release, with its counts."""
-        return {PROTOTYPES.name: prototypes} if round_number <= rounds_of_exchange(self.settings) else None
+        return {m.PROTOTYPES.name: prototypes} if round_number <= rounds_of_exchange(self.settings) else None
 
 
 class MeansServer(OneExchange):
     """Server half: the means of everybody, and what a method makes of them."""
 
     @property
-    def aggregation(self) -> ClassAggregation:
+    def aggregation(self) -> m.ClassAggregation:
         """How a class's mean is made of the clients' means."""
         raise NotImplementedError
 
-    def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
+    def weights(self, clients: Sequence[m.PrototypeSet]) -> Tensor:
         """w_c of all classes, (K, d) float64, of the clients' means and counts; 0 for a class that nobody has sent."""
         raise NotImplementedError
 
-    def totals(self, clients: Sequence[PrototypeSet]) -> tuple[Tensor, Tensor]:
+    def totals(self, clients: Sequence[m.PrototypeSet]) -> tuple[Tensor, Tensor]:
         """s_c (K, d) and N_c (K,), float64."""
         return class_totals(clients, self.num_classes, self.dim, self.aggregation)
 
-    def warnings(self, clients: Sequence[PrototypeSet]) -> tuple[str, ...]:
+    def warnings(self, clients: Sequence[m.PrototypeSet]) -> tuple[str, ...]:
         """What there is to say when all have been heard who are to be."""
         return ()
 
-    def impossible(self, partition: int, upload: Payload) -> str:
+    def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Means of unit vectors outside the unit ball; a release is noisy."""
         if self.settings.privacy != "none":
             return ""
-        return impossible_means(prototypes_of(upload))
+        return impossible_means(m.prototypes_of(upload))
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The classifier of everybody who was heard so far, each once."""
-        heard = Heard.of(PrototypeSet, state)
-        is_new = heard.hear(prototype_sets(uploads))
+        heard = Heard.of(m.PrototypeSet, state)
+        is_new = heard.hear(m.prototype_sets(uploads))
         clients = self._in_units(heard)
         figures, warnings = {"heard": len(clients)}, self.unheard(heard.by_client, server_round)
         if not is_new:
-            return Outcome(state, {}, figures, warnings, keeps=True)
+            return m.Outcome(state, {}, figures, warnings, keeps=True)
         _, counts = self.totals(clients)
         if self.ends(server_round):
             warnings += self.warnings(clients) + self.unknown(counts > 0)
         weight, bound = self.weights(clients), self.settings.max_prototype_norm
         classifier = linear_classifier(weight, torch.zeros(self.num_classes), counts > 0, bound)
-        return Outcome(heard.as_state(), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+        return m.Outcome(heard.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
-    def _in_units(self, heard: Heard[PrototypeSet]) -> list[PrototypeSet]:
+    def _in_units(self, heard: Heard[m.PrototypeSet]) -> list[m.PrototypeSet]:
         """Means of unit vectors, by ascending partition."""
         scale = upload_scale(self.settings)
         return [means.with_vectors(means.vectors / scale) for means in heard.parts.values()]
 
-    def global_prototypes(self, state: State) -> PrototypeSet | None:
+    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
         """mu_c, in the encoder's space."""
         if not state:
             return None
-        sums, counts = self.totals(self._in_units(Heard.of(PrototypeSet, state)))
+        sums, counts = self.totals(self._in_units(Heard.of(m.PrototypeSet, state)))
         present = counts > 0
         if not present.any():
             return None
-        return PrototypeSet(present.nonzero().flatten(), (sums / counts.unsqueeze(1))[present].float())
+        return m.PrototypeSet(present.nonzero().flatten(), (sums / counts.unsqueeze(1))[present].float())
 
 
 def class_totals(
-    clients: Sequence[PrototypeSet], num_classes: int, dim: int, how: ClassAggregation = "mean"
+    clients: Sequence[m.PrototypeSet], num_classes: int, dim: int, how: m.ClassAggregation = "mean"
 ) -> tuple[Tensor, Tensor]:
     """s_c (K, d) and N_c (K,), float64; with a robust `how` s_c is N_c times the class's centre."""
     sums, totals = torch.zeros(num_classes, dim, dtype=torch.float64), torch.zeros(num_classes, dtype=torch.float64)

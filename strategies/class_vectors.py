@@ -12,33 +12,30 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from protosphere.core.seeds import generator
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import PROTOTYPES, Exchange, Outcome, Part, State
+from protosphere import method as m
 from protosphere.strategies.weights import WEIGHT, AveragedWeights, Sums, both_ways
-from protosphere.wire.payloads import Identity, Payload, prototypes_of
 
 VECTORS = "vectors"  # of the state, (K, d) float64
 CLASS_SUMS, CLASS_WEIGHTS = "class-sums", "class-weights"  # of a total: (K, d) and (K,)
 
 
-def with_class_vectors(*parts: str, counts: bool = False) -> Exchange:
+def with_class_vectors(*parts: str, counts: bool = False) -> m.Exchange:
     """Parts of weights and class vectors, both ways."""
     weights = both_ways(*parts)
-    return Exchange((*weights.up, Part("prototypes", counts=counts)), (*weights.down, PROTOTYPES))
+    return m.Exchange((*weights.up, m.Part("prototypes", counts=counts)), (*weights.down, m.PROTOTYPES))
 
 
-def received_vectors(received: Payload | None, start: Tensor) -> PrototypeSet:
+def received_vectors(received: m.Payload | None, start: Tensor) -> m.PrototypeSet:
     """v_c of all classes as they came; before any did, those that both ends draw, (K, d) float64."""
-    if received is None or PROTOTYPES.name not in received:
-        return PrototypeSet(torch.arange(len(start)), start.float())
-    return prototypes_of(received)
+    if received is None or m.PROTOTYPES.name not in received:
+        return m.PrototypeSet(torch.arange(len(start)), start.float())
+    return m.prototypes_of(received)
 
 
 def orthonormal(num_classes: int, dim: int, seed: int) -> Tensor:
     """K <= d orthonormal rows of a random basis, (K, d) float64."""
     start = torch.empty(num_classes, dim, dtype=torch.float64)
-    return torch.nn.init.orthogonal_(start, generator=generator(seed, "class-vectors"))
+    return torch.nn.init.orthogonal_(start, generator=m.generator(seed, "class-vectors"))
 
 
 class AveragedWithClassVectors(AveragedWeights):
@@ -59,28 +56,28 @@ class AveragedWithClassVectors(AveragedWeights):
         """
         raise NotImplementedError(f"{type(self).__name__} does not say how its class vectors move")
 
-    def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
+    def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
         """What each of an upload's prototypes weighs, (k,) float64."""
         return torch.ones(len(prototypes), dtype=torch.float64)
 
-    def begin(self) -> Outcome:
+    def begin(self) -> m.Outcome:
         """What both ends drew."""
-        return Outcome({VECTORS: self.start()}, {})
+        return m.Outcome({VECTORS: self.start()}, {})
 
-    def contribution(self, upload: Payload, identity: Identity) -> Sums:
+    def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
         """The weights' share, and the prototypes' by class."""
-        prototypes = prototypes_of(upload)
+        prototypes = m.prototypes_of(upload)
         weights = self.class_weights(prototypes, identity)
         sums, _ = prototypes.with_vectors(weights.unsqueeze(1) * prototypes.vectors.double()).table(self.num_classes)
         total = torch.zeros(self.num_classes, dtype=torch.float64)
         total[prototypes.labels] = weights
         return {**super().contribution(upload, identity), CLASS_SUMS: sums, CLASS_WEIGHTS: total}
 
-    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
+    def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
         """The means, and the moved vectors beside them."""
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
         vectors = self.moved(state[VECTORS], total[CLASS_SUMS], total[CLASS_WEIGHTS], total[WEIGHT])
-        prototypes = PrototypeSet(torch.arange(self.num_classes), vectors.float())
-        payload = {**outcome.downloads[group], PROTOTYPES.name: prototypes}
+        prototypes = m.PrototypeSet(torch.arange(self.num_classes), vectors.float())
+        payload = {**outcome.downloads[group], m.PROTOTYPES.name: prototypes}
         return replace(outcome, state={VECTORS: vectors}, downloads={group: payload})

@@ -11,13 +11,12 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from protosphere.core.errors import ModelError, SettingError
-from protosphere.core.settings import RULES
-from protosphere.models import SplitModel, build, model_names, told_name
-from protosphere.strategies.contract import ServerHalf, method_settings
+from protosphere import method as m
+from protosphere.core.errors import ModelError
+from protosphere.models import build, model_names, told_name
 from protosphere.strategies.weights import COMPANION, AveragedWeights, SharedObjective
 
-OWN_RULES = tuple(rule for rule in RULES if rule != "global-prototypes")  # where what comes down does not predict
+OWN_RULES = tuple(rule for rule in m.RULES if rule != "global-prototypes")  # where what comes down does not predict
 
 
 def _check_one_model(name: str) -> str:
@@ -31,7 +30,7 @@ def _check_one_model(name: str) -> str:
     return name
 
 
-@method_settings
+@m.method_settings
 class CompanionSettings:
     """What these methods' settings begin with.
 
@@ -57,7 +56,7 @@ class CompanionObjective(SharedObjective):
         """By the method's setting."""
         return self.options[self.kind].companion or model_names(self.settings.models)[0]
 
-    def second(self, model: SplitModel, feature_dim: int) -> SplitModel:
+    def second(self, model: m.SplitModel, feature_dim: int) -> m.SplitModel:
         """The companion of a client's model, of features of a width of its own; the same on all clients to the bit."""
         activation = self.settings.feature_activation
         seed = self.shared_seed(COMPANION)
@@ -72,7 +71,7 @@ class MeanOfCompanions(AveragedWeights):
         super().check(num_classes, dim)
         other = next((p for p in self.identities if self.group(p) != self.group(next(iter(self.identities)))), None)
         if other is not None:
-            raise SettingError(
+            raise m.SettingError(
                 f"setting `{self.settings.strategy}.companion`: client {other} has built another companion than the "
                 "first client, with other tensors; give every client the same version of this program and the model."
             )
@@ -83,7 +82,7 @@ class MeanOfCompanions(AveragedWeights):
         return "uniform"
 
 
-class TrainersAlone(ServerHalf):
+class TrainersAlone(m.ServerHalf):
     """Where no rule judges what comes down, it goes to those who train."""
 
     def downloads_due(self, server_round: int, trains: bool) -> bool:

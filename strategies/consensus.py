@@ -6,19 +6,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from protosphere.core.seeds import generator
+from protosphere import method as m
 from protosphere.models.heads import ConsensusModel
-from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import prototype_probabilities
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import ClientState, Objective
 
 
-def random_directions(num_classes: int, dim: int, seed: int, method: str) -> PrototypeSet:
+def random_directions(num_classes: int, dim: int, seed: int, method: str) -> m.PrototypeSet:
     """A seeded random unit vector in d dimensions for each of K classes, before anybody has reported one."""
-    random = generator(seed, method, "prototypes")
+    random = m.generator(seed, method, "prototypes")
     vectors = normalize(torch.randn(num_classes, dim, generator=random, dtype=torch.float64), dim=1)
-    return PrototypeSet(torch.arange(num_classes), vectors.float())
+    return m.PrototypeSet(torch.arange(num_classes), vectors.float())
 
 
 class ConsensusOptions(Protocol):
@@ -28,7 +25,7 @@ class ConsensusOptions(Protocol):
     dropout: float
 
 
-class ConsensusObjective(Objective):
+class ConsensusObjective(m.Objective):
     """Client half: features are unit vectors z = Normalize(g(f(x))) (FedPAGR, Eq. 1)."""
 
     options_type: type[ConsensusOptions]
@@ -38,11 +35,11 @@ class ConsensusObjective(Objective):
         """The method's own settings."""
         return self.options[self.options_type]
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """The consensus projection head on any extractor, and a classifier in the consensus space."""
         return ConsensusModel(model, seed, self.consensus_options.dropout)
 
-    def probabilities(self, state: ClientState, z: Tensor) -> Tensor | None:
+    def probabilities(self, state: m.ClientState, z: Tensor) -> Tensor | None:
         """The softmax of z P^T over the temperature; None before there is a prototype."""
         if state.table is None:
             return None

@@ -65,7 +65,7 @@ class ClientState:
         encoded: gives u (n, d) and labels (n,) of the training rows, for the upload of a method that `encodes`.
         pool_weight: what the shared discriminant weighs in the rule `pool`, in [0, 1]; as the last evaluation chose it.
         space: what `Objective.complete` made for the rules `encoder` and `pool`, as of the last evaluation.
-        kept: further tensors that a method keeps between rounds.
+        extra: further tensors that a method keeps between rounds.
         optimiser: the optimisers' tensors by phase, kept only with `optimizer-state = "persistent"`.
     """
 
@@ -80,7 +80,7 @@ class ClientState:
     encoded: Callable[[], tuple[Tensor, Tensor]] | None = None
     pool_weight: float = EQUAL_WEIGHT
     space: Payload | None = None
-    kept: dict[str, Tensor] = field(default_factory=dict)
+    extra: dict[str, Tensor] = field(default_factory=dict)
     optimiser: dict[str, Tensor] = field(default_factory=dict)
 
     def forget(self) -> None:
@@ -253,7 +253,7 @@ class Objective:
         """The parts of weights that cross, as they are in the module; none by default."""
         return {}
 
-    def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
+    def evaluation_state(self, state: ClientState, received: Payload | None) -> ClientState:
         """The client as it would predict with what has just come, judged by the rule `received`; changes nothing."""
         return state
 
@@ -380,7 +380,7 @@ class ServerHalf:
         return 1.0, 1.0
 
     @property
-    def unread(self) -> frozenset[str]:
+    def ignored_settings(self) -> frozenset[str]:
         """Shared settings that change nothing in what it computes, or that it refuses to see changed; a sweep passes it
         over. Class counts in uploads are weighed in any case."""
         return OF_CLAIMS
@@ -412,11 +412,11 @@ class ServerHalf:
         """Whether the clients that train in this round upload; in every round by default."""
         return True
 
-    def awaited(self, up: tuple[Part, ...], state: State, server_round: int) -> tuple[Part, ...]:
+    def expected_parts(self, up: tuple[Part, ...], state: State, server_round: int) -> tuple[Part, ...]:
         """Of the parts that may go up, those of which uploads of this round are made: all, where uploads are due."""
         return up if self.uploads_due(server_round) else ()
 
-    def impossible(self, partition: int, upload: Payload) -> str:
+    def contradiction(self, partition: int, upload: Payload) -> str:
         """What no client's rows can have told, in words that go on from "upload dropped: "; "" where nothing speaks
         against it. Asked of each upload when it comes, after all checks that the method's parts state."""
         return ""
@@ -507,7 +507,7 @@ def as_state(prototypes: PrototypeSet) -> State:
     return {"labels": prototypes.labels, "vectors": prototypes.vectors}
 
 
-def remembered(state: State) -> PrototypeSet:
+def prototypes_of_state(state: State) -> PrototypeSet:
     """Inverse of `as_state`.
 
     Raises:
@@ -515,11 +515,11 @@ def remembered(state: State) -> PrototypeSet:
     """
     if "labels" not in state:
         raise ValueError(
-            "the state holds no prototypes, as in the first round; ask `if state` first, or use carried_on"
+            "the state holds no prototypes, as in the first round; ask `if state` first, or use fill_missing_classes"
         )
     return PrototypeSet(state["labels"], state["vectors"])
 
 
-def carried_on(state: State, fresh: PrototypeSet) -> PrototypeSet:
-    """This round's prototypes, and the remembered ones of the classes that nobody reported."""
-    return remembered(state).updated_by(fresh) if state else fresh
+def fill_missing_classes(state: State, fresh: PrototypeSet) -> PrototypeSet:
+    """This round's prototypes, and the earlier ones of the classes that nobody reported."""
+    return prototypes_of_state(state).updated_by(fresh) if state else fresh

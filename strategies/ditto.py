@@ -17,10 +17,8 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.settings import Count
+from protosphere import method as m
 from protosphere.models.companion import WithCompanion
-from protosphere.models.split import SplitModel
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import (
     COMPANION,
     SHARED_RULES,
@@ -31,12 +29,11 @@ from protosphere.strategies.weights import (
     distance,
     load,
 )
-from protosphere.wire.payloads import Payload
 
 GLOBAL = "global"
 
 
-@method_settings
+@m.method_settings
 class DittoSettings:
     """`ditto.*`.
 
@@ -46,7 +43,7 @@ class DittoSettings:
     """
 
     weight: Annotated[float, Field(ge=0)] = 1.0
-    personal_epochs: Count = 0
+    personal_epochs: m.Count = 0
 
 
 class DittoObjective(SharedObjective):
@@ -54,16 +51,16 @@ class DittoObjective(SharedObjective):
 
     parts: Sequence[str] = (COMPANION,)
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """v, and w of the same start."""
         return WithCompanion(model)
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Take w^r, and keep it beside what training makes of it."""
         super().receive(state, received, round_number)
         state.received = anchored(state.module.companion)
 
-    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+    def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
         """w, then v."""
         shared, personal = (
             [p for p in module.parameters() if p.requires_grad]
@@ -72,29 +69,29 @@ class DittoObjective(SharedObjective):
         epochs = self.settings.local_epochs
         personal_epochs = self.options[DittoSettings].personal_epochs or epochs
         return [
-            Phase(GLOBAL, shared, epochs=epochs, of_model=False),
-            Phase("train", personal, epochs=personal_epochs),
+            m.Phase(GLOBAL, shared, epochs=epochs, of_model=False),
+            m.Phase("train", personal, epochs=personal_epochs),
         ]
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE of w; CE + (lambda / 2) ||v - w^r||^2 of v."""
         if phase.name == GLOBAL:
             z = state.module.companion.features(batch.inputs)
             plain = cross_entropy(state.module.companion.classify(z), batch.labels)
-            return Loss(plain, {"global-cross-entropy": plain}, z)
+            return m.Loss(plain, {"global-cross-entropy": plain}, z)
         personal_loss = super().loss(state, batch, phase, round_number)
         squared_distance = distance(state.module.model, state.received)
         total = personal_loss.total + self.options[DittoSettings].weight / 2 * squared_distance
-        return Loss(total, personal_loss.parts | {"proximal": squared_distance}, personal_loss.features)
+        return m.Loss(total, personal_loss.parts | {"proximal": squared_distance}, personal_loss.features)
 
-    def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
+    def evaluation_state(self, state: m.ClientState, received: m.Payload | None) -> m.ClientState:
         """w as it has just come; before anything has, as the client left it."""
         module = deepcopy(state.module)
         load(module, received)
         return replace(state, module=module.companion)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=AveragedCompanions,
     objective=DittoObjective,
     settings={"ditto": DittoSettings},

@@ -7,12 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax, normalize
 
-from protosphere.core.errors import SettingError
+from protosphere import method as m
 from protosphere.prototypes.prediction import linear_discriminant
-from protosphere.prototypes.weights import Layout, Weights
-from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.weights import refuse_other_layouts
-from protosphere.wire.payloads import Payload, weights_of
 
 DISCRIMINANT = "discriminant"
 CLASSIFIER = "classifier"
@@ -92,12 +89,12 @@ def choose_temperature(class_scores: Tensor, labels: Tensor, num_classes: int) -
     return max(TEMPERATURES, key=log_likelihood)
 
 
-def unknown(layouts: Mapping[str, Layout]) -> dict[str, Weights]:
+def unknown(layouts: Mapping[str, m.Layout]) -> dict[str, m.Weights]:
     """Parts of weights of these layouts, as they are before anything is known."""
-    return {part: Weights({name: torch.zeros(size) for name, size in layout}) for part, layout in layouts.items()}
+    return {part: m.Weights({name: torch.zeros(size) for name, size in layout}) for part, layout in layouts.items()}
 
 
-def check_space(half: ServerHalf, num_classes: int, dim: int, layouts: Mapping[str, Layout]) -> None:
+def check_space(half: m.ServerHalf, num_classes: int, dim: int, layouts: Mapping[str, m.Layout]) -> None:
     """Refuse a bound on norms that a classifier's part `KNOWN` would pass, and clients whose weights differ in layout.
 
     Raises:
@@ -106,7 +103,7 @@ def check_space(half: ServerHalf, num_classes: int, dim: int, layouts: Mapping[s
     settings = half.settings
     smallest_bound = SMALLEST_BOUND * num_classes**0.5
     if settings.max_prototype_norm < smallest_bound:
-        raise SettingError(
+        raise m.SettingError(
             f"setting `max-prototype-norm` is {settings.max_prototype_norm:g}, but the classifier that "
             f"`{settings.strategy}` sends of {num_classes} classes needs {smallest_bound:.3g}; raise it."
         )
@@ -114,7 +111,7 @@ def check_space(half: ServerHalf, num_classes: int, dim: int, layouts: Mapping[s
         refuse_other_layouts(half, part, layout)
 
 
-def check_unit_vectors(half: ServerHalf) -> None:
+def check_unit_vectors(half: m.ServerHalf) -> None:
     """Refuse shorter vectors, for a method whose mathematics needs unit vectors.
 
     Raises:
@@ -122,18 +119,18 @@ def check_unit_vectors(half: ServerHalf) -> None:
     """
     settings = half.settings
     if settings.encoder_radius:
-        raise SettingError(
+        raise m.SettingError(
             f"setting `encoder-radius` is {settings.encoder_radius}, but `{settings.strategy}` works with unit "
             "vectors; take it out (0)."
         )
 
 
-def discriminant_layout(num_classes: int, dim: int) -> Layout:
+def discriminant_layout(num_classes: int, dim: int) -> m.Layout:
     """Of a linear classifier, such as the discriminant, as a part of weights."""
     return (BIAS, (num_classes,)), (KNOWN, (num_classes,)), (WEIGHT, (num_classes, dim))
 
 
-def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Tensor, bound: float) -> Weights:
+def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Tensor, bound: float) -> m.Weights:
     """The discriminant of class sums (K, d) over counts (K,), 0 for a class that nobody holds.
 
     Args:
@@ -150,14 +147,14 @@ def discriminant_of(sums: Tensor, counts: Tensor, priors: Tensor, covariance: Te
     return linear_classifier(weight, bias, present, bound)
 
 
-def linear_classifier(weight: Tensor, bias: Tensor, present: Tensor, bound: float) -> Weights:
+def linear_classifier(weight: Tensor, bias: Tensor, present: Tensor, bound: float) -> m.Weights:
     """w_j (K, d) and b_j (K,) as a part of weights; of a class that is not present (K,) both are 0.
 
     Args:
         bound: what the norm of a message must stay within. A common factor that keeps both within it crosses beside.
     """
     tensors = within_bound({WEIGHT: weight, BIAS: bias}, present, bound)
-    return Weights({name: tensor.float() for name, tensor in tensors.items()})
+    return m.Weights({name: tensor.float() for name, tensor in tensors.items()})
 
 
 def within_bound(tensors: Mapping[str, Tensor], present: Tensor, bound: float) -> dict[str, Tensor]:
@@ -177,17 +174,17 @@ def inverse_factor(known: Tensor) -> Tensor:
     return (known.max() - 1).clamp_min(0).exp()
 
 
-def discriminant_scores(received: Payload | None, directions: Tensor) -> Tensor | None:
+def discriminant_scores(received: m.Payload | None, directions: Tensor) -> Tensor | None:
     """`linear_scores` of the discriminant."""
     return linear_scores(received, DISCRIMINANT, directions)
 
 
-def linear_scores(received: Payload | None, part: str, features: Tensor) -> Tensor | None:
+def linear_scores(received: m.Payload | None, part: str, features: Tensor) -> Tensor | None:
     """z w_j + b_j of features (n, d): (n, K), minus infinity for a class that nobody holds; None before it came, and
     where it knows no class at all."""
     if received is None or part not in received:
         return None
-    weights = weights_of(received, part)
+    weights = m.weights_of(received, part)
     weight, bias, presence = (weights.tensors[name].to(features) for name in (WEIGHT, BIAS, KNOWN))
     # a program that is being exported cannot branch on values; a rule that knows nothing is not exported
     if not torch.compiler.is_compiling() and not bool(presence.any()):

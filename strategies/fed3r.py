@@ -36,13 +36,7 @@ from pydantic import AfterValidator
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from protosphere.core.errors import SettingError
-from protosphere.core.seeds import generator
-from protosphere.core.settings import AtLeastOne, Count, Positive
-from protosphere.prototypes.aggregation import ClassAggregation
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.weights import Layout, Weights
-from protosphere.strategies.contract import EVERYONE, Exchange, Method, Options, Outcome, Part, State, method_settings
+from protosphere import method as m
 from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, discriminant_layout, linear_classifier, linear_scores
 from protosphere.strategies.one_exchange import DOWN, RULES, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
@@ -56,9 +50,8 @@ from protosphere.strategies.statistics import (
     pool,
     state_of,
 )
-from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
-MEANS = Part("prototypes", counts=True)
+MEANS = m.Part("prototypes", counts=True)
 SUMS = "sums"  # the part that goes up
 GRAM, TARGETS = "gram", "targets"  # G_k / n_k, and B_k / n_k as (K, d)
 ROUNDED = 1e-5  # what float32 adds to a trace or takes from an eigenvalue of G_k / n_k
@@ -77,7 +70,7 @@ def _check_pairs(number: int) -> int:
     return number
 
 
-@method_settings
+@m.method_settings
 class Fed3RSettings:
     """`fed3r.*`.
 
@@ -90,15 +83,15 @@ class Fed3RSettings:
         aggregation: of each class's means over the clients that hold it. Paper: the mean.
     """
 
-    ridge: Positive = 0.01
+    ridge: m.Positive = 0.01
     normalise: bool = False
-    random_features: Annotated[Count, AfterValidator(_check_pairs)] = 0
-    sigma: Positive = 1.0
-    fewest: AtLeastOne = 1
-    aggregation: ClassAggregation = "mean"
+    random_features: Annotated[m.Count, AfterValidator(_check_pairs)] = 0
+    sigma: m.Positive = 1.0
+    fewest: m.AtLeastOne = 1
+    aggregation: m.ClassAggregation = "mean"
 
 
-def width(options: Options, dim: int) -> int:
+def width(options: m.Options, dim: int) -> int:
     """How many features a sample has: d, or D."""
     return options[Fed3RSettings].random_features or dim
 
@@ -106,7 +99,7 @@ def width(options: Options, dim: int) -> int:
 @lru_cache(maxsize=4)
 def directions_of_waves(seed: int, dim: int, number: int) -> Tensor:
     """R times sigma, (d, D / 2) float64."""
-    return torch.randn(dim, number // 2, generator=generator(seed, "fed3r", "random-features"), dtype=torch.float64)
+    return torch.randn(dim, number // 2, generator=m.generator(seed, "fed3r", "random-features"), dtype=torch.float64)
 
 
 def ridge(gram: Tensor, sums: Tensor, strength: float) -> Tensor:
@@ -128,7 +121,7 @@ class Fed3RObjective(OneExchangeObjective):
         return self.options[Fed3RSettings].fewest
 
     @staticmethod
-    def layouts(options: Options, num_classes: int, dim: int) -> Mapping[str, Layout]:
+    def layouts(options: m.Options, num_classes: int, dim: int) -> Mapping[str, m.Layout]:
         """G_k and B_k, and the classifier."""
         size = width(options, dim)
         up = ((GRAM, (size, size)), (TARGETS, (num_classes, size)))
@@ -143,18 +136,18 @@ class Fed3RObjective(OneExchangeObjective):
         angles = directions @ (waves / options.sigma)
         return torch.cat([angles.cos(), angles.sin()], dim=1) * (2 / options.random_features) ** 0.5
 
-    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> Payload:
+    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
         """G_k and B_k, divided by n_k."""
         z, targets = self.features_of(features), one_hot(labels, self.num_classes).double()
         sums = {GRAM: z.T @ z / max(samples, 1), TARGETS: targets.T @ z / max(samples, 1)}
-        upload: Payload = {SUMS: Weights({name: tensor.float() for name, tensor in sums.items()})}
+        upload: m.Payload = {SUMS: m.Weights({name: tensor.float() for name, tensor in sums.items()})}
         if self.options[Fed3RSettings].aggregation != "mean":
             classes, counts = labels.unique(return_counts=True)
             means = (targets.T @ z)[classes] / counts.unsqueeze(1)
-            upload = {MEANS.name: PrototypeSet(classes, means.float(), counts), **upload}
+            upload = {MEANS.name: m.PrototypeSet(classes, means.float(), counts), **upload}
         return upload
 
-    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
+    def encoded_scores(self, space: m.Payload | None, directions: Tensor) -> Tensor | None:
         """z w_c."""
         return linear_scores(space, CLASSIFIER, self.features_of(directions))
 
@@ -169,14 +162,14 @@ class Fed3R(OneExchange):
         super().check(num_classes, dim)
         options = self.options[Fed3RSettings]
         if options.aggregation != "mean" and options.random_features:
-            raise SettingError(
+            raise m.SettingError(
                 f'setting `fed3r.aggregation` is "{options.aggregation}", which does not go with '
                 "`fed3r.random-features`; set one of them to its default."
             )
 
-    def impossible(self, partition: int, upload: Payload) -> str:
+    def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Sums that no unit vectors of the client's classes have."""
-        tensors = weights_of(upload, SUMS).tensors
+        tensors = m.weights_of(upload, SUMS).tensors
         held = set(self.identities[partition].classes)
         foreign_labels = {*tensors[TARGETS].any(dim=1).nonzero().flatten().tolist()} - held
         if foreign_labels:
@@ -189,34 +182,34 @@ class Fed3R(OneExchange):
             return reason
         scatter = _read_statistics(upload, float(self.identities[partition].rows[0])).scatter
         samples = max(self.identities[partition].rows[0], 1)
-        return impossible_means(prototypes_of(upload)) or impossible_scatter(scatter / samples, 2 * ROUNDING)
+        return impossible_means(m.prototypes_of(upload)) or impossible_scatter(scatter / samples, 2 * ROUNDING)
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """W of everybody who was heard so far, each once."""
         heard, fresh = hear(uploads, state)
         figures, warnings = {"heard": len(heard)}, self.unheard(heard, server_round)
         if not fresh:
-            return Outcome(state, {}, figures, warnings, keeps=True)
+            return m.Outcome(state, {}, figures, warnings, keeps=True)
         if self.options[Fed3RSettings].aggregation != "mean":
             return self._aggregate_robustly(uploads, state, server_round)
         size = width(self.options, self.dim)
         gram = state["gram"].clone() if state else torch.zeros(size, size, dtype=torch.float64)
         sums = state["targets"].clone() if state else torch.zeros(self.num_classes, size, dtype=torch.float64)
         for partition in fresh:
-            tensors, samples = weights_of(uploads[partition], SUMS).tensors, self.identities[partition].rows[0]
+            tensors, samples = m.weights_of(uploads[partition], SUMS).tensors, self.identities[partition].rows[0]
             gram += samples * tensors[GRAM].double()
             sums += samples * tensors[TARGETS].double()
         if self.ends(server_round):
             warnings += self.unknown(sums.any(dim=1))
         new_state = {"heard": torch.tensor(heard), GRAM: gram, TARGETS: sums}
-        return Outcome(new_state, {EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)
+        return m.Outcome(new_state, {m.EVERYONE: {CLASSIFIER: self._build_classifier(gram, sums)}}, figures, warnings)
 
-    def _aggregate_robustly(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def _aggregate_robustly(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The same of sums that are made of robust centres."""
         heard, fresh = hear(uploads, state)
         warnings = self.unheard(heard, server_round)
 
-        def read(partition: int, upload: Payload) -> Statistics:
+        def read(partition: int, upload: m.Payload) -> Statistics:
             return _read_statistics(upload, float(self.identities[partition].rows[0]))
 
         clients = add_clients(state, uploads, fresh, read)
@@ -225,9 +218,9 @@ class Fed3R(OneExchange):
             warnings += self.unknown(pooled.weights > 0)
         classifier = self._build_classifier(pooled.moment, pooled.sums)
         figures = {"heard": len(heard)}
-        return Outcome(state_of(heard, clients, pooled), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+        return m.Outcome(state_of(heard, clients, pooled), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
-    def _build_classifier(self, gram: Tensor, sums: Tensor) -> Weights:
+    def _build_classifier(self, gram: Tensor, sums: Tensor) -> m.Weights:
         options = self.options[Fed3RSettings]
         weight, present = ridge(gram, sums, options.ridge), sums.any(dim=1)
         if options.normalise:
@@ -235,18 +228,18 @@ class Fed3R(OneExchange):
         return linear_classifier(weight, torch.zeros(self.num_classes), present, self.settings.max_prototype_norm)
 
 
-def _read_statistics(upload: Payload, samples: float) -> Statistics:
+def _read_statistics(upload: m.Payload, samples: float) -> Statistics:
     """m_kc, n_kc and G_k - sum_c n_kc m_kc m_kc^T.
 
     Args:
         samples: n_k, of which G_k / n_k is; those of classes of few samples among them. The counts are scaled where
             they add up to more.
     """
-    means = prototypes_of(upload)
+    means = m.prototypes_of(upload)
     assert means.counts is not None
     counts, vectors = means.counts.double(), means.vectors.double()
     counts = counts * min(1.0, samples / float(counts.sum())) if len(means) else counts
-    gram = samples * weights_of(upload, SUMS).tensors[GRAM].double()
+    gram = samples * m.weights_of(upload, SUMS).tensors[GRAM].double()
     return Statistics(means, counts, gram - vectors.T @ (counts.unsqueeze(1) * vectors))
 
 
@@ -271,15 +264,15 @@ def impossible_sums(gram: Tensor, targets: Tensor, explicable: float) -> str:
     return ""
 
 
-def _choose_exchange(options: Options) -> Exchange:
-    sums = Part("weights", SUMS, dtype="float32", disclosure=DISCLOSED)
+def _choose_exchange(options: m.Options) -> m.Exchange:
+    sums = m.Part("weights", SUMS, dtype="float32", disclosure=DISCLOSED)
     settings = options[Fed3RSettings]
     if settings.aggregation == "mean":
-        return Exchange((sums,), (DOWN,), TOLD, once=True)
-    return Exchange((replace(MEANS, fewest=settings.fewest), sums), (DOWN,), TOLD, once=True)
+        return m.Exchange((sums,), (DOWN,), TOLD, once=True)
+    return m.Exchange((replace(MEANS, fewest=settings.fewest), sums), (DOWN,), TOLD, once=True)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=Fed3R,
     objective=Fed3RObjective,
     settings={"fed3r": Fed3RSettings},

@@ -9,12 +9,11 @@ Buffers (the running statistics of batch norms) are averaged like weights unless
 
 from typing import Literal
 
-from protosphere.core.settings import RECEIVED
-from protosphere.strategies.contract import Method, method_settings
+from protosphere import method as m
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 
-@method_settings
+@m.method_settings
 class FedAvgSettings:
     """`fedavg.*`.
 
@@ -34,11 +33,11 @@ class FedAvg(AveragedWeights):
         return self.options[FedAvgSettings].weighting
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedAvg,
     objective=WholeObjective,
     settings={"fedavg": FedAvgSettings},
     exchange=whole_model,
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

@@ -13,20 +13,18 @@ from math import prod
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from protosphere.core.settings import RECEIVED
-from protosphere.prototypes.weights import Weights
-from protosphere.strategies.contract import Method
+from protosphere import method as m
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 
 class FedBNObjective(WholeObjective):
     """Client half."""
 
-    def shared(self, module: nn.Module) -> dict[str, Weights]:
+    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """The parts without norms."""
         norms = tuple(f"{name}." for name, submodule in module.named_modules() if isinstance(submodule, _BatchNorm))
         return {
-            part: Weights({name: t for name, t in weights.tensors.items() if not name.startswith(norms)})
+            part: m.Weights({name: t for name, t in weights.tensors.items() if not name.startswith(norms)})
             for part, weights in super().shared(module).items()
         }
 
@@ -51,10 +49,10 @@ class FedBN(AveragedWeights):
         )
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedBN,
     objective=FedBNObjective,
     exchange=whole_model,
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

@@ -25,23 +25,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from protosphere.prototypes.aggregation import ClassAggregation
+from protosphere import method as m
 from protosphere.prototypes.prediction import SHRINKAGE, covariance_of_sums
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.release import HALF, B, Shape, class_sums, second_moment
-from protosphere.prototypes.weights import Layout, Weights
-from protosphere.strategies.contract import (
-    EVERYONE,
-    ClientState,
-    Exchange,
-    Method,
-    Objective,
-    Outcome,
-    Part,
-    ServerHalf,
-    State,
-    method_settings,
-)
 from protosphere.strategies.encoder_space import (
     DISCRIMINANT,
     TOLD,
@@ -66,16 +52,15 @@ from protosphere.strategies.statistics import (
     pool,
     state_of,
 )
-from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 MOMENT = "moment"
-MEANS = Part("prototypes", counts=True)
+MEANS = m.Part("prototypes", counts=True)
 SECOND_MOMENT = "the second moment of its samples' features, of all classes together"
-UP = (MEANS, Part("weights", MOMENT, dtype="float32", disclosure=SECOND_MOMENT))
-EXCHANGE = Exchange(UP, (Part("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
+UP = (MEANS, m.Part("weights", MOMENT, dtype="float32", disclosure=SECOND_MOMENT))
+EXCHANGE = m.Exchange(UP, (m.Part("weights", DISCRIMINANT, dtype="float32"),), TOLD, once=True)
 
 
-@method_settings
+@m.method_settings
 class FedCGSSettings:
     """`fedcgs.*`.
 
@@ -88,28 +73,28 @@ class FedCGSSettings:
 
     covariance: Literal["pooled", "total"] = "pooled"
     shrinkage: Annotated[float, Field(ge=0, le=1)] = SHRINKAGE
-    aggregation: ClassAggregation = "mean"
+    aggregation: m.ClassAggregation = "mean"
 
 
-def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
+def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
     """Of the parts of weights: M, and the discriminant."""
     return {MOMENT: ((MOMENT, (dim, dim)),), DISCRIMINANT: discriminant_layout(num_classes, dim)}
 
 
-class FedCGSObjective(Objective):
+class FedCGSObjective(m.Objective):
     """Client half: trains as `local` does."""
 
     encodes = True
 
-    def shared(self, module: nn.Module) -> dict[str, Weights]:
+    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """Nothing of the model: the parts of weights as they are before anything is known."""
         return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
-    def targets(self, state: ClientState, received: Any) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: Any) -> m.PrototypeSet | None:
         """None: what comes lies in the encoder's space."""
         return None
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """In the first round s_ij / n_ij, n_ij and M_i / n_i."""
         if round_number > 1 or state.encoded is None:
             return None
@@ -120,20 +105,20 @@ class FedCGSObjective(Objective):
         if not len(classes):
             return None
         means = (sums[classes, :-1].double() / B / counts[classes].unsqueeze(1)).float()
-        statistics = PrototypeSet(classes, means, counts[classes])
+        statistics = m.PrototypeSet(classes, means, counts[classes])
         moment = (second_moment(features) / len(features)).float()
-        return {MEANS.name: statistics, MOMENT: Weights({MOMENT: moment})}
+        return {MEANS.name: statistics, MOMENT: m.Weights({MOMENT: moment})}
 
-    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
+    def encoded_scores(self, space: m.Payload | None, directions: Tensor) -> Tensor | None:
         """z^ w_j + b_j."""
         return discriminant_scores(space, directions)
 
 
-class FedCGS(ServerHalf):
+class FedCGS(m.ServerHalf):
     """Server half: sums, and the discriminant that they make."""
 
     @property
-    def unread(self) -> frozenset[str]:
+    def ignored_settings(self) -> frozenset[str]:
         """None: it weighs clients by their samples."""
         return frozenset()
 
@@ -155,13 +140,13 @@ class FedCGS(ServerHalf):
         """In the first round alone."""
         return server_round == 1
 
-    def impossible(self, partition: int, upload: Payload) -> str:
+    def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Means outside the unit ball, or moments that no rows with these means have."""
-        means = prototypes_of(upload)
+        means = m.prototypes_of(upload)
         reason = impossible_means(means)
         if reason or means.counts is None:
             return reason
-        moments = weights_of(upload, MOMENT)
+        moments = m.weights_of(upload, MOMENT)
         moment = moments.tensors[MOMENT].double()
         if float((moment - moment.T).abs().max()) > ROUNDING:
             return "a second moment is symmetric, and its is not"
@@ -169,42 +154,42 @@ class FedCGS(ServerHalf):
         scatter = _compute_scatter(moments, means, shares)
         return impossible_scatter(scatter, 2 * ROUNDING)
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """mu_j and Sigma of everybody's sums, in ascending order of partitions."""
         heard, fresh = hear(uploads, state)
         if not fresh:
-            return Outcome(state, {}, keeps=True)
+            return m.Outcome(state, {}, keeps=True)
         clients = add_clients(state, uploads, fresh, _read_statistics)
         pooled = pool(clients, self.num_classes, self.dim, self.options[FedCGSSettings].aggregation)
         figures = {"rows": int(pooled.weights.sum())}
         new_state = state_of(heard, clients, pooled)
-        return Outcome(new_state, {EVERYONE: self._build_discriminant(pooled)}, figures)
+        return m.Outcome(new_state, {m.EVERYONE: self._build_discriminant(pooled)}, figures)
 
-    def _build_discriminant(self, pooled: Pooled) -> Payload:
+    def _build_discriminant(self, pooled: Pooled) -> m.Payload:
         options, sums, counts = self.options[FedCGSSettings], pooled.sums, pooled.weights
         total = options.covariance == "total"
         covariance = covariance_of_sums(sums, counts, pooled.moment, options.shrinkage, around_the_mean=total)
         bound = self.settings.max_prototype_norm
         return {DISCRIMINANT: discriminant_of(sums, counts, counts, covariance, bound)}
 
-    def global_prototypes(self, state: State) -> PrototypeSet | None:
+    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
         """mu_j, which go down as part of the discriminant."""
         return class_means_of(state) if "sums" in state else None
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None
 
 
-def _read_statistics(partition: int, upload: Payload) -> Statistics:
+def _read_statistics(partition: int, upload: m.Payload) -> Statistics:
     """m_ij, n_ij and M_i - sum_j n_ij m_ij m_ij^T."""
-    means, moments = prototypes_of(upload), weights_of(upload, MOMENT)
+    means, moments = m.prototypes_of(upload), m.weights_of(upload, MOMENT)
     assert means.counts is not None
     counts = means.counts.double()
     return Statistics(means, counts, _compute_scatter(moments, means, counts))
 
 
-def _compute_scatter(moments: Weights, means: PrototypeSet, weights: Tensor) -> Tensor:
+def _compute_scatter(moments: m.Weights, means: m.PrototypeSet, weights: Tensor) -> Tensor:
     """n (M_i / n_i) - sum_j w_j m_ij m_ij^T, n = sum_j w_j: the scatter around the class means, (d, d) float64."""
     vectors = means.vectors.double()
     between = vectors.T @ (weights.unsqueeze(1) * vectors)
@@ -212,7 +197,7 @@ def _compute_scatter(moments: Weights, means: PrototypeSet, weights: Tensor) -> 
     return (moment + moment.T) / 2 * weights.sum() - between
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedCGS,
     objective=FedCGSObjective,
     settings={"fedcgs": FedCGSSettings},

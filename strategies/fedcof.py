@@ -28,19 +28,17 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protosphere.core.settings import AtLeastOne, Positive
-from protosphere.prototypes.aggregation import FEW, ClassAggregation
-from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere import method as m
+from protosphere.prototypes.aggregation import FEW
 from protosphere.strategies.class_means import MeansObjective, MeansServer, exchange_of_means
-from protosphere.strategies.contract import Method, method_settings
 from protosphere.strategies.encoder_space import check_unit_vectors
 from protosphere.strategies.one_exchange import RULES, some_of
-from protosphere.strategies.release import RULE, any_options
+from protosphere.strategies.release import RULE
 
 LEAST_VARIANCE = 1e-9  # of a feature, where all means are as long as samples, or noise makes them longer
 
 
-@method_settings
+@m.method_settings
 class FedCOFSettings:
     """`fedcof.*`.
 
@@ -52,9 +50,9 @@ class FedCOFSettings:
             too. Paper: the mean.
     """
 
-    gamma: Positive = 1.0
-    fewest: AtLeastOne = 1
-    aggregation: ClassAggregation = "mean"
+    gamma: m.Positive = 1.0
+    fewest: m.AtLeastOne = 1
+    aggregation: m.ClassAggregation = "mean"
 
 
 class FedCOFObjective(MeansObjective):
@@ -74,10 +72,10 @@ class FedCOF(MeansServer):
         check_unit_vectors(self)
 
     @property
-    def aggregation(self) -> ClassAggregation:
+    def aggregation(self) -> m.ClassAggregation:
         return self.options[FedCOFSettings].aggregation
 
-    def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
+    def weights(self, clients: Sequence[m.PrototypeSet]) -> Tensor:
         """w_c / ||w_c||."""
         sums, totals = self.totals(clients)
         variance = mean_variance(sums, totals)
@@ -85,7 +83,7 @@ class FedCOF(MeansServer):
         gram = gram_of(clients, self.options[FedCOFSettings].gamma * variance, centres)
         return normalize(sums @ torch.linalg.pinv(gram, hermitian=True), dim=1)
 
-    def warnings(self, clients: Sequence[PrototypeSet]) -> tuple[str, ...]:
+    def warnings(self, clients: Sequence[m.PrototypeSet]) -> tuple[str, ...]:
         """The classes that one client alone has sent."""
         labels = torch.cat([means.labels for means in clients])
         lone_labels = (torch.bincount(labels, minlength=self.num_classes) == 1).nonzero().flatten().tolist()
@@ -121,7 +119,7 @@ def mean_variance(sums: Tensor, totals: Tensor) -> float:
     return max(float(within.sum() / (totals.sum().clamp(min=1) * sums.shape[1])), LEAST_VARIANCE)
 
 
-def gram_of(clients: Sequence[PrototypeSet], added: float, centres: Tensor | None = None) -> Tensor:
+def gram_of(clients: Sequence[m.PrototypeSet], added: float, centres: Tensor | None = None) -> Tensor:
     """G, (d, d) float64.
 
     Args:
@@ -145,13 +143,13 @@ def gram_of(clients: Sequence[PrototypeSet], added: float, centres: Tensor | Non
     return within + counts.sum() * torch.outer(mean, mean)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedCOF,
     objective=FedCOFObjective,
     settings={"fedcof": FedCOFSettings},
     exchange=lambda options: exchange_of_means(options[FedCOFSettings].fewest),
     inference=RULE,
     rules=RULES,
-    releases=any_options,
+    releases=m.any_options,
     counts_own_rounds=True,
 )

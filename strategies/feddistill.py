@@ -18,33 +18,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, softmax
 
-from protosphere.core.settings import RULES
-from protosphere.prototypes.aggregation import aggregate
-from protosphere.prototypes.prototype_set import PrototypeSet, class_means
-from protosphere.prototypes.weights import Weights
-from protosphere.strategies.contract import (
-    PROTOTYPES,
-    Batch,
-    ClientState,
-    Exchange,
-    Loss,
-    Method,
-    Objective,
-    Outcome,
-    Part,
-    Phase,
-    ServerHalf,
-    State,
-    method_settings,
-    prototype_sets,
-    to_everyone,
-)
-from protosphere.wire.payloads import Payload, prototypes_of, weights_of
+from protosphere import method as m
+from protosphere.prototypes.prototype_set import class_means
 
 TAUGHT, VECTORS, PRESENT = "taught", "targets", "present"  # kept of a message: target_y, and whether there is one
 
 
-@method_settings
+@m.method_settings
 class FedDistillSettings:
     """`feddistill.*`.
 
@@ -57,38 +37,38 @@ class FedDistillSettings:
     teacher: Literal["others", "all"] = "others"
 
 
-class FedDistillObjective(Objective):
+class FedDistillObjective(m.Objective):
     """Client half."""
 
     of_features = True
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Keep the targets for the training that follows."""
         device = next(state.module.parameters()).device
         state.received = None
         if received is not None:
             # laid out once: to look at labels in every batch would make the device wait
-            vectors, present = distributions(prototypes_of(received).to(device=device)).table(self.num_classes)
-            state.received = {TAUGHT: Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})}
+            vectors, present = distributions(m.prototypes_of(received).to(device=device)).table(self.num_classes)
+            state.received = {TAUGHT: m.Weights({VECTORS: vectors, PRESENT: present.to(vectors.dtype)})}
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """None: what comes are no points of the feature space."""
         return None
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE + gamma CE(g(f(x)), target_y)."""
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None:
             return plain
-        weights = weights_of(state.received, TAUGHT)
+        weights = m.weights_of(state.received, TAUGHT)
         targets, has_target = weights.tensors[VECTORS], weights.tensors[PRESENT][batch.labels] > 0
         # a row without a target has one of zeros: it adds nothing
         values = cross_entropy(self.logits(state, plain.features), targets[batch.labels], reduction="none")
         distillation = torch.where(has_target, values, 0.0).sum() / has_target.sum().clamp(min=1)
         total = plain.total + self.options[FedDistillSettings].weight * distillation
-        return Loss(total, plain.parts | {"distillation": distillation}, plain.features)
+        return m.Loss(total, plain.parts | {"distillation": distillation}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """F_ic of the features after training, without counts."""
         if state.features is None:
             return None
@@ -97,21 +77,21 @@ class FedDistillObjective(Objective):
             device = next(state.module.parameters()).device
             logits = self.logits(state, z.to(device)).float().to(z.device)
         outputs = class_means(softmax(logits, dim=1), labels, self.num_classes).without_counts()
-        return {PROTOTYPES.name: outputs}
+        return {m.PROTOTYPES.name: outputs}
 
 
-class FedDistill(ServerHalf):
+class FedDistill(m.ServerHalf):
     """Server half."""
 
     def downloads_due(self, server_round: int, trains: bool) -> bool:
         """To those who train: no rule judges what comes."""
         return trains
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """A mean over all but oneself for each who uploaded; the plain mean for the others."""
-        outputs = {p: distributions(upload) for p, upload in prototype_sets(uploads).items()}
-        means = aggregate(list(outputs.values()), "mean")
-        downloads = to_everyone(means)
+        outputs = {p: distributions(upload) for p, upload in m.prototype_sets(uploads).items()}
+        means = m.aggregate(list(outputs.values()), "mean")
+        downloads = m.to_everyone(means)
         if self.options[FedDistillSettings].teacher == "others":
             # an output has as many values as there are classes
             sums = torch.zeros(means.dim, means.dim, dtype=torch.float64)
@@ -120,36 +100,36 @@ class FedDistill(ServerHalf):
                 sums[upload.labels] += upload.vectors.double()
                 holders[upload.labels] += 1
             for partition, upload in outputs.items():
-                downloads[partition] = {PROTOTYPES.name: _average_others(sums, holders, upload)}
-        return Outcome({}, downloads)
+                downloads[partition] = {m.PROTOTYPES.name: _average_others(sums, holders, upload)}
+        return m.Outcome({}, downloads)
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
         """None: outputs do not tell it."""
         return None
 
 
-def _average_others(sums: Tensor, holders: Tensor, upload: PrototypeSet) -> PrototypeSet:
+def _average_others(sums: Tensor, holders: Tensor, upload: m.PrototypeSet) -> m.PrototypeSet:
     """The mean of each class over all holders but one; none where that one is alone."""
     other_sums, other_holders = sums.clone(), holders.clone()
     other_sums[upload.labels] -= upload.vectors.double()
     other_holders[upload.labels] -= 1
     labels = other_holders.nonzero().flatten()
-    return PrototypeSet(labels, (other_sums[labels] / other_holders[labels].unsqueeze(1)).to(upload.vectors.dtype))
+    return m.PrototypeSet(labels, (other_sums[labels] / other_holders[labels].unsqueeze(1)).to(upload.vectors.dtype))
 
 
-def distributions(outputs: PrototypeSet) -> PrototypeSet:
+def distributions(outputs: m.PrototypeSet) -> m.PrototypeSet:
     """What came, made probabilities: anything else would leave a cross-entropy without a bound."""
     values = outputs.vectors.clamp(min=torch.finfo(torch.float32).tiny)
     return outputs.with_vectors(values / values.sum(dim=1, keepdim=True))
 
 
-PARTS = (Part("prototypes", width="classes"),)
+PARTS = (m.Part("prototypes", width="classes"),)
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedDistill,
     objective=FedDistillObjective,
     settings={"feddistill": FedDistillSettings},
-    exchange=lambda options: Exchange(PARTS, PARTS),
+    exchange=lambda options: m.Exchange(PARTS, PARTS),
     inference="classifier",
-    rules=tuple(rule for rule in RULES if rule != "global-prototypes"),
+    rules=tuple(rule for rule in m.RULES if rule != "global-prototypes"),
 )

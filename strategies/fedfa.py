@@ -21,22 +21,18 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from protosphere.core.seeds import generator
-from protosphere.core.settings import RECEIVED, RULES, NotNegative
+from protosphere import method as m
 from protosphere.prototypes.losses import class_pull
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.class_vectors import (
     AveragedWithClassVectors,
     orthonormal,
     received_vectors,
     with_class_vectors,
 )
-from protosphere.strategies.contract import PROTOTYPES, Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import EXTRACTOR, HEAD, WholeObjective
-from protosphere.wire.payloads import Identity, Payload
 
 
-@method_settings
+@m.method_settings
 class FedFASettings:
     """`fedfa.*`.
 
@@ -45,7 +41,7 @@ class FedFASettings:
         momentum: m, what stays of an anchor in an epoch, so m^E in a round of E. Authors: 0.5.
     """
 
-    anchor_weight: NotNegative = 0.1
+    anchor_weight: m.NotNegative = 0.1
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.5
 
 
@@ -53,7 +49,7 @@ def start(num_classes: int, dim: int, seed: int) -> Tensor:
     """a^1, (K, d) float64 unit rows."""
     if num_classes <= dim:
         return orthonormal(num_classes, dim, seed)
-    return normalize(torch.randn(num_classes, dim, generator=generator(seed, "class-vectors"), dtype=torch.float64))
+    return normalize(torch.randn(num_classes, dim, generator=m.generator(seed, "class-vectors"), dtype=torch.float64))
 
 
 class FedFAObjective(WholeObjective):
@@ -61,11 +57,11 @@ class FedFAObjective(WholeObjective):
 
     of_prototypes = True
 
-    def targets(self, state: ClientState, received: Any) -> PrototypeSet:
+    def targets(self, state: m.ClientState, received: Any) -> m.PrototypeSet:
         """a_c, from round 1 on."""
         return received_vectors(received, start(self.num_classes, self.settings.feature_dim, self.settings.seed))
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE, the distance to the anchors, and the calibration of g by them."""
         plain = super().loss(state, batch, phase, round_number)
         assert state.table is not None
@@ -74,13 +70,13 @@ class FedFAObjective(WholeObjective):
         labels = torch.arange(len(anchors), device=anchors.device)
         calibration = cross_entropy(self.logits(state, anchors), labels)
         total = plain.total + self.options[FedFASettings].anchor_weight * pull + calibration
-        return Loss(total, plain.parts | {"anchor": pull, "calibration": calibration}, plain.features)
+        return m.Loss(total, plain.parts | {"anchor": pull, "calibration": calibration}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """w_i and p_ic, without counts."""
         if state.prototypes is None:
             return None
-        return {**self.shared(state.module), PROTOTYPES.name: state.prototypes.without_counts()}
+        return {**self.shared(state.module), m.PROTOTYPES.name: state.prototypes.without_counts()}
 
 
 class FedFA(AveragedWithClassVectors):
@@ -90,7 +86,7 @@ class FedFA(AveragedWithClassVectors):
         """As the clients draw it."""
         return start(self.num_classes, self.dim, self.settings.seed)
 
-    def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
+    def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
         """n_i."""
         return identity.rows[0] * super().class_weights(prototypes, identity)
 
@@ -100,11 +96,11 @@ class FedFA(AveragedWithClassVectors):
         return vectors + rate * (sums - weights.unsqueeze(1) * vectors) / total
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedFA,
     objective=FedFAObjective,
     settings={"fedfa": FedFASettings},
     exchange=lambda options: with_class_vectors(EXTRACTOR, HEAD),
-    inference=RECEIVED,
-    rules=(*RULES, RECEIVED),
+    inference=m.RECEIVED,
+    rules=(*m.RULES, m.RECEIVED),
 )

@@ -23,28 +23,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax, softmax
 
-from protosphere.core.settings import RECEIVED, AtLeastOne, NotNegative, Positive, Settings
+from protosphere import method as m
 from protosphere.models.generator import Generator
 from protosphere.prototypes.losses import diversity
-from protosphere.strategies.contract import (
-    Batch,
-    ClientState,
-    Exchange,
-    Loss,
-    Method,
-    Options,
-    Part,
-    Phase,
-    State,
-    method_settings,
-)
 from protosphere.strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, SHARED_RULES, both_ways
 
 FLOOR = 1e-4  # of alpha_r and beta_r
 
 
-@method_settings
+@m.method_settings
 class FedGenSettings:
     """`fedgen.*`.
 
@@ -61,14 +49,14 @@ class FedGenSettings:
     """
 
     share: Literal["head", "all"] = "head"
-    alpha: NotNegative = 10.0
-    beta: NotNegative = 10.0
+    alpha: m.NotNegative = 10.0
+    beta: m.NotNegative = 10.0
     weighting: Literal["uniform", "samples"] = "uniform"
-    diversity: NotNegative = 1.0
-    noise_dim: AtLeastOne = 32
-    hidden: AtLeastOne = 256
-    server_rate: Positive = 3e-4
-    server_steps: AtLeastOne = 50
+    diversity: m.NotNegative = 1.0
+    noise_dim: m.AtLeastOne = 32
+    hidden: m.AtLeastOne = 256
+    server_rate: m.Positive = 3e-4
+    server_steps: m.AtLeastOne = 50
 
 
 class FedGenObjective(GeneratorObjective):
@@ -83,7 +71,7 @@ class FedGenObjective(GeneratorObjective):
         """By `fedgen.noise-dim` and `.hidden`."""
         return new_generator(self.options, num_classes, dim)
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE, and from round 2 what G teaches."""
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None:
@@ -93,9 +81,9 @@ class FedGenObjective(GeneratorObjective):
         kl = self._compute_divergence(state, batch.labels, plain.features)
         alpha, beta = _decayed(options.alpha, round_number), _decayed(options.beta, round_number)
         total = plain.total + alpha * generated + beta * kl
-        return Loss(total, plain.parts | {"generated-cross-entropy": generated, "divergence": kl}, plain.features)
+        return m.Loss(total, plain.parts | {"generated-cross-entropy": generated, "divergence": kl}, plain.features)
 
-    def _compute_divergence(self, state: ClientState, labels: Tensor, z: Tensor) -> Tensor:
+    def _compute_divergence(self, state: m.ClientState, labels: Tensor, z: Tensor) -> Tensor:
         """KL(sg[softmax g(G(y))] || softmax g(z)): the mean over rows whose class G knows."""
         generator: Generator = state.module.generator.eval()
         with torch.no_grad():
@@ -108,7 +96,7 @@ class FedGenObjective(GeneratorObjective):
 class FedGen(GeneratorServer):
     """Server half."""
 
-    def __init__(self, settings: Settings, options: Options):
+    def __init__(self, settings: m.Settings, options: m.Options):
         super().__init__(settings, options)
         fedgen_options = options[FedGenSettings]
         self.rate, self.steps = fedgen_options.server_rate, fedgen_options.server_steps
@@ -118,7 +106,7 @@ class FedGen(GeneratorServer):
         """By `fedgen.noise-dim` and `.hidden`."""
         return new_generator(self.options, num_classes, dim)
 
-    def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
+    def criterion(self, batch: Drawn, state: m.State, server_round: int) -> Tensor:
         """What the teachers say, and the diversity."""
         weight = self.options[FedGenSettings].diversity
         return batch.taught + weight * diversity(batch.noise, batch.features)
@@ -129,29 +117,29 @@ def _decayed(weight: float, round_number: int) -> float:
     return max(FLOOR, weight * DECAY ** (round_number - 1)) if weight else 0.0
 
 
-def shared_parts(options: Options) -> Sequence[str]:
+def shared_parts(options: m.Options) -> Sequence[str]:
     """The parts that go both ways."""
     return (HEAD,) if options[FedGenSettings].share == "head" else (EXTRACTOR, HEAD)
 
 
-def new_generator(options: Options, num_classes: int, dim: int) -> Generator:
+def new_generator(options: m.Options, num_classes: int, dim: int) -> Generator:
     """G of these settings."""
     fedgen_options = options[FedGenSettings]
     return Generator(num_classes, dim, fedgen_options.noise_dim, fedgen_options.hidden)
 
 
-def exchange(options: Options) -> Exchange:
+def exchange(options: m.Options) -> m.Exchange:
     """Weights both ways, G down."""
     averaged = both_ways(*shared_parts(options))
     counted = options[FedGenSettings].weighting == "samples"
-    return Exchange(averaged.up, (*averaged.down, Part("weights", GENERATOR)), told_counts=counted)
+    return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)), told_counts=counted)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedGen,
     objective=FedGenObjective,
     settings={"fedgen": FedGenSettings},
     exchange=exchange,
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

@@ -14,24 +14,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.seeds import generator
-from protosphere.core.settings import RECEIVED, AtLeastOne
+from protosphere import method as m
 from protosphere.models.seeded import drawn
-from protosphere.prototypes.weights import Weights
-from protosphere.strategies.contract import (
-    EVERYONE,
-    PROTOTYPES,
-    ClientState,
-    Exchange,
-    Method,
-    Outcome,
-    Part,
-    ServerHalf,
-    State,
-    local_prototypes,
-    method_settings,
-    prototype_sets,
-)
 from protosphere.strategies.weights import (
     HEAD,
     PREFIX,
@@ -41,12 +25,11 @@ from protosphere.strategies.weights import (
     refuse_other_layouts,
     shared_seed,
 )
-from protosphere.wire.payloads import Payload
 
 RATE, BATCH = 0.01, 32
 
 
-@method_settings
+@m.method_settings
 class FedGHSettings:
     """`fedgh.*`.
 
@@ -54,7 +37,7 @@ class FedGHSettings:
         server_epochs: passes over a round's prototypes. HtFLlib: 100.
     """
 
-    server_epochs: AtLeastOne = 100
+    server_epochs: m.AtLeastOne = 100
 
 
 class FedGHObjective(SharedObjective):
@@ -63,28 +46,28 @@ class FedGHObjective(SharedObjective):
     of_prototypes = True
     parts = (HEAD,)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The local prototypes p_ij, without the counts n_ij."""
-        return local_prototypes(state)
+        return m.local_prototypes(state)
 
 
-class FedGH(ServerHalf):
+class FedGH(m.ServerHalf):
     """Server half: the head."""
 
     def check(self, num_classes: int, dim: int) -> None:
         """Every client has the server's head."""
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Train the head on everything that was uploaded."""
         head = drawn(shared_seed(self.settings.seed, HEAD), lambda: nn.Linear(self.dim, self.num_classes))
         if state:
             head.load_state_dict(state)
-        sets = list(prototype_sets(uploads).values())
+        sets = list(m.prototype_sets(uploads).values())
         vectors = torch.cat([prototypes.vectors for prototypes in sets])
         labels = torch.cat([prototypes.labels for prototypes in sets])
         optimiser = torch.optim.SGD(head.parameters(), lr=RATE)
-        order = generator(self.settings.seed, "round", server_round, HEAD)
+        order = m.generator(self.settings.seed, "round", server_round, HEAD)
         total = torch.zeros(())
         for _ in range(self.options[FedGHSettings].server_epochs):
             total.zero_()
@@ -95,15 +78,15 @@ class FedGH(ServerHalf):
                 optimiser.step()
                 total += loss.detach() * len(rows)
         tensors = head.state_dict()
-        weights = Weights({PREFIX[HEAD] + name: tensor for name, tensor in tensors.items()})
-        return Outcome(tensors, {EVERYONE: {HEAD: weights}}, {"head_loss": float(total) / len(labels)})
+        weights = m.Weights({PREFIX[HEAD] + name: tensor for name, tensor in tensors.items()})
+        return m.Outcome(tensors, {m.EVERYONE: {HEAD: weights}}, {"head_loss": float(total) / len(labels)})
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedGH,
     objective=FedGHObjective,
     settings={"fedgh": FedGHSettings},
-    exchange=lambda options: Exchange((PROTOTYPES,), (Part("weights", HEAD),)),
-    inference=RECEIVED,
+    exchange=lambda options: m.Exchange((m.PROTOTYPES,), (m.Part("weights", HEAD),)),
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

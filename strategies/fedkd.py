@@ -25,12 +25,11 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from protosphere.core.seeds import derive
+from protosphere import method as m
 from protosphere.models.companion import WithCompanion
 from protosphere.models.seeded import drawn
-from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import divergence
-from protosphere.prototypes.weights import VARIANCE, Layout, Weights, flat
+from protosphere.prototypes.weights import VARIANCE, flat
 from protosphere.strategies.companions import (
     OWN_RULES,
     CompanionObjective,
@@ -38,34 +37,20 @@ from protosphere.strategies.companions import (
     MeanOfCompanions,
     TrainersAlone,
 )
-from protosphere.strategies.contract import (
-    EVERYONE,
-    Batch,
-    ClientState,
-    Exchange,
-    Loss,
-    Method,
-    Outcome,
-    Part,
-    Phase,
-    State,
-    method_settings,
-)
 from protosphere.strategies.weights import COMPANION, load
 from protosphere.wire.arrays import Limits, check_tensors, decode, encode
 from protosphere.wire.checks import MessageError
-from protosphere.wire.payloads import Payload, weights_of
 
 UPDATE = "companion-update"
 LEFT, RIGHT = "/left", "/right"  # after a tensor's name: its two factors
-WHOLE = Part("weights", COMPANION, dtype="float32")
-CHANGE = Part("weights", UPDATE, signed=True, ragged=True)
+WHOLE = m.Part("weights", COMPANION, dtype="float32")
+CHANGE = m.Part("weights", UPDATE, signed=True, ragged=True)
 CHANGED = 0  # the key of D
 BASE, COUNTED, MADE_IN = "base/", "counted", "made_in"  # of states: G; whose uploads made it, and in which round
 Energy = Annotated[float, Field(gt=0, le=1)]
 
 
-@method_settings
+@m.method_settings
 class FedKDSettings(CompanionSettings):
     """`fedkd.*`.
 
@@ -85,7 +70,7 @@ class FedKDSettings(CompanionSettings):
         return self.start_energy + (self.end_energy - self.start_energy) * min(1.0, done)
 
 
-def factors_of(change: Weights, energy: float) -> Weights:
+def factors_of(change: m.Weights, energy: float) -> m.Weights:
     """The factors of a change, with a share of its energy in (0, 1]; computed in float64 on the CPU."""
     factors: dict[str, Tensor] = {}
     for name, tensor in change.tensors.items():
@@ -93,7 +78,7 @@ def factors_of(change: Weights, energy: float) -> Weights:
             factors[name] = tensor
         else:
             factors[name + LEFT], factors[name + RIGHT] = _factorise(tensor.cpu().reshape(len(tensor), -1), energy)
-    return Weights(factors)
+    return m.Weights(factors)
 
 
 def _factorise(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
@@ -105,7 +90,7 @@ def _factorise(matrix: Tensor, energy: float) -> tuple[Tensor, Tensor]:
     return (left[:, :rank] * singular_values[:rank]).float(), right[:rank].float()
 
 
-def change_of(factors: Weights, layout: Layout) -> Weights:
+def change_of(factors: m.Weights, layout: m.Layout) -> m.Weights:
     """Inverse of `factors_of`: products in float64, so that each machine rounds the same.
 
     Args:
@@ -130,10 +115,10 @@ def change_of(factors: Weights, layout: Layout) -> Weights:
         if tensor.numel() != math.prod(shape) or (shape and len(tensor) != shape[0]):
             raise MessageError(f"the factors of tensor `{name}` make one of another shape than {shape}")
         change[name] = tensor.reshape(shape)
-    return Weights(change)
+    return m.Weights(change)
 
 
-def largest_factors(weights: Weights) -> Weights:
+def largest_factors(weights: m.Weights) -> m.Weights:
     """Factors as large as those of a change of these weights can be, of zeros that take no room."""
     factors: dict[str, Tensor] = {}
     for name, tensor in weights.tensors.items():
@@ -143,19 +128,21 @@ def largest_factors(weights: Weights) -> Weights:
         rows, columns = len(tensor), tensor[0].numel()
         factors[name + LEFT] = torch.zeros(()).expand(rows, columns)
         factors[name + RIGHT] = torch.zeros(()).expand(min(rows, columns), columns)
-    return Weights(factors)
+    return m.Weights(factors)
 
 
-def moved(base: Weights, change: Weights) -> Weights:
+def moved(base: m.Weights, change: m.Weights) -> m.Weights:
     """G + D, the same to the bit on both ends."""
     sums = {name: tensor + change.tensors[name] for name, tensor in base.tensors.items()}
-    return Weights({name: tensor.clamp(min=0) if name.endswith(VARIANCE) else tensor for name, tensor in sums.items()})
+    return m.Weights(
+        {name: tensor.clamp(min=0) if name.endswith(VARIANCE) else tensor for name, tensor in sums.items()}
+    )
 
 
-def base_of(tensors: Mapping[str, torch.Tensor]) -> Weights | None:
+def base_of(tensors: Mapping[str, torch.Tensor]) -> m.Weights | None:
     """G as it is kept; None before there is one."""
     base = {name.removeprefix(BASE): tensor.cpu() for name, tensor in tensors.items() if name.startswith(BASE)}
-    return Weights(base) if base else None
+    return m.Weights(base) if base else None
 
 
 class FedKDObjective(CompanionObjective):
@@ -163,36 +150,36 @@ class FedKDObjective(CompanionObjective):
 
     kind = FedKDSettings
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """The student beside the teacher, and W_h."""
         module = WithCompanion(model, self.second(model, model.feature_dim))
         dim = model.feature_dim
-        module.projection = drawn(derive(seed, "projection"), lambda: nn.Linear(dim, dim, bias=False))
+        module.projection = drawn(m.derive(seed, "projection"), lambda: nn.Linear(dim, dim, bias=False))
         return module
 
-    def shared(self, module: nn.Module) -> dict[str, Weights]:
+    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """The student, and the factors of its changes."""
         student = super().shared(module)[COMPANION]
         return {COMPANION: student, UPDATE: largest_factors(student)}
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Take G, or bring the one that is kept up to it; nothing, or both initial parts, came while there is none.
 
         Raises:
             MessageError: the server sent a change that no client would take.
         """
         parts = received or {}
-        base = base_of(state.kept)
+        base = base_of(state.extra)
         if list(parts) == [UPDATE]:
             assert base is not None
-            change = change_of(weights_of(parts, UPDATE), base.layout)
+            change = change_of(m.weights_of(parts, UPDATE), base.layout)
             check_tensors(change.tensors, self.settings.max_prototype_norm, signed=True)
             parts = {COMPANION: moved(base, change)}
-        base_tensors = weights_of(parts, COMPANION).tensors if list(parts) == [COMPANION] else {}
-        state.kept = {BASE + name: tensor for name, tensor in base_tensors.items()}
+        base_tensors = m.weights_of(parts, COMPANION).tensors if list(parts) == [COMPANION] else {}
+        state.extra = {BASE + name: tensor for name, tensor in base_tensors.items()}
         load(state.module, {name: part for name, part in parts.items() if name == COMPANION})
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """Each model by its cross-entropy, and by what it has of the other's answers and features."""
         reduction, student = self.options[FedKDSettings].reduction, state.module.companion
         z, student_features = self.features(state, batch.inputs), student.features(batch.inputs)
@@ -207,16 +194,16 @@ class FedKDObjective(CompanionObjective):
         teacher_loss, student_loss, teacher_divergence, student_divergence, hidden = parts.values()
         # no division by zero where neither errs
         errors = (teacher_loss + student_loss).detach().clamp(min=torch.finfo(torch.float32).eps)
-        return Loss(
+        return m.Loss(
             teacher_loss + student_loss + (teacher_divergence + student_divergence + 2 * hidden) / errors, parts, z
         )
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """What training changed of G; the whole student while there is none."""
-        student, base = self.shared(state.module)[COMPANION], base_of(state.kept)
+        student, base = self.shared(state.module)[COMPANION], base_of(state.extra)
         if base is None:
             return {COMPANION: student}
-        change = Weights({name: tensor - base.tensors[name] for name, tensor in student.tensors.items()})
+        change = m.Weights({name: tensor - base.tensors[name] for name, tensor in student.tensors.items()})
         done = round_number / self.settings.rounds
         return {UPDATE: factors_of(change, self.options[FedKDSettings].energy(done))}
 
@@ -224,36 +211,36 @@ class FedKDObjective(CompanionObjective):
 class FedKD(TrainersAlone, MeanOfCompanions):
     """Server half."""
 
-    def awaited(self, up: tuple[Part, ...], state: State, server_round: int) -> tuple[Part, ...]:
+    def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """Changes where there is a G to change."""
         return tuple(part for part in up if part.name == (UPDATE if state else COMPANION))
 
-    def impossible(self, partition: int, upload: Payload) -> str:
+    def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Factors that make no change of the student, or one that is too long."""
         if UPDATE not in upload:
             return ""
         try:
-            change = change_of(weights_of(upload, UPDATE), self.layouts(partition)[COMPANION])
+            change = change_of(m.weights_of(upload, UPDATE), self.layouts(partition)[COMPANION])
             check_tensors(change.tensors, self.settings.max_prototype_norm, signed=True)
         except MessageError as error:
             return str(error)
         return ""
 
-    def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
+    def address(self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int) -> int:
         """The change for those who hold the G before it: whose upload of the last round counted."""
         holds = bool(state) and int(state[MADE_IN]) == server_round - 1 and partition in state[COUNTED].tolist()
-        return CHANGED if holds and CHANGED in downloads else EVERYONE
+        return CHANGED if holds and CHANGED in downloads else m.EVERYONE
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The plain mean, which is G or moves it."""
-        base, downloads = base_of(state), dict[int, Payload]()
+        base, downloads = base_of(state), dict[int, m.Payload]()
         if base is not None:
             uploads = {
-                partition: {COMPANION: change_of(weights_of(upload, UPDATE), base.layout)}
+                partition: {COMPANION: change_of(m.weights_of(upload, UPDATE), base.layout)}
                 for partition, upload in uploads.items()
             }
         ((_, payload),) = super().aggregate(uploads, state, server_round).downloads.items()
-        mean = weights_of(payload, COMPANION)
+        mean = m.weights_of(payload, COMPANION)
         if base is not None:
             change = factors_of(mean, self.options[FedKDSettings].energy(server_round / self.settings.rounds))
             try:
@@ -263,16 +250,16 @@ class FedKD(TrainersAlone, MeanOfCompanions):
                 # changes that are legal by themselves may add up to what no client would take
                 warning = f"the mean of this round's changes is dropped, since with it the student's {error}"
                 no_partitions = torch.zeros(0, dtype=torch.int64)
-                base_download: dict[int, Payload] = {EVERYONE: {COMPANION: base}}
-                return Outcome({**state, COUNTED: no_partitions}, base_download, warnings=[warning])
+                base_download: dict[int, m.Payload] = {m.EVERYONE: {COMPANION: base}}
+                return m.Outcome({**state, COUNTED: no_partitions}, base_download, warnings=[warning])
             downloads[CHANGED] = {UPDATE: change}
         sent = mean if base is None else change
         share = flat(sent).numel() / flat(mean).numel()
         tensors = {COUNTED: torch.tensor(sorted(uploads)), MADE_IN: torch.tensor(server_round)}
         tensors |= {BASE + name: tensor for name, tensor in mean.tensors.items()}
-        return Outcome(tensors, {**downloads, EVERYONE: {COMPANION: mean}}, {"values_share": share})
+        return m.Outcome(tensors, {**downloads, m.EVERYONE: {COMPANION: mean}}, {"values_share": share})
 
-    def _as_it_arrives(self, change: Weights) -> Weights:
+    def _as_it_arrives(self, change: m.Weights) -> m.Weights:
         """Factors as the clients have them, rounded to the run's number format.
 
         Raises:
@@ -281,14 +268,14 @@ class FedKD(TrainersAlone, MeanOfCompanions):
         parts = (replace(CHANGE, dtype=self.settings.wire_dtype),)
         limits = Limits(math.inf, {UPDATE: change.layout})
         arrived = decode(encode({UPDATE: change}, parts), parts, self.num_classes, self.dim, limits)
-        return weights_of(arrived, UPDATE)
+        return m.weights_of(arrived, UPDATE)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedKD,
     objective=FedKDObjective,
     settings={"fedkd": FedKDSettings},
-    exchange=lambda options: Exchange((WHOLE, CHANGE), (WHOLE, CHANGE), either=True),
+    exchange=lambda options: m.Exchange((WHOLE, CHANGE), (WHOLE, CHANGE), either=True),
     inference="classifier",
     rules=OWN_RULES,
     fixed_rounds=True,

@@ -18,16 +18,13 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.seeds import derive
-from protosphere.core.settings import RECEIVED
+from protosphere import method as m
 from protosphere.models.companion import Joined
-from protosphere.models.split import SplitModel
 from protosphere.strategies.companions import CompanionObjective, CompanionSettings, MeanOfCompanions
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import SHARED_RULES, companion
 
 
-@method_settings
+@m.method_settings
 class FedMRLSettings(CompanionSettings):
     """`fedmrl.*`.
 
@@ -46,17 +43,17 @@ class FedMRLObjective(CompanionObjective):
 
     kind = FedMRLSettings
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """The companion beside the own model, and P."""
         small_model = self.second(model, min(self.options[FedMRLSettings].shared_dim, model.feature_dim))
-        return Joined(model, small_model, derive(seed, "projection"))
+        return Joined(model, small_model, m.derive(seed, "projection"))
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE(g(z), y) + CE(g'(z_1..d'), y)."""
         joint = super().loss(state, batch, phase, round_number)
         small_model = state.module.companion
         companion_loss = cross_entropy(small_model.classify(joint.features[:, : small_model.feature_dim]), batch.labels)
-        return Loss(
+        return m.Loss(
             joint.total + companion_loss,
             joint.parts | {"first-cross-entropy": companion_loss},
             joint.features,
@@ -82,11 +79,11 @@ class FedMRL(MeanOfCompanions):
         return (*super().notices(), notice)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedMRL,
     objective=FedMRLObjective,
     settings={"fedmrl": FedMRLSettings},
     exchange=companion,
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

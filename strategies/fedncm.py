@@ -16,16 +16,13 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from protosphere.core.settings import AtLeastOne
-from protosphere.prototypes.aggregation import ClassAggregation
-from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere import method as m
 from protosphere.strategies.class_means import MeansObjective, MeansServer, exchange_of_means
-from protosphere.strategies.contract import Method, method_settings
 from protosphere.strategies.one_exchange import RULES
-from protosphere.strategies.release import RULE, any_options
+from protosphere.strategies.release import RULE
 
 
-@method_settings
+@m.method_settings
 class FedNCMSettings:
     """`fedncm.*`.
 
@@ -34,8 +31,8 @@ class FedNCMSettings:
         aggregation: of each class's means over the clients that hold it. Paper: the mean.
     """
 
-    fewest: AtLeastOne = 1
-    aggregation: ClassAggregation = "mean"
+    fewest: m.AtLeastOne = 1
+    aggregation: m.ClassAggregation = "mean"
 
 
 class FedNCMObjective(MeansObjective):
@@ -50,22 +47,22 @@ class FedNCM(MeansServer):
     """Server half."""
 
     @property
-    def aggregation(self) -> ClassAggregation:
+    def aggregation(self) -> m.ClassAggregation:
         return self.options[FedNCMSettings].aggregation
 
-    def weights(self, clients: Sequence[PrototypeSet]) -> Tensor:
+    def weights(self, clients: Sequence[m.PrototypeSet]) -> Tensor:
         """mu_c / ||mu_c||: the length of a sum of samples does not matter."""
         sums, _ = self.totals(clients)
         return normalize(sums, dim=1)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedNCM,
     objective=FedNCMObjective,
     settings={"fedncm": FedNCMSettings},
     exchange=lambda options: exchange_of_means(options[FedNCMSettings].fewest),
     inference=RULE,
     rules=RULES,
-    releases=any_options,
+    releases=m.any_options,
     counts_own_rounds=True,
 )

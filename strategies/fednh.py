@@ -16,20 +16,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from protosphere.core.errors import SettingError
-from protosphere.core.seeds import derive, generator
-from protosphere.core.settings import RECEIVED, RULES, Positive
+from protosphere import method as m
 from protosphere.models.heads import SHORTEST, CosineClassifier
-from protosphere.models.split import SplitModel
 from protosphere.prototypes.alignment import align
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.class_vectors import AveragedWithClassVectors, orthonormal, with_class_vectors
-from protosphere.strategies.contract import PROTOTYPES, ClientState, Method, method_settings
 from protosphere.strategies.weights import EXTRACTOR, SCALE, SharedObjective, Sums
-from protosphere.wire.payloads import Identity, Payload, prototypes_of
 
 
-@method_settings
+@m.method_settings
 class FedNHSettings:
     """`fednh.*`.
 
@@ -41,7 +35,7 @@ class FedNHSettings:
     """
 
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    scale: Positive = 20.0
+    scale: m.Positive = 20.0
     weighting: Literal["uniform", "samples"] = "uniform"
     start: Literal["orthogonal", "simplex"] = "orthogonal"
 
@@ -54,14 +48,14 @@ def start(options: FedNHSettings, num_classes: int, dim: int, seed: int) -> Tens
     """
     smallest_dim = num_classes if options.start == "orthogonal" else num_classes - 1
     if dim < smallest_dim:
-        raise SettingError(
+        raise m.SettingError(
             f"`fednh.start` is {options.start}, which needs `feature-dim` of {smallest_dim} at least for {num_classes} "
             f"classes (it is {dim}); raise it."
         )
     if options.start == "orthogonal":
         return orthonormal(num_classes, dim, seed)
-    random = torch.randn(num_classes, dim, generator=generator(seed, "class-vectors"), dtype=torch.float64)
-    return align(random, "simplex", seed=derive(seed, "class-vectors", "alignment")).points
+    random = torch.randn(num_classes, dim, generator=m.generator(seed, "class-vectors"), dtype=torch.float64)
+    return align(random, "simplex", seed=m.derive(seed, "class-vectors", "alignment")).points
 
 
 class FedNHObjective(SharedObjective):
@@ -70,32 +64,32 @@ class FedNHObjective(SharedObjective):
     of_prototypes = True
     parts = (EXTRACTOR, SCALE)
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """W and sigma in the linear classifier's place."""
         options = self.options[FedNHSettings]
         vectors = start(options, self.num_classes, model.feature_dim, self.settings.seed)
         model.add_module("classifier", CosineClassifier(vectors, options.scale))
         return model
 
-    def load(self, module: nn.Module, received: Payload | None) -> None:
+    def load(self, module: nn.Module, received: m.Payload | None) -> None:
         """f and sigma by name; W, which int8 leaves a little off the sphere."""
         super().load(module, received)
-        if received is not None and PROTOTYPES.name in received:
+        if received is not None and m.PROTOTYPES.name in received:
             classifier = module.get_submodule("classifier")
             assert isinstance(classifier, CosineClassifier)
-            classifier.prototypes.copy_(prototypes_of(received).on_sphere().vectors)
+            classifier.prototypes.copy_(m.prototypes_of(received).on_sphere().vectors)
 
-    def features(self, state: ClientState, inputs: Tensor) -> Tensor:
+    def features(self, state: m.ClientState, inputs: Tensor) -> Tensor:
         """z̄, (b, d) unit rows."""
         return normalize(super().features(state, inputs), dim=1, eps=SHORTEST)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """f, sigma and mu_ic."""
         if state.prototypes is None:
             return None
         means = state.prototypes.on_sphere()
         counted = self.options[FedNHSettings].weighting == "samples"
-        return {**self.shared(state.module), PROTOTYPES.name: means if counted else means.without_counts()}
+        return {**self.shared(state.module), m.PROTOTYPES.name: means if counted else means.without_counts()}
 
 
 class FedNH(AveragedWithClassVectors):
@@ -115,11 +109,11 @@ class FedNH(AveragedWithClassVectors):
         """As the clients draw it."""
         return start(self.options[FedNHSettings], self.num_classes, self.dim, self.settings.seed)
 
-    def contribution(self, upload: Payload, identity: Identity) -> Sums:
+    def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
         """Of directions, whatever length they came in."""
-        return super().contribution({**upload, PROTOTYPES.name: prototypes_of(upload).on_sphere()}, identity)
+        return super().contribution({**upload, m.PROTOTYPES.name: m.prototypes_of(upload).on_sphere()}, identity)
 
-    def class_weights(self, prototypes: PrototypeSet, identity: Identity) -> Tensor:
+    def class_weights(self, prototypes: m.PrototypeSet, identity: m.Identity) -> Tensor:
         """1, or n_ic: the direction of a sum knows no common factor."""
         counts = prototypes.counts
         return super().class_weights(prototypes, identity) if counts is None else counts.double()
@@ -131,11 +125,11 @@ class FedNH(AveragedWithClassVectors):
         return torch.where(sums.norm(dim=1, keepdim=True) > SHORTEST, smoothed, vectors)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedNH,
     objective=FedNHObjective,
     settings={"fednh": FedNHSettings},
     exchange=lambda options: with_class_vectors(EXTRACTOR, SCALE, counts=options[FedNHSettings].weighting == "samples"),
-    inference=RECEIVED,
-    rules=(*RULES, RECEIVED),
+    inference=m.RECEIVED,
+    rules=(*m.RULES, m.RECEIVED),
 )

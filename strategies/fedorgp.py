@@ -17,27 +17,13 @@ from functools import partial
 
 from torch import Tensor
 
-from protosphere.core.settings import AtLeastOne, NotNegative, Positive
+from protosphere import method as m
 from protosphere.prototypes.losses import cosine_pull
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import PrototypeLoss, orthogonality_loss
-from protosphere.strategies.contract import (
-    Batch,
-    ClientState,
-    Figure,
-    Loss,
-    Method,
-    Objective,
-    Payload,
-    Phase,
-    local_prototypes,
-    method_settings,
-)
-from protosphere.strategies.release import any_options
 from protosphere.strategies.trained_prototypes import TrainedPrototypes, Training
 
 
-@method_settings
+@m.method_settings
 class FedORGPSettings:
     """`fedorgp.*`.
 
@@ -50,29 +36,29 @@ class FedORGPSettings:
         server_batch_size: uploaded prototypes a batch. Paper: 32.
     """
 
-    client_weight: NotNegative = 100.0
-    intra_weight: NotNegative = 1.0
-    inter_weight: NotNegative = 10.0
-    server_epochs: AtLeastOne = 1
-    server_learning_rate: Positive = 0.01
-    server_batch_size: AtLeastOne = 32
+    client_weight: m.NotNegative = 100.0
+    intra_weight: m.NotNegative = 1.0
+    inter_weight: m.NotNegative = 10.0
+    server_epochs: m.AtLeastOne = 1
+    server_learning_rate: m.Positive = 0.01
+    server_batch_size: m.AtLeastOne = 32
 
 
-class FedORGPObjective(Objective):
+class FedORGPObjective(m.Objective):
     """Client half: cross-entropy and the pull by cosine."""
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """Eq. 8; in the first round there is no prototype and no pull."""
         plain = super().loss(state, batch, phase, round_number)
         if state.table is None:
             return plain
         pull = cosine_pull(plain.features, batch.labels, *state.table)
         total = plain.total + self.options[FedORGPSettings].client_weight * pull
-        return Loss(total, plain.parts | {"cosine-pull": pull}, plain.features)
+        return m.Loss(total, plain.parts | {"cosine-pull": pull}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The local prototypes p_ij (Eq. 2)."""
-        return local_prototypes(state)
+        return m.local_prototypes(state)
 
 
 class FedORGP(TrainedPrototypes):
@@ -86,17 +72,17 @@ class FedORGP(TrainedPrototypes):
         options = self.options[FedORGPSettings]
         return Training(options.server_epochs, options.server_batch_size, options.server_learning_rate)
 
-    def loss(self, sets: Sequence[PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, Figure]]:
+    def loss(self, sets: Sequence[m.PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, m.Figure]]:
         """L_OR."""
         options = self.options[FedORGPSettings]
         loss = partial(orthogonality_loss, intra_weight=options.intra_weight, inter_weight=options.inter_weight)
         return loss, {}
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedORGP,
     objective=FedORGPObjective,
     settings={"fedorgp": FedORGPSettings},
     inference="classifier",
-    releases=any_options,
+    releases=m.any_options,
 )

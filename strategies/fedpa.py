@@ -23,36 +23,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from protosphere.core.settings import RECEIVED, RULES, AtLeastOne, Positive, Settings
+from protosphere import method as m
 from protosphere.models.generator import Generator
-from protosphere.prototypes.losses import diversity, prototype_pull
-from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere.prototypes.losses import diversity
 from protosphere.strategies.class_vectors import CLASS_SUMS, CLASS_WEIGHTS, with_class_vectors
-from protosphere.strategies.contract import (
-    PROTOTYPES,
-    Batch,
-    ClientState,
-    Exchange,
-    Loss,
-    Method,
-    Options,
-    Outcome,
-    Part,
-    Phase,
-    State,
-    as_state,
-    carried_on,
-    method_settings,
-    remembered,
-)
 from protosphere.strategies.generator import DECAY, Drawn, GeneratorObjective, GeneratorServer
 from protosphere.strategies.weights import EXTRACTOR, GENERATOR, HEAD, Sums
-from protosphere.wire.payloads import Identity, Payload, prototypes_of
 
 ALPHA, BETA, APART = 25.0, 5.0, 0.15  # of the generated features, of the prototypes; least beta, and the server's
 
 
-@method_settings
+@m.method_settings
 class FedPASettings:
     """`fedpa.*`.
 
@@ -63,8 +44,8 @@ class FedPASettings:
     """
 
     weighting: Literal["uniform", "samples"] = "uniform"
-    server_rate: Positive = 3e-4
-    server_steps: AtLeastOne = 50
+    server_rate: m.Positive = 3e-4
+    server_steps: m.AtLeastOne = 50
 
 
 class FedPAObjective(GeneratorObjective):
@@ -77,25 +58,25 @@ class FedPAObjective(GeneratorObjective):
         """FedGen's, of its usual size."""
         return Generator(num_classes, dim)
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE, and from round 2 what G teaches and the distance to P."""
         plain = super().loss(state, batch, phase, round_number)
         if state.received is None or state.table is None:
             return plain
         decay = DECAY ** (round_number - 1)
         generated = self.generated(state)
-        distance = prototype_pull(plain.features, batch.labels, *state.table)
+        distance = m.prototype_pull(plain.features, batch.labels, *state.table)
         total = plain.total + ALPHA * decay * generated + max(APART, BETA * decay) * distance
         parts = {"generated-cross-entropy": generated, "prototype-distance": distance}
-        return Loss(total, plain.parts | parts, plain.features)
+        return m.Loss(total, plain.parts | parts, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The weights, and p_ic with n_ic where they weigh."""
         weights = super().upload(state, round_number)
         if weights is None or state.prototypes is None:
             return None
         prototypes = state.prototypes if by_counts(self.options) else state.prototypes.without_counts()
-        return {**weights, PROTOTYPES.name: prototypes}
+        return {**weights, m.PROTOTYPES.name: prototypes}
 
 
 class FedPA(GeneratorServer):
@@ -103,7 +84,7 @@ class FedPA(GeneratorServer):
 
     one_architecture = True
 
-    def __init__(self, settings: Settings, options: Options):
+    def __init__(self, settings: m.Settings, options: m.Options):
         super().__init__(settings, options)
         self.rate, self.steps = options[FedPASettings].server_rate, options[FedPASettings].server_steps
 
@@ -111,59 +92,61 @@ class FedPA(GeneratorServer):
         """FedGen's, of its usual size."""
         return Generator(num_classes, dim)
 
-    def holding(self, upload: Payload, identity: Identity) -> Tensor:
+    def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
         """n_ic where counts weigh, else 1."""
-        prototypes = prototypes_of(upload)
+        prototypes = m.prototypes_of(upload)
         class_weights = torch.zeros(self.num_classes)
         class_weights[prototypes.labels] = 1.0 if prototypes.counts is None else prototypes.counts.float()
         return class_weights
 
-    def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
+    def criterion(self, batch: Drawn, state: m.State, server_round: int) -> Tensor:
         """What the teachers say, away from P, and the diversity of different classes."""
         loss = ALPHA * DECAY ** (server_round - 1) * batch.taught + diversity(batch.noise, batch.features, batch.labels)
         if not state:
             return loss
-        return loss - APART * prototype_pull(batch.features, batch.labels, *remembered(state).table(self.num_classes))
+        return loss - APART * m.prototype_pull(
+            batch.features, batch.labels, *m.prototypes_of_state(state).table(self.num_classes)
+        )
 
-    def contribution(self, upload: Payload, identity: Identity) -> Sums:
+    def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
         """To the means of weights and of prototypes."""
-        prototypes, weights = prototypes_of(upload), self.holding(upload, identity).double()
+        prototypes, weights = m.prototypes_of(upload), self.holding(upload, identity).double()
         vectors, _ = prototypes.to(dtype=torch.float64).table(self.num_classes)
         share = {CLASS_SUMS: weights.unsqueeze(1) * vectors, CLASS_WEIGHTS: weights}
         return {**super().contribution(upload, identity), **share}
 
-    def global_prototypes(self, state: State) -> PrototypeSet | None:
+    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
         """Those that lie beside the averaged weights."""
-        return remembered(state) if state else None
+        return m.prototypes_of_state(state) if state else None
 
-    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
+    def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
         """The means of weights and of prototypes."""
         outcome = super().finish(totals, state, server_round)
         ((group, total),) = totals.items()
         weights = total[CLASS_WEIGHTS]
         classes = weights.nonzero().flatten()
-        fresh = PrototypeSet(classes, (total[CLASS_SUMS][classes] / weights[classes].unsqueeze(1)).float())
-        prototypes = carried_on(state, fresh)
-        payload = {**outcome.downloads[group], PROTOTYPES.name: prototypes}
-        return replace(outcome, state=as_state(prototypes), downloads={group: payload})
+        fresh = m.PrototypeSet(classes, (total[CLASS_SUMS][classes] / weights[classes].unsqueeze(1)).float())
+        prototypes = m.fill_missing_classes(state, fresh)
+        payload = {**outcome.downloads[group], m.PROTOTYPES.name: prototypes}
+        return replace(outcome, state=m.as_state(prototypes), downloads={group: payload})
 
 
-def by_counts(options: Options) -> bool:
+def by_counts(options: m.Options) -> bool:
     """Whether class counts go up."""
     return options[FedPASettings].weighting == "samples"
 
 
-def exchange(options: Options) -> Exchange:
+def exchange(options: m.Options) -> m.Exchange:
     """Weights and prototypes both ways, G down."""
     averaged = with_class_vectors(EXTRACTOR, HEAD, counts=by_counts(options))
-    return Exchange(averaged.up, (*averaged.down, Part("weights", GENERATOR)))
+    return m.Exchange(averaged.up, (*averaged.down, m.Part("weights", GENERATOR)))
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedPA,
     objective=FedPAObjective,
     settings={"fedpa": FedPASettings},
     exchange=exchange,
-    inference=RECEIVED,
-    rules=(*RULES, RECEIVED),
+    inference=m.RECEIVED,
+    rules=(*m.RULES, m.RECEIVED),
 )

@@ -20,30 +20,10 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
-from protosphere.core.settings import NotNegative, Positive, Share
+from protosphere import method as m
 from protosphere.prototypes.losses import entropy_spread, prototype_contrast
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.consensus import ConsensusObjective, random_directions
-from protosphere.strategies.contract import (
-    PROTOTYPES,
-    Batch,
-    ClientState,
-    Figure,
-    Loss,
-    Method,
-    Outcome,
-    Phase,
-    ServerHalf,
-    State,
-    as_state,
-    method_settings,
-    prototype_sets,
-    remembered,
-    to_everyone,
-)
-from protosphere.strategies.release import any_options
-from protosphere.wire.payloads import Payload, prototypes_of
 
 
 def _check_temperature(value: float) -> float:
@@ -55,7 +35,7 @@ def _check_temperature(value: float) -> float:
     return value
 
 
-@method_settings
+@m.method_settings
 class FedPAGRSettings:
     """`fedpagr.*`.
 
@@ -72,13 +52,13 @@ class FedPAGRSettings:
 
     temperature: Annotated[float, AfterValidator(_check_temperature)] = 0.1
     alignment: bool = True
-    entropy_weight: NotNegative = 0.1
-    separation_weight: NotNegative = 0.5
+    entropy_weight: m.NotNegative = 0.1
+    separation_weight: m.NotNegative = 0.5
     margin: Annotated[float, Field(ge=-1, le=1)] = 0.3
     steps: Annotated[int, Field(ge=0, lt=2**31)] = 5
-    server_learning_rate: Positive = 0.01
-    server_momentum: Share = 0.9
-    dropout: Share = 0.1
+    server_learning_rate: m.Positive = 0.01
+    server_momentum: m.Share = 0.9
+    dropout: m.Share = 0.1
 
 
 class FedPAGRObjective(ConsensusObjective):
@@ -86,20 +66,20 @@ class FedPAGRObjective(ConsensusObjective):
 
     options_type = FedPAGRSettings
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """The prototypes that the model was trained with; before its first round, those that came."""
-        if state.kept:
-            return remembered(state.kept)
-        return None if received is None else prototypes_of(received).on_sphere()
+        if state.extra:
+            return m.prototypes_of_state(state.extra)
+        return None if received is None else m.prototypes_of(received).on_sphere()
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Classifier anchoring: W <- P, b <- 0."""
         if received is not None:
-            prototypes = prototypes_of(received)
-            state.kept = as_state(prototypes.on_sphere())
+            prototypes = m.prototypes_of(received)
+            state.extra = m.as_state(prototypes.on_sphere())
             state.module.anchor(prototypes)
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """L = L_local + L_global + lambda_E L_ent."""
         plain = super().loss(state, batch, phase, round_number)
         options = self.options[FedPAGRSettings]
@@ -108,29 +88,29 @@ class FedPAGRObjective(ConsensusObjective):
         contrast = prototype_contrast(plain.features, batch.labels, *state.table, temperature=options.temperature)
         spread = entropy_spread(plain.features, *state.table, temperature=options.temperature)
         total = plain.total + contrast + options.entropy_weight * spread
-        return Loss(total, plain.parts | {"prototype-contrast": contrast, "entropy-spread": spread}, plain.features)
+        return m.Loss(total, plain.parts | {"prototype-contrast": contrast, "entropy-spread": spread}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """p_kc: the normalised means."""
         return None if state.prototypes is None else self.released(state.prototypes, None, round_number)
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload:
+    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload:
         """The directions of a release's means."""
-        return {PROTOTYPES.name: prototypes.without_counts().on_sphere()}
+        return {m.PROTOTYPES.name: prototypes.without_counts().on_sphere()}
 
 
-class FedPAGR(ServerHalf):
+class FedPAGR(m.ServerHalf):
     """Server half."""
 
-    def begin(self) -> Outcome:
+    def begin(self) -> m.Outcome:
         """Random unit vectors for all classes: round 1 has targets, and a class never reported keeps its own."""
         return _build_outcome(random_directions(self.num_classes, self.dim, self.settings.seed, "fedpagr"))
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Eq. 3, then the refinement (Eq. 4-7)."""
         options = self.options[FedPAGRSettings]
-        previous = remembered(state)
-        sums, counts = class_sums(list(prototype_sets(uploads).values()), self.num_classes)
+        previous = m.prototypes_of_state(state)
+        sums, counts = class_sums(list(m.prototype_sets(uploads).values()), self.num_classes)
         refined = refine(
             mean_directions(sums, counts, previous.vectors),
             sums,
@@ -145,19 +125,19 @@ class FedPAGR(ServerHalf):
         figures |= {f"{name}_after": value for name, value in asdict(refined.after).items()}
         return _build_outcome(previous.with_vectors(refined.points), figures)
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
         """None: on the sphere nothing collapses to shorter features."""
         return None
 
 
-def _build_outcome(prototypes: PrototypeSet, figures: Mapping[str, Figure] | None = None) -> Outcome:
-    return Outcome(as_state(prototypes), to_everyone(prototypes), figures or {})
+def _build_outcome(prototypes: m.PrototypeSet, figures: Mapping[str, m.Figure] | None = None) -> m.Outcome:
+    return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes), figures or {})
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedPAGR,
     objective=FedPAGRObjective,
     settings={"fedpagr": FedPAGRSettings},
     inference="global-prototypes",
-    releases=any_options,
+    releases=m.any_options,
 )

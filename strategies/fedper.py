@@ -11,12 +11,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from protosphere.core.settings import RECEIVED
-from protosphere.strategies.contract import Method, method_settings
+from protosphere import method as m
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
 
 
-@method_settings
+@m.method_settings
 class FedPerSettings:
     """`fedper.*`.
 
@@ -36,11 +35,11 @@ class FedPerObjective(SharedObjective):
         return (base_of(self.options[FedPerSettings].personal_layers),)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=AveragedWeights,
     objective=FedPerObjective,
     settings={"fedper": FedPerSettings},
     exchange=lambda options: both_ways(base_of(options[FedPerSettings].personal_layers)),
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

@@ -28,27 +28,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.seeds import derive, generator
-from protosphere.core.settings import AtLeastOne, Positive
+from protosphere import method as m
 from protosphere.models.seeded import drawn
-from protosphere.prototypes.aggregation import FEW, ClassAggregation, clipped, geometric_median
+from protosphere.prototypes.aggregation import FEW, clipped, geometric_median
 from protosphere.prototypes.mixture import fit_class_mixtures, sample_counts
-from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.strategies.contract import (
-    EVERYONE,
-    MIXTURES,
-    Exchange,
-    Method,
-    Options,
-    Outcome,
-    Part,
-    State,
-    method_settings,
-)
 from protosphere.strategies.encoder_space import CLASSIFIER, TOLD, linear_classifier
 from protosphere.strategies.one_exchange import DOWN, RULES, Heard, OneExchange, OneExchangeObjective
 from protosphere.strategies.release import RULE
-from protosphere.wire.payloads import Payload, part_of
 
 MOST_DRAWS = 500_000  # of all clients; of more samples each class of each client has its share
 BATCH = 32  # the baseline's
@@ -56,7 +42,7 @@ LEAST_SPREAD = 1e-6  # of a mixture's variance, over all dimensions; below it is
 ROUNDED = 1e-3  # how much longer than 1 what is left of unit vectors may be
 
 
-@method_settings
+@m.method_settings
 class FedPFTSettings:
     """`fedpft.*`.
 
@@ -70,12 +56,12 @@ class FedPFTSettings:
         aggregation: of each class's mixtures over the clients that have it. Paper: the mean, all as they are.
     """
 
-    components: AtLeastOne = 1
+    components: m.AtLeastOne = 1
     covariance: Literal["spherical", "diagonal"] = "spherical"
-    epochs: AtLeastOne = 100
-    learning_rate: Positive = 0.03
-    fewest: AtLeastOne = 1
-    aggregation: ClassAggregation = "mean"
+    epochs: m.AtLeastOne = 100
+    learning_rate: m.Positive = 0.03
+    fewest: m.AtLeastOne = 1
+    aggregation: m.ClassAggregation = "mean"
 
 
 class FedPFTObjective(OneExchangeObjective):
@@ -85,22 +71,22 @@ class FedPFTObjective(OneExchangeObjective):
     def fewest(self) -> int:
         return self.options[FedPFTSettings].fewest
 
-    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> Payload:
+    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
         """A mixture for each class, and n_kc."""
         options = self.options[FedPFTSettings]
         # the same in whichever round it is sent
-        seed = derive(self.settings.seed, "fedpft", "mixtures")
+        seed = m.derive(self.settings.seed, "fedpft", "mixtures")
         spherical = options.covariance == "spherical"
         fit = fit_class_mixtures(features, labels, options.components, seed, spherical=spherical)
-        return {MIXTURES.name: fit.mixtures.to(dtype=torch.float32)}
+        return {m.MIXTURES.name: fit.mixtures.to(dtype=torch.float32)}
 
 
 class FedPFT(OneExchange):
     """Server half: draws, and the head."""
 
-    def impossible(self, partition: int, upload: Payload) -> str:
+    def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Components of more than unit vectors, or more of them than samples."""
-        mixtures = part_of(upload, MixtureSet)
+        mixtures = m.part_of(upload, m.MixtureSet)
         assert mixtures.counts is not None
         longest = float(mixtures.lengths().max()) if len(mixtures) else 0.0
         if longest > 1 + ROUNDED:
@@ -111,14 +97,14 @@ class FedPFT(OneExchange):
             return f"it holds more components of {self.class_word(label)} than samples"
         return ""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The head of everybody who was heard so far, each once."""
-        heard = Heard.of(MixtureSet, state)
-        is_new = heard.hear({partition: part_of(upload, MixtureSet) for partition, upload in uploads.items()})
+        heard = Heard.of(m.MixtureSet, state)
+        is_new = heard.hear({partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()})
         figures: dict[str, int | float] = {"heard": len(heard.by_client)}
         warnings = self.unheard(heard.by_client, server_round)
         if not is_new:
-            return Outcome(state, {}, figures, warnings, keeps=True)
+            return m.Outcome(state, {}, figures, warnings, keeps=True)
         # a client could claim any number, and the draws of all must fit into memory
         total = sum(mixtures.count_samples() for mixtures in heard.parts.values())
         share = min(1.0, MOST_DRAWS / max(total, 1))
@@ -133,23 +119,23 @@ class FedPFT(OneExchange):
             warnings += self.unknown(present)
         weight, bias = present.unsqueeze(1) * head.weight.detach(), present * head.bias.detach()
         classifier = linear_classifier(weight, bias, present, self.settings.max_prototype_norm)
-        return Outcome(heard.as_state(), {EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
+        return m.Outcome(heard.as_state(), {m.EVERYONE: {CLASSIFIER: classifier}}, figures, warnings)
 
-    def _draw(self, partition: int, mixtures: MixtureSet, share: float) -> tuple[Tensor, Tensor]:
+    def _draw(self, partition: int, mixtures: m.MixtureSet, share: float) -> tuple[Tensor, Tensor]:
         """As many features of each class as the client has samples, or a share of so many, one at least; by the same
         draws whoever else is there."""
         assert mixtures.counts is not None
         counts = (share * mixtures.counts.double()).ceil().long()
         is_first = torch.ones(len(mixtures), dtype=torch.bool)
         is_first[1:] = mixtures.labels[1:] != mixtures.labels[:-1]
-        return sample_counts(mixtures, counts[is_first], generator(self.settings.seed, "fedpft", "draws", partition))
+        return sample_counts(mixtures, counts[is_first], m.generator(self.settings.seed, "fedpft", "draws", partition))
 
     def _train_head(self, features: Tensor, labels: Tensor) -> tuple[nn.Linear, float]:
         """The head, and its mean loss in the last pass."""
         options, seed = self.options[FedPFTSettings], self.settings.seed
-        head = drawn(derive(seed, "fedpft", "head"), lambda: nn.Linear(self.dim, self.num_classes))
+        head = drawn(m.derive(seed, "fedpft", "head"), lambda: nn.Linear(self.dim, self.num_classes))
         optimiser = torch.optim.AdamW(head.parameters(), lr=options.learning_rate)
-        order, total = generator(seed, "fedpft", "batches"), torch.zeros(())
+        order, total = m.generator(seed, "fedpft", "batches"), torch.zeros(())
         for _ in range(options.epochs if len(labels) else 0):
             total.zero_()
             for batch in torch.randperm(len(labels), generator=order).split(BATCH):
@@ -161,7 +147,7 @@ class FedPFT(OneExchange):
         return head, float(total) / max(len(labels), 1)
 
 
-def bounded_mixtures(by_client: Mapping[int, MixtureSet], how: ClassAggregation) -> dict[int, MixtureSet]:
+def bounded_mixtures(by_client: Mapping[int, m.MixtureSet], how: m.ClassAggregation) -> dict[int, m.MixtureSet]:
     """Mixtures of which few can move a class: of each class that three clients or more have, the mean of a client's
     mixture is moved to the class's geometric median, or clipped to a ball around it, and its variance is at most the
     median of the clients'."""
@@ -202,15 +188,15 @@ def bounded_mixtures(by_client: Mapping[int, MixtureSet], how: ClassAggregation)
     }
 
 
-def _choose_exchange(options: Options) -> Exchange:
+def _choose_exchange(options: m.Options) -> m.Exchange:
     most, fewest = options[FedPFTSettings].components, options[FedPFTSettings].fewest
     width: Literal[1, "features"] = 1 if options[FedPFTSettings].covariance == "spherical" else "features"
-    up = Part("mixtures", counts=True, components=most, fewest=fewest, width=width)
+    up = m.Part("mixtures", counts=True, components=most, fewest=fewest, width=width)
     samples = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
-    return Exchange((up,), (DOWN,), (samples, *TOLD), once=True)
+    return m.Exchange((up,), (DOWN,), (samples, *TOLD), once=True)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedPFT,
     objective=FedPFTObjective,
     settings={"fedpft": FedPFTSettings},

@@ -14,33 +14,13 @@ from collections.abc import Mapping
 
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.settings import Positive, Share
-from protosphere.prototypes.aggregation import aggregate
+from protosphere import method as m
 from protosphere.prototypes.losses import prototype_contrast
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.consensus import ConsensusObjective
-from protosphere.strategies.contract import (
-    PROTOTYPES,
-    Batch,
-    ClientState,
-    Loss,
-    Method,
-    Outcome,
-    Phase,
-    ServerHalf,
-    State,
-    as_state,
-    carried_on,
-    local_prototypes,
-    method_settings,
-    prototype_sets,
-    to_everyone,
-)
-from protosphere.strategies.release import any_options, upload_scale
-from protosphere.wire.payloads import Payload, prototypes_of
+from protosphere.strategies.release import upload_scale
 
 
-@method_settings
+@m.method_settings
 class FedProcSettings:
     """`fedproc.*`.
 
@@ -49,8 +29,8 @@ class FedProcSettings:
         dropout: of the projection head.
     """
 
-    temperature: Positive = 0.5
-    dropout: Share = 0.1
+    temperature: m.Positive = 0.5
+    dropout: m.Share = 0.1
 
 
 class FedProcObjective(ConsensusObjective):
@@ -58,11 +38,11 @@ class FedProcObjective(ConsensusObjective):
 
     options_type = FedProcSettings
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """The directions of the global prototypes."""
-        return None if received is None else prototypes_of(received).on_sphere()
+        return None if received is None else m.prototypes_of(received).on_sphere()
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """The curriculum: from the contrast alone to nearly the cross-entropy alone."""
         plain = super().loss(state, batch, phase, round_number)
         if state.table is None:
@@ -74,41 +54,41 @@ class FedProcObjective(ConsensusObjective):
         covered = state.table[1][batch.labels]
         total = (cross_entropies + covered * (1 - alpha) * (contrast - cross_entropies)).mean()
         mean_contrast = contrast.sum() / covered.sum().clamp(min=1)
-        return Loss(total, plain.parts | {"prototype-contrast": mean_contrast}, plain.features)
+        return m.Loss(total, plain.parts | {"prototype-contrast": mean_contrast}, plain.features)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The local prototypes in the consensus space."""
-        return local_prototypes(state)
+        return m.local_prototypes(state)
 
 
-class FedProc(ServerHalf):
+class FedProc(m.ServerHalf):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The mean of what came."""
-        fresh = aggregate(list(prototype_sets(self._within_sphere(uploads)).values()), "mean")
-        prototypes = carried_on(state, fresh)
-        return Outcome(as_state(prototypes), to_everyone(prototypes))
+        fresh = m.aggregate(list(m.prototype_sets(self._within_sphere(uploads)).values()), "mean")
+        prototypes = m.fill_missing_classes(state, fresh)
+        return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
         """Of what counts of the uploads."""
         return super().feature_norm(self._within_sphere(uploads))
 
-    def _within_sphere(self, uploads: Mapping[int, Payload]) -> dict[int, Payload]:
+    def _within_sphere(self, uploads: Mapping[int, m.Payload]) -> dict[int, m.Payload]:
         """Means of unit vectors, none longer than 1: with the norms that it claims, no client outweighs all others."""
-        within: dict[int, Payload] = {}
-        for partition, prototypes in prototype_sets(uploads).items():
+        within: dict[int, m.Payload] = {}
+        for partition, prototypes in m.prototype_sets(uploads).items():
             means = prototypes.vectors / upload_scale(self.settings)
             norms = means.norm(dim=1, keepdim=True)
-            within[partition] = {PROTOTYPES.name: prototypes.with_vectors(means / norms.clamp(min=1))}
+            within[partition] = {m.PROTOTYPES.name: prototypes.with_vectors(means / norms.clamp(min=1))}
         return within
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedProc,
     objective=FedProcObjective,
     settings={"fedproc": FedProcSettings},
     inference="classifier",
     fixed_rounds=True,
-    releases=any_options,
+    releases=m.any_options,
 )

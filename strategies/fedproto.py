@@ -17,32 +17,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.core.settings import Positive
-from protosphere.prototypes.aggregation import aggregate
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import (
-    PROTOTYPES,
-    ClientState,
-    Exchange,
-    Method,
-    Options,
-    Outcome,
-    Part,
-    PullObjective,
-    ServerHalf,
-    State,
-    as_state,
-    carried_on,
-    method_settings,
-    prototype_sets,
-    scaled,
-    to_everyone,
-)
-from protosphere.strategies.release import any_options
-from protosphere.wire.payloads import Payload
+from protosphere import method as m
 
 
-@method_settings
+@m.method_settings
 class FedProtoSettings:
     """`fedproto.*`.
 
@@ -55,28 +33,28 @@ class FedProtoSettings:
 
     aggregation: Literal["mean", "weighted", "median", "trimmed-mean", "geometric-median"] = "mean"
     trim: Annotated[float, Field(ge=0, lt=0.5)] = 0.1
-    gamma: Positive = 1.0
+    gamma: m.Positive = 1.0
 
 
-class FedProtoObjective(PullObjective):
+class FedProtoObjective(m.PullObjective):
     """Client half: the shared prototype pull, with t = gamma P."""
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """gamma P: the client, not the server, scales."""
-        return scaled(super().targets(state, received), self.options[FedProtoSettings].gamma)
+        return m.scaled(super().targets(state, received), self.options[FedProtoSettings].gamma)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """p_ij, with n_ij only for the weighted mean."""
         if state.prototypes is None or not sends_counts(self.options):
             return super().upload(state, round_number)
-        return {PROTOTYPES.name: state.prototypes}
+        return {m.PROTOTYPES.name: state.prototypes}
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload:
+    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload:
         """The same of a release."""
-        return {PROTOTYPES.name: prototypes if sends_counts(self.options) else prototypes.without_counts()}
+        return {m.PROTOTYPES.name: prototypes if sends_counts(self.options) else prototypes.without_counts()}
 
 
-class FedProto(ServerHalf):
+class FedProto(m.ServerHalf):
     """Server half: the class-wise mean; a class that nobody reported keeps its prototype."""
 
     @property
@@ -84,23 +62,23 @@ class FedProto(ServerHalf):
         """Clients multiply what goes down by gamma."""
         return self.options[FedProtoSettings].gamma, 1.0
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Class-wise aggregation by `fedproto.aggregation`."""
         options = self.options[FedProtoSettings]
-        fresh = aggregate(list(prototype_sets(uploads).values()), options.aggregation, trim=options.trim)
-        prototypes = carried_on(state, fresh)
-        return Outcome(as_state(prototypes), to_everyone(prototypes))
+        fresh = m.aggregate(list(m.prototype_sets(uploads).values()), options.aggregation, trim=options.trim)
+        prototypes = m.fill_missing_classes(state, fresh)
+        return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))
 
 
-def sends_counts(options: Options) -> bool:
+def sends_counts(options: m.Options) -> bool:
     """Only the weighted mean needs the class counts."""
     return options[FedProtoSettings].aggregation == "weighted"
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedProto,
     objective=FedProtoObjective,
     settings={"fedproto": FedProtoSettings},
-    exchange=lambda options: Exchange(up=(Part("prototypes", counts=sends_counts(options)),)),
-    releases=any_options,
+    exchange=lambda options: m.Exchange(up=(m.Part("prototypes", counts=sends_counts(options)),)),
+    releases=m.any_options,
 )

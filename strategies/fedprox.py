@@ -12,8 +12,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from protosphere.core.settings import RECEIVED
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere import method as m
 from protosphere.strategies.weights import (
     SHARED_RULES,
     AveragedWeights,
@@ -22,10 +21,9 @@ from protosphere.strategies.weights import (
     distance,
     whole_model,
 )
-from protosphere.wire.payloads import Payload
 
 
-@method_settings
+@m.method_settings
 class FedProxSettings:
     """`fedprox.*`.
 
@@ -39,24 +37,24 @@ class FedProxSettings:
 class FedProxObjective(WholeObjective):
     """Client half."""
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Take w^r, and keep it beside what training moves."""
         super().receive(state, received, round_number)
         state.received = anchored(state.module)
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE + (mu / 2) ||w - w^r||^2."""
         plain = super().loss(state, batch, phase, round_number)
         squared_distance = distance(state.module, state.received)
         total = plain.total + self.options[FedProxSettings].mu / 2 * squared_distance
-        return Loss(total, plain.parts | {"proximal": squared_distance}, plain.features)
+        return m.Loss(total, plain.parts | {"proximal": squared_distance}, plain.features)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=AveragedWeights,
     objective=FedProxObjective,
     settings={"fedprox": FedProxSettings},
     exchange=whole_model,
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

@@ -14,14 +14,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.core.settings import RECEIVED
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere import method as m
 from protosphere.strategies.weights import PREFIX, SHARED_RULES, AveragedWeights, SharedObjective, base_of, both_ways
 
 HEAD_PHASE, BODY_PHASE = "head", "body"
 
 
-@method_settings
+@m.method_settings
 class FedRepSettings:
     """`fedrep.*`.
 
@@ -42,29 +41,29 @@ class FedRepObjective(SharedObjective):
         """The extractor, or all of it but its last layer."""
         return (base_of(self.options[FedRepSettings].personal_layers),)
 
-    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+    def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
         """The personal layers, then the base."""
         named = [(name, p) for name, p in state.module.named_parameters() if p.requires_grad]
         base = [p for name, p in named if name.startswith(PREFIX[self.parts[0]])]
         personal = [p for name, p in named if not name.startswith(PREFIX[self.parts[0]])]
-        head = Phase(HEAD_PHASE, personal, epochs=self.options[FedRepSettings].head_epochs)
+        head = m.Phase(HEAD_PHASE, personal, epochs=self.options[FedRepSettings].head_epochs)
         # an encoder that is frozen as a whole has nothing to train
-        return [head, *([Phase(BODY_PHASE, base, epochs=self.settings.local_epochs)] if base else [])]
+        return [head, *([m.Phase(BODY_PHASE, base, epochs=self.settings.local_epochs)] if base else [])]
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE; the classifier alone needs no gradient through the extractor."""
         with torch.set_grad_enabled(phase.name == BODY_PHASE or self.options[FedRepSettings].personal_layers > 1):
             z: Tensor = self.features(state, batch.inputs)
         loss = torch.nn.functional.cross_entropy(state.module.classify(z), batch.labels)
-        return Loss(loss, {"cross-entropy": loss}, z)
+        return m.Loss(loss, {"cross-entropy": loss}, z)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=AveragedWeights,
     objective=FedRepObjective,
     settings={"fedrep": FedRepSettings},
     exchange=lambda options: both_ways(base_of(options[FedRepSettings].personal_layers)),
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
     epochs=("fedrep.head-epochs", "local-epochs"),
 )

@@ -18,18 +18,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.settings import RECEIVED
-from protosphere.models.split import SplitModel
-from protosphere.prototypes.weights import Weights
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
+from protosphere import method as m
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
-from protosphere.wire.payloads import Payload, weights_of
 
 PRIOR = "log-counts"  # what is kept for a round's training
 GENERIC = "generic"
 
 
-@method_settings
+@m.method_settings
 class FedRoDSettings:
     """`fedrod.*`.
 
@@ -45,38 +41,38 @@ class FedRoDObjective(WholeObjective):
 
     of_prototypes = True
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """h_p beside h."""
         model.personal = deepcopy(model.classifier)
         return model
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Take what came, and keep log n_ij for the training that follows."""
         super().receive(state, received, round_number)
-        state.received = {PRIOR: Weights({PRIOR: _compute_log_counts(state, self.num_classes)})}
+        state.received = {PRIOR: m.Weights({PRIOR: _compute_log_counts(state, self.num_classes)})}
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """BSM(h(z), y) + CE(sg[h(z)] + h_p(sg[z]), y)."""
         z = self.features(state, batch.inputs)
         generic = state.module.classify(z)
         assert state.received is not None
-        log_counts = weights_of(state.received, PRIOR).tensors[PRIOR]
+        log_counts = m.weights_of(state.received, PRIOR).tensors[PRIOR]
         prior = self.options[FedRoDSettings].gamma * log_counts
         balanced = cross_entropy(generic + prior, batch.labels)
         personal = cross_entropy(generic.detach() + state.module.personal(z.detach()), batch.labels)
-        return Loss(balanced + personal, {"cross-entropy": balanced, "personal-cross-entropy": personal}, z)
+        return m.Loss(balanced + personal, {"cross-entropy": balanced, "personal-cross-entropy": personal}, z)
 
-    def logits(self, state: ClientState, z: Tensor) -> Tensor:
+    def logits(self, state: m.ClientState, z: Tensor) -> Tensor:
         """h(z) + h_p(z)."""
         logits: Tensor = state.module.classify(z) + state.module.personal(z)
         return logits
 
-    def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
+    def scores(self, state: m.ClientState, z: Tensor) -> dict[str, Tensor]:
         """`generic`: h(z)."""
         return {GENERIC: state.module.classify(z)}
 
 
-def _compute_log_counts(state: ClientState, num_classes: int) -> Tensor:
+def _compute_log_counts(state: m.ClientState, num_classes: int) -> Tensor:
     """log n_ij, (K,); as low as it goes for a class that the client does not hold."""
     prototypes = state.prototypes
     assert prototypes is not None
@@ -88,11 +84,11 @@ def _compute_log_counts(state: ClientState, num_classes: int) -> Tensor:
     return table
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=AveragedWeights,
     objective=FedRoDObjective,
     settings={"fedrod": FedRoDSettings},
     exchange=whole_model,
-    inference=RECEIVED,
-    rules=(*SHARED_RULES, GENERIC, f"{RECEIVED}-{GENERIC}"),
+    inference=m.RECEIVED,
+    rules=(*SHARED_RULES, GENERIC, f"{m.RECEIVED}-{GENERIC}"),
 )

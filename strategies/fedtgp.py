@@ -17,17 +17,12 @@ from functools import partial
 
 from torch import Tensor
 
-from protosphere.core.settings import AtLeastOne, NotNegative, Positive, Share
-from protosphere.prototypes.aggregation import aggregate
-from protosphere.prototypes.prototype_set import PrototypeSet
+from protosphere import method as m
 from protosphere.prototypes.trainable import PrototypeLoss, adaptive_margin, collapsed_loss, margin_contrast
-from protosphere.strategies.contract import ClientState, Figure, Method, PullObjective, method_settings, scaled
-from protosphere.strategies.release import any_options
 from protosphere.strategies.trained_prototypes import TrainedPrototypes, Training
-from protosphere.wire.payloads import Payload
 
 
-@method_settings
+@m.method_settings
 class FedTGPSettings:
     """`fedtgp.*`.
 
@@ -40,20 +35,20 @@ class FedTGPSettings:
         gamma: what a target is of the prototype that came down. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """
 
-    margin: NotNegative = 100.0
-    server_epochs: AtLeastOne = 100
-    server_learning_rate: Positive = 0.01
-    server_batch_size: AtLeastOne = 32
-    server_momentum: Share = 0.0
-    gamma: Positive = 1.0
+    margin: m.NotNegative = 100.0
+    server_epochs: m.AtLeastOne = 100
+    server_learning_rate: m.Positive = 0.01
+    server_batch_size: m.AtLeastOne = 32
+    server_momentum: m.Share = 0.0
+    gamma: m.Positive = 1.0
 
 
-class FedTGPObjective(PullObjective):
+class FedTGPObjective(m.PullObjective):
     """Client half: the shared prototype pull, with t = gamma P."""
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """gamma P: the client, not the server, scales."""
-        return scaled(super().targets(state, received), self.options[FedTGPSettings].gamma)
+        return m.scaled(super().targets(state, received), self.options[FedTGPSettings].gamma)
 
 
 class FedTGP(TrainedPrototypes):
@@ -74,19 +69,19 @@ class FedTGP(TrainedPrototypes):
             options.server_epochs, options.server_batch_size, options.server_learning_rate, options.server_momentum
         )
 
-    def loss(self, sets: Sequence[PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, Figure]]:
+    def loss(self, sets: Sequence[m.PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, m.Figure]]:
         """The contrast with the round's margin."""
-        margin = adaptive_margin(aggregate(sets, "mean").vectors, self.options[FedTGPSettings].margin)
-        figures: dict[str, Figure] = {
+        margin = adaptive_margin(m.aggregate(sets, "mean").vectors, self.options[FedTGPSettings].margin)
+        figures: dict[str, m.Figure] = {
             "margin": margin,
             "collapsed_loss": collapsed_loss(int(present.sum()), margin),
         }
         return partial(margin_contrast, margin=margin), figures
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FedTGP,
     objective=FedTGPObjective,
     settings={"fedtgp": FedTGPSettings},
-    releases=any_options,
+    releases=m.any_options,
 )

@@ -16,15 +16,14 @@ from typing import Annotated
 from pydantic import Field
 from torch.nn.functional import softmax
 
-from protosphere.core.settings import RECEIVED
+from protosphere import method as m
 from protosphere.prototypes.losses import missing_variance, uniformity
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
 
 NotNegative = Annotated[float, Field(ge=0)]
 
 
-@method_settings
+@m.method_settings
 class FedUVSettings:
     """`feduv.*`.
 
@@ -40,21 +39,21 @@ class FedUVSettings:
 class FedUVObjective(WholeObjective):
     """Client half."""
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """CE + lambda_V V + lambda_U U."""
         plain = super().loss(state, batch, phase, round_number)
         options = self.options[FedUVSettings]
         varied = missing_variance(softmax(self.logits(state, plain.features), dim=1))
         spread = uniformity(plain.features)
         total = plain.total + options.variance_weight * varied + options.uniformity_weight * spread
-        return Loss(total, plain.parts | {"variance": varied, "uniformity": spread}, plain.features)
+        return m.Loss(total, plain.parts | {"variance": varied, "uniformity": spread}, plain.features)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=AveragedWeights,
     objective=FedUVObjective,
     settings={"feduv": FedUVSettings},
     exchange=whole_model,
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

@@ -18,17 +18,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.core.seeds import derive
-from protosphere.core.settings import RECEIVED
-from protosphere.prototypes.weights import STATISTICS, Layout, flat, unflat
-from protosphere.strategies.contract import Method, Outcome, State, method_settings
+from protosphere import method as m
+from protosphere.prototypes.weights import STATISTICS, flat, unflat
 from protosphere.strategies.weights import SHARED_RULES, AveragedWeights, WholeObjective, whole_model
-from protosphere.wire.payloads import Payload, weights_of
 
 CENTRES, JOINED = "centres", "joined"  # of the state: (C, n) float64, and by partition its centre or -1
 
 
-@method_settings
+@m.method_settings
 class FeSEMSettings:
     """`fesem.*`.
 
@@ -68,7 +65,7 @@ class FeSEM(AveragedWeights):
             )
         return super().notices()
 
-    def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
+    def address(self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int) -> int:
         """Its centre; that of the most clients for one never heard of."""
         if not state:
             return 0
@@ -76,7 +73,7 @@ class FeSEM(AveragedWeights):
         centre = int(joined[partition])
         return centre if centre >= 0 else int(joined[joined >= 0].mode().values)
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Join, then average."""
         layouts = self.layouts(min(self.identities))
         centres = self._choose_centres(uploads, state, server_round)
@@ -94,11 +91,11 @@ class FeSEM(AveragedWeights):
             members[nearest] += 1
         means = sums / members.clamp(min=1).unsqueeze(1)
         centres = torch.where(members.unsqueeze(1) > 0, means, centres)
-        downloads: dict[int, Payload] = {index: _unflatten(centre, layouts) for index, centre in enumerate(centres)}
+        downloads: dict[int, m.Payload] = {index: _unflatten(centre, layouts) for index, centre in enumerate(centres)}
         sizes = " ".join(str(int(number)) for number in torch.bincount(joined[joined >= 0], minlength=len(centres)))
-        return Outcome({CENTRES: centres, JOINED: joined}, downloads, {"cluster_sizes": sizes})
+        return m.Outcome({CENTRES: centres, JOINED: joined}, downloads, {"cluster_sizes": sizes})
 
-    def _choose_centres(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Tensor:
+    def _choose_centres(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> Tensor:
         """Those of the last round; or, of the first round with enough uploads, C of them."""
         clusters = self.clusters
         last_centres = state[CENTRES] if state else None
@@ -114,11 +111,11 @@ class FeSEM(AveragedWeights):
         rows = torch.stack([_flatten(upload) for upload in uploads.values()])
         parameters = rows[:, _mark_parameters(self.layouts(min(self.identities)))].numpy()
         # scikit-learn's seeds have 32 bits
-        seed = derive(self.settings.seed, "round", server_round, "centres") % 2**32
+        seed = m.derive(self.settings.seed, "round", server_round, "centres") % 2**32
         _, indices = kmeans_plusplus(parameters, clusters, random_state=seed)
         return rows[torch.from_numpy(indices).long()]
 
-    def _read_joined(self, state: State) -> Tensor:
+    def _read_joined(self, state: m.State) -> Tensor:
         """By partition the centre that it joined last, -1 where it was never heard of."""
         joined = torch.full((max(identity.partitions for identity in self.identities.values()),), -1)
         if not state:
@@ -130,12 +127,12 @@ class FeSEM(AveragedWeights):
         return joined
 
 
-def _flatten(upload: Payload) -> Tensor:
+def _flatten(upload: m.Payload) -> Tensor:
     """All values of an upload, by the names of its parts, (n,) float64."""
-    return torch.cat([flat(weights_of(upload, name)) for name in sorted(upload)])
+    return torch.cat([flat(m.weights_of(upload, name)) for name in sorted(upload)])
 
 
-def _unflatten(values: Tensor, layouts: Mapping[str, Layout]) -> Payload:
+def _unflatten(values: Tensor, layouts: Mapping[str, m.Layout]) -> m.Payload:
     """Inverse of `_flatten`."""
     named = sorted(layouts.items())
     sizes = [sum(torch.Size(shape).numel() for _, shape in layout) for _, layout in named]
@@ -143,17 +140,17 @@ def _unflatten(values: Tensor, layouts: Mapping[str, Layout]) -> Payload:
     return {part: unflat(piece, layout) for (part, layout), piece in zip(named, pieces, strict=True)}
 
 
-def _mark_parameters(layouts: Mapping[str, Layout]) -> Tensor:
+def _mark_parameters(layouts: Mapping[str, m.Layout]) -> Tensor:
     """Which values of `_flatten` are parameters and no running statistics, (n,) bool."""
     tensors = [tensor for _, layout in sorted(layouts.items()) for tensor in layout]
     return torch.cat([torch.full((torch.Size(s).numel(),), not name.endswith(STATISTICS)) for name, s in tensors])
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FeSEM,
     objective=WholeObjective,
     settings={"fesem": FeSEMSettings},
     exchange=whole_model,
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

@@ -17,8 +17,8 @@ from pydantic import Field
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from protosphere import method as m
 from protosphere.models.companion import WithCompanion
-from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import divergence
 from protosphere.strategies.companions import (
     OWN_RULES,
@@ -27,13 +27,12 @@ from protosphere.strategies.companions import (
     MeanOfCompanions,
     TrainersAlone,
 )
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.weights import companion
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-@method_settings
+@m.method_settings
 class FMLSettings(CompanionSettings):
     """`fml.*`.
 
@@ -54,11 +53,11 @@ class FMLObjective(CompanionObjective):
 
     kind = FMLSettings
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """The meme beside the own model."""
         return WithCompanion(model, self.second(model, model.feature_dim))
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """Each model by its cross-entropy and by its divergence from the other."""
         options = self.options[FMLSettings]
         z = self.features(state, batch.inputs)
@@ -71,14 +70,14 @@ class FMLObjective(CompanionObjective):
         }
         shares = (options.alpha, 1 - options.alpha, options.beta, 1 - options.beta)
         total = sum((share * part for share, part in zip(shares, parts.values(), strict=True)), z.new_zeros(()))
-        return Loss(total, parts, z)
+        return m.Loss(total, parts, z)
 
 
 class FML(TrainersAlone, MeanOfCompanions):
     """Server half."""
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FML,
     objective=FMLObjective,
     settings={"fml": FMLSettings},

@@ -14,15 +14,11 @@ from functools import lru_cache
 
 import torch
 
-from protosphere.core.seeds import derive, generator
-from protosphere.core.settings import Positive
+from protosphere import method as m
 from protosphere.prototypes.alignment import align
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import NOTHING, ClientState, Method, PullObjective, ServerHalf, method_settings
-from protosphere.wire.payloads import Payload
 
 
-@method_settings
+@m.method_settings
 class FrameSettings:
     """`frame.*`.
 
@@ -30,40 +26,40 @@ class FrameSettings:
         gamma: the scale of the targets, in units of feature norm; compare with `protonorm.gamma`.
     """
 
-    gamma: Positive = 10.0
+    gamma: m.Positive = 10.0
 
 
-class FrameObjective(PullObjective):
+class FrameObjective(m.PullObjective):
     """Client half: the shared prototype pull, with t = gamma c."""
 
     of_prototypes = False
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet:
         """gamma c of all classes, from round 1 on."""
         settings = self.settings
         frame = seeded_frame(self.num_classes, settings.feature_dim, settings.seed)
         return frame.with_vectors(self.options[FrameSettings].gamma * frame.vectors)
 
-    def upload(self, state: ClientState, round_number: int) -> None:
+    def upload(self, state: m.ClientState, round_number: int) -> None:
         """Nothing."""
 
 
 # one a process: a deployment starts one for each message
 @lru_cache(maxsize=8)
-def seeded_frame(num_classes: int, dim: int, seed: int) -> PrototypeSet:
+def seeded_frame(num_classes: int, dim: int, seed: int) -> m.PrototypeSet:
     """Seeded random directions, spread over the sphere: (K, d) unit rows.
 
     A simplex (K <= d + 1) is the same wherever it is worked out. Above that they are a minimum that a solver walks to,
     and machines with other kernels for matrix products may end at points some hundredths away.
     """
-    directions = torch.randn(num_classes, dim, generator=generator(seed, "frame"), dtype=torch.float64)
-    points = align(directions, "auto", seed=derive(seed, "frame", "alignment")).points
-    return PrototypeSet(torch.arange(num_classes), points.float())
+    directions = torch.randn(num_classes, dim, generator=m.generator(seed, "frame"), dtype=torch.float64)
+    points = align(directions, "auto", seed=m.derive(seed, "frame", "alignment")).points
+    return m.PrototypeSet(torch.arange(num_classes), points.float())
 
 
-METHOD = Method(
-    server=ServerHalf,
+METHOD = m.Method(
+    server=m.ServerHalf,
     objective=FrameObjective,
     settings={"frame": FrameSettings},
-    exchange=lambda options: NOTHING,
+    exchange=lambda options: m.NOTHING,
 )

@@ -26,14 +26,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, log_softmax, mse_loss, softmax
 
-from protosphere.core.settings import RECEIVED, NotNegative, Positive
+from protosphere import method as m
 from protosphere.models.generator import ClassTurns, FeatureGenerator, FeatureTransformation
 from protosphere.models.optimiser import EagerSGD
 from protosphere.models.seeded import drawn
-from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import kernel_mmd
-from protosphere.prototypes.weights import Weights
-from protosphere.strategies.contract import Batch, ClientState, Loss, Method, Phase, method_settings
 from protosphere.strategies.generator import of_generator
 from protosphere.strategies.weights import (
     EXTRACTOR,
@@ -49,7 +46,7 @@ from protosphere.strategies.weights import (
 MEANS_RATE = 0.3  # of the newest batch in m_c
 
 
-@method_settings
+@m.method_settings
 class FRAugSettings:
     """`fraug.*`.
 
@@ -62,10 +59,10 @@ class FRAugSettings:
     """
 
     variant: Literal["digits", "pacs"] = "digits"
-    ramp: NotNegative = 0.002
-    lambda_g: NotNegative = 1.0
-    lambda_t: NotNegative = 1.0
-    rate: Positive = 0.05
+    ramp: m.NotNegative = 0.002
+    lambda_g: m.NotNegative = 1.0
+    lambda_t: m.NotNegative = 1.0
+    rate: m.Positive = 0.05
 
 
 RATE = "fraug.rate"
@@ -77,7 +74,7 @@ class FRAugObjective(SharedObjective):
     parts = (EXTRACTOR, HEAD)
     beside = (GENERATOR, "transformation")
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """G as everybody has it, Psi, m and the turn beside the model."""
         classes, dim = self.num_classes, model.feature_dim
         model.generator = drawn(self.shared_seed(GENERATOR), lambda: FeatureGenerator(classes, dim))
@@ -85,11 +82,11 @@ class FRAugObjective(SharedObjective):
         model.turns = ClassTurns(classes, dim)
         return model
 
-    def shared(self, module: nn.Module) -> dict[str, Weights]:
+    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """Model and G, whose statistics always travel."""
         return {**super().shared(module), GENERATOR: of_generator(module.get_submodule(GENERATOR))}
 
-    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+    def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
         """One, in which G and Psi have a rate of their own."""
         augmenter_ids = {
             id(p) for part in (state.module.generator, state.module.transformation) for p in part.parameters()
@@ -107,9 +104,9 @@ class FRAugObjective(SharedObjective):
             return EagerSGD(groups, settings.learning_rate, settings.momentum, settings.weight_decay)
 
         parameters = [p for p in state.module.parameters() if p.requires_grad]
-        return [Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser, rate=RATE)]
+        return [m.Phase("train", parameters, epochs=self.settings.local_epochs, optimiser=optimiser, rate=RATE)]
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """The sum of the three."""
         options, module = self.options[FRAugSettings], state.module
         plain = super().loss(state, batch, phase, round_number)
@@ -125,7 +122,7 @@ class FRAugObjective(SharedObjective):
         generator = self._compute_generator_loss(module, z, dealt_labels)
         transformation = self._compute_transformation_loss(module, real, labels)
         parts = {"augmented-cross-entropy": augmented, "generator": generator, "transformation": transformation}
-        return Loss(model + generator + transformation, plain.parts | parts, plain.features)
+        return m.Loss(model + generator + transformation, plain.parts | parts, plain.features)
 
     @torch.no_grad()
     def _augment(self, module: Any, real: Tensor, labels: Tensor, blend: float) -> Tensor:
@@ -182,12 +179,12 @@ class FRAug(AveragedWeights):
         return [*super().notices(), *([notice] if travel else [])]
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=FRAug,
     objective=FRAugObjective,
     settings={"fraug": FRAugSettings},
     exchange=lambda options: both_ways(EXTRACTOR, HEAD, GENERATOR),
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
     fixed_rounds=True,
 )

@@ -16,14 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.errors import RunError
+from protosphere import method as m
 from protosphere.core.seeds import generator as stream
 from protosphere.models.generator import Generator
 from protosphere.models.optimiser import optimiser_tensors, restore_optimiser
 from protosphere.models.seeded import drawn
-from protosphere.models.split import SplitModel
-from protosphere.prototypes.weights import Weights, taken
-from protosphere.strategies.contract import ClientState, Outcome, State
+from protosphere.prototypes.weights import taken
 from protosphere.strategies.weights import (
     GENERATOR,
     HEAD,
@@ -36,7 +34,6 @@ from protosphere.strategies.weights import (
 )
 from protosphere.wire.arrays import check_tensors
 from protosphere.wire.checks import MessageError
-from protosphere.wire.payloads import Identity, Payload, weights_of
 
 BATCH = 32  # of generated features, here and there
 DECAY = 0.98  # a round, of the server's rate and of the weights of a client's terms
@@ -69,30 +66,30 @@ class GeneratorObjective(SharedObjective):
         """G before it learns; a method knows its other sizes."""
         raise NotImplementedError(f"{type(self).__name__} does not say which generator it gets")
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """G as the server has it, too, before it has learnt."""
         module = super().build(model, seed)
         generator = drawn(self.shared_seed(GENERATOR), lambda: self.new_generator(self.num_classes, model.feature_dim))
         module.generator = generator.requires_grad_(False)
         return module
 
-    def shared(self, module: nn.Module) -> dict[str, Weights]:
+    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """What travels both ways, and G, whose statistics always travel."""
         return {**super().shared(module), GENERATOR: of_generator(module.get_submodule(GENERATOR))}
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """What came replaces the client's own; without a G that has learnt there is nothing to learn of it."""
         super().receive(state, received, round_number)
         state.received = received if received is not None and GENERATOR in received else None
 
-    def generated(self, state: ClientState) -> Tensor:
+    def generated(self, state: m.ClientState) -> Tensor:
         """(b_G / B) CE(g(G(y~)), y~), y~ uniform over the classes that G was trained on; a scalar."""
         generator: Generator = state.module.generator.eval()
         labels = generator.labels(BATCH)
         loss = cross_entropy(self.logits(state, generator(generator.noise(BATCH), labels)), labels)
         return BATCH / self.settings.batch_size * loss
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The parts as training left them; G is the server's."""
         return super().shared(state.module)
 
@@ -107,11 +104,11 @@ class GeneratorServer(AveragedWeights):
         """G before it learns, as on the clients."""
         raise NotImplementedError(f"{type(self).__name__} does not say which generator it trains")
 
-    def criterion(self, batch: Drawn, state: State, server_round: int) -> Tensor:
+    def criterion(self, batch: Drawn, state: m.State, server_round: int) -> Tensor:
         """What a batch of G's is worth, to be minimised."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its generator learns")
 
-    def holding(self, upload: Payload, identity: Identity) -> Tensor:
+    def holding(self, upload: m.Payload, identity: m.Identity) -> Tensor:
         """How much a client weighs in each class, (K,) float32, before the shares of a class are made to sum to 1: n_iy
         where it told its class counts, else 1."""
         class_weights = torch.zeros(self.num_classes)
@@ -126,7 +123,7 @@ class GeneratorServer(AveragedWeights):
         refuse_other_layouts(self, HEAD, head_layout(dim, num_classes))
         refuse_other_layouts(self, GENERATOR, of_generator(self.new_generator(num_classes, dim)).layout)
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """The mean, and a G that has learnt of this round's heads."""
         averaged = super().aggregate(uploads, state, server_round)
         teachers = self._collect_teachers(uploads)
@@ -141,23 +138,23 @@ class GeneratorServer(AveragedWeights):
         try:
             check_tensors(dict(of_generator(generator).tensors), self.settings.max_prototype_norm)
         except MessageError as error:
-            raise RunError(
+            raise m.RunError(
                 f"round {server_round}: of the generator the {error}; start a new run with a lower "
                 f"`{self.settings.strategy}.server-rate`."
             ) from None
         tensors = {f"{GENERATOR}/{name}": tensor for name, tensor in generator.state_dict().items()}
         tensors |= optimiser_tensors(optimiser, "optimiser")
         weights = of_generator(generator)
-        downloads: dict[int, Payload] = {
+        downloads: dict[int, m.Payload] = {
             group: {**means, GENERATOR: weights} for group, means in averaged.downloads.items()
         }
         figures = {**averaged.figures, "generator_loss": float(loss)}
         return replace(averaged, state={**averaged.state, **tensors}, downloads=downloads, figures=figures)
 
-    def _collect_teachers(self, uploads: Mapping[int, Payload]) -> Teachers:
+    def _collect_teachers(self, uploads: Mapping[int, m.Payload]) -> Teachers:
         weights, biases, class_weights = [], [], []
         for partition, upload in uploads.items():
-            head = weights_of(upload, HEAD)
+            head = m.weights_of(upload, HEAD)
             weights.append(head.tensors[PREFIX[HEAD] + "weight"])
             biases.append(head.tensors[PREFIX[HEAD] + "bias"])
             class_weights.append(self.holding(upload, self.identities[partition]))
@@ -168,7 +165,7 @@ class GeneratorServer(AveragedWeights):
         generator: Generator,
         optimiser: torch.optim.Optimizer,
         teachers: Teachers,
-        state: State,
+        state: m.State,
         server_round: int,
     ) -> Tensor:
         """Train G in place; the last step's loss."""
@@ -192,7 +189,7 @@ class GeneratorServer(AveragedWeights):
         return loss.detach()
 
 
-def of_generator(module: nn.Module) -> Weights:
+def of_generator(module: nn.Module) -> m.Weights:
     """A generator's floating tensors, by their names in a client's model."""
     tensors = {PREFIX[GENERATOR] + name: tensor for name, tensor in module.state_dict().items()}
     return taken(tensors, [name for name, tensor in tensors.items() if tensor.is_floating_point()])

@@ -30,44 +30,20 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.errors import SettingError
-from protosphere.core.seeds import derive
-from protosphere.core.settings import AtLeastOne, Count, NotNegative, Positive, Share
+from protosphere import method as m
 from protosphere.models.heads import DualClassifierModel
 from protosphere.models.optimiser import EagerSGD
-from protosphere.models.split import SplitModel
 from protosphere.prototypes.etf import simplex_etf
 from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.losses import dot_regression
 from protosphere.prototypes.mixture import fit_class_mixtures, sample
-from protosphere.prototypes.mixture_set import MixtureSet
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import (
-    EVERYONE,
-    MIXTURES,
-    NOTHING,
-    Batch,
-    ClientState,
-    Exchange,
-    Loss,
-    Method,
-    Objective,
-    Options,
-    Outcome,
-    Part,
-    Phase,
-    ServerHalf,
-    State,
-    method_settings,
-)
-from protosphere.wire.payloads import Payload, part_of
 
 RETRAIN = "retrain"
 # Weights are shares of n_ij rows, which are not to leave: as coarse as this, n of them are 1/16 wrong together at most.
 STEPS_A_COMPONENT = 16
 
 
-@method_settings
+@m.method_settings
 class GFPLSettings:
     """`gfpl.*`.
 
@@ -84,18 +60,18 @@ class GFPLSettings:
         retrain_learning_rate, retrain_momentum: of the retraining's SGD. Paper: 0.01, 0.5.
     """
 
-    components: AtLeastOne = 4
+    components: m.AtLeastOne = 4
     dual_classifier: bool = True
-    dot_weight: NotNegative = 2.0
-    cross_entropy_weight: NotNegative = 1.0
+    dot_weight: m.NotNegative = 2.0
+    cross_entropy_weight: m.NotNegative = 1.0
     threshold: Annotated[float, Field(ge=0)] = 0.7
     threshold_per_dimension: bool = True
     weighting: Literal["uniform", "samples"] = "uniform"
-    first_exchange: AtLeastOne = 10
-    exchange_every: AtLeastOne = 10
-    pseudo_features: Count = 16
-    retrain_learning_rate: Positive = 0.01
-    retrain_momentum: Share = 0.5
+    first_exchange: m.AtLeastOne = 10
+    exchange_every: m.AtLeastOne = 10
+    pseudo_features: m.Count = 16
+    retrain_learning_rate: m.Positive = 0.01
+    retrain_momentum: m.Share = 0.5
 
     def __post_init__(self) -> None:
         if not self.cross_entropy_weight and not (self.dual_classifier and self.dot_weight):
@@ -115,24 +91,24 @@ class GFPLSettings:
         return -(-self.first_exchange // self.exchange_every) * self.exchange_every
 
 
-class GFPLObjective(Objective):
+class GFPLObjective(m.Objective):
     """Client half."""
 
     of_features = True
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """The dual classifier; its frame is the same on every client and never sent."""
         if not self.options[GFPLSettings].dual_classifier:
             return model
         _refuse_few_dimensions(self.num_classes, model.feature_dim)
-        frame = simplex_etf(self.num_classes, model.feature_dim, derive(self.settings.seed, "gfpl", "frame"))
+        frame = simplex_etf(self.num_classes, model.feature_dim, m.derive(self.settings.seed, "gfpl", "frame"))
         return DualClassifierModel(model, frame, seed)
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """Keep the global mixtures for the retraining that comes first."""
         state.received = received
 
-    def phases(self, state: ClientState, round_number: int) -> list[Phase]:
+    def phases(self, state: m.ClientState, round_number: int) -> list[m.Phase]:
         """Retraining of l and g on balanced pseudo-features, where mixtures came; then training."""
         training = super().phases(state, round_number)
         if state.received is None:
@@ -140,7 +116,7 @@ class GFPLObjective(Objective):
         options, module = self.options[GFPLSettings], state.module
         device = next(module.parameters()).device
         # the process's generator is seeded for each client and round
-        mixtures = part_of(state.received, MixtureSet)
+        mixtures = m.part_of(state.received, m.MixtureSet)
         rows = sample(mixtures, options.pseudo_features, torch.default_generator, device)
         parameters = list(module.classifier.parameters())
         parameters += list(module.projection.parameters()) if options.dual_classifier else []
@@ -149,51 +125,51 @@ class GFPLObjective(Objective):
             return EagerSGD(trained, lr=options.retrain_learning_rate, momentum=options.retrain_momentum)
 
         rate = "gfpl.retrain-learning-rate"
-        return [Phase(RETRAIN, parameters, rows, optimiser=optimiser, fresh=True, rate=rate), *training]
+        return [m.Phase(RETRAIN, parameters, rows, optimiser=optimiser, fresh=True, rate=rate), *training]
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """Eq. 13, and on pseudo-features Eq. 14."""
         z = batch.inputs if phase.name == RETRAIN else self.features(state, batch.inputs)
         plain = cross_entropy(self.logits(state, z), batch.labels)
         options, prefix = self.options[GFPLSettings], f"{RETRAIN}-" if phase.name == RETRAIN else ""
         weighted = options.cross_entropy_weight * plain
         if not options.dual_classifier:
-            return Loss(weighted, {f"{prefix}cross-entropy": plain}, z)
+            return m.Loss(weighted, {f"{prefix}cross-entropy": plain}, z)
         dot = dot_regression(state.module.project(z), batch.labels, state.module.frame)
         parts = {f"{prefix}cross-entropy": plain, f"{prefix}dot-regression": dot}
-        return Loss(weighted + options.dot_weight * dot, parts, z)
+        return m.Loss(weighted + options.dot_weight * dot, parts, z)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """In exchange rounds a mixture for each class; else nothing."""
         options = self.options[GFPLSettings]
         if state.features is None or not options.exchanges(round_number, self.settings.rounds):
             return None
-        seed = derive(torch.initial_seed(), "gfpl", "mixtures")
+        seed = m.derive(torch.initial_seed(), "gfpl", "mixtures")
         mixtures = fit_class_mixtures(*state.features, options.components, seed).mixtures
         if sends_counts(self.options):
-            return {MIXTURES.name: mixtures}
+            return {m.MIXTURES.name: mixtures}
         # the shares of a class tell how many samples it has, if few
         steps = STEPS_A_COMPONENT * options.components
-        return {MIXTURES.name: mixtures.to(device="cpu").without_counts().with_rounded_weights(steps)}
+        return {m.MIXTURES.name: mixtures.to(device="cpu").without_counts().with_rounded_weights(steps)}
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload | None:
+    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload | None:
         """In exchange rounds a Gaussian for each class of the release, in the prototypes' scale."""
         if variances is None or not self.options[GFPLSettings].exchanges(round_number, self.settings.rounds):
             return None
         squared = self.settings.privacy_scale**2
         weights = torch.ones(len(prototypes), dtype=prototypes.vectors.dtype)
         counts = prototypes.counts if sends_counts(self.options) else None
-        mixtures = MixtureSet(prototypes.labels, prototypes.vectors, squared * variances, weights, counts)
-        return {MIXTURES.name: mixtures}
+        mixtures = m.MixtureSet(prototypes.labels, prototypes.vectors, squared * variances, weights, counts)
+        return {m.MIXTURES.name: mixtures}
 
-    def scores(self, state: ClientState, z: Tensor) -> dict[str, Tensor]:
+    def scores(self, state: m.ClientState, z: Tensor) -> dict[str, Tensor]:
         """`etf`: h z_k."""
         if not self.options[GFPLSettings].dual_classifier:
             return {}
         return {"etf": state.module.project(z) @ state.module.frame.T}
 
 
-class GFPL(ServerHalf):
+class GFPL(m.ServerHalf):
     """Server half."""
 
     def check(self, num_classes: int, dim: int) -> None:
@@ -202,7 +178,7 @@ class GFPL(ServerHalf):
         if options.dual_classifier:
             _refuse_few_dimensions(num_classes, dim)
         elif settings.inference == "etf":
-            raise SettingError(
+            raise m.SettingError(
                 'setting `inference` is "etf", but without `gfpl.dual-classifier` there is no frame to predict with; '
                 'use "classifier".'
             )
@@ -226,58 +202,58 @@ class GFPL(ServerHalf):
         """To those who train in the round after an exchange."""
         return trains and self.uploads_due(server_round - 1)
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Algorithm 1; a class that nobody uploaded keeps its mixture."""
         options = self.options[GFPLSettings]
-        mixtures_by_client = {partition: part_of(upload, MixtureSet) for partition, upload in uploads.items()}
+        mixtures_by_client = {partition: m.part_of(upload, m.MixtureSet) for partition, upload in uploads.items()}
         fused = fuse(mixtures_by_client, options.threshold, options.threshold_per_dimension, options.weighting)
         figures = {"components_before": sum(map(len, mixtures_by_client.values())), "components_after": len(fused)}
-        mixtures = MixtureSet(**state).updated_by(fused) if state else fused
-        return Outcome(mixtures.fields(), {EVERYONE: {MIXTURES.name: mixtures}}, figures)
+        mixtures = m.MixtureSet(**state).updated_by(fused) if state else fused
+        return m.Outcome(mixtures.fields(), {m.EVERYONE: {m.MIXTURES.name: mixtures}}, figures)
 
 
 def _refuse_few_dimensions(num_classes: int, dim: int) -> None:
     if num_classes < 2:
-        raise SettingError(
+        raise m.SettingError(
             f"setting `gfpl.dual-classifier` is true, but its fixed frame needs 2 classes or more and the data have "
             f"{num_classes}; set it to false."
         )
     if num_classes > dim:
-        raise SettingError(
+        raise m.SettingError(
             f"setting `feature-dim` is {dim}, but the fixed frame of `gfpl` needs as many dimensions as the data have "
             f"classes ({num_classes}); raise `feature-dim`, or set `gfpl.dual-classifier` to false."
         )
 
 
-def exchanges(options: Options) -> bool:
+def exchanges(options: m.Options) -> bool:
     """Mixtures are there for pseudo-features alone."""
     return options[GFPLSettings].pseudo_features > 0
 
 
-def sends_counts(options: Options) -> bool:
+def sends_counts(options: m.Options) -> bool:
     """Only the weighting by samples needs n_ij."""
     return exchanges(options) and options[GFPLSettings].weighting == "samples"
 
 
-def _choose_exchange(options: Options) -> Exchange:
+def _choose_exchange(options: m.Options) -> m.Exchange:
     if not exchanges(options):
-        return NOTHING
+        return m.NOTHING
     most, counts = options[GFPLSettings].components, sends_counts(options)
     rows = f"the features of single samples: of each in a class of {most} or fewer, of an outlier in a larger one"
     about = "by its components' numbers and weights about how many samples a class has, if few"
-    up = Part("mixtures", counts=counts, components=most)
-    return Exchange((up,), (MIXTURES,), (rows,) if counts else (rows, about))
+    up = m.Part("mixtures", counts=counts, components=most)
+    return m.Exchange((up,), (m.MIXTURES,), (rows,) if counts else (rows, about))
 
 
-def _refuse_components(options: Options) -> None:
+def _refuse_components(options: m.Options) -> None:
     """A release has two moments of a class, which make one Gaussian."""
     if options[GFPLSettings].components != 1:
-        raise SettingError(
+        raise m.SettingError(
             f"setting `gfpl.components` is {options[GFPLSettings].components}; under `privacy` it must be 1."
         )
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=GFPL,
     objective=GFPLObjective,
     settings={"gfpl": GFPLSettings},

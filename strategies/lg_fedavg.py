@@ -8,8 +8,7 @@ Departures. Weighted by n_i as in the paper (the authors' code takes the plain m
 trained: not built). The head is drawn alike for all architectures.
 """
 
-from protosphere.core.settings import RECEIVED
-from protosphere.strategies.contract import Method
+from protosphere import method as m
 from protosphere.strategies.weights import HEAD, SHARED_RULES, AveragedWeights, SharedObjective, both_ways
 
 
@@ -19,10 +18,10 @@ class LGFedAvgObjective(SharedObjective):
     parts = (HEAD,)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=AveragedWeights,
     objective=LGFedAvgObjective,
     exchange=lambda options: both_ways(HEAD),
-    inference=RECEIVED,
+    inference=m.RECEIVED,
     rules=SHARED_RULES,
 )

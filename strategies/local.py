@@ -4,19 +4,18 @@ Each client trains its private model on its own rows with cross-entropy; its pro
 Nothing goes up or down but the figures that every method reports.
 """
 
-from protosphere.core.settings import RULES
-from protosphere.strategies.contract import NOTHING, Method, Objective, ServerHalf
+from protosphere import method as m
 
 
-class LocalObjective(Objective):
+class LocalObjective(m.Objective):
     """Client half: cross-entropy alone."""
 
     of_prototypes = False
 
 
-METHOD = Method(
-    server=ServerHalf,
+METHOD = m.Method(
+    server=m.ServerHalf,
     objective=LocalObjective,
-    exchange=lambda options: NOTHING,
-    rules=tuple(rule for rule in RULES if rule != "global-prototypes"),
+    exchange=lambda options: m.NOTHING,
+    rules=tuple(rule for rule in m.RULES if rule != "global-prototypes"),
 )

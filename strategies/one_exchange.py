@@ -22,11 +22,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
+from protosphere import method as m
 from protosphere.core.client_names import client_word
-from protosphere.core.settings import Settings
-from protosphere.prototypes.prototype_set import ClassVectors, PrototypeSet
-from protosphere.prototypes.weights import Layout, Weights
-from protosphere.strategies.contract import ClientState, Objective, Options, Part, ServerHalf, State
 from protosphere.strategies.encoder_space import (
     CLASSIFIER,
     check_space,
@@ -36,16 +33,15 @@ from protosphere.strategies.encoder_space import (
     unknown,
 )
 from protosphere.strategies.release import RULE
-from protosphere.wire.payloads import Payload
 
 RULES = ("local-prototypes", "classifier", "discriminant", RULE)
-DOWN = Part("weights", CLASSIFIER, dtype="float32")
+DOWN = m.Part("weights", CLASSIFIER, dtype="float32")
 SEEN = 3  # of clients who are sampled by chance one in twenty is in none of so many times 1 / fraction rounds
 MOST_NAMES = 10  # in a sentence
-P = TypeVar("P", bound=ClassVectors)
+P = TypeVar("P", bound=m.ClassVectors)
 
 
-def rounds_of_exchange(settings: Settings) -> int:
+def rounds_of_exchange(settings: m.Settings) -> int:
     """In how many rounds, from the first, clients send: one where all train in each."""
     return 1 if settings.fraction_train == 1 else math.ceil(SEEN / settings.fraction_train)
 
@@ -56,7 +52,7 @@ def some_of(names: Sequence[object]) -> str:
     return ", ".join(map(str, names[:MOST_NAMES])) + (f" and {more} more" if more > 0 else "")
 
 
-class OneExchangeObjective(Objective):
+class OneExchangeObjective(m.Objective):
     """Client half: trains as `local` does."""
 
     encodes = True
@@ -66,7 +62,7 @@ class OneExchangeObjective(Objective):
         """Of how many samples of a class anything is sent."""
         raise NotImplementedError
 
-    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> Payload:
+    def summarise(self, features: Tensor, labels: Tensor, samples: int) -> m.Payload:
         """What goes up, of z (n, d) float64 and labels (n,), which may be none.
 
         Args:
@@ -75,19 +71,19 @@ class OneExchangeObjective(Objective):
         raise NotImplementedError
 
     @staticmethod
-    def layouts(options: Options, num_classes: int, dim: int) -> Mapping[str, Layout]:
+    def layouts(options: m.Options, num_classes: int, dim: int) -> Mapping[str, m.Layout]:
         """Of the parts of weights, by name."""
         return {CLASSIFIER: discriminant_layout(num_classes, dim)}
 
-    def shared(self, module: nn.Module) -> dict[str, Weights]:
+    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """Nothing of the model: the parts of weights as they are before anything is known."""
         return unknown(self.layouts(self.options, self.num_classes, self.settings.feature_dim))
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """None: what comes lies in the encoder's space."""
         return None
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """In the first rounds what the method makes of the samples."""
         if round_number > rounds_of_exchange(self.settings) or state.encoded is None:
             return None
@@ -96,12 +92,12 @@ class OneExchangeObjective(Objective):
         is_sent = counts[labels] >= self.fewest
         return self.summarise(directions(features, self.settings.encoder_radius)[is_sent], labels[is_sent], len(labels))
 
-    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
+    def encoded_scores(self, space: m.Payload | None, directions: Tensor) -> Tensor | None:
         """z w_j + b_j."""
         return linear_scores(space, CLASSIFIER, directions)
 
 
-class OneExchange(ServerHalf):
+class OneExchange(m.ServerHalf):
     """Server half: whom it has heard, and what it says of the others.
 
     Attributes:
@@ -111,7 +107,7 @@ class OneExchange(ServerHalf):
     objective: type[OneExchangeObjective] = OneExchangeObjective
 
     @property
-    def unread(self) -> frozenset[str]:
+    def ignored_settings(self) -> frozenset[str]:
         """None: it weighs clients by their samples."""
         return frozenset()
 
@@ -151,7 +147,7 @@ class OneExchange(ServerHalf):
             f"`{self.settings.strategy}.fewest`; lower it.",
         )
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None
 
@@ -168,7 +164,7 @@ class Heard(Generic[P]):
     by_client: dict[int, P]
 
     @classmethod
-    def of(cls, kind: type[P], state: State) -> "Heard[P]":
+    def of(cls, kind: type[P], state: m.State) -> "Heard[P]":
         """As a state keeps it; nobody where it is empty."""
         by_client, start = {}, 0
         sizes = state["sizes"].tolist() if state else []
@@ -184,7 +180,7 @@ class Heard(Generic[P]):
         self.by_client |= fresh
         return bool(fresh)
 
-    def as_state(self) -> State:
+    def as_state(self) -> m.State:
         """Inverse of `of`."""
         parts = [part.fields() for part in self.by_client.values()]
         sizes = torch.tensor([len(part) for part in self.by_client.values()], dtype=torch.int64)

@@ -26,26 +26,11 @@ from typing import Annotated, Literal
 import torch
 from pydantic import Field
 
-from protosphere.prototypes.aggregation import aggregate
+from protosphere import method as m
 from protosphere.prototypes.personalisation import personalise, weight_within
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import (
-    PROTOTYPES,
-    Figure,
-    Method,
-    Outcome,
-    PullObjective,
-    ServerHalf,
-    State,
-    method_settings,
-    prototype_sets,
-    to_everyone,
-)
-from protosphere.strategies.release import any_options
-from protosphere.wire.payloads import Payload
 
 
-@method_settings
+@m.method_settings
 class PFPLSettings:
     """`pfpl.*`.
 
@@ -58,38 +43,38 @@ class PFPLSettings:
     weighting: Literal["similarity", "distance"] = "similarity"
 
 
-class PFPL(ServerHalf):
+class PFPL(m.ServerHalf):
     """Server half: the latest prototypes of every client, and for each its own mixture of them."""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Eq. 4 for every client that ever uploaded; the plain mean for the others."""
         options = self.options[PFPLSettings]
-        fresh = {partition: upload for partition, upload in prototype_sets(uploads).items() if len(upload)}
+        fresh = {partition: upload for partition, upload in m.prototype_sets(uploads).items() if len(upload)}
         latest = dict(sorted((_unpack_state(state) | fresh).items()))
         if not latest:
-            return Outcome(state, {})
+            return m.Outcome(state, {})
         if options.alpha == 1:
-            return Outcome(_pack_state(latest), _as_downloads(latest))
+            return m.Outcome(_pack_state(latest), _as_downloads(latest))
         personalised = personalise(latest, options.alpha, options.weighting)
-        means = aggregate(list(latest.values()), "mean")
-        return Outcome(
+        means = m.aggregate(list(latest.values()), "mean")
+        return m.Outcome(
             _pack_state(latest),
-            to_everyone(means) | _as_downloads(personalised),
+            m.to_everyone(means) | _as_downloads(personalised),
             self._compute_figures(latest, options.weighting),
         )
 
-    def _compute_figures(self, latest: Mapping[int, PrototypeSet], weighting: str) -> dict[str, Figure]:
+    def _compute_figures(self, latest: Mapping[int, m.PrototypeSet], weighting: str) -> dict[str, m.Figure]:
         """How far the weights keep to a client's own domain, where clients have one."""
         domains = {p: identity.domain for p, identity in self.identities.items() if identity.domain}
         within = weight_within(latest, domains, weighting) if domains else None
         return {} if within is None else {"own_domain_weight": within[0], "own_domain_weight_if_alike": within[1]}
 
 
-def _as_downloads(prototypes: Mapping[int, PrototypeSet]) -> dict[int, Payload]:
-    return {partition: {PROTOTYPES.name: own} for partition, own in prototypes.items()}
+def _as_downloads(prototypes: Mapping[int, m.PrototypeSet]) -> dict[int, m.Payload]:
+    return {partition: {m.PROTOTYPES.name: own} for partition, own in prototypes.items()}
 
 
-def _pack_state(latest: Mapping[int, PrototypeSet]) -> State:
+def _pack_state(latest: Mapping[int, m.PrototypeSet]) -> m.State:
     """The latest sets in three tensors, in checkpoints much smaller than three for each client."""
     sizes = torch.tensor([len(prototypes) for prototypes in latest.values()])
     return {
@@ -99,19 +84,19 @@ def _pack_state(latest: Mapping[int, PrototypeSet]) -> State:
     }
 
 
-def _unpack_state(state: State) -> dict[int, PrototypeSet]:
+def _unpack_state(state: m.State) -> dict[int, m.PrototypeSet]:
     """Inverse of `_pack_state`."""
     if not state:
         return {}
     clients, sizes = state["clients"].unique_consecutive(return_counts=True)
     labels, vectors = (state[name].split(sizes.tolist()) for name in ("labels", "vectors"))
-    return dict(zip(clients.tolist(), map(PrototypeSet, labels, vectors), strict=True))
+    return dict(zip(clients.tolist(), map(m.PrototypeSet, labels, vectors), strict=True))
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=PFPL,
-    objective=PullObjective,
+    objective=m.PullObjective,
     settings={"pfpl": PFPLSettings},
     inference="classifier",
-    releases=any_options,
+    releases=m.any_options,
 )

@@ -24,35 +24,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.core.errors import SettingError
-from protosphere.core.seeds import derive
-from protosphere.core.settings import AtLeastOne, NotNegative, Positive
-from protosphere.prototypes.aggregation import aggregate
+from protosphere import method as m
 from protosphere.prototypes.alignment import Alignment, align
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.sphere import directions as unit_directions
 from protosphere.strategies.consensus import random_directions
-from protosphere.strategies.contract import (
-    ClientState,
-    Figure,
-    Method,
-    Outcome,
-    PullObjective,
-    ServerHalf,
-    State,
-    as_state,
-    carried_on,
-    method_settings,
-    prototype_sets,
-    to_everyone,
-)
-from protosphere.strategies.release import any_options
-from protosphere.wire.payloads import Payload, prototypes_of
 
 MOST_TRACED = 1000  # iterations of which the distances are recorded
 
 
-@method_settings
+@m.method_settings
 class ProtoNormSettings:
     """`protonorm.*`.
 
@@ -69,27 +49,27 @@ class ProtoNormSettings:
             none (round 1 has no targets).
     """
 
-    gamma: Positive = 10.0
+    gamma: m.Positive = 10.0
     alignment: Literal["auto", "simplex", "riesz", "thomson", "none"] = "auto"
-    energy_exponent: NotNegative = 0.0
-    iterations: AtLeastOne = 100
+    energy_exponent: m.NotNegative = 0.0
+    iterations: m.AtLeastOne = 100
     stop: Literal["none", "force", "tangential"] = "none"
     epsilon: Annotated[float, Field(gt=0)] = 1e-4
     initial_directions: Literal["none", "random"] = "none"
 
 
-class ProtoNormObjective(PullObjective):
+class ProtoNormObjective(m.PullObjective):
     """Client half: the shared prototype pull, with t = gamma c."""
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """Eq. 15: the client, not the server, scales."""
         if received is None:
             return None
-        directions = prototypes_of(received)
+        directions = m.prototypes_of(received)
         return directions.with_vectors(self.options[ProtoNormSettings].gamma * directions.vectors)
 
 
-class ProtoNorm(ServerHalf):
+class ProtoNorm(m.ServerHalf):
     """Server half: mean, direction, alignment."""
 
     @property
@@ -100,25 +80,25 @@ class ProtoNorm(ServerHalf):
     def check(self, num_classes: int, dim: int) -> None:
         """A simplex of K points needs K <= d + 1."""
         if self.options[ProtoNormSettings].alignment == "simplex" and num_classes > dim + 1:
-            raise SettingError(
+            raise m.SettingError(
                 f"`protonorm.alignment` is simplex, which needs `feature-dim` of {num_classes - 1} at least for "
                 f"{num_classes} classes (it is {dim}); raise it, or choose riesz."
             )
 
-    def begin(self) -> Outcome:
+    def begin(self) -> m.Outcome:
         """Algorithm 2, line 1."""
         if self.options[ProtoNormSettings].initial_directions == "none":
             return super().begin()
         prototypes = random_directions(self.num_classes, self.dim, self.settings.seed, "protonorm")
-        return Outcome(as_state(prototypes), to_everyone(prototypes))
+        return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Algorithm 1 on the directions of all classes ever reported."""
-        fresh = aggregate(list(prototype_sets(uploads).values()), "mean")
-        directions = carried_on(state, fresh)
+        fresh = m.aggregate(list(m.prototype_sets(uploads).values()), "mean")
+        directions = m.fill_missing_classes(state, fresh)
         options = self.options[ProtoNormSettings]
-        seed = derive(self.settings.seed, "round", server_round, "alignment")
-        figures: Mapping[str, Figure] = {}
+        seed = m.derive(self.settings.seed, "round", server_round, "alignment")
+        figures: Mapping[str, m.Figure] = {}
         if options.alignment == "none":
             points, directionless = _normalise(directions.vectors, seed)
         else:
@@ -139,7 +119,7 @@ class ProtoNorm(ServerHalf):
             for label in directions.labels[list(directionless)].tolist()
         ]
         aligned = directions.with_vectors(points)
-        return Outcome(as_state(aligned), to_everyone(aligned), figures, warnings)
+        return m.Outcome(m.as_state(aligned), m.to_everyone(aligned), figures, warnings)
 
 
 def _normalise(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:
@@ -148,8 +128,8 @@ def _normalise(vectors: Tensor, seed: int) -> tuple[Tensor, Sequence[int]]:
     return torch.from_numpy(points).to(vectors.dtype), directionless
 
 
-def _list_figures(alignment: Alignment) -> dict[str, Figure]:
-    trace: dict[str, Figure] = {}
+def _list_figures(alignment: Alignment) -> dict[str, m.Figure]:
+    trace: dict[str, m.Figure] = {}
     if alignment.trace:
         # the paper's Figure 4, of the first alignment alone
         columns = zip(*alignment.trace, strict=True)
@@ -167,9 +147,9 @@ def _list_figures(alignment: Alignment) -> dict[str, Figure]:
     }
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=ProtoNorm,
     objective=ProtoNormObjective,
     settings={"protonorm": ProtoNormSettings},
-    releases=any_options,
+    releases=m.any_options,
 )

@@ -32,26 +32,10 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import log_softmax
 
+from protosphere import method as m
 from protosphere.core.client_names import client_word
 from protosphere.core.devices import exact
-from protosphere.core.settings import RULES, AtLeastOne, Count, Positive, Settings
-from protosphere.prototypes.aggregation import ClassAggregation
 from protosphere.prototypes.prediction import covariance_of_sums
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.prototypes.weights import Layout, Weights
-from protosphere.strategies.contract import (
-    EVERYONE,
-    ClientState,
-    Exchange,
-    Method,
-    Options,
-    Outcome,
-    Part,
-    Pulled,
-    ServerHalf,
-    State,
-    method_settings,
-)
 from protosphere.strategies.encoder_space import (
     BIAS,
     DISCRIMINANT,
@@ -85,17 +69,16 @@ from protosphere.strategies.statistics import (
     to_half,
     triangle,
 )
-from protosphere.wire.payloads import Payload, prototypes_of, weights_of
 
 SCATTER = "scatter"
 MU, WHITENING = "means", "whitening"  # A mu_j (K, d), and the upper half of A^T as one row
-MEANS = Part("prototypes")
+MEANS = m.Part("prototypes")
 # of the scatter's values, 1 at most, so that 16 bits hold small ones; a power of two changes no digit
 SCALE = 2.0**12
 MOST = 6e4  # a norm whose values 16 bits hold
 
 
-@method_settings
+@m.method_settings
 class ProtosphereSettings:
     """`protosphere.*`.
 
@@ -110,41 +93,41 @@ class ProtosphereSettings:
             bound a client's scatter, too.
     """
 
-    gamma: Positive = 10.0
+    gamma: m.Positive = 10.0
     shrinkage: Annotated[float, Field(ge=0, le=1)] = 0.0
-    exchanges: Count = 0
-    fewest: AtLeastOne = 5
-    aggregation: ClassAggregation = "clipped-mean"
+    exchanges: m.Count = 0
+    fewest: m.AtLeastOne = 5
+    aggregation: m.ClassAggregation = "clipped-mean"
 
 
-def layouts(num_classes: int, dim: int) -> dict[str, Layout]:
+def layouts(num_classes: int, dim: int) -> dict[str, m.Layout]:
     """Of the parts of weights: half of S, as one row; and A and the class means, with which classes are known."""
     half = dim * (dim + 1) // 2
     down = ((KNOWN, (num_classes,)), (MU, (num_classes, dim)), (WHITENING, (1, half)))
     return {SCATTER: ((SCATTER, (1, half)),), DISCRIMINANT: down}
 
 
-def rounds_of_exchange(settings: Settings, options: Options) -> int:
+def rounds_of_exchange(settings: m.Settings, options: m.Options) -> int:
     """In how many rounds clients send."""
     return options[ProtosphereSettings].exchanges or usual_rounds(settings)
 
 
-class ProtosphereObjective(Pulled):
+class ProtosphereObjective(m.Pulled):
     """Client half."""
 
     encodes = True
     encoder = "handcrafted"
 
-    def shared(self, module: nn.Module) -> dict[str, Weights]:
+    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """Nothing of the model: the parts of weights as they are before anything is known."""
         return unknown(layouts(self.num_classes, self.settings.feature_dim))
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet:
         """gamma c of all classes, from round 1 on."""
         frame = seeded_frame(self.num_classes, self.settings.feature_dim, self.settings.seed)
         return frame.with_vectors(self.options[ProtosphereSettings].gamma * frame.vectors)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """In the first rounds m_ij and S_i."""
         if round_number > rounds_of_exchange(self.settings, self.options) or state.encoded is None:
             return None
@@ -159,14 +142,14 @@ class ProtosphereObjective(Pulled):
         half = to_half(scale_of(self.settings) * (deviations.T @ deviations) / max(len(labels), 1))
         classes = spoken_for(counts, self.options[ProtosphereSettings].fewest).nonzero().flatten()
         # as it crosses
-        scatter = Weights({SCATTER: half.half().float()})
-        return {MEANS.name: PrototypeSet(classes, means[classes].float()), SCATTER: scatter}
+        scatter = m.Weights({SCATTER: half.half().float()})
+        return {MEANS.name: m.PrototypeSet(classes, means[classes].float()), SCATTER: scatter}
 
-    def complete(self, received: Payload | None, directions: Tensor, labels: Tensor) -> Payload | None:
+    def complete(self, received: m.Payload | None, directions: Tensor, labels: Tensor) -> m.Payload | None:
         """t q as a linear classifier of z^."""
         if received is None or DISCRIMINANT not in received:
             return None
-        tensors = weights_of(received, DISCRIMINANT).tensors
+        tensors = m.weights_of(received, DISCRIMINANT).tensors
         if WEIGHT in tensors:
             # kept by a client of an earlier version, to which the classifier itself was sent
             return received
@@ -188,13 +171,13 @@ class ProtosphereObjective(Pulled):
         temperature = choose_temperature(class_scores, labels, self.num_classes)
         classifier = {WEIGHT: is_known.unsqueeze(1) * temperature * weight, BIAS: is_known * temperature * bias}
         tensors = {KNOWN: is_known, **classifier}
-        return {DISCRIMINANT: Weights({name: tensor.float() for name, tensor in tensors.items()})}
+        return {DISCRIMINANT: m.Weights({name: tensor.float() for name, tensor in tensors.items()})}
 
-    def encoded_scores(self, space: Payload | None, directions: Tensor) -> Tensor | None:
+    def encoded_scores(self, space: m.Payload | None, directions: Tensor) -> Tensor | None:
         """t q."""
         return discriminant_scores(space, directions)
 
-    def pooled(self, state: ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
+    def pooled(self, state: m.ClientState, z: Tensor, encoded: Tensor | None) -> Tensor | None:
         """The logarithmic opinion pool of both posteriors, (n, K); before anything came the model's."""
         logits = exact(self.logits(state, z))
         if encoded is None:
@@ -214,16 +197,16 @@ def spoken_for(counts: Tensor, fewest: int) -> Tensor:
     return enough if bool(enough.any()) else (counts == counts.max()) & (counts > 0)
 
 
-def scale_of(settings: Settings) -> float:
+def scale_of(settings: m.Settings) -> float:
     """What a scatter is multiplied by on its way, so that its norm stays within a message's bound."""
     return min(SCALE, settings.max_prototype_norm / 2)
 
 
-class Protosphere(ServerHalf):
+class Protosphere(m.ServerHalf):
     """Server half: sums over clients, and the discriminant that they make."""
 
     @property
-    def unread(self) -> frozenset[str]:
+    def ignored_settings(self) -> frozenset[str]:
         """None: it weighs clients by their samples."""
         return frozenset()
 
@@ -235,40 +218,40 @@ class Protosphere(ServerHalf):
         """In the first rounds alone."""
         return server_round <= rounds_of_exchange(self.settings, self.options)
 
-    def impossible(self, partition: int, upload: Payload) -> str:
+    def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Means outside the unit ball, or a scatter that no rows have."""
-        means, half_scatter = prototypes_of(upload), weights_of(upload, SCATTER)
+        means, half_scatter = m.prototypes_of(upload), m.weights_of(upload, SCATTER)
         scatter = self._restore_scatter(half_scatter)
         # each value is rounded to 11 bits, and of the smallest to what 16 bits can tell from 0
         rounded = 2.0**-11 * float(scatter.norm()) + 2.0**-24 * self.dim / scale_of(self.settings)
         return impossible_means(means) or impossible_scatter(scatter, rounded)
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """mu_j and Sigma of everybody who was heard so far, each once, in ascending order of partitions."""
         heard, fresh = hear(uploads, state)
         figures, warnings = {"heard": len(heard)}, self._warn_of_unheard(heard, server_round)
         if not fresh:
-            return Outcome(state, {}, figures, warnings, keeps=True)
+            return m.Outcome(state, {}, figures, warnings, keeps=True)
         clients = add_clients(state, uploads, fresh, self._read_statistics)
         how = self.options[ProtosphereSettings].aggregation
         pooled = pool(clients, self.num_classes, self.dim, how)
         new_state = state_of(heard, clients, pooled)
         if not clients:
-            return Outcome(new_state, {}, figures, warnings, keeps=True)
-        return Outcome(new_state, {EVERYONE: self._build_discriminant(pooled)}, figures, warnings)
+            return m.Outcome(new_state, {}, figures, warnings, keeps=True)
+        return m.Outcome(new_state, {m.EVERYONE: self._build_discriminant(pooled)}, figures, warnings)
 
-    def _read_statistics(self, partition: int, upload: Payload) -> Statistics:
+    def _read_statistics(self, partition: int, upload: m.Payload) -> Statistics:
         """m_ij, w_ij and n_i S_i."""
-        means = prototypes_of(upload)
+        means = m.prototypes_of(upload)
         samples = float(self.identities[partition].rows[0])
         weights = torch.full((len(means),), samples / len(means), dtype=torch.float64)
-        return Statistics(means, weights, samples * self._restore_scatter(weights_of(upload, SCATTER)))
+        return Statistics(means, weights, samples * self._restore_scatter(m.weights_of(upload, SCATTER)))
 
-    def _restore_scatter(self, half_scatter: Weights) -> Tensor:
+    def _restore_scatter(self, half_scatter: m.Weights) -> Tensor:
         """S_i of the half that crossed, (d, d) float64."""
         return from_half(half_scatter.tensors[SCATTER][0].double() / scale_of(self.settings))
 
-    def _build_discriminant(self, pooled: Pooled) -> Payload:
+    def _build_discriminant(self, pooled: Pooled) -> m.Payload:
         sums, weights = pooled.sums, pooled.weights
         bound = min(self.settings.max_prototype_norm, MOST)
         # one setting for both: without any Sigma may have no inverse
@@ -279,7 +262,7 @@ class Protosphere(ServerHalf):
         means = sums / weights.clamp_min(1e-300).unsqueeze(1) @ whitening.T
         tensors = within_bound({MU: means, WHITENING: to_half(whitening.T)}, weights > 0, bound)
         # as it crosses
-        return {DISCRIMINANT: Weights({name: tensor.half().float() for name, tensor in tensors.items()})}
+        return {DISCRIMINANT: m.Weights({name: tensor.half().float() for name, tensor in tensors.items()})}
 
     def _warn_of_unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no discriminant, where nobody is to send any more."""
@@ -293,27 +276,27 @@ class Protosphere(ServerHalf):
             f"they count, so the shared discriminant contains none of its samples; {remedy}.",
         )
 
-    def global_prototypes(self, state: State) -> PrototypeSet | None:
+    def global_prototypes(self, state: m.State) -> m.PrototypeSet | None:
         """mu_j, in the encoder's space."""
         return class_means_of(state) if "sums" in state else None
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
         """None: an encoder's features cannot collapse."""
         return None
 
 
-def _choose_exchange(options: Options) -> Exchange:
+def _choose_exchange(options: m.Options) -> m.Exchange:
     disclosure = "how its samples' features vary around the means of their classes, of all classes together"
-    scatter = Part("weights", SCATTER, dtype="float16", disclosure=disclosure)
-    return Exchange((MEANS, scatter), (Part("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
+    scatter = m.Part("weights", SCATTER, dtype="float16", disclosure=disclosure)
+    return m.Exchange((MEANS, scatter), (m.Part("weights", DISCRIMINANT, dtype="float16"),), TOLD, once=True)
 
 
-METHOD = Method(
+METHOD = m.Method(
     server=Protosphere,
     objective=ProtosphereObjective,
     settings={"protosphere": ProtosphereSettings},
     exchange=_choose_exchange,
     inference=POOL,
-    rules=(*RULES, RULE, POOL),
+    rules=(*m.RULES, RULE, POOL),
     counts_own_rounds=True,
 )

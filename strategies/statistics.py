@@ -15,11 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from protosphere.core.errors import RunError
-from protosphere.prototypes.aggregation import FEW, ClassAggregation, class_centres
-from protosphere.prototypes.prototype_set import PrototypeSet
-from protosphere.strategies.contract import State
-from protosphere.wire.payloads import Payload, prototypes_of
+from protosphere import method as m
+from protosphere.prototypes.aggregation import FEW, class_centres
 
 ROUNDING = 1e-3  # how much the norm of a unit vector may change on the wire
 
@@ -32,7 +29,7 @@ class Statistics:
         means: m_ij, (k_i, d). weights: w_ij, (k_i,) float64. scatter: n_i S_i, (d, d) float64.
     """
 
-    means: PrototypeSet
+    means: m.PrototypeSet
     weights: Tensor
     scatter: Tensor
 
@@ -51,7 +48,7 @@ class Pooled:
     moment: Tensor
 
 
-def hear(uploads: Mapping[int, Payload], state: State) -> tuple[list[int], list[int]]:
+def hear(uploads: Mapping[int, m.Payload], state: m.State) -> tuple[list[int], list[int]]:
     """Who has been heard so far, in the order in which they came, and who of them just now: each counts once."""
     heard = state["heard"].tolist() if state else []
     fresh = [partition for partition in uploads if partition not in heard]
@@ -59,7 +56,7 @@ def hear(uploads: Mapping[int, Payload], state: State) -> tuple[list[int], list[
 
 
 def add_clients(
-    state: State, uploads: Mapping[int, Payload], fresh: Sequence[int], read: Callable[[int, Payload], Statistics]
+    state: m.State, uploads: Mapping[int, m.Payload], fresh: Sequence[int], read: Callable[[int, m.Payload], Statistics]
 ) -> dict[int, Statistics]:
     """The statistics of everybody who was heard so far, without those who sent no class.
 
@@ -68,12 +65,12 @@ def add_clients(
     """
     clients = statistics_of(state)
     for partition in fresh:
-        if len(prototypes_of(uploads[partition])):
+        if len(m.prototypes_of(uploads[partition])):
             clients[partition] = read(partition, uploads[partition])
     return clients
 
 
-def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: ClassAggregation) -> Pooled:
+def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: m.ClassAggregation) -> Pooled:
     """The statistics of clients as one, in ascending order of partitions, so that nothing depends on who came first."""
     ordered = [clients[partition] for partition in sorted(clients)]
     labels = torch.cat([torch.zeros(0, dtype=torch.int64), *(client.means.labels for client in ordered)])
@@ -102,7 +99,7 @@ def pool(clients: Mapping[int, Statistics], num_classes: int, dim: int, how: Cla
     return Pooled(sums, class_weights, within + sums.T @ centres)
 
 
-def statistics_of(state: State) -> dict[int, Statistics]:
+def statistics_of(state: m.State) -> dict[int, Statistics]:
     """Partition -> its statistics, as `state_of` kept them; partitions without samples are missing.
 
     Raises:
@@ -111,16 +108,18 @@ def statistics_of(state: State) -> dict[int, Statistics]:
     if not state:
         return {}
     if "scatters" not in state:
-        raise RunError("the checkpoint is of an earlier version, whose statistics are kept otherwise; start a new run.")
+        raise m.RunError(
+            "the checkpoint is of an earlier version, whose statistics are kept otherwise; start a new run."
+        )
     clients = {}
     for partition, half in zip(state["partitions"].tolist(), state["scatters"], strict=True):
         is_of_client = state["owner"] == partition
-        means = PrototypeSet(state["labels"][is_of_client], state["vectors"][is_of_client])
+        means = m.PrototypeSet(state["labels"][is_of_client], state["vectors"][is_of_client])
         clients[partition] = Statistics(means, state["shares"][is_of_client], from_half(half))
     return clients
 
 
-def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled) -> State:
+def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled) -> m.State:
     """What a method keeps of them.
 
     Args:
@@ -143,11 +142,11 @@ def state_of(heard: list[int], clients: Mapping[int, Statistics], pooled: Pooled
     }
 
 
-def class_means_of(state: State) -> PrototypeSet:
+def class_means_of(state: m.State) -> m.PrototypeSet:
     """mu_j of a state that `state_of` made, of the classes that somebody has."""
     present = state["weights"] > 0
     means = state["sums"][present] / state["weights"][present].unsqueeze(1)
-    return PrototypeSet(present.nonzero().flatten(), means.float())
+    return m.PrototypeSet(present.nonzero().flatten(), means.float())
 
 
 def to_half(matrix: Tensor) -> Tensor:
@@ -170,7 +169,7 @@ def triangle(half: Tensor, dim: int) -> Tensor:
     return matrix
 
 
-def impossible_means(means: PrototypeSet) -> str:
+def impossible_means(means: m.PrototypeSet) -> str:
     """Of means of unit vectors: what speaks against them, "" for nothing."""
     longest = float(means.vectors.double().norm(dim=1).max()) if len(means) else 0.0
     if longest <= 1 + ROUNDING:

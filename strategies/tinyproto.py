@@ -28,39 +28,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from protosphere.core.errors import SettingError
-from protosphere.core.settings import Count, Settings
-from protosphere.prototypes.aggregation import aggregate
+from protosphere import method as m
 from protosphere.prototypes.masks import class_masks, compress, expand
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.rounding import to_significant_bits
-from protosphere.strategies.contract import (
-    EVERYONE,
-    PROTOTYPES,
-    ClientState,
-    Exchange,
-    Figure,
-    Method,
-    Options,
-    Outcome,
-    Part,
-    PullObjective,
-    ServerHalf,
-    State,
-    as_state,
-    carried_on,
-    method_settings,
-    prototype_sets,
-    to_everyone,
-)
 from protosphere.strategies.fedtgp import FedTGP, FedTGPObjective, FedTGPSettings
-from protosphere.wire.payloads import Identity, Payload, prototypes_of
 
 WITHHELD_ROWS = 1e6  # of a client that does not tell: norms of its sums are measured in so many
 UPLOADED_BITS = 16  # of float32's 24: in full precision the products n p would tell n
 
 
-@method_settings
+@m.method_settings
 class TinyProtoSettings:
     """`tinyproto.*`.
 
@@ -72,7 +49,7 @@ class TinyProtoSettings:
         sum: whether the |N_j| uploads of a class are added up, as the authors' code does; Eq. 10 prints their mean.
     """
 
-    sparsity_dim: Count = 0
+    sparsity_dim: m.Count = 0
     scaling: bool = True
     mu: Annotated[float, Field(ge=0, le=1)] = 0.0
     sum: bool = False
@@ -86,7 +63,7 @@ class TinyProtoSettings:
                 )
 
 
-class TinyProtoObjective(PullObjective):
+class TinyProtoObjective(m.PullObjective):
     """Client half of both."""
 
     @property
@@ -94,20 +71,20 @@ class TinyProtoObjective(PullObjective):
         """(K, d) bool; None where prototypes cross whole."""
         return masks_of(self.settings, self.options, self.num_classes, self.settings.feature_dim)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The values under the masks of n_ij p_ij, and n_ij itself never."""
         return None if state.prototypes is None else self.released(state.prototypes, None, round_number)
 
-    def released(self, prototypes: PrototypeSet, variances: Tensor | None, round_number: int) -> Payload:
+    def released(self, prototypes: m.PrototypeSet, variances: Tensor | None, round_number: int) -> m.Payload:
         """The same of a release, whose counts are noisy."""
         prototypes = prototypes.to(device="cpu")
         scaled = _sum_up(prototypes) if _is_scaled(self.options) else prototypes.without_counts()
-        return {PROTOTYPES.name: compressed(scaled, self.masks)}
+        return {m.PROTOTYPES.name: compressed(scaled, self.masks)}
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """What came, with zeros outside the masks (Definition 1)."""
         if received is not None:
-            received = {PROTOTYPES.name: expanded(prototypes_of(received), self.masks)}
+            received = {m.PROTOTYPES.name: expanded(m.prototypes_of(received), self.masks)}
         return super().targets(state, received)
 
 
@@ -119,7 +96,7 @@ class TinyProtoFPObjective(TinyProtoObjective):
         mu = constants.get("mu", 1.0)
         return 1 / mu if 0 < mu <= 1 else 1.0
 
-    def targets(self, state: ClientState, received: Payload | None) -> PrototypeSet | None:
+    def targets(self, state: m.ClientState, received: m.Payload | None) -> m.PrototypeSet | None:
         """Eq. 11: the client multiplies by mu.
 
         Raises:
@@ -132,7 +109,7 @@ class TinyProtoFPObjective(TinyProtoObjective):
             return prototypes
         mu = state.constants.get("mu")
         if mu is None or not 0 < mu <= 1:
-            raise SettingError(
+            raise m.SettingError(
                 f"the server sent the `mu` {mu} where a number in (0, 1] belongs; start it with the same version and "
                 "settings as this client."
             )
@@ -143,7 +120,7 @@ class TinyProtoFTObjective(TinyProtoObjective, FedTGPObjective):
     """Client half on FedTGP."""
 
 
-class TinyProto(ServerHalf):
+class TinyProto(m.ServerHalf):
     """What both servers share: the masks, mu, worked out once, and the factor |N_j|."""
 
     target: float  # norm of a target over that of the count-weighted mean prototype, on average, where mu is left at 0
@@ -153,15 +130,16 @@ class TinyProto(ServerHalf):
         """(K, d) bool; None where prototypes cross whole."""
         return masks_of(self.settings, self.options, self.num_classes, self.dim)
 
-    def expand(self, payloads: Mapping[int, Payload]) -> dict[int, Payload]:
+    def expand(self, payloads: Mapping[int, m.Payload]) -> dict[int, m.Payload]:
         """Prototypes in R^d, with zeros outside the masks."""
         return {
-            key: {PROTOTYPES.name: expanded(prototypes_of(payload), self.masks)} for key, payload in payloads.items()
+            key: {m.PROTOTYPES.name: expanded(m.prototypes_of(payload), self.masks)}
+            for key, payload in payloads.items()
         }
 
-    def compress(self, prototypes: PrototypeSet) -> dict[int, Payload]:
+    def compress(self, prototypes: m.PrototypeSet) -> dict[int, m.Payload]:
         """The download of all clients: the values under the masks."""
-        return to_everyone(compressed(prototypes, self.masks))
+        return m.to_everyone(compressed(prototypes, self.masks))
 
     def derive_constants(self) -> Mapping[str, float]:
         """mu, with the mean number of images from the roster."""
@@ -171,21 +149,21 @@ class TinyProto(ServerHalf):
         return {"mu": options.mu or self.target / mean_class_count(self.identities, options.sum)}
 
     @property
-    def unread(self) -> frozenset[str]:
+    def ignored_settings(self) -> frozenset[str]:
         """Scaled prototypes have their counts in them: the server believes them, but cannot weigh them alike."""
-        return frozenset({"client-weights"}) if self.options[TinyProtoSettings].scaling else super().unread
+        return frozenset({"client-weights"}) if self.options[TinyProtoSettings].scaling else super().ignored_settings
 
     def check(self, num_classes: int, dim: int) -> None:
         """Clients multiply by their counts themselves, so that the server cannot weigh them alike."""
         super().check(num_classes, dim)
         ones = self.options[TinyProtoSettings].sparsity_dim
         if ones > dim:
-            raise SettingError(
+            raise m.SettingError(
                 f"setting `tinyproto.sparsity-dim` is {ones}, but a prototype has {dim} values (`feature-dim`); lower "
                 "it, or set it to 0, which sends all of them."
             )
         if _is_scaled(self.options) and self.settings.client_weights == "equal":
-            raise SettingError(
+            raise m.SettingError(
                 f'setting `client-weights` is "equal", but the clients of `{self.settings.strategy}` multiply their '
                 'prototypes by their class counts; set `tinyproto.scaling` to false, or `client-weights` to "samples".'
             )
@@ -198,11 +176,11 @@ class TinyProto(ServerHalf):
             return WITHHELD_ROWS
         return float(self.identities[partition].rows[0] or 1)
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
         """Mean norm of p over images, sum ||n_ij p_ij|| / sum n_i: it does not depend on who was sampled."""
         if not _is_scaled(self.options) or self._has_withheld(uploads):
             return super().feature_norm(uploads)
-        total = math.fsum(float(scaled.lengths().sum()) for scaled in prototype_sets(uploads).values())
+        total = math.fsum(float(scaled.lengths().sum()) for scaled in m.prototype_sets(uploads).values())
         return total / self._count_images(uploads)
 
     def notices(self) -> Sequence[str]:
@@ -214,19 +192,19 @@ class TinyProto(ServerHalf):
             "without TinyProto's masks; the paper sends 50 values of 500",
         )
 
-    def summed(self, sets: Mapping[int, PrototypeSet], vectors: PrototypeSet) -> PrototypeSet:
+    def summed(self, sets: Mapping[int, m.PrototypeSet], vectors: m.PrototypeSet) -> m.PrototypeSet:
         """Vectors of a class times |N_j|, the number of this round's uploads that hold it, where `sum` asks for it."""
         if not self.options[TinyProtoSettings].sum:
             return vectors
         holder_counts = holders(sets.values(), self.num_classes)[vectors.labels]
         return vectors.with_vectors(holder_counts.unsqueeze(1) * vectors.vectors)
 
-    def figures(self, sets: Mapping[int, PrototypeSet], targets: PrototypeSet) -> dict[str, Figure]:
+    def figures(self, sets: Mapping[int, m.PrototypeSet], targets: m.PrototypeSet) -> dict[str, m.Figure]:
         """mu, and the mean norm of the targets of the classes that came over that of their count-weighted mean
         prototypes sum_i n_ij p_ij / sum_i n_ij, where a class counts by its images: all that the server can know."""
         if "mu" not in self.constants or self._has_withheld(sets):
             return {}
-        means = aggregate(list(sets.values()), "mean")
+        means = m.aggregate(list(sets.values()), "mean")
         sums = holders(sets.values(), self.num_classes)[means.labels].unsqueeze(1) * means.vectors.double()
         usual = float(sums.norm(dim=1).sum()) / self._count_images(sets)
         mu, rows = self.constants["mu"], torch.isin(targets.labels, means.labels)
@@ -253,14 +231,14 @@ class TinyProtoFP(TinyProto):
         mu = self.constants.get("mu", 1.0)
         return mu, mu
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Eq. 10: the plain mean of what came; a class that nobody reported keeps its prototype."""
-        sets = prototype_sets(self.expand(uploads))
-        fresh = self.summed(sets, aggregate(list(sets.values()), "mean"))
-        prototypes = self._shorten(carried_on(state, fresh))
-        return Outcome(as_state(prototypes), self.compress(prototypes), self.figures(sets, fresh))
+        sets = m.prototype_sets(self.expand(uploads))
+        fresh = self.summed(sets, m.aggregate(list(sets.values()), "mean"))
+        prototypes = self._shorten(m.fill_missing_classes(state, fresh))
+        return m.Outcome(m.as_state(prototypes), self.compress(prototypes), self.figures(sets, fresh))
 
-    def _shorten(self, prototypes: PrototypeSet) -> PrototypeSet:
+    def _shorten(self, prototypes: m.PrototypeSet) -> m.PrototypeSet:
         """Down to what the clients take: an upload may be as long as all images of its client allow, and each client
         would refuse a mean with it that is, times mu, longer than `max-prototype-norm`."""
         if not _is_scaled(self.options):
@@ -282,20 +260,20 @@ class TinyProtoFT(TinyProto, FedTGP):
         """The server has multiplied by mu before it aggregated; the clients multiply by FedTGP's gamma."""
         return self.options[FedTGPSettings].gamma, self.constants.get("mu", 1.0)
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Appendix C: multiplied by mu before the contrastive step, lest the spread of n_ij distort its distances."""
         mu = self.constants.get("mu", 1.0)
-        sets = prototype_sets(self.expand(uploads))
-        scaled: dict[int, Payload] = {}
+        sets = m.prototype_sets(self.expand(uploads))
+        scaled: dict[int, m.Payload] = {}
         for partition, prototypes in sets.items():
             summed = self.summed(sets, prototypes)
-            scaled[partition] = {PROTOTYPES.name: summed.with_vectors(mu * summed.vectors)}
+            scaled[partition] = {m.PROTOTYPES.name: summed.with_vectors(mu * summed.vectors)}
         outcome = super().aggregate(scaled, state, server_round)
-        targets = prototypes_of(outcome.downloads[EVERYONE])
-        return Outcome(outcome.state, self.compress(targets), {**outcome.figures, **self.figures(sets, targets)})
+        targets = m.prototypes_of(outcome.downloads[m.EVERYONE])
+        return m.Outcome(outcome.state, self.compress(targets), {**outcome.figures, **self.figures(sets, targets)})
 
 
-def mean_class_count(identities: Mapping[int, Identity], of_all: bool) -> float:
+def mean_class_count(identities: Mapping[int, m.Identity], of_all: bool) -> float:
     """n-bar: training images of all clients, as far as they are believed, over the classes that they hold,
     sum n_i / sum K_i; `of_all`: over the classes that anybody holds."""
     images = sum(identity.rows[0] for identity in identities.values())
@@ -305,12 +283,12 @@ def mean_class_count(identities: Mapping[int, Identity], of_all: bool) -> float:
     return images / len(labels)
 
 
-def holders(uploads: Iterable[PrototypeSet], num_classes: int) -> Tensor:
+def holders(uploads: Iterable[m.PrototypeSet], num_classes: int) -> Tensor:
     """|N_j|: how many of the uploads hold each class, (K,) int64."""
     return torch.bincount(torch.cat([upload.labels for upload in uploads]), minlength=num_classes)
 
 
-def masks_of(settings: Settings, options: Options, num_classes: int, dim: int) -> Tensor | None:
+def masks_of(settings: m.Settings, options: m.Options, num_classes: int, dim: int) -> Tensor | None:
     """The masks of a run, (K, d) bool; None where prototypes cross whole."""
     ones = options[TinyProtoSettings].sparsity_dim
     return _derive_masks(num_classes, dim, ones, settings.seed) if 0 < ones < dim else None
@@ -322,7 +300,7 @@ def _derive_masks(num_classes: int, dim: int, ones: int, seed: int) -> Tensor:
     return class_masks(num_classes, dim, ones, seed)
 
 
-def compressed(prototypes: PrototypeSet, masks: Tensor | None) -> PrototypeSet:
+def compressed(prototypes: m.PrototypeSet, masks: Tensor | None) -> m.PrototypeSet:
     """The values under the masks, (k, s) of (k, d)."""
     if masks is None:
         return prototypes
@@ -331,49 +309,49 @@ def compressed(prototypes: PrototypeSet, masks: Tensor | None) -> PrototypeSet:
     return prototypes.with_vectors(values.reshape(len(prototypes), int(masks[0].sum())))
 
 
-def expanded(prototypes: PrototypeSet, masks: Tensor | None) -> PrototypeSet:
+def expanded(prototypes: m.PrototypeSet, masks: Tensor | None) -> m.PrototypeSet:
     """Inverse of `compressed`, with zeros outside the masks."""
     if masks is None:
         return prototypes
     return prototypes.with_vectors(expand(prototypes.vectors, masks[prototypes.labels]))
 
 
-def _is_scaled(options: Options) -> bool:
+def _is_scaled(options: m.Options) -> bool:
     return options[TinyProtoSettings].scaling
 
 
-def _sum_up(local: PrototypeSet) -> PrototypeSet:
+def _sum_up(local: m.PrototypeSet) -> m.PrototypeSet:
     """n_ij p_ij without the counts, and without the last digits, which would tell them."""
     assert local.counts is not None
     sums = local.counts.unsqueeze(1) * local.vectors
     return local.with_vectors(to_significant_bits(sums, UPLOADED_BITS)).without_counts()
 
 
-def _refuse_mu_of_rows(options: Options) -> None:
+def _refuse_mu_of_rows(options: m.Options) -> None:
     """mu = 0 is worked out of the clients' numbers of samples, which none tells under `privacy`."""
     if _is_scaled(options) and not options[TinyProtoSettings].mu:
-        raise SettingError(
+        raise m.SettingError(
             "setting `tinyproto.mu` is 0, which stands for one that is made of the clients' numbers of samples; under "
             "`privacy` set it, or `tinyproto.scaling` to false."
         )
 
 
-def _choose_exchange(options: Options) -> Exchange:
-    parts = (Part("prototypes", width=options[TinyProtoSettings].sparsity_dim or "features"),)
+def _choose_exchange(options: m.Options) -> m.Exchange:
+    parts = (m.Part("prototypes", width=options[TinyProtoSettings].sparsity_dim or "features"),)
     if not _is_scaled(options):
-        return Exchange(parts, parts)
+        return m.Exchange(parts, parts)
     disclosure = "by the norms of its uploads about how many samples each class has"
-    return Exchange(parts, parts, discloses=(disclosure,), hides_counts=True)
+    return m.Exchange(parts, parts, discloses=(disclosure,), hides_counts=True)
 
 
-FP = Method(
+FP = m.Method(
     server=TinyProtoFP,
     objective=TinyProtoFPObjective,
     settings={"tinyproto": TinyProtoSettings},
     exchange=_choose_exchange,
     releases=_refuse_mu_of_rows,
 )
-FT = Method(
+FT = m.Method(
     server=TinyProtoFT,
     objective=TinyProtoFTObjective,
     settings={"tinyproto": TinyProtoSettings, "fedtgp": FedTGPSettings},

@@ -13,13 +13,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from protosphere.core.errors import RunError
-from protosphere.core.seeds import derive, generator
+from protosphere import method as m
 from protosphere.models.optimiser import optimiser_tensors, restore_optimiser
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import PrototypeLoss, TrainablePrototypes, train_prototypes
-from protosphere.strategies.contract import Figure, Outcome, ServerHalf, State, prototype_sets, to_everyone
-from protosphere.wire.payloads import Payload
 
 PREFIX = "module/"
 
@@ -34,7 +30,7 @@ class Training:
     momentum: float = 0.0
 
 
-class TrainedPrototypes(ServerHalf):
+class TrainedPrototypes(m.ServerHalf):
     """Server half of such a method.
 
     Attributes:
@@ -48,7 +44,7 @@ class TrainedPrototypes(ServerHalf):
         """As the method's settings have it."""
         raise NotImplementedError
 
-    def loss(self, sets: Sequence[PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, Figure]]:
+    def loss(self, sets: Sequence[m.PrototypeSet], present: Tensor) -> tuple[PrototypeLoss, dict[str, m.Figure]]:
         """The loss of a round, and figures of it.
 
         Args:
@@ -56,11 +52,11 @@ class TrainedPrototypes(ServerHalf):
         """
         raise NotImplementedError
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """One round of training on everything that was uploaded."""
         training = self.training()
         module, optimiser = self._restore_trainee(state)
-        sets = list(prototype_sets(uploads).values())
+        sets = list(m.prototype_sets(uploads).values())
         vectors = torch.cat([prototypes.vectors for prototypes in sets])
         labels = torch.cat([prototypes.labels for prototypes in sets])
         present = state.get("present", torch.zeros(self.num_classes, dtype=torch.bool)).clone()
@@ -76,24 +72,24 @@ class TrainedPrototypes(ServerHalf):
                 loss,
                 epochs=training.epochs,
                 batch_size=training.batch_size,
-                generator=generator(self.settings.seed, "round", server_round, self.prefix),
+                generator=m.generator(self.settings.seed, "round", server_round, self.prefix),
             )
         with torch.no_grad():
             classes = present.nonzero().flatten()
-            prototypes = PrototypeSet(classes, module()[classes])
+            prototypes = m.PrototypeSet(classes, module()[classes])
         if not bool(prototypes.vectors.isfinite().all()):
-            raise RunError(
+            raise m.RunError(
                 f"round {server_round}: the server's training of prototypes diverged; start a new run with a lower "
                 f"`{self.prefix}.server-learning-rate`."
             )
         tensors = {f"{PREFIX}{name}": tensor for name, tensor in module.state_dict().items()}
         tensors |= optimiser_tensors(optimiser, "optimiser") | {"present": present}
-        return Outcome(tensors, to_everyone(prototypes), figures)
+        return m.Outcome(tensors, m.to_everyone(prototypes), figures)
 
-    def _restore_trainee(self, state: State) -> tuple[TrainablePrototypes, torch.optim.SGD]:
+    def _restore_trainee(self, state: m.State) -> tuple[TrainablePrototypes, torch.optim.SGD]:
         """Module and optimiser as the last round left them, or as they start."""
         training = self.training()
-        module = TrainablePrototypes(self.num_classes, self.dim, derive(self.settings.seed, self.prefix))
+        module = TrainablePrototypes(self.num_classes, self.dim, m.derive(self.settings.seed, self.prefix))
         optimiser = torch.optim.SGD(module.parameters(), lr=training.learning_rate, momentum=training.momentum)
         if state:
             weights = {name.removeprefix(PREFIX): value for name, value in state.items() if name.startswith(PREFIX)}

@@ -21,32 +21,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from protosphere.core.errors import SettingError
-from protosphere.core.seeds import derive
-from protosphere.core.settings import RECEIVED, RULES
+from protosphere import method as m
 from protosphere.core.text import LONGEST_NAME, one_line, quoted
 from protosphere.models import model_names
 from protosphere.models.seeded import drawn
-from protosphere.models.split import SplitModel
 from protosphere.prototypes.aggregation import FEW, aggregate_weights
-from protosphere.prototypes.weights import Layout, Weights, flat, taken, unflat
-from protosphere.strategies.contract import (
-    ClientState,
-    Exchange,
-    Objective,
-    Options,
-    Outcome,
-    Part,
-    ServerHalf,
-    State,
-    method_settings,
-)
+from protosphere.prototypes.weights import flat, taken, unflat
 from protosphere.wire.layouts import layout_lines, read_layouts
-from protosphere.wire.payloads import Identity, Payload, weights_of
 
 EXTRACTOR, BACKBONE, HEAD = "extractor", "backbone", "head"
 COMPANION, SCALE, GENERATOR = "companion", "scale", "generator"
-SHARED_RULES = (*(rule for rule in RULES if rule != "global-prototypes"), RECEIVED)  # that such methods report
+SHARED_RULES = (*(rule for rule in m.RULES if rule != "global-prototypes"), m.RECEIVED)  # that such methods report
 Sums = Mapping[str, Tensor]
 WEIGHT = "weight"  # of a total: the sum of omega_i
 PREFIX = {
@@ -63,7 +48,7 @@ MOST_NAMED = 20  # clients of one sentence
 ANCHOR = "anchor"  # what training is held to, beside what it moves
 
 
-@method_settings
+@m.method_settings
 class WeightsSettings:
     """`weights.*`, of every method whose server averages weights.
 
@@ -85,10 +70,10 @@ def base_of(personal_layers: int) -> str:
 
 def shared_seed(seed: int, part: str) -> int:
     """Of what is drawn alike on the server and all clients of a run of that seed."""
-    return derive(seed, "shared", part)
+    return m.derive(seed, "shared", part)
 
 
-class SharedObjective(Objective):
+class SharedObjective(m.Objective):
     """Client half: some parts of the model are everybody's."""
 
     of_prototypes = False
@@ -98,7 +83,7 @@ class SharedObjective(Objective):
         """Which parts travel."""
         raise NotImplementedError(f"{type(self).__name__} does not say which parts of its model travel")
 
-    def build(self, model: SplitModel, seed: int) -> nn.Module:
+    def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """A head that travels alone starts alike on all architectures."""
         if list(self.parts) == [HEAD]:
             drawn(self.shared_seed(HEAD), model.classifier.reset_parameters)
@@ -108,18 +93,18 @@ class SharedObjective(Objective):
         """Of what is drawn alike by all clients."""
         return shared_seed(self.settings.seed, part)
 
-    def shared(self, module: nn.Module) -> dict[str, Weights]:
+    def shared(self, module: nn.Module) -> dict[str, m.Weights]:
         """The floating tensors of each part; buffers only where `share-buffers` averages them."""
         tensors = module.state_dict()
         candidates = tensors if self.settings.share_buffers == "average" else dict(module.named_parameters())
         names = [name for name in candidates if tensors[name].is_floating_point()]
         return {part: taken(tensors, [n for n in names if n.startswith(PREFIX[part])]) for part in self.parts}
 
-    def receive(self, state: ClientState, received: Payload | None, round_number: int) -> None:
+    def receive(self, state: m.ClientState, received: m.Payload | None, round_number: int) -> None:
         """What came replaces the client's own."""
         self.load(state.module, received)
 
-    def arrived(self, state: ClientState, received: Payload | None) -> ClientState:
+    def evaluation_state(self, state: m.ClientState, received: m.Payload | None) -> m.ClientState:
         """A copy with what has just come; the client itself before anything has."""
         if received is None:
             return state
@@ -127,11 +112,11 @@ class SharedObjective(Objective):
         self.load(module, received)
         return replace(state, module=module)
 
-    def load(self, module: nn.Module, received: Payload | None) -> None:
+    def load(self, module: nn.Module, received: m.Payload | None) -> None:
         """Overwrite what came, in place."""
         load(module, received)
 
-    def upload(self, state: ClientState, round_number: int) -> Payload | None:
+    def upload(self, state: m.ClientState, round_number: int) -> m.Payload | None:
         """The parts as training left them."""
         return self.shared(state.module)
 
@@ -142,12 +127,12 @@ class WholeObjective(SharedObjective):
     parts = (EXTRACTOR, HEAD)
 
 
-def head_layout(dim: int, num_classes: int) -> Layout:
+def head_layout(dim: int, num_classes: int) -> m.Layout:
     """Of the classifier of every model of ours, Linear(d, K)."""
     return (PREFIX[HEAD] + "bias", (num_classes,)), (PREFIX[HEAD] + "weight", (num_classes, dim))
 
 
-class OtherWeightsError(SettingError):
+class OtherWeightsError(m.SettingError):
     """Clients share weights of another layout than the run's; it can go on without them.
 
     Attributes:
@@ -159,7 +144,7 @@ class OtherWeightsError(SettingError):
         self.clients = clients
 
 
-def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
+def refuse_other_layouts(half: m.ServerHalf, part: str, layout: m.Layout) -> None:
     """Stop before round 1 where clients' part of weights is not the server's own.
 
     Raises:
@@ -179,46 +164,46 @@ def refuse_other_layouts(half: ServerHalf, part: str, layout: Layout) -> None:
         raise OtherWeightsError(problems)
 
 
-def both_ways(*parts: str) -> Exchange:
+def both_ways(*parts: str) -> m.Exchange:
     """Parts of weights that go up to be added up, and come down again."""
-    shared = tuple(Part("weights", name) for name in parts)
-    return Exchange(shared, shared)
+    shared = tuple(m.Part("weights", name) for name in parts)
+    return m.Exchange(shared, shared)
 
 
-def whole_model(options: Options) -> Exchange:
+def whole_model(options: m.Options) -> m.Exchange:
     """All weights, both ways."""
     return both_ways(EXTRACTOR, HEAD)
 
 
-def companion(options: Options) -> Exchange:
+def companion(options: m.Options) -> m.Exchange:
     """The weights of a companion, both ways."""
     return both_ways(COMPANION)
 
 
 @torch.no_grad()
-def load(module: nn.Module, received: Payload | None) -> None:
+def load(module: nn.Module, received: m.Payload | None) -> None:
     """Overwrite the tensors that came, by name."""
     tensors = module.state_dict()
     for part in (received or {}).values():
-        if isinstance(part, Weights):
+        if isinstance(part, m.Weights):
             for name, tensor in part.tensors.items():
                 tensors[name].copy_(tensor)
 
 
-def anchored(module: nn.Module) -> Payload:
+def anchored(module: nn.Module) -> m.Payload:
     """A module's parameters as they are, to be kept in a state's `received`."""
-    return {ANCHOR: Weights({name: p.detach().clone() for name, p in module.named_parameters()})}
+    return {ANCHOR: m.Weights({name: p.detach().clone() for name, p in module.named_parameters()})}
 
 
-def distance(module: nn.Module, anchor: Payload | None) -> Tensor:
+def distance(module: nn.Module, anchor: m.Payload | None) -> Tensor:
     """||w - w^r||^2 of a module's parameters to those that `anchored` kept; a scalar."""
     assert anchor is not None
-    weights = weights_of(anchor, ANCHOR)
+    weights = m.weights_of(anchor, ANCHOR)
     squares = [(p - weights.tensors[name]).square().sum() for name, p in module.named_parameters()]
     return torch.stack(squares).sum()
 
 
-class AveragedWeights(ServerHalf):
+class AveragedWeights(m.ServerHalf):
     """Server half: means within groups of one layout.
 
     Attributes:
@@ -237,15 +222,15 @@ class AveragedWeights(ServerHalf):
         return "samples"
 
     @property
-    def unread(self) -> frozenset[str]:
+    def ignored_settings(self) -> frozenset[str]:
         """A plain mean asks nobody's number of samples."""
-        return frozenset() if self.weighting == "samples" else super().unread
+        return frozenset() if self.weighting == "samples" else super().ignored_settings
 
-    def meet(self, num_classes: int, dim: int, identities: Mapping[int, Identity]) -> None:
+    def meet(self, num_classes: int, dim: int, identities: Mapping[int, m.Identity]) -> None:
         """Form the groups: of one layout, and for a part of the extractor of one model name. Each is called after the
         first of its clients that was met, so that it keeps its name when others join."""
         groups: dict[int, int] = {}
-        layouts: dict[int, dict[str, Layout]] = {}
+        layouts: dict[int, dict[str, m.Layout]] = {}
         for partition, identity in identities.items():
             is_of_one_model = any(line.partition("/")[0] in self.of_one_model for line in identity.layouts)
             in_common = "\n".join((identity.model if is_of_one_model else "", *identity.layouts))
@@ -261,13 +246,13 @@ class AveragedWeights(ServerHalf):
         lines = [line for identity in self.identities.values() for line in identity.layouts]
         extractors = any(line.partition("/")[0] in self.of_one_model for line in lines)
         if extractors and not self.settings.shared_init:
-            raise SettingError(
+            raise m.SettingError(
                 f"setting `shared-init` is false, but `{self.settings.strategy}` averages extractors, which means "
                 "nothing unless they start alike; set it to true."
             )
         if self.one_architecture and self.identities and len(self._count_members()) > 1:
             self._refuse_odd_ones()
-            raise SettingError(
+            raise m.SettingError(
                 f"setting `models` gives clients of different architectures ({self._list_models()}), but "
                 f"`{self.settings.strategy}` averages one; give all clients the same model."
             )
@@ -299,15 +284,15 @@ class AveragedWeights(ServerHalf):
         """Clients of one layout, by the first of them that was met: from the start on the lowest partition."""
         return self._groups[partition]
 
-    def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
+    def address(self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int) -> int:
         """Its group's."""
         return self.group(partition)
 
-    def layouts(self, partition: int) -> dict[str, Layout]:
+    def layouts(self, partition: int) -> dict[str, m.Layout]:
         """Of the parts that a client shares."""
         return self._layouts[self.group(partition)]
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Each group's total, from zero in ascending order of partitions, and what `finish` makes of it."""
         totals: dict[int, dict[str, Tensor]] = {}
         for partition, upload in uploads.items():
@@ -318,7 +303,7 @@ class AveragedWeights(ServerHalf):
         self._make_robust(totals, uploads)
         return self.finish(totals, state, server_round)
 
-    def _make_robust(self, totals: Mapping[int, dict[str, Tensor]], uploads: Mapping[int, Payload]) -> None:
+    def _make_robust(self, totals: Mapping[int, dict[str, Tensor]], uploads: Mapping[int, m.Payload]) -> None:
         """Where the settings ask for it, put what few bad clients cannot move in place of the sums of weights."""
         options: WeightsSettings = self.options[WeightsSettings]
         if options.aggregation == "mean":
@@ -328,25 +313,25 @@ class AveragedWeights(ServerHalf):
             if len(members) < FEW:
                 continue
             for part in self._layouts[group].keys() & total.keys():
-                sets = [weights_of(uploads[member], part) for member in members]
+                sets = [m.weights_of(uploads[member], part) for member in members]
                 total[part] = total[WEIGHT] * aggregate_weights(sets, options.aggregation, options.trim)
 
-    def contribution(self, upload: Payload, identity: Identity) -> Sums:
+    def contribution(self, upload: m.Payload, identity: m.Identity) -> Sums:
         """What an upload adds to its group's total: omega_i w_i, and omega_i, in float64."""
         weight = torch.tensor(float(identity.rows[0]) if self.weighting == "samples" else 1.0, dtype=torch.float64)
-        values = {name: weight * flat(part) for name, part in upload.items() if isinstance(part, Weights)}
+        values = {name: weight * flat(part) for name, part in upload.items() if isinstance(part, m.Weights)}
         return {**values, WEIGHT: weight}
 
-    def finish(self, totals: Mapping[int, Sums], state: State, server_round: int) -> Outcome:
+    def finish(self, totals: Mapping[int, Sums], state: m.State, server_round: int) -> m.Outcome:
         """Each group's mean; a group nobody of which answered keeps its weights."""
-        fresh: dict[int, Payload] = {}
+        fresh: dict[int, m.Payload] = {}
         for group, total in totals.items():
             averaged = {part: layout for part, layout in self._layouts[group].items() if part in total}
             means = {part: unflat(total[part] / total[WEIGHT], layout) for part, layout in averaged.items()}
             fresh[group] = means
-        return Outcome({}, fresh, {"groups": len(self._count_members())}, keeps=True)
+        return m.Outcome({}, fresh, {"groups": len(self._count_members())}, keeps=True)
 
-    def feature_norm(self, uploads: Mapping[int, Payload]) -> float | None:
+    def feature_norm(self, uploads: Mapping[int, m.Payload]) -> float | None:
         """None: weights do not tell it."""
         return None
 

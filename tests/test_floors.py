@@ -90,9 +90,11 @@ def imports(tree: ast.Module, package: str) -> Iterator[Import]:
 
 
 def room_of(module: str) -> str:
-    """The room that a module lies in; "" of what is not ours."""
+    """The room that a module lies in; "" of what is not ours. `protosphere.method` is what methods see of theirs."""
     top, _, rest = module.partition(".")
     below = rest.partition(".")[0]
+    if below == "method":
+        return "strategies"
     return "" if top != "protosphere" else below if below in FLOOR else top
 
 

@@ -40,7 +40,7 @@ def _of_present(claims: Mapping[int, int], present: Collection[int] | None) -> M
     return here if any(here.values()) else claims
 
 
-class Believed:
+class CappedSampleCounts:
     """The clients of a run with the numbers of training samples that they are believed to have.
 
     Attributes:

@@ -57,8 +57,16 @@ def encode_instruction(instruction: Instruction, parts: Sequence[Part] = ()) -> 
     Raises:
         CodecError: a value that the number format cannot hold.
     """
-    config = {name: getattr(instruction, name) for name in ("run", "round", "last", "trained", "made")}
-    records = RecordDict({CONFIG: ConfigRecord(config)})
+    config = ConfigRecord(
+        {
+            "run": instruction.run,
+            "round": instruction.round,
+            "last": instruction.last,
+            "trained": instruction.last_trained_round,
+            "made": instruction.made,
+        }
+    )
+    records = RecordDict({CONFIG: config})
     if instruction.payload is not None:
         records[ARRAYS] = encode(instruction.payload, parts)
     if instruction.constants:
@@ -104,7 +112,8 @@ def decode_instruction(
         limits = replace(limits, max_norm=limits.max_norm * unit(constants))
         parts = _find_parts(records.array_records[ARRAYS], exchange)
         payload = decode(records.array_records[ARRAYS], parts, num_classes, dim, limits)
-    return Instruction(**config, payload=payload, constants=constants)
+    last_trained_round = config.pop("trained")
+    return Instruction(**config, last_trained_round=last_trained_round, payload=payload, constants=constants)
 
 
 def _find_parts(record: ArrayRecord, exchange: Exchange) -> tuple[Part, ...]:

@@ -107,8 +107,8 @@ class Instruction:
     Attributes:
         run: name of the results folder; a client's store is kept under it.
         round: the round r, from 1; an evaluation is of the model that round r left, from 0 (untrained models).
-        trained: the last round whose training the server took from this client, 0 if none: a client whose store
-            does not reach that far has lost it, and must not start again unnoticed.
+        last_trained_round: the last round whose training the server took from this client, 0 if none: a client whose
+            store does not reach that far has lost it, and must not start again unnoticed.
         payload: what the method sends down, or None (round 1, or nothing aggregated yet).
         constants: numbers that the method's server half worked out once for the run, by name (TinyProto's mu).
         last: whether this evaluation is the run's last.
@@ -119,7 +119,7 @@ class Instruction:
     run: str
     round: int
     payload: Payload | None = None
-    trained: int = 0
+    last_trained_round: int = 0
     constants: Mapping[str, float] = field(default_factory=dict)
     made: int = 0
     last: bool = False

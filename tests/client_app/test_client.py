@@ -175,10 +175,10 @@ def test_the_order_of_clients_does_not_matter(client, home, tmp_path, monkeypatc
 
 def test_a_store_that_lost_what_the_server_has_seen_is_a_problem_not_a_fresh_start(client, home):
     client().train(ask(1))
-    client().train(replace(ask(2, targets()), trained=1))
+    client().train(replace(ask(2, targets()), last_trained_round=1))
     shutil.rmtree(home / "clients")
     with pytest.raises(StoreError, match="does not hold the model of round 2"):
-        client().train(replace(ask(3, targets()), trained=2))
+        client().train(replace(ask(3, targets()), last_trained_round=2))
     assert not generations(home)
 
 
@@ -206,7 +206,7 @@ def test_after_a_divergence_the_client_goes_on_from_its_last_good_state(client, 
         whole(objective, state, *arguments)
         for parameter in state.module.parameters():
             torch.nn.init.constant_(parameter, float("nan"))
-        state.kept["spoilt"] = torch.ones(1)
+        state.extra["spoilt"] = torch.ones(1)
         raise DivergenceError("it went wrong")
 
     with monkeypatch.context() as patch:

@@ -362,7 +362,7 @@ def test_what_a_server_asks_for_beside_the_release_it_does_not_get(monkeypatch, 
     expected = client.train(plain)
     asked = [
         replace(plain, last=True),
-        replace(plain, round=9, trained=8),
+        replace(plain, round=9, last_trained_round=8),
         replace(plain, run="another-run"),
         replace(plain, constants={"mu": 0.5}),
     ]

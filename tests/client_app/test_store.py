@@ -163,7 +163,7 @@ def test_a_state_with_another_byte_or_without_its_last_page_is_refused(store):
 def test_all_of_a_state_comes_back_to_the_bit(store, parts):
     made = parts({"momentum": 0.9, "optimizer-state": "persistent"}, norm=True)
     train(made.objective, made.state, made.data, ("a", "stream"), 1)
-    made.state.kept = {"a/name/with/slashes": torch.tensor([1.5, -0.0]), "scalar": torch.tensor(7)}
+    made.state.extra = {"a/name/with/slashes": torch.tensor([1.5, -0.0]), "scalar": torch.tensor(7)}
     store.save(1, made.state)
     fresh = parts({"momentum": 0.9, "optimizer-state": "persistent"}, norm=True, seed=5).state
     store.load_into(fresh, 1, torch.device("cpu"))
@@ -171,7 +171,7 @@ def test_all_of_a_state_comes_back_to_the_bit(store, parts):
     same(fresh.module.state_dict(), made.state.module.state_dict())
     same(vars(fresh.prototypes), vars(made.state.prototypes))
     same({"": fresh.covariance}, {"": made.state.covariance})
-    same(fresh.kept, made.state.kept)
+    same(fresh.extra, made.state.extra)
     assert len(made.state.optimiser) == 8  # a momentum for each weight and bias
     same(fresh.optimiser, made.state.optimiser)
 
@@ -190,20 +190,20 @@ def test_a_load_forgets_what_the_state_held_before(store, parts):
     measure(made.objective, made.state, made.data)
     store.save(0, made.state)
     dirty = parts(seed=5).state
-    dirty.kept, dirty.optimiser = {"old": torch.ones(1)}, {"train/0/step": torch.ones(1)}
+    dirty.extra, dirty.optimiser = {"old": torch.ones(1)}, {"train/0/step": torch.ones(1)}
     dirty.covariance = torch.eye(2)
     store.load_into(dirty, 0, torch.device("cpu"))
-    assert (dirty.kept, dirty.optimiser, dirty.covariance, dirty.prototypes) == ({}, {}, None, None)
+    assert (dirty.extra, dirty.optimiser, dirty.covariance, dirty.prototypes) == ({}, {}, None, None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])  # NumPy lacks the second
 def test_tensors_that_share_memory_are_saved(store, dtype):
     shared = torch.arange(6, dtype=dtype)
-    store.save(1, state_with(1.0, kept={"whole": shared, "part": shared[::2]}))
+    store.save(1, state_with(1.0, extra={"whole": shared, "part": shared[::2]}))
     fresh = state_with(0.0)
     store.load_into(fresh, 1, torch.device("cpu"))
-    assert fresh.kept["part"].dtype == dtype
-    assert fresh.kept["part"].tolist() == [0.0, 2.0, 4.0]
+    assert fresh.extra["part"].dtype == dtype
+    assert fresh.extra["part"].tolist() == [0.0, 2.0, 4.0]
 
 
 def test_the_newest_targets_are_kept_apart_from_the_generations(store):

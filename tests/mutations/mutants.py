@@ -119,7 +119,7 @@ MUTANTS = {
     ),
     "a class forgotten that nobody reported": Mutant(
         "strategies/contract.py",
-        "return remembered(state).updated_by(fresh) if state else fresh",
+        "return prototypes_of_state(state).updated_by(fresh) if state else fresh",
         "return fresh",
         S + "test_fedproto.py",
     ),
@@ -134,7 +134,7 @@ MUTANTS = {
     ),
     "a frame that the data move": Mutant(
         "strategies/frame.py",
-        'generator=generator(seed, "frame")',
+        'generator=m.generator(seed, "frame")',
         "generator=None",
         S + "test_frame.py",
     ),

@@ -77,7 +77,7 @@ def exchanged(strategy, partition, features, labels, classes=K, **settings):
             continue
         upload = upload_of(objective, features[indices], labels[indices])
         uploads[client] = over_the_wire(upload, objective, exchange.up, classes, features.shape[1])
-        assert server.impossible(client, uploads[client]) == ""
+        assert server.contradiction(client, uploads[client]) == ""
     outcome = server.aggregate(uploads, {}, 1)
     down = over_the_wire(outcome.downloads[EVERYONE], objective, exchange.down, classes, features.shape[1])
     return down, objective, outcome

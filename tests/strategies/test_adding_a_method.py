@@ -185,10 +185,8 @@ def test_a_site_runs_its_own_file_by_the_run_s_name_and_tells_nothing_of_it(
 ) -> None:
     monkeypatch.setattr("protosphere.client_app.site._here", False)
     (project / "two.py").write_text(
-        printed("adding-a-method.md") + "\n\nOTHER = Method(server=ServerHalf, objective=Objective)\n"
+        printed("adding-a-method.md") + "\n\nOTHER = m.Method(server=m.ServerHalf, objective=m.Objective)\n"
     )
-    text = (project / "two.py").read_text().replace("    Outcome,\n", "    Objective,\n    Outcome,\n")
-    (project / "two.py").write_text(text)
     run = run_of(site("/server/two.py:OTHER", **{"strategy-file": str(project / "two.py")}))
     assert run.method.objective.__name__ == "Objective"
     with pytest.raises(SettingError, match="this site has none for it; start its SuperNode with --strategy"):
@@ -227,7 +225,7 @@ def test_the_printed_method_of_one_half_has_the_settings_of_the_other(project: P
     # who calls it otherwise, or has settings of its own under the name, keeps them
     (project / "cosine.py").write_text(
         printed("adding-a-method.md", 2).replace("FEDPROTO.exchange)", 'FEDPROTO.exchange, settings={"f": Settings})')
-        + "\n\nOTHER = Method(server=FEDPROTO.server, objective=Cosine, settings={'fedproto': Settings})\n"
+        + "\n\nOTHER = m.Method(server=FEDPROTO.server, objective=Cosine, settings={'fedproto': Settings})\n"
     )
     text = (project / "cosine.py").read_text()
     (project / "cosine.py").write_text(text.replace("METHOD as", "FedProtoSettings as Settings, METHOD as", 1))

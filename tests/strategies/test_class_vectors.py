@@ -177,7 +177,7 @@ def test_fednh_takes_the_prototypes_that_came_and_uploads_directions():
     came = PrototypeSet(torch.arange(K), 2 * torch.eye(K, D))
     payload = {**objective.shared(client(objective, 1).module), "prototypes": came}
     before = state.module.classifier.prototypes.clone()
-    arrived = objective.arrived(state, payload)
+    arrived = objective.evaluation_state(state, payload)
     assert torch.equal(arrived.module.classifier.prototypes, torch.eye(K, D))
     assert torch.equal(state.module.classifier.prototypes, before)
     objective.receive(state, payload, 2)

@@ -155,7 +155,7 @@ def test_the_features_of_fedmrl_are_a_map_of_both_models_and_its_loss_has_two_he
 def test_fedmrl_is_judged_by_its_own_model_with_the_companion_that_came():
     objective, state = built("fedmrl")
     came = {name: tensor + 1 for name, tensor in objective.shared(state.module)["companion"].tensors.items()}
-    arrived = objective.arrived(state, {"companion": Weights(came)}).module
+    arrived = objective.evaluation_state(state, {"companion": Weights(came)}).module
     assert same(arrived.model, state.module.model)
     assert torch.equal(arrived.projection.weight, state.module.projection.weight)
     assert all(torch.equal(p, came[f"companion.{n}"]) for n, p in arrived.companion.named_parameters())

@@ -396,7 +396,9 @@ def by_what_is_checked():
     first = {}
     for name in METHODS:
         exchange, server = read_settings(ROWS[name]).exchange, METHOD_OF[name].server
-        first.setdefault((exchange.up, exchange.counts, exchange.either, server.impossible, server.awaited), name)
+        first.setdefault(
+            (exchange.up, exchange.counts, exchange.either, server.contradiction, server.expected_parts), name
+        )
     return list(first.values())
 
 

@@ -191,9 +191,9 @@ def test_sums_that_no_unit_vectors_have_are_refused(lie, words):
     features, labels = samples()
     server, objective = halves("fed3r", (N,))
     upload = upload_of(objective, features, labels)
-    assert server.impossible(0, upload) == ""
+    assert server.contradiction(0, upload) == ""
     gram, targets = lie(upload[SUMS].tensors[GRAM], upload[SUMS].tensors[TARGETS])
-    assert words in server.impossible(0, {SUMS: Weights({GRAM: gram, TARGETS: targets})})
+    assert words in server.contradiction(0, {SUMS: Weights({GRAM: gram, TARGETS: targets})})
 
 
 @pytest.mark.parametrize("kind", ["one sample", "the same samples", "no direction", "a dimension less", "tiny classes"])
@@ -215,7 +215,7 @@ def test_a_class_that_the_client_does_not_have_is_refused():
     features, labels = samples()
     server, objective = halves("fed3r", (N,))
     server.identities = {0: server.identities[0].__class__(0, 1, rows=(N, 0, 0), classes=(0, 1, 2))}
-    assert "has no training sample" in server.impossible(0, upload_of(objective, features, labels))
+    assert "has no training sample" in server.contradiction(0, upload_of(objective, features, labels))
 
 
 def test_that_sums_are_possible_holds_for_any_samples_of_many_dimensions():

@@ -15,7 +15,7 @@ from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.fedcgs import layouts
-from protosphere.wire.claims import Believed
+from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
 from tests.strategies.needs import ASKED
@@ -139,7 +139,7 @@ def test_where_clients_weigh_alike_it_is_the_discriminant_of_samples_that_weigh_
     median = np.median([size for size in sizes if size])
     settings = {"fedcgs.shrinkage": 0.0, "client-weights": "equal"}
     server, objective = halves_of(sizes=sizes, **settings)
-    believed = Believed(server.identities, 20, "equal")
+    believed = CappedSampleCounts(server.identities, 20, "equal")
     server.meet(K, D, believed.identities)
     uploads = {}
     for partition, own in enumerate(deal):
@@ -230,11 +230,11 @@ def test_statistics_that_no_rows_have_are_refused(lie, words):
     features, labels = rows()
     server, objective = halves_of(sizes=(N,))
     upload = objective.upload(ClientState(None, encoded=lambda: (features, labels)), 1)
-    assert server.impossible(0, upload) == ""
+    assert server.contradiction(0, upload) == ""
     own, moment = upload["prototypes"], upload["moment"].tensors["moment"]
     vectors, moment = lie(own.vectors, moment)
     told = {"prototypes": replace(own, vectors=vectors), "moment": Weights({"moment": moment})}
-    assert words in server.impossible(0, told)
+    assert words in server.contradiction(0, told)
 
 
 def test_moments_that_float16_has_rounded_end_no_honest_run(run, metrics):

@@ -171,7 +171,7 @@ def test_of_a_release_means_count_in_units_of_samples():
         p: {"prototypes": PrototypeSet(u["prototypes"].labels, 10 * u["prototypes"].vectors, u["prototypes"].counts)}
         for p, u in uploads.items()
     }
-    assert server.impossible(0, scaled[0]) == ""
+    assert server.contradiction(0, scaled[0]) == ""
     weights = [
         half.aggregate(payloads, {}, 1).downloads[EVERYONE]["classifier"].tensors["weight"]
         for half, payloads in ((server, scaled), (plain, uploads))

@@ -53,7 +53,7 @@ def test_the_head_takes_the_steps_of_the_cross_entropy_on_all_prototypes():
     np.testing.assert_allclose(head["classifier.bias"], bias, rtol=1e-5, atol=1e-6)
     # and it is what a client predicts with
     state = ClientState(model)
-    arrived = objective.arrived(state, server.aggregate(payloads(sent), {}, 1).downloads[EVERYONE])
+    arrived = objective.evaluation_state(state, server.aggregate(payloads(sent), {}, 1).downloads[EVERYONE])
     assert torch.equal(arrived.module.classifier.bias, head["classifier.bias"])
 
 

@@ -227,16 +227,16 @@ def test_factors_that_make_no_change_of_the_student_are_refused_by_both_ends(cas
 
 def test_a_product_that_is_too_long_is_refused_by_the_server_with_the_upload_and_by_the_client():
     server, start = met()
-    assert server.impossible(1, {"companion": start}) == ""
+    assert server.contradiction(1, {"companion": start}) == ""
     factors = factors_of(start, 1.0)
-    assert server.impossible(1, {"companion-update": factors}) == ""
+    assert server.contradiction(1, {"companion-update": factors}) == ""
     name = next(name for name in factors.tensors if name.endswith("/left"))
     rows, columns = factors.tensors[name].shape
     # each factor keeps to the bound
     right = name.removesuffix("/left") + "/right"
     long = {name: torch.full((rows, 1), 9e3 / rows), right: torch.full((1, columns), 9e3 / columns)}
     update = {"companion-update": Weights(factors.tensors | long)}
-    assert "has norm" in server.impossible(1, update)
+    assert "has norm" in server.contradiction(1, update)
     objective, state = built()
     objective.receive(state, {"companion": start}, 2)
     with pytest.raises(MessageError, match=r"has norm .*, above `max-prototype-norm`"):
@@ -301,9 +301,9 @@ def test_changes_that_add_up_to_what_nobody_would_take_are_dropped_and_the_run_g
 
 def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the_whole_to_the_others():
     server, start = met()
-    assert [server.awaited((WHOLE, CHANGE), {}, number) for number in (1, 2)] == [(WHOLE,), (WHOLE,)]
+    assert [server.expected_parts((WHOLE, CHANGE), {}, number) for number in (1, 2)] == [(WHOLE,), (WHOLE,)]
     first = server.aggregate({p: {"companion": start} for p in (0, 1, 2)}, {}, 1)
-    assert server.awaited((WHOLE, CHANGE), first.state, 2) == (CHANGE,)
+    assert server.expected_parts((WHOLE, CHANGE), first.state, 2) == (CHANGE,)
     assert {server.address(p, first.downloads, first.state, 2) for p in range(3)} == {EVERYONE}
     step = {"companion-update": factors_of(shifted(start, 1.0), 1.0)}
     second = server.aggregate({0: step, 2: step}, first.state, 2)

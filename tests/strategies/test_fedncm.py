@@ -88,9 +88,9 @@ def test_means_that_no_unit_vectors_have_are_refused():
     features, labels = samples()
     server, objective = halves("fedncm")
     upload = upload_of(objective, features, labels)
-    assert server.impossible(0, upload) == ""
+    assert server.contradiction(0, upload) == ""
     means = lone(upload)
-    assert "norm 1 at most" in server.impossible(0, {"prototypes": replace(means, vectors=-15 * means.vectors)})
+    assert "norm 1 at most" in server.contradiction(0, {"prototypes": replace(means, vectors=-15 * means.vectors)})
 
 
 def test_a_run_with_a_guard_keeps_classes_of_few_samples_at_home_and_drops_nobody(run, metrics):

@@ -195,15 +195,15 @@ def test_dropout_reaches_the_head(halves):
 def test_a_client_predicts_with_what_it_trained_with(halves):
     """Whatever comes later; one that never trained, with what came last. The store keeps it."""
     objective, state = client_half(halves)
-    kept = {name: tensor.clone() for name, tensor in state.kept.items()}
+    kept = {name: tensor.clone() for name, tensor in state.extra.items()}
     for newest in (prototypes(8), None):
         assert torch.equal(
             objective.targets(state, payload(newest)).vectors, prototypes(7, length=2.5).on_sphere().vectors
         )
-    assert kept.keys() == state.kept.keys() == as_state(prototypes(7)).keys()
-    assert all(torch.equal(tensor, state.kept[name]) for name, tensor in kept.items())
+    assert kept.keys() == state.extra.keys() == as_state(prototypes(7)).keys()
+    assert all(torch.equal(tensor, state.extra[name]) for name, tensor in kept.items())
     stranger, came = ClientState(state.module), prototypes(8)
     longer = came.with_vectors(3 * came.vectors)
     torch.testing.assert_close(objective.targets(stranger, payload(longer)).vectors, came.vectors)
     assert objective.targets(stranger, None) is None
-    assert not stranger.kept
+    assert not stranger.extra

@@ -113,7 +113,7 @@ def test_classes_of_fewer_samples_stay_at_home_and_one_that_nobody_has_is_never_
     assert lone(upload_of(objective, features, labels)).classes().tolist() == [0, 1]
     nothing = upload_of(objective, features[7:9], labels[7:9])
     assert len(lone(nothing)) == 0
-    assert server.impossible(0, nothing) == ""
+    assert server.contradiction(0, nothing) == ""
     alone = server.aggregate({0: nothing}, {}, 1)
     assert alone.downloads[EVERYONE]["classifier"].tensors["known"].tolist() == [0] * K
     outcome = server.aggregate({1: upload_of(objective, features, labels)}, alone.state, 1)
@@ -135,8 +135,8 @@ def test_mixtures_that_no_unit_vectors_have_are_refused(lie, words):
     features, labels = samples()
     server, objective = halves("fedpft", (N,), **{"fedpft.components": 3})
     upload = upload_of(objective, features, labels)
-    assert server.impossible(0, upload) == ""
-    assert words in server.impossible(0, {"mixtures": lie(lone(upload))})
+    assert server.contradiction(0, upload) == ""
+    assert words in server.contradiction(0, {"mixtures": lie(lone(upload))})
 
 
 @pytest.mark.parametrize("components", [1, 5])

@@ -178,7 +178,7 @@ def test_apfl_predicts_by_the_mixture_of_its_own_and_what_came():
         for name, p in plain.named_parameters():
             p.copy_(0.25 * v[name] + 0.75 * w[name].float())
     inputs = batch().inputs.double()
-    arrived = objective.arrived(state, payload).module
+    arrived = objective.evaluation_state(state, payload).module
     torch.testing.assert_close(arrived(inputs), plain(inputs), rtol=1e-5, atol=1e-6)
 
 
@@ -263,7 +263,7 @@ def test_the_rule_received_generic_is_the_servers_model_alone():
         answers = [int(plain(data.transform(row.unsqueeze(0))).argmax()) for row in data.test.inputs]
     right = sum(answer == label for answer, label in zip(answers, data.test.labels.tolist(), strict=True))
     kept = deepcopy(state.module.state_dict())
-    correct = evaluate(job.objective, state, data, received=job.objective.arrived(state, came)).correct
+    correct = evaluate(job.objective, state, data, received=job.objective.evaluation_state(state, came)).correct
     assert correct["received-generic"][0] == right
     assert right not in {correct[rule][0] for rule in ("received", "generic", "classifier")}
     assert all(torch.equal(tensor, kept[name]) for name, tensor in state.module.state_dict().items())

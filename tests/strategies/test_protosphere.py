@@ -354,11 +354,11 @@ def test_statistics_that_no_rows_have_are_refused(lie, words):
     features, labels = rows()
     server, objective = halves()
     for partition, upload in uploads_of(objective, features, labels).items():
-        assert server.impossible(partition, upload) == ""
+        assert server.contradiction(partition, upload) == ""
         own, half = upload["prototypes"], upload["scatter"].tensors["scatter"]
         vectors, half = lie(own.vectors, half)
         told = {"prototypes": PrototypeSet(own.labels, vectors), "scatter": Weights({"scatter": half})}
-        assert words in server.impossible(partition, told)
+        assert words in server.contradiction(partition, told)
 
 
 # --- what a client adds of its own -------------------------------------------------------------------------------

@@ -158,7 +158,7 @@ def test_with_robust_centres_fed3r_takes_clients_that_keep_small_classes_at_home
     identity = Identity(0, 1, "net", classes=tuple(range(61)), rows=(100, 0, 0), layouts=layouts_of(objective))
     server.meet(61, 8, {0: identity})
     upload = objective.upload(ClientState(None, encoded=lambda: (features, labels)), 1)
-    assert server.impossible(0, upload) == ""
+    assert server.contradiction(0, upload) == ""
     z = torch.nn.functional.normalize(features[:40].double(), dim=1)
     state = server.aggregate({0: upload}, {}, 1).state
     assert torch.allclose(state["sums"][0], z.sum(dim=0), atol=1e-4)
@@ -173,9 +173,9 @@ def test_a_second_moment_that_is_not_symmetric_is_refused(federation):
     identity = Identity(0, 1, "net", classes=tuple(range(10)), rows=(CLAIM, 0, 0), layouts=layouts)
     server.meet(10, DIM, {0: identity})
     forged = forge("fedcgs", "mean", 1.0, *federation.lie(federation.clients, *LIES[0]))
-    assert server.impossible(0, forged) == ""
+    assert server.contradiction(0, forged) == ""
     moment = forged["moment"].tensors["moment"] + torch.ones(DIM, DIM).triu(1)
-    assert "symmetric" in server.impossible(0, {**forged, "moment": Weights({"moment": moment})})
+    assert "symmetric" in server.contradiction(0, {**forged, "moment": Weights({"moment": moment})})
 
 
 def test_robust_sums_of_random_features_are_refused_by_name():

@@ -28,13 +28,13 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # old words of the printed file, what is put in their place, and what the run says
 WRONG = {
     "a tuple": (
-        'Loss(total=plain, parts={"cross-entropy": plain}, features=z)',
+        'm.Loss(total=plain, parts={"cross-entropy": plain}, features=z)',
         "(plain, {}, z)",
         r"returns a tuple, where a Loss\(total, parts",
     ),
     "a raise": ("plain = cross", "z.nonesuch\n        plain = cross", "failed in `loss` with AttributeError"),
-    "a number": ("Loss(total=plain,", "Loss(total=plain.item(),", "a float as `total`"),
-    "no gradient": ("Loss(total=plain,", "Loss(total=plain.detach(),", "one number with its gradient"),
+    "a number": ("m.Loss(total=plain,", "m.Loss(total=plain.item(),", "a float as `total`"),
+    "no gradient": ("m.Loss(total=plain,", "m.Loss(total=plain.detach(),", "one number with its gradient"),
     "a list": ('parts={"cross-entropy": plain}', "parts=[plain]", "a list as `parts`"),
     "a float": ('parts={"cross-entropy": plain}', 'parts={"cross-entropy": 1.0}', "a float as part 'cross-entropy'"),
     "the total": ('parts={"cross-entropy": plain}', 'parts={"cross-entropy": plain, "loss": plain}', "a part 'loss'"),
@@ -55,23 +55,27 @@ WRONG = {
         "an empty dict to be sent, where None stands for nothing",
     ),
     "a state": (
-        "means = aggregate(",
-        "remembered(state)\n        means = aggregate(",
+        "means = m.aggregate(",
+        "m.prototypes_of_state(state)\n        means = m.aggregate(",
         "no prototypes, as in the first round",
     ),
-    "an outcome": ("return Outcome(as_state(prototypes), to_everyone(prototypes))", "return prototypes", "an Outcome"),
-    "downloads": ("to_everyone(prototypes))", "{-1: 3})", "a int to be sent"),
-    "a lone part": ("to_everyone(prototypes))", "{-1: prototypes})", 'a dict of parts is due: {"prototypes": ...}'),
-    "a part": ("to_everyone(prototypes))", '{-1: {"prototypes": 3}})', "a int as the part 'prototypes'"),
+    "an outcome": (
+        "return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))",
+        "return prototypes",
+        "an Outcome",
+    ),
+    "downloads": ("m.to_everyone(prototypes))", "{-1: 3})", "a int to be sent"),
+    "a lone part": ("m.to_everyone(prototypes))", "{-1: prototypes})", 'a dict of parts is due: {"prototypes": ...}'),
+    "a part": ("m.to_everyone(prototypes))", '{-1: {"prototypes": 3}})', "a int as the part 'prototypes'"),
     "a part of another name": (
-        "to_everyone(prototypes))",
+        "m.to_everyone(prototypes))",
         '{-1: {"means": prototypes}})',
         r"as the part 'means' to be sent, but its `exchange` names 'prototypes' \(PrototypeSet\)",
     ),
     "a part of another kind": (
-        "        return Outcome(as_state(prototypes), to_everyone(prototypes))",
+        "        return m.Outcome(m.as_state(prototypes), m.to_everyone(prototypes))",
         "        from protosphere.prototypes.weights import Weights\n"
-        '        return Outcome({}, {-1: {"prototypes": Weights({"a": prototypes.vectors})}})',
+        '        return m.Outcome({}, {-1: {"prototypes": Weights({"a": prototypes.vectors})}})',
         r"a Weights as the part 'prototypes' to be sent, but its `exchange` names 'prototypes' \(PrototypeSet\)",
     ),
 }
@@ -80,7 +84,7 @@ WRONG = {
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_is_wrong_in_a_method_ends_the_run_in_its_first_round_by_file_and_line(project: Path, wrong: str) -> None:
     before, after, words = WRONG[wrong]
-    text = whole().replace("    carried_on,\n", "    carried_on,\n    remembered,\n", 1)
+    text = whole()
     assert before in text
     (project / "wrong.py").write_text(text.replace(before, after, 1))
     config = QUICK | {"strategy": str(project / "wrong.py"), "rounds": 5}

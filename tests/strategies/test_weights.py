@@ -180,9 +180,9 @@ def test_what_came_replaces_the_own_and_arrived_changes_nothing():
     _, objective = halves_of("fedper")
     mine, came = ClientState(module(0)), upload(objective, 1)
     before = {name: tensor.clone() for name, tensor in mine.module.state_dict().items()}
-    arrived = objective.arrived(mine, came)
+    arrived = objective.evaluation_state(mine, came)
     assert all(torch.equal(before[name], tensor) for name, tensor in mine.module.state_dict().items())
-    assert objective.arrived(mine, None) is mine
+    assert objective.evaluation_state(mine, None) is mine
     objective.receive(mine, came, 2)
     after = mine.module.state_dict()
     for name, tensor in arrived.module.state_dict().items():

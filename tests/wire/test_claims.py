@@ -12,7 +12,7 @@ from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
-from protosphere.wire.claims import Believed, claimed_samples, most_believed, over_claimed
+from protosphere.wire.claims import CappedSampleCounts, claimed_samples, most_believed, over_claimed
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload
 from tests.strategies.needs import FEW, NEEDS
@@ -40,7 +40,7 @@ def identities(*rows):
 
 
 def test_identities_and_counts_are_believed_alike():
-    believed = Believed(identities(40, 80, CLAIM), 10, "samples")
+    believed = CappedSampleCounts(identities(40, 80, CLAIM), 10, "samples")
     # the median is 80
     assert [believed.identities[p].rows for p in range(3)] == [(40, 1, 1), (80, 1, 1), (800, 1, 1)]
     expected_counts = [(10, 30), (20, 60), (200, 600)]
@@ -63,7 +63,7 @@ def test_identities_and_counts_are_believed_alike():
 
 
 def test_nobody_weighs_more_than_another_where_all_are_to_weigh_alike():
-    believed = Believed(identities(10, 40, CLAIM), 20, "equal")
+    believed = CappedSampleCounts(identities(10, 40, CLAIM), 20, "equal")
     assert [believed.identities[p].rows[0] for p in range(3)] == [40, 40, 40]
     assert not list(believed.notices())
 
@@ -72,7 +72,7 @@ def test_nobody_weighs_more_than_another_where_all_are_to_weigh_alike():
 def test_a_share_of_a_class_is_a_real_number_and_not_a_sample_at_least(ratio):
     """Of 1,000 samples that weigh as so many medians a class of one weighs a thousandth of that."""
     counts, median = torch.tensor([1, 999]), 10
-    believed = Believed(identities(median, median, 1000), ratio, "samples")
+    believed = CappedSampleCounts(identities(median, median, 1000), ratio, "samples")
     expected = [ratio * median / 1000, ratio * median * 0.999]
     assert lone(
         believed.uploads({2: payload(PrototypeSet(torch.tensor([0, 1]), torch.ones(2, 3), counts))})[0][2]
@@ -97,27 +97,27 @@ def counted_mixtures(*counts):
 @pytest.mark.parametrize("counted", [counted, counted_mixtures])
 def test_where_samples_are_withheld_counts_are_held_against_the_others_counts(counted):
     hidden = {p: Identity(p, 4, rows=()) for p in range(4)}
-    found, said = Believed(hidden, 10, "samples").uploads(counted(30, 50, 70, CLAIM))
+    found, said = CappedSampleCounts(hidden, 10, "samples").uploads(counted(30, 50, 70, CLAIM))
     assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [30, 50, 70, 600]
     (words,) = said
     assert words.startswith("the class counts of client 3 add up to 2,147,483,647, more than 10 times")
-    found, said = Believed(hidden, 10, "equal").uploads(counted(30, 50, 70, CLAIM))
+    found, said = CappedSampleCounts(hidden, 10, "equal").uploads(counted(30, 50, 70, CLAIM))
     assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [60] * 4
     assert said == []
 
 
 def test_who_tells_its_samples_is_believed_by_these():
     hidden = {p: Identity(p, 4, rows=()) for p in range(4)}
-    found, said = Believed(identities(40, 80, CLAIM), 10, "samples").uploads(counted(40, 80, CLAIM))
+    found, said = CappedSampleCounts(identities(40, 80, CLAIM), 10, "samples").uploads(counted(40, 80, CLAIM))
     assert [int(upload.counts[0]) for upload in map(lone, found.values())] == [40, 80, 800]
     assert said == []
     without = {0: {"prototypes": PrototypeSet(torch.tensor([0]), torch.ones(1, 2))}}
-    assert Believed(hidden, 10, "samples").uploads(without) == (without, [])
+    assert CappedSampleCounts(hidden, 10, "samples").uploads(without) == (without, [])
 
 
 def test_who_withholds_its_samples_is_left_as_it_is():
     hidden = {0: Identity(0, 2, rows=()), 1: Identity(1, 2, classes=(0,), rows=(5, 0, 0))}
-    believed = Believed(hidden, 1, "samples")
+    believed = CappedSampleCounts(hidden, 1, "samples")
     assert believed.identities == hidden
 
 
@@ -127,7 +127,7 @@ def test_the_median_is_of_the_clients_that_are_present():
     assert over_claimed(claimed_samples(known), 5) == {3: 50 / 90, 4: 0.5}
     assert over_claimed(claimed_samples(known), 5, present={0, 3, 4}) == {}
     assert over_claimed(claimed_samples(known), 5, present=()) == {3: 50 / 90, 4: 0.5}
-    believed = Believed(known, 5, "samples", present={3, 4})
+    believed = CappedSampleCounts(known, 5, "samples", present={3, 4})
     assert [believed.identities[partition].rows[0] for partition in (3, 4)] == [90, 100]
     believed.update(known, {0, 1, 2, 4})
     # what was sent by who has left still counts, as much as it would now

@@ -145,10 +145,10 @@ def test_a_run_name_that_leads_elsewhere_is_refused(refused):
 def test_an_evaluation_is_of_what_the_round_itself_left_and_made(refused):
     """Untrained models are those of round 0."""
     for number, trained in ((0, 0), (3, 3)):
-        records = encode_instruction(Instruction("run", number, trained=trained, made=trained))
-        assert arrived(records, trains=False).trained == trained
+        records = encode_instruction(Instruction("run", number, last_trained_round=trained, made=trained))
+        assert arrived(records, trains=False).last_trained_round == trained
         assert "round" in refused(arrived, records)
-    for late in ({"trained": 4}, {"made": 4}, {"trained": -1}):
+    for late in ({"last_trained_round": 4}, {"made": 4}, {"last_trained_round": -1}):
         records = encode_instruction(Instruction("run", 3, **late))
         assert "round 3 cannot" in refused(partial(arrived, trains=False), records)
 

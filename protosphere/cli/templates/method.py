@@ -17,27 +17,10 @@ import torch
 from pydantic import Field
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from protosphere.prototypes.aggregation import aggregate
-from protosphere.strategies.contract import (
-    Batch,
-    ClientState,
-    Loss,
-    Method,
-    Outcome,
-    Phase,
-    PullObjective,
-    ServerHalf,
-    State,
-    as_state,
-    method_settings,
-    prototype_sets,
-    remembered,
-    to_everyone,
-)
-from protosphere.wire.payloads import Payload
+from protosphere import method as m
 
 
-@method_settings
+@m.method_settings
 class MyMethodSettings:
     """Its settings, `mymethod.memory` and `mymethod.weight`; a value out of its range is refused by name.
 
@@ -50,18 +33,20 @@ class MyMethodSettings:
     weight: Annotated[float, Field(ge=0)] = 1.0
 
 
-class Averages(ServerHalf):
+class Averages(m.ServerHalf):
     """The server half: what came up in a round, and what was remembered, make what goes down in the next."""
 
-    def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
+    def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Move the average of each class towards the mean of what its clients sent.
 
         `uploads` holds a payload for each client that answered, `state` the tensors of the last Outcome: nothing in
         the first round. It is kept in the checkpoint, so a resumed run goes on with it.
         """
-        means = aggregate(list(prototype_sets(uploads).values()), "mean")  # a PrototypeSet: labels (k,), vectors (k, d)
+        means = m.aggregate(
+            list(m.prototype_sets(uploads).values()), "mean"
+        )  # a PrototypeSet: labels (k,), vectors (k, d)
         if state:
-            averages = remembered(state)  # the PrototypeSet that `as_state` made of the last round
+            averages = m.prototypes_of_state(state)  # the PrototypeSet that `as_state` made of the last round
             before, known = averages.table(self.num_classes)  # (K, d), and (K,) bool: the classes that have one
             memory = self.options[MyMethodSettings].memory
             moved = memory * before[means.labels] + (1 - memory) * means.vectors
@@ -70,28 +55,28 @@ class Averages(ServerHalf):
             averages = averages.updated_by(fresh)  # a class that nobody sent this time stays as it was
         else:
             averages = means
-        return Outcome(as_state(averages), to_everyone(averages))
+        return m.Outcome(m.as_state(averages), m.to_everyone(averages))
 
 
-class Cosine(PullObjective):
+class Cosine(m.PullObjective):
     """The client half. As a PullObjective it sends its local prototypes, the means of its features by class."""
 
-    def loss(self, state: ClientState, batch: Batch, phase: Phase, round_number: int) -> Loss:
+    def loss(self, state: m.ClientState, batch: m.Batch, phase: m.Phase, round_number: int) -> m.Loss:
         """Cross-entropy, and from the second round on the cosine distance to what the server sent.
 
-        `state` is what this client keeps: its model, its prototypes, `state.table` of what came down, and `state.kept`,
-        a dict of tensors for whatever the method remembers between rounds.
+        `state` is what this client keeps: its model, its prototypes, `state.table` of what came down, and
+        `state.extra`, a dict of tensors for whatever the method remembers between rounds.
         """
         z = self.features(state, batch.inputs)  # (b, d), with their gradient
         plain = cross_entropy(self.logits(state, z), batch.labels)
         if state.table is None:  # nothing has come yet
-            return Loss(total=plain, parts={"cross-entropy": plain}, features=z)
+            return m.Loss(total=plain, parts={"cross-entropy": plain}, features=z)
         averages, known = state.table  # (K, d), and (K,) bool: the classes that have one
         distances = 1 - cosine_similarity(z, averages[batch.labels])  # (b,)
         pull = (distances * known[batch.labels]).mean()  # 0 for samples of a class without an average
         total = plain + self.options[MyMethodSettings].weight * pull
         # the total is minimised; the parts, unweighted, stand among the figures of a round
-        return Loss(total=total, parts={"cross-entropy": plain, "cosine": pull}, features=z)
+        return m.Loss(total=total, parts={"cross-entropy": plain, "cosine": pull}, features=z)
 
 
-METHOD = Method(server=Averages, objective=Cosine, settings={"mymethod": MyMethodSettings})
+METHOD = m.Method(server=Averages, objective=Cosine, settings={"mymethod": MyMethodSettings})
