@@ -1,8 +1,8 @@
 """One run over real Flower: submit the app, follow its log, ask how it ended, stop what was started.
 
-It goes to a SuperLink that somebody runs, by the name of its connection, or to one of our own in simulation mode. The
-last is started from an empty folder, since Ray's workers import from wherever their SuperLink began. How a run ended is
-asked by `flwr list`: `flwr run` exits 0 on a run that failed.
+The run goes to a SuperLink that somebody runs, by the name of its connection, or to one of our own in simulation mode.
+Ours starts in an empty folder, since Ray's workers import from the folder in which their SuperLink began. `flwr list`
+says how a run ended: `flwr run` exits 0 on a run that failed.
 """
 
 import hashlib
@@ -21,9 +21,9 @@ import threading
 import time
 import tomllib
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +53,13 @@ ROOT = Path(__file__).resolve().parents[2]
 # seconds, here and below; an overloaded machine takes half a minute to start `flwr`, not two seconds
 ANSWER_PATIENCE = 60.0
 START_PATIENCE = 60.0
-STATUS_PATIENCE = 30.0
+STATUS_PATIENCE = 90.0
 STOP_PATIENCE = 30.0
 SILENCE = 120.0  # without a line of the stream until we ask whether the run is over
 HANDSHAKE_PATIENCE = 5.0
-LOOKS = 3
 CONNECTION = "sim"  # to a SuperLink of our own
-LOG = "superlink.log"
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-FINISHED = re.compile(rf"{re.escape(PREFIX)}round +\d+/\d+ \| ")  # a line of `console_line`
+ROUND = re.compile(rf"{re.escape(PREFIX)}round +\d+/\d+ \| ")  # a line of `console_line`
 EXCEPTION = re.compile(r"[A-Za-z_.]*(Error|Exception)\b.*")
 # Ray keeps Unix sockets up to 68 characters below this folder, and no system takes paths of more than 103 for them
 LONGEST_FOLDER = 35
@@ -132,9 +130,9 @@ def launch(
         app: the folder of the app's pyproject.toml.
         connection: the name of a SuperLink's connection in Flower's configuration; empty for a simulation over one of
             our own. The three numbers above are the simulation's.
-        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. What its nodes
-            hold is `cluster_at`'s to check.
-        opened: told the run's folder as soon as there is one on this machine.
+        ray: the address of the Ray cluster over which a simulation runs; empty for a Ray of our own. `cluster_at`
+            checks what its nodes have.
+        opened: called with the run's folder as soon as there is one on this machine.
 
     Raises:
         SettingError: this machine lacks the CPUs or GPUs asked for.
@@ -146,12 +144,13 @@ def launch(
         federation = f"num-supernodes={clients} {resources}"
         if not ray:
             check_resources(cpus_per_client, gpus_per_client)
-    scratch = _scratch()
-    interruption: Interrupted | None = None
     results = results_root(str(run_config.get("results-dir", "")))
-    superlink = SuperLink(scratch, connection, ray)
     resumed = Path(str(run_config.get("resume", "")))
+    listener = Listener(show, verbose)
+    interruption: Interrupted | None = None
     folder: Path | None = None
+    scratch = _scratch()
+    superlink = SuperLink(scratch, connection, ray)
 
     def find_folder() -> Path | None:
         """The run's folder, as far as it is on this machine and there by now."""
@@ -164,12 +163,7 @@ def launch(
         return folder
 
     try:
-        with _Listener(scratch / "run.log", show, verbose) as listener, interruptible() as deafen:
-
-            def hear(line: str) -> None:
-                if listener.hear(line):
-                    find_folder()
-
+        with interruptible() as deafen:
             try:
                 if not (app / "pyproject.toml").exists():
                     raise FlowerError(
@@ -178,8 +172,11 @@ def launch(
                     )
                 superlink.start()
                 superlink.submit(copy_app(app, scratch / "app"), packed(run_config), federation)
-                superlink.stream(hear)
-                outcome = _outcome(superlink, listener, find_folder())
+                for line in superlink.stream():
+                    if listener.hear(line):
+                        find_folder()
+                status, details = superlink.status()
+                message = describe_failure(status, details, listener, find_folder(), superlink.is_simulation)
             except Interrupted as signal:
                 interruption = signal
                 # the terminal itself may be what has gone
@@ -187,22 +184,22 @@ def launch(
                     show(f"{signal.name}: stopping Flower and all that it started")
                 is_elsewhere = bool(connection) and find_folder() is None
                 message = f"stopped by {signal.name}." if is_elsewhere else describe_stop(signal.name, find_folder())
-                outcome = Outcome(False, find_folder(), message)
             except FlowerError as error:
-                outcome = Outcome(False, find_folder(), str(error))
+                message = str(error)
             finally:
                 deafen()
                 stop_command = superlink.stop()
-            if stop_command:
-                message = f"the run could not be stopped and may still be running: try `{stop_command}`."
-                outcome = replace(outcome, message=message)
-            outcome = replace(
-                outcome,
-                # results are a folder of the SuperLink's machine: over a connection that may be another
-                log=_keep_log(scratch, outcome, results_root("") if connection else results),
-                flower_run=superlink.flower_run,
-                resumable=_is_resumable(outcome.folder, listener),
-            )
+        if stop_command:
+            message = f"the run could not be stopped and may still be running: try `{stop_command}`."
+        # what came to nothing takes its folder away
+        folder = find_folder()
+        folder = folder if folder and folder.is_dir() else None
+        text = listener.text
+        if message:
+            text += superlink.log()
+        # results are a folder of the SuperLink's machine: over a connection that may be another
+        log = _keep_log(text, folder, results_root("") if connection else results) if folder or message else None
+        outcome = Outcome(not message, folder, message, log, superlink.flower_run, listener.can_resume(folder))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if interruption:
@@ -257,8 +254,12 @@ class SuperLink:
         self._name = name or CONNECTION
         self._environment = flower_environment()
         if self.is_simulation:
-            self._environment |= _simulation_environment(scratch, ray)
+            # it works in another folder
+            self._environment |= {"FLWR_HOME": str(scratch / "home"), "PROTOSPHERE_HOME": str(home().absolute())}
+            self._environment |= {**NO_INSTALLATION, "RAY_USAGE_STATS_ENABLED": "0"}
+            # the folder is where Ray keeps its session, and where it would look for a cluster to join
             self._environment.pop("RAY_TMPDIR" if ray else "RAY_ADDRESS", None)
+            self._environment |= {"RAY_ADDRESS": ray} if ray else {"RAY_TMPDIR": str(scratch)}
         self._own: subprocess.Popen[str] | None = None
         self._commands: list[subprocess.Popen[str]] = []
         # the run is ours to stop: it is on, as far as we know, and the SuperLink is there to be told
@@ -281,13 +282,12 @@ class SuperLink:
                 f"{', '.join(entries) or 'none'}, and docs/deployment.md shows one."
             )
         answer = self._flwr("list", self._name, "--format", "json")
-        if has_succeeded(answer):
-            return
-        reason = obstacle(entries[self._name]) or refusal(answer) or "no answer"
-        raise FlowerError(
-            f"the SuperLink of the connection `{self._name}` cannot be used: {reason}; docs/deployment.md has what to "
-            f"do, and {place} the connection."
-        )
+        if not has_succeeded(answer):
+            reason = obstacle(entries[self._name]) or refusal(answer) or "no answer"
+            raise FlowerError(
+                f"the SuperLink of the connection `{self._name}` cannot be used: {reason}; docs/deployment.md has what "
+                f"to do, and {place} the connection."
+            )
 
     def _start_own(self) -> None:
         port = free_port()
@@ -296,22 +296,25 @@ class SuperLink:
             f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
         )
         options = ["--insecure", "--simulation", "--host", "127.0.0.1", "--port", str(port)]
-        with (self._scratch / LOG).open("w") as log:
-            self._own = self._start(
-                [find_executable("flower-superlink"), *options, "--disable-runtime-dependency-installation"],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        command = [find_executable("flower-superlink"), *options, "--disable-runtime-dependency-installation"]
+        with (self._scratch / "superlink.log").open("w") as log:
+            self._own = self._start(command, stdout=log, stderr=subprocess.STDOUT)
         deadline = time.monotonic() + START_PATIENCE
         while not is_healthy(port):
-            if self._own.poll() is not None or time.monotonic() > deadline:
-                ended = self._own.returncode
+            ended = self._own.poll()
+            if ended is not None or time.monotonic() > deadline:
                 how = f"ended with exit code {ended}"
                 if ended is None:
                     how = f"has not answered for {START_PATIENCE:.0f} s ({describe_load()})"
-                last = read_log(self._scratch).strip().rpartition("\n")[2]
+                last = self.log().strip().rpartition("\n")[2]
                 raise FlowerError(f"Flower's SuperLink {how} on port {port}; its last line is: {last or 'none'}.")
             time.sleep(0.1)
+
+    def log(self) -> str:
+        """All that a SuperLink of ours has said, below a headline; empty where it has said nothing."""
+        file = self._scratch / "superlink.log"
+        text = file.read_text("utf-8", errors="replace") if file.exists() else ""
+        return "\n--- SuperLink ---\n" + ANSI.sub("", text) if text else ""
 
     def submit(self, app: Path, run_config: Mapping[str, Scalar], federation: str = "") -> None:
         """Have it take the app as a run.
@@ -328,35 +331,36 @@ class SuperLink:
         if federation:
             words += ["--federation-config", federation]
         command = self._start([find_executable("flwr"), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        answer = errors = ""
         try:
-            answer, said = command.communicate()
+            answer, errors = command.communicate()
         except KeyboardInterrupt:
             # it may have been taken: what is on is to be stopped
             with suppress(subprocess.TimeoutExpired):
-                self.flower_run = submitted_run(command.communicate(timeout=STOP_PATIENCE)[0])
-            self._is_on = bool(self.flower_run)
+                answer = command.communicate(timeout=STOP_PATIENCE)[0]
             raise
-        self.flower_run = submitted_run(answer)
-        self._is_on = bool(self.flower_run)
+        finally:
+            self.flower_run = submitted_run(answer)
+            self._is_on = bool(self.flower_run)
         if not self.flower_run:
-            reason = refusal(answer) or refusal(said) or f"`flwr run` ended with exit code {command.returncode}"
+            reason = refusal(answer) or refusal(errors) or f"`flwr run` ended with exit code {command.returncode}"
             raise FlowerError(f"Flower did not start the run: {reason}.")
 
-    def stream(self, hear: Callable[[str], None]) -> None:
-        """Pass on the run's log, line by line, until it ends.
+    def stream(self) -> Iterator[str]:
+        """The run's log, line by line, until it ends.
 
         Flower waits for ever on a connection that was dropped without a word, as routers do with those that are silent:
         so after a long silence the run is asked for.
         """
         words = [find_executable("flwr"), "log", self.flower_run, self._name, "--stream"]
         command = self._start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        lines: queue.SimpleQueue[str] = queue.SimpleQueue()
 
         def read() -> None:
             assert command.stdout is not None
             for line in command.stdout:
                 lines.put(line)
-            lines.put(None)
+            lines.put("")
 
         threading.Thread(target=read, daemon=True).start()
         patience = SILENCE
@@ -370,9 +374,9 @@ class SuperLink:
                     # its last lines may be on their way
                     patience = SILENCE / 10
                 continue
-            if line is None:
+            if not line:
                 break
-            hear(line)
+            yield line
         processes.stop(command)
 
     def status(self) -> tuple[str, str]:
@@ -382,25 +386,23 @@ class SuperLink:
             FlowerError: the SuperLink does not answer, or the run has not ended.
         """
         deadline = time.monotonic() + STATUS_PATIENCE
-        status, looks = "unknown", 0
-        while looks < LOOKS or time.monotonic() < deadline:
-            status, details = self._look()
-            looks += 1
-            if has_finished(status):
-                self._is_on = False
-                return status, details
+        status, details = self._look()
+        while not has_finished(status) and time.monotonic() < deadline:
             if self._own is not None and self._own.poll() is not None:
                 raise FlowerError(
                     f"Flower's SuperLink ended with exit code {self._own.returncode} in the middle of the run."
                 )
             time.sleep(0.5)
-        # what only we lost sight of is not ours to stop
+            status, details = self._look()
+        # what has ended, or what only we lost sight of, is not ours to stop
         self._is_on = False
-        if self.is_simulation:
-            raise FlowerError(f"Flower's SuperLink says {status} in place of how the run ended; the log says more.")
+        if has_finished(status):
+            return status, details
         sign = "the SuperLink does not answer any more"
         if status != "unknown":
             sign = f"the log of the run ended, but Flower still calls it {status}"
+        if self.is_simulation:
+            raise FlowerError(f"{sign}; the log says more.")
         raise FlowerError(
             f"{sign}. If only this connection broke, the run goes on: `flwr log {self.flower_run} {self._name}` "
             f"follows it, `flwr stop {self.flower_run} {self._name}` ends it. Otherwise it is lost except for its last "
@@ -450,8 +452,7 @@ def find_executable(name: str) -> str:
     Raises:
         FlowerError: there is none.
     """
-    path_in_environment = shutil.which(name, path=str(Path(sys.executable).parent))
-    path = path_in_environment or shutil.which(name)
+    path = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if not path:
         raise FlowerError(f"`{name}` is neither beside {sys.executable} nor on PATH; install Protosphere with pip.")
     return path
@@ -475,38 +476,15 @@ def flower_environment() -> dict[str, str]:
     }
 
 
-def _simulation_environment(scratch: Path, ray: str) -> dict[str, str]:
-    """What a SuperLink of ours and its Ray get besides: no installation, and no cluster but `ray`'s."""
-    return {
-        "FLWR_HOME": str(scratch / "home"),
-        **NO_INSTALLATION,
-        "RAY_USAGE_STATS_ENABLED": "0",
-        # it works in another folder
-        "PROTOSPHERE_HOME": str(home().absolute()),
-        # the second is also where Ray would look for a running cluster to join
-        **({"RAY_ADDRESS": ray} if ray else {"RAY_TMPDIR": str(scratch)}),
-    }
-
-
 def as_toml(run_config: Mapping[str, Scalar]) -> str:
     """Settings as a TOML document; the dots of a name stand for tables, as Flower reads them."""
-    lines = []
-    for name, value in run_config.items():
-        key = ".".join(toml_value(part) for part in name.split("."))
-        lines.append(f"{key} = {toml_value(value)}\n")
-    return "".join(lines)
+    return "".join(f"{name} = {toml_value(value)}\n" for name, value in run_config.items())
 
 
 def toml_value(value: Scalar) -> str:
     """A setting's value as TOML writes it."""
     # JSON's forms are TOML's but for the one control character that JSON leaves as it is
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def read_log(scratch: Path) -> str:
-    """All that a SuperLink of ours, in that folder, has said."""
-    log = scratch / LOG
-    return log.read_text("utf-8", errors="replace") if log.exists() else ""
 
 
 def describe_load() -> str:
@@ -521,16 +499,21 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def is_healthy(port: int) -> bool:
-    """Whether a SuperLink without TLS answers on this machine; no proxy is asked."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    try:
-        connection.request("GET", "/health")
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
+def is_healthy(port: int, authority: Path | None = None) -> bool:
+    """Whether a SuperLink answers on this machine; no proxy is asked.
+
+    Args:
+        authority: the certificate of its authority; None where it speaks no TLS.
+    """
+    context = ssl.create_default_context(cafile=authority) if authority else None
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
+    scheme = "https" if authority else "http"
+    with (
+        suppress(OSError, http.client.HTTPException),
+        direct.open(f"{scheme}://127.0.0.1:{port}/health", timeout=5),
+    ):
+        return True
+    return False
 
 
 # --- the bundle of an app ---------------------------------------------------------------------------------------
@@ -607,112 +590,98 @@ def obstacle(entry: Mapping[str, Any]) -> str:
     Args:
         entry: of `connections`.
     """
-    place = _place(entry)
-    if place is None:
+    address, roots, is_insecure = entry.get("address", ""), entry.get("root-certificates"), bool(entry.get("insecure"))
+    host, _, port = str(address).rpartition(":")
+    host = host.strip("[]")
+    if not host or not port.isdecimal():
+        # Flower's `:local:`, which it starts itself, or no address at all
         return ""
-    address, insecure = entry["address"], bool(entry.get("insecure"))
     try:
-        context = _context(entry)
+        context = ssl.create_default_context(cafile=Path(roots).expanduser() if roots and not is_insecure else None)
     except OSError as error:
-        reason = getattr(error, "reason", None) or error.strerror
-        return f"its root-certificates {entry['root-certificates']} cannot be used ({reason})"
+        return f"its root-certificates {roots} cannot be used ({getattr(error, 'reason', None) or error.strerror})"
+    if is_insecure:
+        # one that speaks TLS where it should not is told by any handshake, whatever its certificate
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
     try:
-        with _handshake(place, context):
-            return f"{address} speaks TLS, and the connection is insecure" if insecure else ""
+        with (
+            socket.create_connection((host, int(port)), timeout=HANDSHAKE_PATIENCE) as connection,
+            context.wrap_socket(connection, server_hostname=host),
+        ):
+            return f"{address} speaks TLS, and the connection is insecure" if is_insecure else ""
     except ssl.SSLCertVerificationError as error:
         return f"the certificate of {address} is refused ({error.verify_message.rstrip('.')})"
     except ssl.SSLError as error:
-        return "" if insecure else f"{address} does not speak TLS ({error.reason})"
-    except (OSError, UnicodeError) as error:
+        return "" if is_insecure else f"{address} does not speak TLS ({error.reason})"
+    except (OSError, OverflowError, UnicodeError) as error:
         # a proxy may come where we do not
-        if urllib.request.getproxies() and not urllib.request.proxy_bypass(place[0]):
+        if urllib.request.getproxies() and not urllib.request.proxy_bypass(host):
             return ""
         return f"{address} cannot be reached ({getattr(error, 'strerror', None) or error})"
-
-
-def _place(entry: Mapping[str, Any]) -> tuple[str, int] | None:
-    """Host and port of a connection; None where the address is none, as Flower's `:local:`."""
-    host, _, port = str(entry.get("address", "")).rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    return (host, int(port)) if host and port.isascii() and port.isdigit() else None
-
-
-def _context(entry: Mapping[str, Any]) -> ssl.SSLContext:
-    if entry.get("insecure"):
-        # one that speaks TLS where it should not is told by any handshake, whatever its certificate
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-        return context
-    roots = entry.get("root-certificates")
-    return ssl.create_default_context(cafile=str(Path(str(roots)).expanduser()) if roots else None)
-
-
-def _handshake(place: tuple[str, int], context: ssl.SSLContext) -> ssl.SSLSocket:
-    connection = socket.create_connection(place, timeout=HANDSHAKE_PATIENCE)
-    try:
-        return context.wrap_socket(connection, server_hostname=place[0])
-    except BaseException:
-        connection.close()
-        raise
 
 
 # --- what a run says, and how it ended --------------------------------------------------------------------------
 
 
-class _Listener:
-    """Reads the stream: keeps all of it, shows what is ours, remembers the last exception, whether the ServerApp has
-    given the reason why it ended (`refused`), and whether it has said that a round is finished (`rounds`)."""
+class Listener:
+    """Keeps all lines of a run's stream, shows ours, and remembers what tells of the run's end.
 
-    def __init__(self, log: Path, show: Callable[[str], None], verbose: bool):
-        self._log = log.open("w", encoding="utf-8")
+    Attributes:
+        exception: the last exception that is no ServerApp's reason.
+        has_reason: whether the ServerApp has given the reason why it ended.
+        has_round: whether it has said that a round is finished.
+    """
+
+    def __init__(self, show: Callable[[str], None], verbose: bool = False):
         self._show = show
         self._verbose = verbose
+        self._lines: list[str] = []
         self.exception = ""
-        self.refused = False
-        self.rounds = False
+        self.has_reason = False
+        self.has_round = False
 
-    def __enter__(self) -> "_Listener":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
+    @property
+    def text(self) -> str:
+        """All that it has heard."""
+        return "".join(f"{line}\n" for line in self._lines)
 
     def hear(self, line: str) -> bool:
         """Take one line of the stream; whether it is the ServerApp's."""
         line = ANSI.sub("", line).rstrip()
-        self._log.write(line + "\n")
-        self._log.flush()
+        self._lines.append(line)
         # only at the start of a line: what a client prints has its worker's name before it
-        ours = line.startswith((PREFIX, PREFIX_OF_ERRORS))
-        self.refused = self.refused or line.startswith(PREFIX_OF_ERRORS)
-        self.rounds = self.rounds or bool(FINISHED.match(line))
-        if not ours and EXCEPTION.fullmatch(line):
+        is_ours = line.startswith((PREFIX, PREFIX_OF_ERRORS))
+        self.has_reason = self.has_reason or line.startswith(PREFIX_OF_ERRORS)
+        self.has_round = self.has_round or bool(ROUND.match(line))
+        if not is_ours and EXCEPTION.fullmatch(line):
             self.exception = line
         if self._verbose:
             self._show(line)
         elif line.startswith(PREFIX):
             self._show(line.removeprefix(PREFIX))
-        return ours
+        return is_ours
+
+    def can_resume(self, folder: Path | None) -> bool:
+        """Whether there is a checkpoint: in the run's folder or, where that is not here, by what was heard."""
+        return self.has_round if folder is None else (folder / "checkpoint.safetensors").exists()
 
 
-def _outcome(superlink: SuperLink, listener: _Listener, folder: Path | None) -> Outcome:
-    """What the SuperLink and the run's own folder say, whatever `flwr run` exited with."""
-    status, details = superlink.status()
-    # what came to nothing takes its folder away
-    folder = folder if folder and folder.is_dir() else None
+def describe_failure(
+    status: str, details: str, listener: Listener, folder: Path | None, is_simulation: bool = True
+) -> str:
+    """Why a run failed, by what its SuperLink says, what it has said itself, and its folder; empty where it did not."""
     if status == COMPLETED:
-        if folder is None or (folder / "summary.json").exists():
-            return Outcome(True, folder)
-        return Outcome(False, folder, f"the run ended without a summary in {folder}.")
-    if raised_words(details) and listener.refused:
-        return Outcome(False, folder, raised_words(details))
+        is_whole = folder is None or not folder.is_dir() or (folder / "summary.json").exists()
+        return "" if is_whole else f"the run ended without a summary in {folder}."
+    if raised_words(details) and listener.has_reason:
+        return raised_words(details)
     if is_silent(details):
-        process = "simulation's" if superlink.is_simulation else "run's server"
-        can_go_on = not superlink.is_simulation and _is_resumable(folder, listener)
+        process = "simulation's" if is_simulation else "run's server"
+        can_go_on = not is_simulation and listener.can_resume(folder)
         remedy = "; resume it from its last checkpoint" if can_go_on else ""
         details = f"the {process} process died, often because memory ran out: Flower no longer hears from it{remedy}"
-    if superlink.is_simulation and folder is None and NO_REASON in details:
+    if is_simulation and folder is None and NO_REASON in details:
         # before our ServerApp has said anything
         details = (
             "the simulation did not begin. Ray gives up where one of its processes does not register within 30 s, as "
@@ -722,31 +691,21 @@ def _outcome(superlink: SuperLink, listener: _Listener, folder: Path | None) -> 
     reason = (details or f"Flower reports the run as {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:
         reason += f" (the last exception in the log: {listener.exception})"
-    return Outcome(False, folder, f"{reason}.")
-
-
-def _is_resumable(folder: Path | None, listener: _Listener) -> bool:
-    return listener.rounds if folder is None else (folder / "checkpoint.safetensors").exists()
+    return f"{reason}."
 
 
 def _scratch() -> Path:
     """A new empty folder whose path leaves room for Ray's sockets."""
-    room = len(tempfile.gettempdir()) + len("/protosphere-12345678") <= LONGEST_FOLDER
-    return Path(tempfile.mkdtemp(prefix="protosphere-", dir=None if room else "/tmp"))
+    has_room = len(tempfile.gettempdir()) + len("/protosphere-12345678") <= LONGEST_FOLDER
+    return Path(tempfile.mkdtemp(prefix="protosphere-", dir=None if has_room else "/tmp"))
 
 
-def _keep_log(scratch: Path, outcome: Outcome, results: Path) -> Path | None:
+def _keep_log(text: str, folder: Path | None, results: Path) -> Path | None:
     """Add the stream to run.log in the run's folder, or leave it in the results folder when a run came to none."""
-    text = (scratch / "run.log").read_text("utf-8")
-    if not outcome.ok and (server_log := read_log(scratch)):
-        text += "\n--- SuperLink ---\n" + ANSI.sub("", server_log)
-    if outcome.folder and outcome.folder.is_dir():
-        log = outcome.folder / "run.log"
-    elif outcome.ok or not text:
+    if not text:
         return None
-    else:
-        log = results / f"failed-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log"
-    return append_log(log, text)
+    failed = results / f"failed-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}.log"
+    return append_log(folder / "run.log" if folder else failed, text)
 
 
 # --- a run that did not come to its end, over Flower or not -----------------------------------------------------
