@@ -33,6 +33,7 @@ PRELOADED = ["flwr.supernode.cli", "torch", "safetensors.torch", "scipy.linalg",
 TASKS = (TaskType.CLIENT_APP, TaskType.SERVER_APP)
 SET_NAME = 15  # of prctl
 ENDING = 3.0  # seconds that processes have to end; five after it was told to, Flower ends the SuperExec by force
+PLAIN_NAME = re.compile(r"\w[\w.+-]*/\w[\w.+-]* \w[\w.+-]*")  # publisher, app, version
 
 
 class TaskExecutor:
@@ -74,20 +75,6 @@ class TaskExecutor:
             child.kill()
 
 
-def read_digests(file: Path) -> set[str]:
-    """The first word of each line; comments begin with #. The file may change while the site runs.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    digests = set()
-    for line in file.read_text("utf-8").splitlines():
-        words = line.split()
-        if words and not words[0].startswith("#"):
-            digests.add(words[0].lower())
-    return digests
-
-
 def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
     """Be Flower's program for a task, in a process of its own.
 
@@ -101,24 +88,24 @@ def run_task(spec: ExecutionSpec, allowed: Path | None) -> None:
     if spec.suppress_output:
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
+    (program,) = entry_points(group="console_scripts", name=TASK_TYPE_TO_COMMAND[spec.task_type])
     if sys.platform == "linux":
         # what `ps -eo comm` calls it; its command line is that of the process that it was forked from
-        ctypes.CDLL(None).prctl(SET_NAME, TASK_TYPE_TO_COMMAND[spec.task_type].encode())
-    run_clientapp.pull_task_input = note_task(run_clientapp.pull_task_input, allowed)
-    run_clientapp.install_from_fab = refuse_unlisted(run_clientapp.install_from_fab, allowed)
-    (program,) = entry_points(group="console_scripts", name=TASK_TYPE_TO_COMMAND[spec.task_type])
+        ctypes.CDLL(None).prctl(SET_NAME, program.name.encode())
     sys.argv = [program.name, "--runtime-api-address", spec.runtime_api_address, "--token", spec.token]
     if spec.insecure:
         sys.argv.append("--insecure")
     elif spec.root_certificates_path is not None:
         sys.argv += ["--root-certificates", spec.root_certificates_path]
     sys.argv += ["--parent-pid", str(spec.parent_pid)]
+    run_clientapp.pull_task_input = note_task(run_clientapp.pull_task_input, allowed)
     if allowed is None:
         program.load()()
         return
     # Flower goes on with a folder that is named after eight digits of the digest, whatever lies in it
     with tempfile.TemporaryDirectory(prefix="app-", dir=os.environ.get("PROTOSPHERE_HOME")) as folder:
         os.environ["FLWR_HOME"] = folder
+        run_clientapp.install_from_fab = refuse_unlisted(run_clientapp.install_from_fab, allowed)
         program.load()()
 
 
@@ -132,35 +119,31 @@ def note_task(pull_task_input: Any, allowed: Path | None) -> Any:
     def pull(client: Any) -> Any:
         message, context, run, fab = pull_task_input(client)
         method, rounds = (context.run_config.get(name, "-") for name in ("strategy", "rounds"))
-        names = (*run.fab_id.split("/"), run.fab_version)
-        is_plain = len(names) == 3 and all(re.fullmatch(r"\w[\w.+-]*", name) for name in names)
+        is_plain = PLAIN_NAME.fullmatch(f"{run.fab_id} {run.fab_version}")
         if allowed is not None and not (is_plain and fab.hash_str == hashlib.sha256(fab.content).hexdigest()):
             raise PermissionError(
                 f"the app is called {run.fab_id!r} {run.fab_version!r} {fab.hash_str!r}, and is another"
             )
-        print(f"{now()} run={run.run_id} app={fab.hash_str} method={method} rounds={rounds}", flush=True)
+        print(f"run={run.run_id} app={fab.hash_str} method={method} rounds={rounds}", flush=True)
         return message, context, run, fab
 
     return pull
 
 
-def refuse_unlisted(install_from_fab: Any, allowed: Path | None) -> Any:
+def refuse_unlisted(install_from_fab: Any, allowed: Path) -> Any:
     """The function of Flower's that unpacks an app; one that is not listed is refused before. The server is told so,
-    and the site is free for the next message."""
+    and the site is free for the next message. The file may change while the site runs."""
 
     def install(content: bytes, **options: Any) -> Any:
         digest = hashlib.sha256(content).hexdigest()
-        if allowed is not None and digest not in read_digests(allowed):
-            print(f"{now()} refused app={digest}: it is not listed in {allowed}", flush=True)
+        # digests may be followed by words, and comments begin with #, which no digest has
+        listed = [line.split()[0].lower() for line in allowed.read_text("utf-8").splitlines() if line.strip()]
+        if digest not in listed:
+            print(f"refused app={digest}: it is not listed in {allowed}", flush=True)
             raise PermissionError(f"this site does not run the app with the digest {digest}: it has not listed it")
         return install_from_fab(content, **options)
 
     return install
-
-
-def now() -> str:
-    """The time, as 2026-11-27T09:30:00+0000."""
-    return time.strftime("%Y-%m-%dT%H:%M:%S%z")
 
 
 def main(words: list[str]) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.with_superexec import clear, sweep
+from deploy.with_superexec import clear
+from tests.integration.watched import living
 from tests.waiting import comes
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy" / "with_superexec.py"
@@ -30,43 +31,33 @@ def begin(tmp_path, one, other, **options):
     return pair, [int(file.read_text()) for file in files]
 
 
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="no /proc to look at processes in")
-@pytest.mark.parametrize("stubborn", [(WAITS, WAITS), (STUBBORN, WAITS), (WAITS, STUBBORN), (STUBBORN, STUBBORN)])
+@pytest.mark.parametrize("stubborn", [(WAITS, WAITS), (STUBBORN, WAITS), (WAITS, STUBBORN)])
 def test_both_are_gone_when_it_has_ended_and_so_is_the_secret(tmp_path, stubborn):
     pair, pids = begin(tmp_path, *stubborn)
     pair.send_signal(signal.SIGTERM)
     pair.wait(20)
-    assert [is_alive(pid) for pid in pids] == [False, False]
+    assert not living().keys() & set(pids)
     assert list(tmp_path.glob("secret-*")) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="no /proc to look at processes in")
 @pytest.mark.parametrize("dying", [0, 1])
 def test_when_one_ends_the_other_is_ended_and_the_exit_code_is_the_first_one_s(tmp_path, dying):
     pair, pids = begin(tmp_path, WAITS, WAITS)
     os.kill(pids[dying], signal.SIGKILL)
     assert pair.wait(20) == 128 + signal.SIGKILL
-    assert not any(map(is_alive, pids))
+    assert not living().keys() & set(pids)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no /proc to look at descriptors in")
-def test_a_lock_that_it_was_given_is_held_by_both(tmp_path):
+def test_a_killed_pair_takes_both_along_and_a_lock_that_it_was_given_is_held_by_both(tmp_path):
     lock = os.open(tmp_path / "lock", os.O_CREAT | os.O_RDWR)
     pair, pids = begin(tmp_path, WAITS, WAITS, pass_fds=(lock,))
-    try:
-        for pid in pids:
-            assert os.readlink(f"/proc/{pid}/fd/{lock}") == str(tmp_path / "lock")
-    finally:
-        pair.terminate()
-        pair.wait(20)
-        os.close(lock)
+    os.close(lock)
+    for pid in pids:
+        assert os.readlink(f"/proc/{pid}/fd/{lock}") == str(tmp_path / "lock")
+    pair.kill()
+    pair.wait()
+    assert comes(lambda: not living().keys() & set(pids))
 
 
 def test_each_line_has_its_time_and_no_colours(tmp_path):
@@ -147,7 +138,7 @@ def test_every_table_of_the_flower_that_is_installed_is_known(tmp_path):
     with closing(sqlite3.connect(file)) as database:
         made = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     assert made > {"objects", "message_ins", "node"}
-    sweep(file)
+    assert clear(file)
 
 
 def test_a_database_that_cannot_be_cleared_is_told_and_stops_nothing(base, tmp_path, capsys):
