@@ -12,8 +12,17 @@ from typing import Annotated, NoReturn
 
 import typer
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from protosphere.cli.help import Command, Group
@@ -22,8 +31,8 @@ PRIVATE, PUBLIC = 0o600, 0o644
 AUTHORITY_DAYS = 3650
 YEAR = 365
 RENEWAL_DAYS = 30  # before its end a certificate is spoken of
-# clocks of sites differ a little
-SLACK = timedelta(hours=1)
+SLACK = timedelta(hours=1)  # clocks of sites differ a little
+LOCAL = ("localhost", "127.0.0.1")
 
 app = typer.Typer(
     cls=Group,
@@ -59,22 +68,12 @@ def authority(
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Protosphere authority")
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    others = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
+    usage = x509.KeyUsage(True, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False, **others)
     certificate = (
         _certificate(name, name, key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
     secret = _ask_passphrase(confirm=True) if passphrase else b""
@@ -94,10 +93,9 @@ def superlink(
     They are superlink.key and superlink.crt, signed by the authority in the same folder. localhost and 127.0.0.1 are
     always among its names: `flwr run` may come through a tunnel.
     """
-    signer, root = _authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
-    names = [_general_name(host) for host in dict.fromkeys([*hosts, "localhost", "127.0.0.1"])]
-    certificate = _superlink_certificate(_name(hosts[0]), names, key.public_key(), signer, root, days)
+    names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys([*hosts, *LOCAL])])
+    certificate = _sign_superlink(folder, _name(hosts[0]), names, key.public_key(), days)
     _write({folder / "superlink.key": (_pem(key), PRIVATE), folder / "superlink.crt": (_pem_of(certificate), PUBLIC)})
 
 
@@ -108,10 +106,8 @@ def node(path: Annotated[Path, typer.Argument(help="The private key; .pub is add
     It is in OpenSSH's form, the only one that Flower reads.
     """
     key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     _write({path: (private, PRIVATE), path.with_name(path.name + ".pub"): (public + b"\n", PUBLIC)})
 
 
@@ -122,12 +118,12 @@ def renew(folder: Folder, days: Days = YEAR) -> None:
     superlink.crt gets the names and the key that it had, and another end; superlink.key is not needed for it. The
     SuperLink has it from its next start on.
     """
-    signer, root = _authority(folder)
     old = _read_certificate(folder / "superlink.crt")
-    names, public_key = list(_names(old)), old.public_key()
-    if not names or not isinstance(public_key, ec.EllipticCurvePublicKey):
+    try:
+        names = old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
         _end(f"{folder / 'superlink.crt'} was not made by this script; make it anew, as `superlink {folder} HOSTS...`.")
-    certificate = _superlink_certificate(old.subject, names, public_key, signer, root, days)
+    certificate = _sign_superlink(folder, old.subject, names, old.public_key(), days)
     temporary = folder / ".superlink.crt.tmp"
     try:
         temporary.write_bytes(_pem_of(certificate))
@@ -149,8 +145,8 @@ def check(folder: Annotated[Path, typer.Argument(help="Where ca.crt and superlin
         ("superlink.crt", f"`python deploy/credentials.py renew {folder}` makes it anew, beside ca.key"),
         ("ca.crt", "make an authority in a new folder, and all certificates anew"),
     ):
-        found = _read_certificate(folder / name)
-        begin, end = found.not_valid_before_utc, found.not_valid_after_utc
+        certificate = _read_certificate(folder / name)
+        begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         if end < now:
             _end(f"{folder / name} has been over since {end:%Y-%m-%d}, and nobody would trust the SuperLink; {remedy}.")
         if begin > now:
@@ -161,21 +157,45 @@ def check(folder: Annotated[Path, typer.Argument(help="Where ca.crt and superlin
             typer.echo(f"{folder / name}: valid until {end:%Y-%m-%d}")
 
 
-def _authority(folder: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
+def _sign_superlink(
+    folder: Path,
+    subject: x509.Name,
+    names: x509.SubjectAlternativeName,
+    public_key: CertificatePublicKeyTypes,
+    days: int,
+) -> x509.Certificate:
+    """A certificate for the SuperLink's key, signed by the authority in the folder."""
+    root = _read_certificate(folder / "ca.crt")
     try:
         pem = (folder / "ca.key").read_bytes()
         secret = _ask_passphrase() if b"ENCRYPTED" in pem.partition(b"\n")[0] else None
-        key = serialization.load_pem_private_key(pem, secret)
-        certificate = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
+        signer = load_pem_private_key(pem, secret)
     except OSError as error:
         _end(f"{error.filename} cannot be read ({error.strerror}); make the authority first, as `authority {folder}`.")
     except ValueError as error:
-        _end(f"{folder} holds no authority that can be used, or the passphrase is another ({error}).")
-    if not isinstance(key, ec.EllipticCurvePrivateKey):
-        _end(f"{folder / 'ca.key'} is no elliptic-curve key; make the authority with this script.")
-    if key.public_key() != certificate.public_key():
+        _end(f"{folder / 'ca.key'} is no key that can be used, or the passphrase is another ({error}).")
+    if not isinstance(signer, ec.EllipticCurvePrivateKey) or signer.public_key() != root.public_key():
         _end(f"{folder / 'ca.key'} is not the key of {folder / 'ca.crt'}; bring the two that belong together.")
-    return key, certificate
+    return (
+        _certificate(subject, root.subject, public_key, days)
+        .add_extension(names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, public_key: CertificatePublicKeyTypes, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder(issuer, subject, public_key, x509.random_serial_number())
+        .not_valid_before(now - SLACK)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+    )
 
 
 def _read_certificate(path: Path) -> x509.Certificate:
@@ -187,47 +207,6 @@ def _read_certificate(path: Path) -> x509.Certificate:
         _end(f"{path} holds no certificate ({error}); make it anew.")
 
 
-def _names(certificate: x509.Certificate) -> x509.SubjectAlternativeName | tuple[()]:
-    try:
-        return certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ()
-
-
-def _superlink_certificate(
-    subject: x509.Name,
-    names: list[x509.GeneralName],
-    public_key: ec.EllipticCurvePublicKey,
-    signer: ec.EllipticCurvePrivateKey,
-    root: x509.Certificate,
-    days: int,
-) -> x509.Certificate:
-    return (
-        _certificate(subject, root.subject, public_key, days)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), critical=False)
-        .sign(signer, hashes.SHA256())
-    )
-
-
-def _certificate(
-    subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, days: int
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public_key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - SLACK)
-        .not_valid_after(now + timedelta(days=days))
-    )
-
-
 def _name(common_name: str) -> x509.Name:
     # a common name has 64 characters at most; the names that count stand in the certificate's extension
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name[:64])])
@@ -237,10 +216,9 @@ def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        pass
-    if ":" in host or "/" in host or not host.isascii() or not host.strip():
-        _end(f"{host!r} is no host name or address; give what stands before the port, such as fl.example.org.")
-    return x509.DNSName(host)
+        if ":" in host or "/" in host or not host.isascii() or not host.strip():
+            _end(f"{host!r} is no host name or address; give what stands before the port, such as fl.example.org.")
+        return x509.DNSName(host)
 
 
 def _ask_passphrase(confirm: bool = False) -> bytes:
@@ -253,12 +231,12 @@ def _ask_passphrase(confirm: bool = False) -> bytes:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey, secret: bytes = b"") -> bytes:
-    encryption = serialization.BestAvailableEncryption(secret) if secret else serialization.NoEncryption()
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption)
+    encryption = BestAvailableEncryption(secret) if secret else NoEncryption()
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption)
 
 
 def _pem_of(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
+    return certificate.public_bytes(Encoding.PEM)
 
 
 def _write(files: dict[Path, tuple[bytes, int]]) -> None:
