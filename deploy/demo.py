@@ -11,15 +11,14 @@ import os
 import shlex
 import shutil
 import signal
-import ssl
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -27,10 +26,10 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from deploy import credentials
-from protosphere.core.flower import fleet_transport, online_nodes, refusal, registered_node
+from protosphere.core.flower import fleet_transport, refusal, registered_node
 from protosphere.core.home import home
 from protosphere.launch import processes
-from protosphere.launch.flower import FlowerError, find_executable, flower_environment, free_port
+from protosphere.launch.flower import FlowerError, find_executable, flower_environment, free_port, is_healthy
 from protosphere.launch.processes import Interrupted, descendants, interruptible
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -89,16 +88,12 @@ class Deployment:
         environment: variables for all processes, beside those of this one.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        sites: Sequence[Site],
-        environment: Mapping[str, str] | None = None,
-    ):
+    def __init__(self, folder: Path, sites: Sequence[Site], environment: Mapping[str, str] | None = None):
         self.folder = folder
         self.sites = sites
         self.home = folder / "superlink"
         self.config = folder / "config"
+        self.authority = folder / "credentials" / "ca.crt"
         self.port = free_port()
         # over HTTPS both are one port; it is on loopback, so that nothing stands before it
         self.fleet = self.port if fleet_transport() == "http" else free_port()
@@ -125,26 +120,19 @@ class Deployment:
 
     def make_credentials(self) -> None:
         """The authority, the SuperLink's certificate, a key pair for each site; what is there already is kept."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        folder = self.folder / "credentials"
+        self.config.mkdir(parents=True, exist_ok=True)
         # where they lie it says for each, and we once
         with redirect_stdout(io.StringIO()):
-            if not (folder / "ca.crt").exists():
-                credentials.authority(folder)
-                credentials.superlink(folder, ["localhost"])
+            if not self.authority.exists():
+                credentials.authority(self.authority.parent)
+                credentials.superlink(self.authority.parent, ["localhost"])
             for site in self.sites:
                 if not self.key(site.partition).exists():
                     credentials.node(self.key(site.partition))
-        self.config.mkdir(exist_ok=True)
         (self.config / "config.toml").write_text(
             f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{self.port}"\n'
             f"root-certificates = {json.dumps(str(self.authority))}\n"
         )
-
-    @property
-    def authority(self) -> Path:
-        """The certificate that every machine needs."""
-        return self.folder / "credentials" / "ca.crt"
 
     def key(self, partition: int) -> Path:
         """A site's private key."""
@@ -156,19 +144,13 @@ class Deployment:
 
     def start_superlink(self) -> None:
         """Start it, with the database that an earlier one left, and wait until it answers."""
-        options: dict[str, object] = {"credentials": self.folder / "credentials", "state": self.home}
-        options |= {"host": "127.0.0.1", "port": str(self.port)}
+        options: dict[str, object] = {"credentials": self.authority.parent, "state": self.home}
+        options |= {"host": "127.0.0.1", "port": self.port}
         if fleet_transport() == "grpc":
             options["fleet"] = f"127.0.0.1:{self.fleet}"
         process = self._run_script("superlink.sh", options, None)
-        trust = ssl.create_default_context(cafile=str(self.authority))
-        opener = urllib.request.build_opener(
-            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=trust)
-        )
         deadline = time.monotonic() + PATIENCE
-        while True:
-            with suppress(OSError), opener.open(f"https://127.0.0.1:{self.port}/health", timeout=5):
-                return
+        while not is_healthy(self.port, self.authority):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise FlowerError(f"the SuperLink does not answer on port {self.port}; {self._last_line()}.")
             time.sleep(0.2)
@@ -178,20 +160,16 @@ class Deployment:
         public = key.with_name(key.name + ".pub")
         answer = self.flwr("supernode", "register", str(public), CONNECTION, "--format", "json")
         node = registered_node(answer)
-        if node is not None:
-            return node
-        raise FlowerError(f"the key {public} was not registered: {refusal(answer) or answer.strip()}.")
+        if node is None:
+            raise FlowerError(f"the key {public} was not registered: {refusal(answer) or answer.strip()}.")
+        return node
 
     def start_node(self, partition: int) -> None:
         """Start a site's SuperNode; it goes on trying until the SuperLink is there and takes it."""
-        site = self._site(partition)
-        options: dict[str, object] = {
-            "ca": self.authority,
-            "key": self.key(partition),
-            "port": str(self.ports[self.sites.index(site)]),
-        }
-        options |= {"superlink": f"localhost:{self.fleet}", "state": self.folder / f"site-{partition}" / "state"}
-        options |= {"partition": str(partition), "of": str(len(self.sites)), **site.options}
+        place, site = next((place, site) for place, site in enumerate(self.sites) if site.partition == partition)
+        options: dict[str, object] = {"superlink": f"localhost:{self.fleet}", "partition": partition}
+        options |= {"of": len(self.sites), "ca": self.authority, "key": self.key(partition), "port": self.ports[place]}
+        options |= {"state": self.folder / f"site-{partition}" / "state", **site.options}
         self._run_script("supernode.sh", options, partition)
 
     def renew_node(self, partition: int) -> None:
@@ -203,11 +181,10 @@ class Deployment:
         """
         self.kill(partition)
         self.flwr("supernode", "unregister", str(self._ids[partition]), CONNECTION)
-        key = self.key(partition)
-        for path in (key, key.with_name(key.name + ".pub")):
-            path.unlink()
+        self.key(partition).unlink()
+        self.key(partition).with_name("key.pub").unlink()
         self.make_credentials()
-        self._ids[partition] = self.register(key)
+        self._ids[partition] = self.register(self.key(partition))
         self.start_node(partition)
 
     def alive(self, partition: int | None = None) -> set[int]:
@@ -221,20 +198,13 @@ class Deployment:
 
     def kill(self, partition: int | None = None) -> None:
         """End a site's SuperNode, or the SuperLink, and all that came of it, by SIGKILL."""
-        process = self._processes.get(partition)
-        if process is None:
-            return
         while alive := self.alive(partition):
             for pid in alive:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.1)
-        process.wait()
-
-    def online(self) -> int:
-        """How many SuperNodes the SuperLink hears."""
-        answer = self.flwr("supernode", "list", CONNECTION, "--format", "json")
-        return online_nodes(answer)
+        if partition in self._processes:
+            self._processes[partition].wait()
 
     def stop(self) -> None:
         """End the SuperNodes and the SuperLink, and whatever came of them."""
@@ -246,13 +216,9 @@ class Deployment:
         Raises:
             FlowerError: it does not come to an end.
         """
-        command = processes.start(
-            [find_executable("flwr"), *arguments],
-            env=self.environment,
-            cwd=self.config,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        place: dict[str, Any] = {"cwd": self.config, "env": self.environment}
+        words = [find_executable("flwr"), *arguments]
+        command = processes.start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **place)
         try:
             return command.communicate(timeout=PATIENCE)[0]
         except subprocess.TimeoutExpired:
@@ -261,20 +227,15 @@ class Deployment:
                 f"`flwr {' '.join(arguments)}` has not ended within {PATIENCE:g} s; {self._last_line()}."
             ) from None
 
-    def _site(self, partition: int) -> Site:
-        return next(site for site in self.sites if site.partition == partition)
-
     def _run_script(self, name: str, options: Mapping[str, object], partition: int | None) -> "subprocess.Popen[str]":
-        arguments = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+        command = [str(ROOT / "deploy" / name)]
+        for option, value in options.items():
+            command += [f"--{option}", str(value)]
+        place: dict[str, Any] = {"cwd": self.folder, "env": self.environment}
         with self.log(partition).open("a") as out:
-            self._processes[partition] = processes.start(
-                [str(ROOT / "deploy" / name), *arguments],
-                cwd=self.folder,
-                env=self.environment,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-        return self._processes[partition]
+            process = processes.start(command, stdout=out, stderr=subprocess.STDOUT, **place)
+        self._processes[partition] = process
+        return process
 
     def _last_line(self) -> str:
         last = self.log().read_text("utf-8", errors="replace").strip().rpartition("\n")[2]
