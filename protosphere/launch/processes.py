@@ -89,16 +89,9 @@ def start(
         ended. End it by `terminate`; `kill` would leave its processes alone.
     """
     watcher = [sys.executable, "-I", __file__, str(os.getpid()), str(patience), os.fspath(scratch)]
-    return subprocess.Popen(
-        [*watcher, *command],
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        stdin=subprocess.DEVNULL,
-        # what a terminal sends goes to us, and we say what is to end
-        start_new_session=True,
-        **options,
-    )
+    options |= {"text": True, "encoding": "utf-8", "errors": "replace", "stdin": subprocess.DEVNULL}
+    # what a terminal sends goes to us, and we say what is to end
+    return subprocess.Popen([*watcher, *command], start_new_session=True, **options)
 
 
 def stop(*processes: "subprocess.Popen[str]") -> None:
@@ -142,11 +135,14 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
 
     while process.poll() is None and not asked.is_set() and os.getppid() == parent:
         time.sleep(LOOK)
-    if process.poll() is None:
-        process.terminate()
-        _wait(lambda: process.poll() is not None, patience)
+    process.terminate()
+    deadline = time.monotonic() + patience
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(LOOK)
     _signal(signal.SIGTERM)
-    _wait(lambda: not descendants(os.getpid()), PATIENCE)
+    deadline = time.monotonic() + min(patience, PATIENCE)
+    while descendants(os.getpid()) and time.monotonic() < deadline:
+        time.sleep(LOOK)
     # again and again: what is being killed may just have started something
     while descendants(os.getpid()):
         _signal(signal.SIGKILL)
@@ -155,12 +151,6 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
         shutil.rmtree(scratch, ignore_errors=True)
     code = process.wait()
     return 128 - code if code < 0 else code
-
-
-def _wait(is_true: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true() and time.monotonic() < deadline:
-        time.sleep(LOOK)
 
 
 def _signal(number: int) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from protosphere.launch import processes
 from protosphere.launch.processes import Interrupted, descendants, interruptible
+from tests.integration.watched import alive
 from tests.waiting import comes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,60 +24,32 @@ sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
 subprocess.Popen(sleeps, start_new_session=True)
 subprocess.run([sys.executable, "-c", f"import subprocess; subprocess.Popen({sleeps!r}, start_new_session=True)"])
 print("up", flush=True)
-time.sleep(600)
 """
+WAITS = "time.sleep(600)\n"
 FRONT = """
 import os, signal, subprocess, sys, time
 from protosphere.launch import processes
 watcher = processes.start([sys.executable, "-c", sys.argv[2]], 0.3, sys.argv[1], stdout=subprocess.PIPE)
 watcher.stdout.readline()
-print(watcher.pid, *processes.descendants(watcher.pid), flush=True)
+print(watcher.pid, flush=True)
 time.sleep(600)
 """
 
 
-@pytest.fixture
-def started(monkeypatch):
-    """started(code): a watcher of that program, and all that has come of it once it says a line."""
-    monkeypatch.setattr(processes, "PATIENCE", 0.3)
-    watchers = []
-
-    def start(code):
-        watcher = processes.start([sys.executable, "-c", code], 0.3, stdout=subprocess.PIPE)
-        watchers.append(watcher)
-        assert watcher.stdout.readline() == "up\n"
-        return watcher, descendants(watcher.pid)
-
-    yield start
-    processes.stop(*watchers)
-
-
-def are_gone(pids):
-    return comes(lambda: not any(map(is_alive, pids)))
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def test_what_is_stopped_goes_with_other_sessions_orphans_and_what_ignores_sigterm(started):
+@pytest.mark.parametrize(("end", "code"), [(WAITS, 128 + signal.SIGKILL), ("", 0)])
+def test_a_command_that_is_stopped_or_has_ended_takes_along_all_that_came_of_it(end, code):
+    """Other sessions, orphans, and what ignores SIGTERM; nobody else's."""
     stranger = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, start_new_session=True)
-    watcher, tree = started(TREE)
-    assert len(tree) == 3
-    processes.stop(watcher)
-    assert watcher.returncode == 128 + signal.SIGKILL
-    assert not any(map(is_alive, tree))
+    watcher = processes.start([sys.executable, "-c", TREE + end], 0.3, stdout=subprocess.PIPE)
+    assert watcher.stdout.readline() == "up\n"
+    tree = descendants(watcher.pid)
+    assert len(tree) >= 2
+    if end:
+        processes.stop(watcher)
+    assert watcher.wait(30) == code
+    assert alive(tree) == set()
     assert stranger.poll() is None
-    stranger.communicate("")
-
-
-def test_what_has_ended_takes_along_all_that_it_has_left(started):
-    watcher, tree = started(TREE.rstrip().removesuffix("time.sleep(600)"))
-    assert watcher.wait(30) == 0
-    assert not any(map(is_alive, tree))
+    stranger.communicate(b"")
 
 
 @pytest.mark.parametrize(("ends", "code"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), 9)", 137), ("", 0)])
@@ -90,18 +63,19 @@ def test_the_exit_code_is_the_command_s_and_its_stdin_is_empty(ends, code):
 def test_all_goes_with_a_front_door_that_is_killed_and_so_does_its_scratch_folder(tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    command = [sys.executable, "-c", FRONT, str(scratch), TREE]
+    command = [sys.executable, "-c", FRONT, str(scratch), TREE + WAITS]
     # a group of its own stands for a terminal's
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as front:
-        watcher, *tree = map(int, front.stdout.readline().split())
-        assert len(tree) == 3
+        watcher = int(front.stdout.readline())
+        tree = descendants(front.pid)
+        assert len(tree) == 4
         # what a terminal sends is no matter of the watcher's
         for number in (signal.SIGINT, signal.SIGHUP):
             os.kill(watcher, number)
         os.killpg(front.pid, signal.SIGKILL)
         # nobody who lives on holds its stdout: a pipe into `tail` ends
         assert front.communicate(timeout=60)[0] == ""
-    assert are_gone([watcher, *tree])
+    assert comes(lambda: not alive(tree))
     assert not scratch.exists()
 
 
@@ -117,15 +91,13 @@ def test_a_pipe_that_was_meant_for_the_command_is_not_the_watcher_s():
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_raises_once_and_handlers_come_back(number):
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip(f"{number.name} is ignored here, as under nohup, and stays ignored")
-    before = signal.getsignal(number)
+    before = signal.signal(number, signal.default_int_handler)
     with interruptible():
         with pytest.raises(Interrupted) as caught:
             signal.raise_signal(number)
         signal.raise_signal(number)  # the clean-up after the first is not disturbed
     assert (caught.value.number, caught.value.name) == (number, number.name)
-    assert signal.getsignal(number) is before
+    assert signal.signal(number, before) is signal.default_int_handler
 
 
 def test_a_deafened_process_goes_on_and_what_is_ignored_stays_ignored():
@@ -148,8 +120,7 @@ def test_another_thread_takes_no_handlers():
             deafen()
             seen.append(signal.getsignal(signal.SIGTERM))
 
-    before = signal.getsignal(signal.SIGTERM)
     thread = threading.Thread(target=enter)
     thread.start()
     thread.join()
-    assert seen == [before]
+    assert seen == [signal.getsignal(signal.SIGTERM)]
