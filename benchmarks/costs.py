@@ -62,8 +62,8 @@ from protosphere.client_app.train import batches
 from protosphere.core.seeds import generator, limited_threads
 from protosphere.launch.flower import launch
 from protosphere.launch.grid import LocalGrid, run_in_process
-from protosphere.launch.run_config import plan
 from protosphere.models.optimiser import EagerSGD
+from protosphere.plans.run_config import plan
 from protosphere.prototypes.losses import prototype_pull
 from protosphere.record.folder import RunFolder
 

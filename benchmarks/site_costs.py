@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.answers import PAGES, RESULTS
 from benchmarks.common import CPU, described_parser, in_new_process, own_home, table_row, timed_rounds, where
-from protosphere.launch.run_config import plan
+from protosphere.plans.run_config import plan
 from protosphere.reports import canvas
 
 NAME = "site_costs"

@@ -13,9 +13,9 @@ from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import shown
 from protosphere.launch.flower import mark_stopped
 from protosphere.launch.grid import run_in_process
-from protosphere.launch.run_config import plan
 from protosphere.names import Value, plain, settings_of
 from protosphere.own_objects import Model, with_names
+from protosphere.plans.run_config import plan
 from protosphere.progress import Progress
 from protosphere.reports.frames import of_line
 from protosphere.results import Run

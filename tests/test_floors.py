@@ -19,7 +19,7 @@ FLOORS = (
     ("cli",),
     ("runs",),
     ("comparison",),
-    ("launch",),
+    ("plans", "launch"),
     ("serving",),
     ("server_app", "client_app"),
     ("reports",),

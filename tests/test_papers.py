@@ -12,7 +12,7 @@ from protosphere.comparison import trials
 from protosphere.comparison.plan import comparison_names
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
-from protosphere.launch.run_config import preset_names
+from protosphere.plans.run_config import preset_names
 from protosphere.reports import partition_preview
 from protosphere.strategies import read_settings, refuse_foreign
 

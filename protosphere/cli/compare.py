@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from protosphere.comparison.plan import Comparison
     from protosphere.comparison.resources import Share
     from protosphere.comparison.trials import Cell
-    from protosphere.launch.run_config import RunConfig
+    from protosphere.plans.run_config import RunConfig
 
 PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "presets" / "compare").glob("*.toml"))
 METRIC = (
@@ -205,7 +205,7 @@ def compare(
 
 def _read_overrides(texts: Sequence[str]) -> "RunConfig":
     from protosphere.core.settings import without_gone
-    from protosphere.launch.run_config import RunConfig, read_assignments
+    from protosphere.plans.run_config import RunConfig, read_assignments
 
     overrides: RunConfig = {}
     for text in texts:

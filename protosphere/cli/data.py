@@ -59,7 +59,7 @@ def data(
     """
     from protosphere.data.forms.tabular import write_schema
     from protosphere.data.partition.table import write_table
-    from protosphere.launch.run_config import plan
+    from protosphere.plans.run_config import plan
     from protosphere.reports.partition_preview import refuse_ending, view, write_picture
     from protosphere.strategies import read_settings
 

@@ -17,7 +17,7 @@ from protosphere.core.errors import UserError
 from protosphere.core.startup import uncollected
 
 if TYPE_CHECKING:
-    from protosphere.launch.run_config import Plan, RunConfig
+    from protosphere.plans.run_config import Plan, RunConfig
 
 
 RAY = (
@@ -165,7 +165,7 @@ def _plan_run(
         from protosphere.core.devices import device_of
         from protosphere.launch.flower import check_resources
         from protosphere.launch.ray_cluster import cluster_at
-        from protosphere.launch.run_config import plan
+        from protosphere.plans.run_config import plan
 
     try:
         if ray:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 
-from protosphere.launch.run_config import RunConfig
+from protosphere.plans.run_config import RunConfig
 from protosphere.strategies import METHODS, load_method
 
 EPOCHS = "local-epochs"

@@ -13,7 +13,7 @@ from pydantic.dataclasses import dataclass
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import RULES, nearest, refuse_unknown, shown, without_gone
 from protosphere.data.domains import short_name
-from protosphere.launch.run_config import RunConfig, flatten, leaves, preset_names
+from protosphere.plans.run_config import RunConfig, flatten, leaves, preset_names
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
 from protosphere.record.summary import MAJORITY_ALL_CLASSES, MAJORITY_UNWEIGHTED

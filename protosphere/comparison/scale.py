@@ -9,8 +9,8 @@ from protosphere.core.settings import Scalar
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.data.partition.table import TABLE
-from protosphere.launch.run_config import DEFAULT_CLIENTS, RunConfig
 from protosphere.models import model_names
+from protosphere.plans.run_config import DEFAULT_CLIENTS, RunConfig
 from protosphere.strategies import read_settings
 
 FEWEST_ROUNDS = FEWEST_CLIENTS = 2

@@ -14,7 +14,7 @@ from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, shown
 from protosphere.data.domains import short_name
-from protosphere.launch.run_config import leaves
+from protosphere.plans.run_config import leaves
 from protosphere.reports.partition_preview import OF_PARTITION
 from protosphere.strategies import METHODS
 

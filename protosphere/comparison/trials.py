@@ -19,7 +19,7 @@ from protosphere.data.domains import short_name
 from protosphere.data.forms.sources import HUB
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import open_data
-from protosphere.launch.run_config import (
+from protosphere.plans.run_config import (
     DEFAULT_CLIENTS,
     RunConfig,
     fitted,

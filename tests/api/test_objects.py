@@ -15,8 +15,8 @@ from torch.utils.data import Dataset, TensorDataset, random_split
 import protosphere
 from protosphere.cli.new import TEMPLATES
 from protosphere.core.errors import ModelError
-from protosphere.launch.run_config import plan
 from protosphere.own_objects import with_names
+from protosphere.plans.run_config import plan
 from protosphere.prototypes.aggregation import aggregate
 from protosphere.strategies.contract import (
     Method,

@@ -93,7 +93,7 @@ def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkey
     assert "classes: 0" not in invoke("--clients", "3").stdout, "where the names are the numbers"
 
 
-# what a plan refuses is in tests/launch/test_run_config.py
+# what a plan refuses is in tests/plans/test_run_config.py
 MISTAKES = [
     (["-c", 'strategie="fedproto"'], "unknown setting `strategie` (did you mean `strategy`?)"),
     (["-c", 'dataset="digitz"'], "unknown data set 'digitz'"),

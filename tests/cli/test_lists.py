@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from protosphere.cli import doctor, listing
 from protosphere.cli.main import app
 from protosphere.core.settings import Settings
-from protosphere.launch.run_config import read_preset
+from protosphere.plans.run_config import read_preset
 from protosphere.strategies import METHODS, known_settings
 
 

@@ -11,7 +11,7 @@ import pytest
 from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
 from protosphere.launch.flower import Outcome, RunInterrupted
-from protosphere.launch.run_config import read_assignments
+from protosphere.plans.run_config import read_assignments
 from protosphere.strategies import known_settings
 from tests.cli.conftest import QUICK, SUMMARY
 
@@ -309,7 +309,7 @@ def test_an_error_of_ours_shows_where_it_is(here, invoke, monkeypatch):
 
     monkeypatch.setattr(local_grid, "run_in_process", wrong)
     assert isinstance(here().exception, ValueError)
-    monkeypatch.setattr("protosphere.launch.run_config.read_assignments", wrong)
+    monkeypatch.setattr("protosphere.plans.run_config.read_assignments", wrong)
     assert isinstance(invoke("-c", "rounds=1").exception, ValueError)
 
 
@@ -344,7 +344,7 @@ def test_a_real_run_in_process(here, home):
 SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
 
 
-# what a plan refuses is in tests/launch/test_run_config.py
+# what a plan refuses is in tests/plans/test_run_config.py
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -4,9 +4,9 @@ import pytest
 
 from protosphere.core.paths import is_path, listed
 from protosphere.data.forms.sources import HUB
-from protosphere.launch import run_config
 from protosphere.models import model_names, reads_text
 from protosphere.models.text import encoder_name
+from protosphere.plans import run_config
 
 
 @pytest.fixture(autouse=True)

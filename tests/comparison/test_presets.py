@@ -16,7 +16,7 @@ from protosphere.comparison.plan import comparison_names, load
 from protosphere.comparison.sweep import varied
 from protosphere.comparison.trials import not_default, settings_of
 from protosphere.data.partition.mixed import MIXED, mixed_rows
-from protosphere.launch.run_config import preset_names, read_preset
+from protosphere.plans.run_config import preset_names, read_preset
 from protosphere.strategies import known_settings, load_method, read_settings, refuse_foreign
 
 KEPT = Path(__file__).with_name("presets.json")

@@ -11,7 +11,7 @@ from protosphere.core.errors import DataError
 from protosphere.core.home import home as home_folder
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import assignment, open_data
-from protosphere.launch.run_config import plan
+from protosphere.plans.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.strategies import read_settings
 from tests.models.encoders import SPECIAL, save_encoder, save_tokenizer

@@ -15,7 +15,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import assignment, open_data
-from protosphere.launch.run_config import plan, read_toml
+from protosphere.plans.run_config import plan, read_toml
 from protosphere.strategies import known_settings, read_settings
 from tests.pictures import paint
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from protosphere.launch.run_config import preset_names, read_preset
+from protosphere.plans.run_config import preset_names, read_preset
 from protosphere.strategies import load_method
 
 # the constants alone; the data, the models and the length are those of a test

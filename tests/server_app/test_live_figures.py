@@ -13,7 +13,7 @@ import pytest
 
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings, check, shown
-from protosphere.launch.run_config import plan
+from protosphere.plans.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.server_app import live_figures as module
 from protosphere.server_app.callbacks import RunView

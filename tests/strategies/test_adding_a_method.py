@@ -24,8 +24,8 @@ from protosphere.client_app.site import run_of
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, RunError, SettingError
 from protosphere.launch.grid import run_in_process
-from protosphere.launch.run_config import plan
 from protosphere.models import build
+from protosphere.plans.run_config import plan
 from protosphere.server_app.agreement import Terms, agree
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import METHODS, known_settings, load_method, packed, read_settings, unpacked

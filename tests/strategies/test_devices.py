@@ -9,7 +9,7 @@ import torch
 
 from protosphere.client_app import train as trainer
 from protosphere.launch.grid import run_in_process
-from protosphere.launch.run_config import plan
+from protosphere.plans.run_config import plan
 from protosphere.strategies import METHODS, load_method
 from tests.said import DeviceError, Said, Saying
 from tests.strategies.needs import FEW, NEEDS

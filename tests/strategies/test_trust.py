@@ -16,7 +16,7 @@ from protosphere.core.errors import SettingError
 from protosphere.core.home import stores
 from protosphere.data.user_code import own_code
 from protosphere.launch.grid import run_in_process
-from protosphere.launch.run_config import plan
+from protosphere.plans.run_config import plan
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.opening import open_folder
 from protosphere.serving.predict import open_trained

@@ -15,11 +15,11 @@ from protosphere.core.paths import is_path, listed
 from protosphere.core.settings import Scalar, nearest, refuse_relative_paths, refuse_unknown, shown, without_gone
 from protosphere.data.forms.folders import FILE_SUFFIXES
 from protosphere.data.partition.table import TABLE
-from protosphere.launch.fitting_defaults import fitting_clients, fitting_models, fitting_partition
-from protosphere.launch.preflight import check
 from protosphere.models import model_names
 from protosphere.models.encoder import AT
 from protosphere.models.text import PREFIX
+from protosphere.plans.fitting_defaults import fitting_clients, fitting_models, fitting_partition
+from protosphere.plans.preflight import check
 from protosphere.record.folder import RunFolder, find_run
 from protosphere.strategies import as_of_today, known_settings, load_method, read_settings, refuse_foreign
 from protosphere.strategies.trust import named, refuse_untrusted

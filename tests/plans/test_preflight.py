@@ -15,8 +15,8 @@ import protosphere
 from protosphere.cli.main import app
 from protosphere.client_app.client import Client
 from protosphere.core.errors import DataError, ModelError, SettingError
-from protosphere.launch import preflight, run_config
-from protosphere.launch.preflight import check, refuse_unwritable
+from protosphere.plans import preflight, run_config
+from protosphere.plans.preflight import check, refuse_unwritable
 from protosphere.strategies import read_settings
 from tests.pictures import paint
 
