@@ -1,7 +1,10 @@
 """The in-process grid answers as Flower's own would: errors as error replies, the same from worker processes."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from flwr.app import Message, MessageType, RecordDict
@@ -12,6 +15,10 @@ from protosphere.launch.grid import LocalGrid, run_in_process
 from protosphere.strategies import known_settings
 from protosphere.wire.messages import decode_report, encode_instruction
 from protosphere.wire.payloads import Instruction
+from tests.integration.watched import alive, descendants
+from tests.waiting import comes
+
+ROOT = Path(__file__).resolve().parents[2]
 
 # Clients build these, in whatever process they run: one takes its time, one raises, one ends its process. A batch
 # of one is the check of a model's shape, which they pass.
@@ -152,3 +159,22 @@ def test_a_refused_setting_is_raised_and_not_said():
     with pytest.raises(SettingError, match="did you mean `rounds`"):
         run_in_process({"round": 3}, clients=4, show=said.append)
     assert said == []
+
+
+RUN = """
+from protosphere.launch.grid import run_in_process
+if __name__ == "__main__":
+    settings = {"rounds": 1000, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron"}
+    run_in_process(settings, clients=4, workers=2, show=lambda line: print(line, flush=True))
+"""
+
+
+def test_workers_do_not_outlive_a_killed_run(tmp_path):
+    (tmp_path / "script.py").write_text(RUN)
+    command, environment = [sys.executable, str(tmp_path / "script.py")], os.environ | {"PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert any(line.startswith("round") for line in process.stdout)
+        family = descendants(process.pid)
+        process.kill()
+    assert len(family) >= 3
+    assert comes(lambda: not alive(family))
