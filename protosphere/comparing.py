@@ -66,7 +66,6 @@ def compare(
     baseline: str = "",
     sweep: Mapping[str, Sequence[Value]] | None = None,
     vary: Mapping[str, Sequence[Value]] | None = None,
-    equal_steps: bool = False,
     reuse: bool = False,
     jobs: int | None = None,
     workers: int = 1,
@@ -110,7 +109,6 @@ def compare(
         sweep: settings of methods, each with values to choose from on validation samples, in each row for itself.
         vary: settings of methods, each with values that stand side by side, one setting at a time, for
             `Comparison.plot_varied`.
-        equal_steps: scale the epochs of each method so that all take as many gradient steps a round.
         reuse: take finished runs of the same settings from the results folder.
         jobs: runs at a time; None for what the machine holds.
         workers: of each run, as `run` takes them.
@@ -144,7 +142,6 @@ def compare(
         "target": target,
         "baseline": baseline,
         **tried,
-        "equal-steps": equal_steps,
         "settings": common_settings,
     }
     comparison = from_table("comparison", table)

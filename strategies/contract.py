@@ -458,10 +458,7 @@ class Method:
         rules: all rules that it reports.
         fixed_rounds: whether a resumed run must keep its `rounds`, since its loss or its schedule depends on them.
         releases: of a method whose uploads can be made of a release, what refuses options that do not go with one.
-        epochs: the settings whose sum is the number of passes over a client's training samples in a round; one that is
-            0 stands for `local-epochs`.
         counts_own_rounds: whether a client that joins later uploads as if the round in which it joins were its first.
-        steps_beside: gradient steps of a client that are no part of such a pass, in words; "" for none.
     """
 
     server: type[ServerHalf]
@@ -472,9 +469,7 @@ class Method:
     rules: tuple[str, ...] = RULES
     fixed_rounds: bool = False
     releases: Callable[[Options], None] | None = None
-    epochs: tuple[str, ...] = ("local-epochs",)
     counts_own_rounds: bool = False
-    steps_beside: str = ""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", {**self.server.shared_settings, **self.settings})

@@ -98,5 +98,4 @@ METHOD = m.Method(
     exchange=companion,
     inference="classifier",
     rules=SHARED_RULES,
-    epochs=("local-epochs", "ditto.personal-epochs"),
 )

@@ -65,5 +65,4 @@ METHOD = m.Method(
     exchange=lambda options: both_ways(base_of(options[FedRepSettings].personal_layers)),
     inference=m.RECEIVED,
     rules=SHARED_RULES,
-    epochs=("fedrep.head-epochs", "local-epochs"),
 )

@@ -262,5 +262,4 @@ METHOD = m.Method(
     rules=("local-prototypes", "classifier", "discriminant", "etf"),
     fixed_rounds=True,
     releases=_refuse_components,
-    steps_beside="retraining on pseudo-features after an exchange",
 )

@@ -72,14 +72,6 @@ def compare(
     ] = "",
     sweep: Annotated[list[str] | None, option(SWEEP, "SETTING=VALUES")] = None,
     vary: Annotated[list[str] | None, option(VARY, "SETTING=VALUES")] = None,
-    equal_steps: Annotated[
-        bool,
-        option(
-            "Scale each method's epochs so that all take the same number of gradient steps per round.",
-            None,
-            "--equal-steps",
-        ),
-    ] = False,
     settings: Annotated[
         list[str] | None,
         option("Settings for all trials, as `run` takes them.", "SETTINGS", "--set", "-c", complete=complete.settings),
@@ -157,7 +149,7 @@ def compare(
     run_flags |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
     # the number at the start is in the folder
     run_flags |= {"--jobs": jobs if resume else None, "--reuse": reuse, "--trust": trust}
-    choices = [file, preset, *narrowing.values(), sweep, vary, equal_steps, settings, data]
+    choices = [file, preset, *narrowing.values(), sweep, vary, settings, data]
     if resume and (any(choices) or target is not None or scale != 1.0):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
     try:
@@ -170,8 +162,6 @@ def compare(
             overrides = _read_overrides(settings or [])
             comparison = load(file, preset, listed(methods))
             comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
-            if equal_steps:
-                comparison = replace(comparison, equal_steps=True)
             comparison = named(comparison, overrides, [*(sweep or []), *(vary or [])])
             comparison = swept(varied(comparison, vary or [], overrides), sweep or [], overrides)
             cells = cells_of(comparison, overrides, _read_places(data or []), scale)

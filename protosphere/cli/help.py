@@ -28,7 +28,10 @@ class _Plain:
 # a flag that commands had -> what takes its place
 REMOVED = dict.fromkeys(
     ("--engine", "--cohort-size"), "`--workers N` lets N processes share the clients, on a GPU as well"
-) | {"--membership": "clients join and leave over a deployment alone, with `min-clients` and `forget-after`"}
+) | {
+    "--membership": "clients join and leave over a deployment alone, with `min-clients` and `forget-after`",
+    "--equal-steps": "set `local-epochs` of each method; a note below the tables says where gradient steps differ",
+}
 
 
 class Command(_Plain, TyperCommand):

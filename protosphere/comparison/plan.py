@@ -49,6 +49,8 @@ OF_A_ROW = frozenset(
 Checked = TypeVar("Checked")
 USUAL_METHODS = ("local", "frame", "fedproto", "protonorm")
 USUAL_SEEDS = (0, 1, 2)
+# a key that the file of a comparison had -> what takes its place
+GONE = {"equal-steps": "`local-epochs` of each method stands in its place"}
 
 
 @dataclass(frozen=True)
@@ -150,7 +152,6 @@ class Comparison:
         baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
         settings: common to all.
         sweep, vary: as its file has them, see sweep.py.
-        equal_steps: whether every method gets as many gradient steps a round, see budget.py.
     """
 
     name: str
@@ -167,7 +168,6 @@ class Comparison:
     baseline: str = ""
     sweep: dict[str, Any] = field(default_factory=dict)
     vary: dict[str, Any] = field(default_factory=dict)
-    equal_steps: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:
@@ -324,6 +324,8 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     keys = [item.name.replace("_", "-") for item in fields(Comparison) if item.name not in ("name", "metrics")]
     keys.append("metric")
     for key in table:
+        if key in GONE:
+            raise SettingError(f"key `{key}` is gone: {GONE[key]}; take it out.")
         if key not in keys:
             raise SettingError(
                 f"unknown key `{key}`{nearest(key, keys)}; a comparison has {', '.join(keys)}, and settings for all "

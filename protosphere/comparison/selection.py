@@ -123,7 +123,6 @@ def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequen
     """
     changes: dict[str, Any] = {}
     differing = sorted((overrides.keys() | {text.partition("=")[0].strip() for text in tried}) - INDIFFERENT)
-    differing += ["epochs"] if comparison.equal_steps else []
     if comparison.paper and differing:
         remark = f"the paper's values are left out: they were not measured with {', '.join(differing)} as set here"
         changes |= {"paper": (), "note": ". ".join(filter(None, (comparison.note.rstrip("."), remark)))}

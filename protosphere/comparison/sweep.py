@@ -167,23 +167,18 @@ def _values_by_method(
         key: `sweep` or `vary`. texts: of that option; they go before what the comparison's file has under that key.
 
     Raises:
-        SettingError: what is no setting with two values or more, that no method reads, that the methods of a row share,
-            or that --equal-steps decides.
+        SettingError: what is no setting with two values or more, that no method reads, or that the methods of a row
+            share.
     """
     option = f"--{key}"
     values_by_setting = _of_file(getattr(comparison, key), key) | dict(_of_text(text, option) for text in texts)
     if not values_by_setting:
         return [(entry, {}) for entry in comparison.methods]
-    epochs = {name for entry in comparison.methods for name in load_method(str(entry.settings["strategy"])).epochs}
     for name in values_by_setting:
         if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
             raise SettingError(
                 f"{option} {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] "
                 "or rows of its values instead."
-            )
-        if comparison.equal_steps and name in epochs:
-            raise SettingError(
-                f"{option} {name}: --equal-steps sets the epochs of every method; leave one of them out."
             )
     values_by_method = []
     known_names: set[str] = set()

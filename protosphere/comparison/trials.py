@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protosphere.comparison.budget import equal_epochs
 from protosphere.comparison.plan import COMMON_RULES, NOT_HERE, Comparison, Entry, Metric, Row
 from protosphere.comparison.scale import scaled
 from protosphere.core import plugins
@@ -86,13 +85,8 @@ def cells(
     planned: list[tuple[Row, Entry, RunConfig]] = []
     items: set[str] = set()
     for row in comparison.rows:
-        settings_by_method = {
-            method.label: settings_of(comparison, row, method, overrides) for method in comparison.methods
-        }
-        if comparison.equal_steps:
-            settings_by_method = equal_epochs(settings_by_method)
         for method in comparison.methods:
-            settings = settings_by_method[method.label]
+            settings = settings_of(comparison, row, method, overrides)
             domains, dataset = _placed(str(settings["dataset"]), data)
             items |= set(domains)
             planned.append((row, method, settings | {"dataset": dataset}))

@@ -142,16 +142,6 @@ def test_methods_for_a_file_that_has_none(invoke, ran, tmp_path):
     assert "`methods` is missing" in refused.stderr
 
 
-def test_equal_steps(invoke, ran):
-    arguments = ["--methods", "local,fedrep", "--seeds", "0", "-c", QUICK, "-c", "fedrep.head-epochs=2"]
-    printed = invoke(*arguments, "--equal-steps")
-    assert (printed.exit_code, printed.stdout.count("epochs scaled by --equal-steps")) == (0, 1)
-    assert [cell.settings["local-epochs"] for cell in ran["cells"]] == [3, 1]
-    refused = invoke("--resume", "latest", "--equal-steps")
-    assert refused.exit_code == 2
-    assert "--resume continues a comparison as it was started" in refused.stderr
-
-
 PRINTED = """
 methods = [{ label = "Frame (control, sends nothing)", strategy = "frame" }, "local"]
 datasets = ["digits"]
@@ -171,14 +161,12 @@ def test_what_a_paper_prints_stands_beside_its_own_settings_alone(invoke, ran, t
     left_out = [
         ["--scale", "0.5"],
         ["-c", "learning-rate=0.5"],
-        ["--equal-steps"],
         ["--sweep", "learning-rate=0.1,0.5"],
     ]
     for arguments in left_out:
         result = invoke("mine.toml", *arguments)
         assert result.exit_code == 0, result.output
         assert "the paper's values are left out" in result.stdout
-        assert ("epochs scaled by --equal-steps" in result.stdout) == ("--equal-steps" in arguments)
         for name in files:
             text = (ran["folder"].path / name).read_text()
             assert "82.90" not in text, name
@@ -340,6 +328,7 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
         (["--workers", "0"], "--workers is a number of processes, at least 1"),
         (["--workers", "2", "--flower"], "it excludes --flower and --ray"),
         (["--engine", "cohort"], "--engine is gone"),
+        (["--equal-steps"], "--equal-steps is gone: set `local-epochs`"),
         (["--resume", "latest"], "holds no comparison; start one first."),
         (["--resume", "latest", "--seeds", "0"], "--resume continues a comparison as it was started"),
     ],

@@ -10,20 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from flwr.app import Array, ArrayRecord
 from safetensors.torch import load_file
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app import train as trainer
-from protosphere.comparison.budget import epochs_of
 from protosphere.data.forms.spiral import spiral
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
 from protosphere.record.snapshots import newest
-from protosphere.strategies import METHODS, known_settings, load_method, read_settings, settings_read
+from protosphere.strategies import METHODS, load_method, read_settings, settings_read
 from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.fed3r import DISCLOSED
 from tests.device import DEVICE
@@ -208,22 +205,9 @@ def test_what_a_client_discloses_is_what_crosses(row):
 
 
 @every_row
-def test_a_method_says_how_many_passes_it_makes_and_whether_it_pulls(row):
-    """What a comparison goes by: --equal-steps, and a sweep of what only some methods read."""
+def test_a_method_says_whether_it_pulls(row):
+    """By which a comparison knows who reads a setting that is varied."""
     run = read_settings(WHOLE | of_one(row) | ROWS[row])
-    passes = sum(epochs_of(known_settings() | WHOLE | ROWS[row]).values())
-    for line in RunFolder(whole(row).folder).lines()[1:]:
-        for client in line["clients"].values():
-            if "training" not in client:
-                continue
-            training = client["training"]
-            # as many batches as the trainer makes of so many samples, a last one of one apart
-            batches = len(list(trainer.batches(training["rows"], run.settings.batch_size, torch.Generator(), "cpu")))
-            # GFPL retrains on features of its own making, too
-            extra = training["steps"] - passes * batches
-            retraining = 16 * CLASSES // run.settings.batch_size if ROWS[row]["strategy"] == "gfpl" else 0
-            assert extra in (0, retraining)
-            assert run.method.steps_beside or not extra
     pulled = any("prototype-pull" in line["training"]["loss"] for line in RunFolder(whole(row).folder).lines()[1:])
     assert pulled == METHOD_OF[row].objective.pulls
     read = settings_read(ROWS[row])
