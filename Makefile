@@ -98,13 +98,13 @@ ray-check: $(READY)
 	$(BIN)/python -m pytest -m ray -s -v tests/integration/test_ray.py
 
 # a seed at a time, so that whole rows are there early, then the table of all; what is finished is taken up by the next call.
-# DATA is a folder with CIFAR-10, where it cannot be fetched; SCALE shrinks all, to try it out
+# DATA is a folder with CIFAR-10, where it cannot be fetched; SETTINGS='rounds=6 clients=4' makes all small, to try it out
 TABLES ?= protonorm-table1 tinyproto-table1
 SEEDS ?= 0 1 2
 tables: $(READY)
 	for table in $(TABLES); do for seeds in $(SEEDS) $$(echo $(SEEDS) | tr ' ' ,); do \
 		$(BIN)/protosphere compare --preset $$table --datasets CIFAR-10 $(if $(DATA),--data cifar10=$(DATA)) --seeds $$seeds \
-			$(if $(SCALE),--scale $(SCALE)) $(if $(SETTINGS),-c '$(SETTINGS)') --reuse --results results/tables || exit 1; \
+			$(if $(SETTINGS),-c '$(SETTINGS)') --reuse --results results/tables || exit 1; \
 	done; done
 
 soak: $(READY)

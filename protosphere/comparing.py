@@ -26,7 +26,7 @@ from protosphere.comparison.resources import share
 from protosphere.comparison.reuse import reuse as take_finished
 from protosphere.comparison.sweep import Choice, settings_varied, swept, tuned, varied
 from protosphere.comparison.tables import grids, labels_for, latex
-from protosphere.comparison.trials import cells, scaled_words, with_common_rules
+from protosphere.comparison.trials import cells, with_common_rules
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
@@ -322,7 +322,7 @@ class Comparison:
             SettingError: the comparison has no such table.
         """
         once, frame, choices = self._tidy()
-        tables = {grid.kind: grid for grid in grids(once, scaled_words(self._cells), frame, choices)}
+        tables = {grid.kind: grid for grid in grids(once, frame, choices)}
         if table not in tables:
             raise SettingError(f"table is {shown(table)}, but {self.folder.name} has {', '.join(tables)}.")
         labels = [label] if label else labels_for([tables[table]], self._comparison.name)

@@ -79,7 +79,6 @@ def compare(
     data: Annotated[
         list[str] | None, option("Where to find a data set: cifar10=/path. May be repeated.", "NAME=PATH")
     ] = None,
-    scale: Annotated[float, option("Shrink rounds, samples and clients to this share of them.", "SHARE")] = 1.0,
     results: Annotated[str, option("The folder in which the comparison's folder is created.", "DIR")] = "",
     resume: Annotated[
         str, option("Continue a comparison: its folder, or `latest`.", "FOLDER", complete=complete.runs)
@@ -150,7 +149,7 @@ def compare(
     # the number at the start is in the folder
     run_flags |= {"--jobs": jobs if resume else None, "--reuse": reuse, "--trust": trust}
     choices = [file, preset, *narrowing.values(), sweep, vary, settings, data]
-    if resume and (any(choices) or target is not None or scale != 1.0):
+    if resume and (any(choices) or target is not None):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
     try:
         cluster = cluster_at(ray) if ray else None
@@ -164,7 +163,7 @@ def compare(
             comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
             comparison = named(comparison, overrides, [*(sweep or []), *(vary or [])])
             comparison = swept(varied(comparison, vary or [], overrides), sweep or [], overrides)
-            cells = cells_of(comparison, overrides, _read_places(data or []), scale)
+            cells = cells_of(comparison, overrides, _read_places(data or []))
             comparison = with_common_rules(comparison, cells)
         if cluster:
             machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
@@ -239,13 +238,10 @@ def _run(
     from protosphere.comparison import tables
     from protosphere.comparison.engine import run_cells
     from protosphere.comparison.report import write_all
-    from protosphere.comparison.trials import scaled_words
     from protosphere.launch.processes import Interrupted
 
     remedy = f"`{shlex.join(['protosphere', 'compare', '--resume', str(folder.path), *run_arguments])}`"
     typer.echo(f"results: {folder.path}")
-    for text in scaled_words(cells):
-        typer.echo(text)
     typer.echo(f"{len(cells)} trials, {machine}")
     try:
         with Bar(Console(highlight=False)) as bar:

@@ -46,13 +46,11 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
     Accuracies are shares of 1. A figure that is not there is None, as all of a cell without a finished run are.
     """
     metrics = list(map(str, comparison.metrics))
-    # the paper's figures are of its own settings, unscaled
-    scaled = any(cell.scaled for cell in cells)
-    paper = {} if scaled else {(line.row, line.method, line.metric): line.accuracy / 100 for line in comparison.paper}
+    paper = {(line.row, line.method, line.metric): line.accuracy / 100 for line in comparison.paper}
     rows = []
     for cell in cells:
         row: dict[str, Any] = {"row": cell.row, "method": cell.method, "seed": cell.seed}
-        row |= {"strategy": cell.settings["strategy"], "status": "missing", "scaled": cell.scaled}
+        row |= {"strategy": cell.settings["strategy"], "status": "missing"}
         row |= {f"paper: {metric}": paper.get((cell.row, cell.method, metric)) for metric in metrics}
         run = folder.run_of(cell)
         if run is not None:
@@ -63,7 +61,7 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
     first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
     first += [VALIDATION, *FLOORS, TEST_SAMPLES]
     last = ["payload_bytes", "wire_bytes", "target_round", "target_payload_bytes", "target_wire_bytes"]
-    last += ["gradient_steps", "rounds", "clients", "seconds", "scaled", "run", *BESIDE]
+    last += ["gradient_steps", "rounds", "clients", "seconds", "run", *BESIDE]
     by_rule = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in {*first, *last}]
     columns = [*first, *by_rule, *last]
     # whole numbers stay whole beside what is not there

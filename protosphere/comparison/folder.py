@@ -30,7 +30,7 @@ from protosphere.record.folder import RunFolder, difference
 from protosphere.strategies import as_of_today, known_settings
 from protosphere.strategies.trust import named, refuse_untrusted
 
-FORMAT = 1
+FORMAT = 2
 FILE = "comparison.json"
 CELLS = "cells"  # folder of the cells' folders
 # where and how patiently a run ran is no matter of what it computed

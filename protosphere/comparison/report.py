@@ -13,7 +13,7 @@ from protosphere.comparison.pictures import pictures_of
 from protosphere.comparison.plan import Comparison
 from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, grids, labels_for, latex, markdown, notes_below
-from protosphere.comparison.trials import Cell, not_default, scaled_words
+from protosphere.comparison.trials import Cell, not_default
 from protosphere.core.terms import TERMS
 from protosphere.core.text import one_line, own_version
 from protosphere.reports.page import (
@@ -54,7 +54,7 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     """
     frame = figures_of(folder, comparison, cells)
     once, chosen, choices = tuned(comparison, frame)
-    table_grids = grids(once, scaled_words(cells), chosen, choices)
+    table_grids = grids(once, chosen, choices)
     pictures = pictures_of(once, chosen)
     write_files(folder.path, [picture for drawn in pictures.values() for picture in drawn])
     contents = {

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 from rich import box
@@ -63,21 +63,15 @@ class Grid:
     notes: Sequence[str] = ()
 
 
-def grids(
-    comparison: Comparison, scaled: Sequence[str], frame: pd.DataFrame, choices: Sequence[Choice] = ()
-) -> list[Grid]:
+def grids(comparison: Comparison, frame: pd.DataFrame, choices: Sequence[Choice] = ()) -> list[Grid]:
     """The accuracies, the differences to the baseline where there is another method, what an exchange adds where a
     public encoder was read, what a sweep has tried, the bytes.
 
     Args:
-        scaled: what was made smaller, in words; a note of every table.
         frame: of the finished cells.
         choices: what was chosen of methods that were swept; comparison and frame have these once, see `tuned`.
     """
-    if scaled and comparison.paper:
-        comparison = replace(comparison, paper=())
-        scaled = [*scaled, "the paper's values are left out: they belong to its own, unscaled settings"]
-    notes = list(scaled)
+    notes: list[str] = []
     companions = frame.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
     for row, method, name in companions.itertuples(index=False):
         notes.append(f"{row}, {method}: with {name}")
@@ -95,7 +89,7 @@ def grids(
     if gains := gains_of_exchange(comparison, frame):
         tables.append(_gains(comparison, notes, gains))
     if choices:
-        tables.append(_tabulate_sweep(comparison, scaled, choices))
+        tables.append(_tabulate_sweep(comparison, choices))
     tables.append(_costs(comparison, notes, frame))
     return tables
 
@@ -319,7 +313,7 @@ def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]
     return notes
 
 
-def _tabulate_sweep(comparison: Comparison, scaled: Sequence[str], choices: Sequence[Choice]) -> Grid:
+def _tabulate_sweep(comparison: Comparison, choices: Sequence[Choice]) -> Grid:
     columns: dict[str, dict[str, Shown]] = {}
     for choice in choices:
         for label, value in choice.tried.items():
@@ -329,7 +323,7 @@ def _tabulate_sweep(comparison: Comparison, scaled: Sequence[str], choices: Sequ
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
     title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation samples in %"
     legend = "bold in the sweep: the value chosen for each data set; test samples were not used"
-    return _lay_out("sweep", title, columns, names, [*scaled, legend])
+    return _lay_out("sweep", title, columns, names, [legend])
 
 
 def _show_difference(difference: Difference | None, seeds: int) -> Shown:

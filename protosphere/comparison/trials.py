@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from protosphere.comparison.plan import COMMON_RULES, NOT_HERE, Comparison, Entry, Metric, Row
-from protosphere.comparison.scale import scaled
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
@@ -42,7 +41,6 @@ class Cell:
         name: of its folder.
         row, method: labels.
         settings: all of the run's, by name, but for where its results go.
-        scaled: in what way it was made smaller; empty when it was not.
     """
 
     name: str
@@ -50,7 +48,6 @@ class Cell:
     method: str
     seed: int
     settings: RunConfig
-    scaled: str = ""
 
     @property
     def clients(self) -> int:
@@ -63,9 +60,7 @@ class Cell:
         return f"{self.row} | {self.method} | seed {self.seed}"
 
 
-def cells(
-    comparison: Comparison, overrides: Mapping[str, Scalar], data: Mapping[str, str], scale: float = 1.0
-) -> list[Cell]:
+def cells(comparison: Comparison, overrides: Mapping[str, Scalar], data: Mapping[str, str]) -> list[Cell]:
     """Every cell, checked as `protosphere run` checks a run, so that none fails for want of data or by a wrong setting.
 
     Decodes the data into the cache.
@@ -73,14 +68,11 @@ def cells(
     Args:
         overrides: what `-c` says, for all cells.
         data: where data sets lie, by the name that the comparison has for them.
-        scale: see scale.py.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
     """
     _refuse_overrides(comparison, overrides)
-    if not 0 < scale <= 1:
-        raise SettingError(f"--scale is {scale:g}, but it is a share of the whole in (0, 1], such as 0.1.")
     data = {name: os.path.abspath(Path(place).expanduser()) for name, place in data.items()}
     planned: list[tuple[Row, Entry, RunConfig]] = []
     items: set[str] = set()
@@ -100,16 +92,13 @@ def cells(
             settings["clients"] = 0
         settings = fitted(settings, given)[0]
         settings["clients"] = settings["clients"] or DEFAULT_CLIENTS
-        scaling = ""
-        if scale < 1:
-            settings, scaling = scaled(settings, scale, comparison.seeds)
         for seed in comparison.seeds:
             name = "-".join(_slug(part) for part in (row.label, method.label, f"seed{seed}"))
             if name in made:
                 raise SettingError(
                     f"two runs would have the folder {name}: give rows and methods labels that differ more."
                 )
-            cell = _check_cell(Cell(name, row.label, method.label, seed, settings | {"seed": seed}, scaling))
+            cell = _check_cell(Cell(name, row.label, method.label, seed, settings | {"seed": seed}))
             if method.of and not float(cell.settings["validation-share"]) > 0:
                 raise SettingError(
                     f"{cell.title}: a sweep is decided on validation samples, and setting `validation-share` is 0; "
@@ -163,20 +152,6 @@ def _layers(
     label = method.varied_of or method.of or method.label
     of_method = row.dataset.methods.get(label, {}) | method.settings
     return base, comparison.settings, row.dataset.settings, partition, of_method, overrides
-
-
-def scaled_words(cells: Sequence[Cell]) -> list[str]:
-    """What was made smaller, a line a row; where the methods of a row differ in that, a line for those that agree."""
-    methods: dict[str, dict[str, list[str]]] = {}
-    for cell in cells:
-        if cell.scaled:
-            methods.setdefault(cell.row, {}).setdefault(cell.scaled, []).append(cell.method)
-    lines = []
-    for row, methods_by_text in methods.items():
-        for text, names in methods_by_text.items():
-            of = f" ({', '.join(dict.fromkeys(names))})" if len(methods_by_text) > 1 else ""
-            lines.append(f"{row}{of}: {text}")
-    return lines
 
 
 def toml(settings: Mapping[str, Scalar]) -> str:

@@ -159,7 +159,6 @@ def test_what_a_paper_prints_stands_beside_its_own_settings_alone(invoke, ran, t
     for name, words in zip(files, ("82.90", "82.90", ",0.829", "82.90"), strict=True):
         assert words in (ran["folder"].path / name).read_text(), name
     left_out = [
-        ["--scale", "0.5"],
         ["-c", "learning-rate=0.5"],
         ["--sweep", "learning-rate=0.1,0.5"],
     ]
@@ -188,18 +187,14 @@ def test_a_label_with_a_comma_can_be_chosen(invoke, ran, tmp_path):
         assert [cell.method for cell in ran["cells"]] == labels
 
 
-def test_a_file_and_its_scale(invoke, ran, tmp_path):
+def test_a_file(invoke, ran, tmp_path):
     (tmp_path / "mine.toml").write_text(
         'methods = ["local"]\ndatasets = ["digits"]\nseeds = [0]\n[settings]\nrounds = 10\nclients = 8\n'
     )
-    result = invoke("mine.toml", "--scale", "0.5", "-c", 'models="tiny_perceptron"')
+    result = invoke("mine.toml", "-c", 'models="tiny_perceptron"')
     assert result.exit_code == 0, result.output
-    assert "digits: scaled by 0.5: 5 of 10 rounds, 898 of 1,797 rows, 4 of 8 clients\n" in result.stdout
-    folder = ran["folder"].path
-    for name in ("table.md", "table.tex", "table.csv", "report.html"):
-        assert "scaled by 0.5" in (folder / name).read_text(), name
-    assert ran["cells"][0].settings["rounds"] == 5
-    assert folder.name.endswith("-compare-mine")
+    assert ran["cells"][0].settings["rounds"] == 10
+    assert ran["folder"].path.name.endswith("-compare-mine")
 
 
 def test_what_is_started_can_be_resumed(invoke, ran):
@@ -320,7 +315,7 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
         (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["--datasets", "digts"], "the data set of digts is not available: unknown data set 'digts'"),
         (["--data", "digits"], "--data is 'digits', but it is a name and a place"),
-        (["--scale", "2"], "--scale is 2"),
+        (["--scale", "0.1"], "--scale is gone"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
         (["--ray", "127.0.0.1:1", "--flower"], "--ray and --flower exclude each other"),
         (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --flower or --ray"),

@@ -130,8 +130,8 @@ def finished(folder, made):
     return tuned(made, figures_of(folder, made, cells_of(made)))[1]
 
 
-def tables(folder, made, scaled=()):
-    return grids(made, scaled, finished(folder, made))
+def tables(folder, made):
+    return grids(made, finished(folder, made))
 
 
 def test_a_second_model_that_all_clients_have_is_a_note_of_every_table(folder):
@@ -139,9 +139,9 @@ def test_a_second_model_that_all_clients_have_is_a_note_of_every_table(folder):
     found = finished(folder(made), made)
     beside = found.copy()
     beside.loc[0, "companion"] = "the companion cnn4 (12 parameters)"
-    for grid in grids(made, (), beside):
+    for grid in grids(made, beside):
         assert "CIFAR-10, FedProto: with the companion cnn4 (12 parameters)" in grid.notes
-    assert not any("companion" in note for grid in grids(made, (), found) for note in grid.notes)
+    assert not any("companion" in note for grid in grids(made, found) for note in grid.notes)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------
@@ -427,7 +427,7 @@ def test_bold_among_many_methods_is_what_holms_correction_leaves(folder):
     assert {row["method"]: row["significant"] for row in rows} == {"far": "True", "near": "False", "same": "False"}
     frame = pd.DataFrame(lines).assign(companion=None, test_samples=90, gradient_steps=1.0, **{"majority-class": 0.1})
     frame = frame.assign(payload_bytes=1, wire_bytes=1, values=1.0, target_round=None, rule="classifier")
-    grid = grids(made, (), frame)[1]
+    grid = grids(made, frame)[1]
     shown = {line[0].text: line[1] for line in grid.lines}
     assert {name: cell.best for name, cell in shown.items()} == {"far": True, "near": False, "same": False}
     assert any("Holm-corrected for the number of methods" in note for note in grid.notes)
@@ -502,7 +502,7 @@ def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_c
         "CIFAR-10 (domain-unweighted svhn)": "-",
     }
     without = finished(folder(made), made).drop(columns="domain usps")
-    assert "no client is of the domain usps: no data set here names any" in grids(made, (), without)[0].notes
+    assert "no client is of the domain usps: no data set here names any" in grids(made, without)[0].notes
 
 
 @pytest.mark.parametrize(
@@ -533,11 +533,11 @@ def test_budgets_that_differ_by_more_than_a_tenth_are_a_note_of_every_table(fold
         told = found.assign(gradient_steps=found["method"].map(steps).astype(object))
         return told[told["status"] == "completed"]
 
-    for grid in grids(made, (), with_steps(FedProto=12, Proto_Norm=24)):
+    for grid in grids(made, with_steps(FedProto=12, Proto_Norm=24)):
         assert (
             "CIFAR-10: budgets differ (FedProto 12, Proto_Norm 24 gradient steps per client per round)"
         ) in grid.notes
-    alike = grids(made, (), with_steps(FedProto=11, Proto_Norm=12))
+    alike = grids(made, with_steps(FedProto=11, Proto_Norm=12))
     assert not any("budgets" in note for grid in alike for note in grid.notes)
     cost = texts(alike[-1])
     assert cost["CIFAR-10, steps"] == ["11", "12"]
@@ -718,7 +718,7 @@ def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_e
     found = finished(folder(made, {("Alone", seed) for seed in SEEDS}), made)
     alone = found[found["method"] == "FedProto"].assign(method="Alone")
     found = pd.concat([found, alone], ignore_index=True)
-    assert not any("what the exchange adds" in grid.title for grid in grids(made, (), found))
+    assert not any("what the exchange adds" in grid.title for grid in grids(made, found))
     pool, own_control, control = [0.9, 0.8, 0.95], [0.8, 0.78, 0.84], [0.85, 0.8, 0.84]
     for name, method, values in (
         ("pool final", "FedProto", pool),
@@ -729,7 +729,7 @@ def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_e
         if name not in found:
             found[name] = None
         found.loc[found["method"] == method, name] = values
-    grid = next(grid for grid in grids(made, (), found) if "what the exchange adds" in grid.title)
+    grid = next(grid for grid in grids(made, found) if "what the exchange adds" in grid.title)
     gaps = np.subtract(pool, control)
     # t(0.975, 2) = 4.302653
     half = 4.302653 * gaps.std(ddof=1) / np.sqrt(3)
@@ -746,7 +746,7 @@ def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_e
     assert not any("class shares" in note for note in grid.notes)
     assert not any("its control is missing" in note for note in grid.notes)
     found["encoder final"] = found["pool final"]
-    grid = next(grid for grid in grids(made, (), found) if "what the exchange adds" in grid.title)
+    grid = next(grid for grid in grids(made, found) if "what the exchange adds" in grid.title)
     assert any("encoder-local uses the client's class shares and encoder does not" in n for n in grid.notes)
 
 
@@ -765,8 +765,8 @@ def test_where_local_has_no_control_none_of_another_run_takes_its_place(folder):
         (made, found, "add `local` to the methods"),
         (alone, bare, "name an `encoder` for all methods"),
     ):
-        assert not any("what the exchange adds" in grid.title for grid in grids(plan, (), frame))
-        assert missing + remedy in grids(plan, (), frame)[0].notes
+        assert not any("what the exchange adds" in grid.title for grid in grids(plan, frame))
+        assert missing + remedy in grids(plan, frame)[0].notes
         assert "pool" not in differences_csv(plan, frame)
 
 
@@ -774,5 +774,5 @@ def test_equal_figures_differ_by_nothing(folder):
     made = comparison(paper=())
     found = finished(folder(made), made)
     found["metric: final"] = 0.5
-    apart = next(grid for grid in grids(made, (), found) if "difference to" in grid.title)
+    apart = next(grid for grid in grids(made, found) if "difference to" in grid.title)
     assert apart.lines[0][1].text == "+0.00"

@@ -1,4 +1,4 @@
-"""From a comparison to its cells: what lies over what, where data lie, and how a run is made smaller."""
+"""From a comparison to its cells: what lies over what, and where data lie."""
 
 from dataclasses import replace
 
@@ -8,15 +8,11 @@ from protosphere.comparison import trials as compare_cells
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.jobs import SETTINGS, prepare
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed, parse_metric
-from protosphere.comparison.scale import scaled
 from protosphere.comparison.sweep import varied
-from protosphere.comparison.trials import cells, not_default, scaled_words, settings_of, toml, with_common_rules
+from protosphere.comparison.trials import cells, not_default, settings_of, toml, with_common_rules
 from protosphere.core.errors import SettingError
-from protosphere.core.home import home
-from protosphere.data.from_settings import data_spec
-from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.plans.run_config import plan, read_toml
-from protosphere.strategies import known_settings, read_settings
+from protosphere.strategies import known_settings
 from tests.pictures import paint
 
 QUICK = {"max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 4}
@@ -203,78 +199,3 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch):
         "the data set of F is not available: data set '~/femnist' could not be fetched; ask the authors.",
     ):
         assert words in str(caught.value)
-
-
-# --- smaller ----------------------------------------------------------------------------------------------
-
-
-def whole(**settings):
-    return known_settings() | {"clients": 20, "rounds": 300, "feature-dim": 12, "models": "tiny_perceptron"} | settings
-
-
-def test_rounds_rows_and_clients_shrink_in_proportion():
-    """The digits have 1,797 rows."""
-    settings, words = scaled(whole(), 0.25, [0])
-    assert [settings[name] for name in ("rounds", "max-samples", "clients")] == [75, 449, 5]
-    assert words == "scaled by 0.25: 75 of 300 rounds, 449 of 1,797 rows, 5 of 20 clients"
-
-
-def test_what_is_counted_in_rounds_shrinks_with_them():
-    given = whole(**{"strategy": "gfpl", "rounds": 100, "evaluate-every": 20, "ensemble-every": 0, "batch-size": 4})
-    settings, words = scaled(given, 0.1, [0])
-    assert [settings[n] for n in ("rounds", "evaluate-every", "ensemble-every")] == [10, 2, 0]
-    assert [settings[n] for n in ("gfpl.first-exchange", "gfpl.exchange-every", "batch-size")] == [1, 1, 4]
-    assert words.endswith("evaluate-every 2 for 20, gfpl.first-exchange 1 for 10, gfpl.exchange-every 1 for 10")
-    # another method's are left at their defaults, which are all that it may have
-    assert scaled(whole(strategy="local"), 0.1, [0])[0]["gfpl.exchange-every"] == 10
-
-
-def test_two_rounds_and_two_clients_are_left_at_least_and_architectures_without_a_client_are_told():
-    settings, words = scaled(whole(**{"min-replies": 10}), 0.02, [0, 1])
-    assert [settings[n] for n in ("rounds", "clients", "min-replies")] == [6, 2, 2]
-    assert words.endswith("2 of 20 clients, min-replies 2 for 10")
-    assert scaled(whole(rounds=10), 0.02, [0])[0]["rounds"] == 2
-    assert scaled(whole(rounds=1, clients=1), 0.1, [0])[1] == "scaled by 0.1: 180 of 1,797 rows"
-    assert ", 3 of 5 architectures" in scaled(whole(models="tiny,perceptron"), 0.15, [0])[1]
-    assert "architectures" not in scaled(whole(models="tiny,perceptron"), 0.25, [0])[1]
-    assert "architectures" not in scaled(whole(models="tiny,perceptron", clients=2), 0.5, [0])[1]
-
-
-def test_as_many_clients_stay_as_the_partition_needs():
-    """Ten classes, two a client: fewer than five clients leave rows to nobody."""
-    settings, _ = scaled(whole(**{"partition": "pathological", "classes-per-client": 2}), 0.1, [0, 1])
-    assert settings["clients"] == 5
-    for seed in (0, 1):
-        spec = data_spec(read_settings(settings | {"seed": seed}).settings, 5)
-        dealt = assignment(spec, open_data(spec, home() / "cache"), home() / "cache")
-        assert sum(map(len, dealt.held)) == 180
-
-
-def test_as_many_rows_stay_as_the_partition_needs():
-    """Four rows cannot be shared by two clients of ten rows at least."""
-    settings, words = scaled(whole(), 0.002, [0, 1, 2])
-    assert settings["clients"] == 2
-    assert 20 <= settings["max-samples"] <= 128
-    assert f"{settings['max-samples']} of 1,797 rows" in words
-    with pytest.raises(
-        SettingError, match="no part of the clients can share the data set digits: 2 clients with min-s"
-    ):
-        scaled(whole(**{"min-samples": 1000}), 0.1, [0])
-
-
-def test_every_method_of_a_row_is_made_smaller_alike():
-    found = cells(comparison(settings=QUICK | {"rounds": 10, "clients": 8}), {}, {}, 0.5)
-    task = [{name: cell.settings[name] for name in ("rounds", "clients", "max-samples")} for cell in found]
-    assert task == [{"rounds": 5, "clients": 4, "max-samples": 200}] * 4
-    assert [cell.settings["seed"] for cell in found] == [0, 5, 0, 5]
-    assert {cell.scaled for cell in found} == {"scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"}
-    assert scaled_words(found) == ["Digits: scaled by 0.5: 5 of 10 rounds, 200 of 400 rows, 4 of 8 clients"]
-    assert scaled_words(cells(comparison(), {}, {})) == []
-
-
-def test_a_partition_table_is_scaled_by_a_dirichlet_draw_in_its_place(tmp_path):
-    """A table counts all rows of all clients: a tenth of it is no table."""
-    given = whole(**{"partition": "table", "partition-table": str(tmp_path / "nowhere.csv"), "alpha": 0.1})
-    settings, words = scaled(given, 0.25, [0])
-    assert (settings["partition"], settings["partition-table"]) == ("dirichlet", "")
-    assert words.endswith("partition dirichlet for table")
