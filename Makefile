@@ -97,15 +97,17 @@ gpu-check:
 ray-check: $(READY)
 	$(BIN)/python -m pytest -m ray -s -v tests/integration/test_ray.py
 
-# a seed at a time, so that whole rows are there early, then the table of all; what is finished is taken up by the next call.
+# a table is one comparison, which a next call resumes; its trials go seed by seed, so that whole rows are there early.
 # DATA is a folder with CIFAR-10, where it cannot be fetched; SETTINGS='rounds=6 clients=4' makes all small, to try it out
 TABLES ?= protonorm-table1 tinyproto-table1
-SEEDS ?= 0 1 2
+SEEDS ?= 0,1,2
 tables: $(READY)
-	for table in $(TABLES); do for seeds in $(SEEDS) $$(echo $(SEEDS) | tr ' ' ,); do \
-		$(BIN)/protosphere compare --preset $$table --datasets CIFAR-10 $(if $(DATA),--data cifar10=$(DATA)) --seeds $$seeds \
-			$(if $(SETTINGS),-c '$(SETTINGS)') --reuse --results results/tables || exit 1; \
-	done; done
+	for table in $(TABLES); do \
+		begun=$$(ls -d results/tables/*-compare-$$table 2> /dev/null | tail -n 1); \
+		if [ -n "$$begun" ]; then $(BIN)/protosphere compare --resume "$$begun" || exit 1; \
+		else $(BIN)/protosphere compare --preset $$table --datasets CIFAR-10 $(if $(DATA),--data cifar10=$(DATA)) \
+			--seeds $(SEEDS) $(if $(SETTINGS),-c '$(SETTINGS)') --results results/tables || exit 1; fi; \
+	done
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak

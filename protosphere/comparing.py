@@ -23,7 +23,6 @@ from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import from_table
 from protosphere.comparison.report import REPORT, write_all
 from protosphere.comparison.resources import share
-from protosphere.comparison.reuse import reuse as take_finished
 from protosphere.comparison.sweep import Choice, settings_varied, swept, tuned, varied
 from protosphere.comparison.tables import grids, labels_for, latex
 from protosphere.comparison.trials import cells, with_common_rules
@@ -66,7 +65,6 @@ def compare(
     baseline: str = "",
     sweep: Mapping[str, Sequence[Value]] | None = None,
     vary: Mapping[str, Sequence[Value]] | None = None,
-    reuse: bool = False,
     jobs: int | None = None,
     workers: int = 1,
     keep_models: bool = False,
@@ -109,7 +107,6 @@ def compare(
         sweep: settings of methods, each with values to choose from on validation samples, in each row for itself.
         vary: settings of methods, each with values that stand side by side, one setting at a time, for
             `Comparison.plot_varied`.
-        reuse: take finished runs of the same settings from the results folder.
         jobs: runs at a time; None for what the machine holds.
         workers: of each run, as `run` takes them.
         keep_models: keep the clients' models, for `Run.client`; they take much room.
@@ -152,8 +149,6 @@ def compare(
     machine = replace(machine, reports=reports, workers=workers)
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
     with folder.hold():
-        if reuse:
-            take_finished(folder, planned)
         with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
             tell = bar.update if bar is not None else lambda state: None
             ended = run_cells(folder, planned, machine, tell, keep_models)

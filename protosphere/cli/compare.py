@@ -95,9 +95,6 @@ def compare(
         bool, option("Run each trial over Flower's own simulation: a SuperLink and Ray.", None, "--flower")
     ] = False,
     ray: Annotated[str, option(RAY, "ADDRESS")] = "",
-    reuse: Annotated[
-        bool, option("Reuse finished runs with the same settings from the results folder.", None, "--reuse")
-    ] = False,
     keep_models: Annotated[
         bool, option("Keep the clients' models of finished trials, for `predict`.", None, "--keep-models")
     ] = False,
@@ -120,7 +117,6 @@ def compare(
     from protosphere.comparison.folder import ComparisonFolder
     from protosphere.comparison.plan import load
     from protosphere.comparison.resources import cluster_share, share
-    from protosphere.comparison.reuse import reuse as take_finished
     from protosphere.comparison.selection import chosen, listed, named
     from protosphere.comparison.sweep import swept, varied
     from protosphere.comparison.trials import cells as cells_of
@@ -147,7 +143,7 @@ def compare(
     }
     run_flags |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
     # the number at the start is in the folder
-    run_flags |= {"--jobs": jobs if resume else None, "--reuse": reuse, "--trust": trust}
+    run_flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     choices = [file, preset, *narrowing.values(), sweep, vary, settings, data]
     if resume and (any(choices) or target is not None):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
@@ -180,9 +176,6 @@ def compare(
         if not resume:
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.hold():
-            if reuse:
-                for cell, run in take_finished(folder, cells):
-                    typer.echo(f"taken: {cell.title}, from {_shorten(run)}")
             _run(folder, comparison, cells, machine, keep_models, _as_arguments(run_flags))
     except UserError as error:
         end(str(error))

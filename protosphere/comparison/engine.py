@@ -84,7 +84,7 @@ def run_cells(
     tell: Callable[[Progress], None],
     keep_models: bool = False,
 ) -> list[Finished]:
-    """Run the cells that have no finished run, in their order; what a cell cut short left is discarded first.
+    """Run the cells that have no finished run, seed by seed; what a cell cut short left is discarded first.
 
     Args:
         tell: called a few times a second, and whenever a cell has ended.
@@ -96,7 +96,9 @@ def run_cells(
     Raises:
         Interrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped and cells in flight were discarded.
     """
-    waiting = [cell for cell in cells if folder.run_of(cell) is None]
+    # seed by seed: every row and method has figures early
+    seeds = list(dict.fromkeys(cell.seed for cell in cells))
+    waiting = [cell for cell in sorted(cells, key=lambda cell: seeds.index(cell.seed)) if folder.run_of(cell) is None]
     before = len(cells) - len(waiting)
     ended: list[Finished] = []
     jobs: dict[int, _Job] = {}  # by place

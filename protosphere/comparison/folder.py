@@ -208,7 +208,5 @@ class ComparisonFolder:
     def discard_models(self, cell: Cell) -> None:
         """Take away the clients' models of a cell's runs: a comparison's would soon fill the disk."""
         for file in self.of(cell).glob("*/settings.json"):
-            # a run that was reused has its models where it is
-            is_own = (file.parent / "checkpoint.safetensors").exists() or not (file.parent / "summary.json").exists()
-            if is_own and is_run_name(file.parent.name):
+            if is_run_name(file.parent.name):
                 discard_stores(file.parent.name)

@@ -179,7 +179,7 @@ def test_a_label_is_a_word_in_the_table_of_cells_too(label, tmp_path):
 
 
 @pytest.mark.integration
-def test_a_sweep_is_chosen_on_validation_rows_and_finished_runs_are_taken():
+def test_a_sweep_is_chosen_on_validation_rows():
     asked = {"methods": ["local", "protonorm"], "datasets": ["spiral"], "seeds": [0], **QUICK}
     asked |= {"sweep": {"protonorm__gamma": [1.0, 9.0]}, "metric": "final"}
     found = protosphere.compare(**asked)
@@ -195,9 +195,6 @@ def test_a_sweep_is_chosen_on_validation_rows_and_finished_runs_are_taken():
     best = tried[tried["chosen"]]["variant"].item()
     assert validation[best] == max(validation.values())
     assert found.run("protonorm").folder == runs[best].folder
-    again = protosphere.compare(**asked, reuse=True)
-    assert again.table().drop(columns="seconds").equals(found.table().drop(columns="seconds"))
-    assert again.run("local").summary == found.run("local").summary
 
 
 @pytest.mark.integration
@@ -255,12 +252,10 @@ def test_arrays_are_kept_once_and_known_again(home):
     assert found.run("local", 1).settings["dataset"] == str(file)
     # equal arrays are the same data set, in whatever way they are given; others are not
     moved = {"dataset": {"x": X + 1, "y": Y}, "label": "moved"}
-    again = protosphere.compare(datasets=[(X.copy(), Y.copy()), moved], reuse=True, **asked)
+    again = protosphere.compare(datasets=[(X.copy(), Y.copy()), moved], **asked)
     assert len(list((home / "arrays").iterdir())) == 2
     assert again.table()["row"].tolist() == ["arrays", "moved"]
-    seconds = {row: again.table().set_index(["row", "method"])["seconds"][row, "local"] for row in ("arrays", "moved")}
-    assert seconds["arrays"] == found.table().set_index("method")["seconds"]["local"]
-    assert again.run("local", 1).summary == found.run("local", 1).summary
+    assert again.run("local", 1).summary["headline"] == found.run("local", 1).summary["headline"]
     run = protosphere.run("local", (X, Y), seed=1, **{k: v for k, v in QUICK.items() if k != "spiral_points"})
     assert run.summary["headline"] == found.run("local", 1).summary["headline"]
     abouts = [json.loads(path.read_text()) for path in (home / "cache" / "decoded").glob("*/about.json")]

@@ -293,7 +293,7 @@ def test_what_goes_on_is_run_as_what_is_finished_was(invoke, ran):
     folder = ran["folder"].path
     assert f"--resume {folder} --workers 2 --keep-models` runs them again." in result.stderr
     ran.raised = Interrupted(signal.SIGTERM)
-    for more in (["--flower", "--gpus-per-client", "0.0", "--reports"], ["--jobs", "2", "--reuse", "--trust"]):
+    for more in (["--flower", "--gpus-per-client", "0.0", "--reports"], ["--jobs", "2", "--trust"]):
         stopped = invoke("--resume", str(folder), *more).stderr
         assert f"and `protosphere compare --resume {folder} {' '.join(more)}` runs the others." in stopped
 
@@ -315,6 +315,7 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
         (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["--datasets", "digts"], "the data set of digts is not available: unknown data set 'digts'"),
         (["--data", "digits"], "--data is 'digits', but it is a name and a place"),
+        (["--reuse"], "--reuse is gone"),
         (["--scale", "0.1"], "--scale is gone"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
         (["--ray", "127.0.0.1:1", "--flower"], "--ray and --flower exclude each other"),

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,11 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     assert "learning-rate" in reason
     assert "\n" not in reason
     assert told[-1].total == 2
+    both = cells(comparison(methods=METHODS, seeds=(3, 1)), {}, {})
+    order = run_cells(
+        ComparisonFolder.create(comparison(), both, str(tmp_path / "more")), both, replace(share, jobs=1), told.append
+    )
+    assert [each.cell.seed for each in order] == [3, 3, 1, 1]
     assert any(state.running for state in told)
     finished = folder.run_of(made[1])
     left = {path.name for path in folder.of(made[1]).iterdir()}
