@@ -71,7 +71,7 @@ docker-demo:
 
 # a file's tests stay together: they share what takes long to make. The longest files are first, or one worker would wait
 # for the other at the end
-LONG := $(addprefix tests/,strategies/test_contract.py comparison/test_warm.py serving/test_export.py comparison/test_text_run.py test_one_name.py)
+LONG := $(addprefix tests/,strategies/test_contract.py serving/test_export.py comparison/test_text_run.py test_one_name.py)
 TESTS = $(LONG) $(filter-out $(LONG),$(sort $(shell find tests -name 'test_*.py')))
 test: $(READY)
 	$(BIN)/python -m pytest $(TESTS) -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder --durations 30

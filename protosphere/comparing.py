@@ -15,14 +15,13 @@ from rich.console import Console
 
 from protosphere.arrays import WORDS, data_of, is_arrays
 from protosphere.cli.compare_bar import Bar
-from protosphere.comparison.engine import run_cells
+from protosphere.comparison.execution import Processes, environments, run_cells
 from protosphere.comparison.figures import by_method, by_seed, every_difference, figures_of, for_file, spread
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.pictures import CAPTIONS, picture_by, picture_over
 from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import from_table
 from protosphere.comparison.report import REPORT, write_all
-from protosphere.comparison.resources import share
 from protosphere.comparison.sweep import Choice, settings_varied, swept, tuned, varied
 from protosphere.comparison.tables import grids, labels_for, latex
 from protosphere.comparison.trials import cells, with_common_rules
@@ -145,13 +144,14 @@ def compare(
     comparison = swept(varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets))))
     planned = cells(comparison, {}, {})
     comparison = with_common_rules(comparison, planned)
-    machine = share(planned, jobs=jobs, in_process=True, workers=workers)
-    machine = replace(machine, reports=reports, workers=workers)
+    executor = Processes(environments(planned, jobs, workers))
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
     with folder.hold():
         with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
             tell = bar.update if bar is not None else lambda state: None
-            ended = run_cells(folder, planned, machine, tell, keep_models)
+            ended = run_cells(
+                folder, planned, executor, tell, workers=workers, reports=reports, keep_models=keep_models
+            )
         failed = [f"{finished.cell.title}: {finished.reason}" for finished in ended if finished.reason]
         if len(failed) == len(planned):
             raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")

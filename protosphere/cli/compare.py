@@ -2,9 +2,8 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -15,9 +14,9 @@ from protosphere.cli.tables import console
 from protosphere.core.errors import UserError
 
 if TYPE_CHECKING:
+    from protosphere.comparison.execution import Executor
     from protosphere.comparison.folder import ComparisonFolder
     from protosphere.comparison.plan import Comparison
-    from protosphere.comparison.resources import Share
     from protosphere.comparison.trials import Cell
     from protosphere.plans.run_config import RunConfig
 
@@ -34,11 +33,6 @@ SWEEP = (
 VARY = (
     "Values of a method's setting to show side by side and as a curve: 'protonorm.gamma=1,10,100'. May be repeated; "
     "one setting varies at a time."
-)
-CPUS = "CPU cores per client, with --flower (default: 1); per trial, with --ray (default: the setting `threads`)."
-GPUS = (
-    "GPUs per client, such as 0.25, with --flower (default: 0); per trial, with --ray (default: 1 if there are any "
-    "and `device` allows it)."
 )
 RAY = "Run each trial as a task of a Ray cluster: HOST:PORT of its head. docs/ray.md says what its nodes need."
 
@@ -89,11 +83,6 @@ def compare(
     workers: Annotated[
         int | None, option("Number of processes that train the clients of a trial (default: 1).", "N")
     ] = None,
-    cpus_per_client: Annotated[int | None, option(CPUS, "N")] = None,
-    gpus_per_client: Annotated[float | None, option(GPUS, "SHARE")] = None,
-    flower: Annotated[
-        bool, option("Run each trial over Flower's own simulation: a SuperLink and Ray.", None, "--flower")
-    ] = False,
     ray: Annotated[str, option(RAY, "ADDRESS")] = "",
     keep_models: Annotated[
         bool, option("Keep the clients' models of finished trials, for `predict`.", None, "--keep-models")
@@ -114,9 +103,9 @@ def compare(
 
     Exits 0 if every trial completed, 1 if some failed, 2 if nothing could start, and 128 + n on signal n.
     """
+    from protosphere.comparison.execution import Processes, Tasks, environments
     from protosphere.comparison.folder import ComparisonFolder
     from protosphere.comparison.plan import load
-    from protosphere.comparison.resources import cluster_share, share
     from protosphere.comparison.selection import chosen, listed, named
     from protosphere.comparison.sweep import swept, varied
     from protosphere.comparison.trials import cells as cells_of
@@ -125,23 +114,13 @@ def compare(
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     narrowing |= {"baseline": baseline}
-    in_process = not flower and not ray
     if trust and not resume:
         end("--trust needs --resume: code that you name yourself runs without it.")
-    if ray and flower:
-        end("--ray and --flower exclude each other: --ray runs each trial in one process of a cluster.")
-    if in_process and (cpus_per_client is not None or gpus_per_client is not None):
-        end("--cpus-per-client and --gpus-per-client need --flower or --ray; without them, use --jobs.")
-    if workers is not None and (not in_process or workers < 1):
-        end("--workers is a number of processes, at least 1; it excludes --flower and --ray.")
+    if workers is not None and (ray or workers < 1):
+        end("--workers is a number of processes, at least 1; it excludes --ray.")
     # how each run goes, and what becomes of it, is not kept with the comparison
-    run_flags: dict[str, object] = {
-        "--flower": flower,
-        "--ray": ray,
-        "--workers": workers,
-        "--cpus-per-client": cpus_per_client,
-    }
-    run_flags |= {"--gpus-per-client": gpus_per_client, "--keep-models": keep_models, "--reports": reports}
+    run_flags: dict[str, object] = {"--ray": ray, "--workers": workers}
+    run_flags |= {"--keep-models": keep_models, "--reports": reports}
     # the number at the start is in the folder
     run_flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     choices = [file, preset, *narrowing.values(), sweep, vary, settings, data]
@@ -161,22 +140,12 @@ def compare(
             comparison = swept(varied(comparison, vary or [], overrides), sweep or [], overrides)
             cells = cells_of(comparison, overrides, _read_places(data or []))
             comparison = with_common_rules(comparison, cells)
-        if cluster:
-            machine = cluster_share(cells, cluster, jobs=jobs, cpus=cpus_per_client, gpus=gpus_per_client)
-        else:
-            machine = share(
-                cells,
-                jobs=jobs,
-                cpus_per_client=1 if cpus_per_client is None else cpus_per_client,
-                gpus_per_client=gpus_per_client or 0.0,
-                in_process=in_process,
-                workers=workers or 1,
-            )
-        machine = replace(machine, reports=reports, workers=workers)
+        executor = Tasks(cells, cluster, jobs) if cluster else Processes(environments(cells, jobs, workers or 1))
         if not resume:
             folder = ComparisonFolder.create(comparison, cells, results, jobs)
         with folder.hold():
-            _run(folder, comparison, cells, machine, keep_models, _as_arguments(run_flags))
+            of_runs = {"workers": workers or 1, "reports": reports, "keep_models": keep_models}
+            _run(folder, comparison, cells, executor, of_runs, _as_arguments(run_flags))
     except UserError as error:
         end(str(error))
     except OSError as error:
@@ -218,27 +187,27 @@ def _run(
     folder: "ComparisonFolder",
     comparison: "Comparison",
     cells: "Sequence[Cell]",
-    machine: "Share",
-    keep: bool,
+    executor: "Executor",
+    of_runs: Mapping[str, Any],
     run_arguments: Sequence[str],
 ) -> None:
     """Run what is not finished, with a bar; then write and print the tables, and what failed.
 
     Args:
-        run_arguments: with which the others go on as these did.
+        of_runs: what `run_cells` is told of each run. run_arguments: with which the others go on as these did.
     """
     from protosphere.cli.compare_bar import Bar
     from protosphere.comparison import tables
-    from protosphere.comparison.engine import run_cells
+    from protosphere.comparison.execution import run_cells
     from protosphere.comparison.report import write_all
     from protosphere.launch.processes import Interrupted
 
     remedy = f"`{shlex.join(['protosphere', 'compare', '--resume', str(folder.path), *run_arguments])}`"
     typer.echo(f"results: {folder.path}")
-    typer.echo(f"{len(cells)} trials, {machine}")
+    typer.echo(f"{len(cells)} trials, {executor.jobs} at a time")
     try:
         with Bar(Console(highlight=False)) as bar:
-            ended = run_cells(folder, cells, machine, bar.update, keep)
+            ended = run_cells(folder, cells, executor, bar.update, **of_runs)
     except Interrupted as interruption:
         sentence = f"stopped by {interruption.name}; finished trials are kept, and {remedy} runs the others."
         end(sentence, KILLED + interruption.number)

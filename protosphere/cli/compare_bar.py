@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.text import Text
 
-from protosphere.comparison.engine import Progress as State
+from protosphere.comparison.execution import Progress as State
 from protosphere.core.text import duration
 
 MOST_SHOWN = 3

@@ -34,6 +34,11 @@ REMOVED = dict.fromkeys(
     "--scale": "`-c 'rounds=6 clients=4 max-samples=1000'` makes runs small",
     "--equal-steps": "set `local-epochs` of each method; a note below the tables says where gradient steps differ",
 }
+# the same of `compare`, where another command has them
+REMOVED_OF_COMPARE = dict.fromkeys(
+    ("--flower", "--cpus-per-client", "--gpus-per-client"),
+    "a trial is a run in one process, whose figures are those of Flower's simulation",
+)
 
 
 class Command(_Plain, TyperCommand):
@@ -43,8 +48,9 @@ class Command(_Plain, TyperCommand):
         """The arguments; a flag that is gone ends with what takes its place."""
         for word in args:
             flag = word.partition("=")[0]
-            if flag in REMOVED and not ctx.resilient_parsing:
-                end(f"{flag} is gone: {REMOVED[flag]}.")
+            removed = REMOVED | (REMOVED_OF_COMPARE if self.name == "compare" else {})
+            if flag in removed and not ctx.resilient_parsing:
+                end(f"{flag} is gone: {removed[flag]}.")
         return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -250,8 +250,12 @@ def _work(message: Message, context: Context) -> Message:
 
 
 def _begin_worker() -> None:
-    """Let a worker process end when the one that started it is killed: no clean-up runs there then."""
     simulate()
+    end_with_parent()
+
+
+def end_with_parent() -> None:
+    """Let this process of multiprocessing's end when the one that started it is killed: no clean-up runs there then."""
     parent = parent_process()
 
     def wait() -> None:

@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from protosphere.cli.compare import PRESETS
 from protosphere.cli.compare_bar import Bar
 from protosphere.cli.main import app
-from protosphere.comparison import engine as running
-from protosphere.comparison.engine import Finished, Progress, Running
+from protosphere.comparison import execution as running
+from protosphere.comparison.execution import Finished, Progress, Running
 from protosphere.comparison.plan import comparison_names
 from protosphere.comparison.trials import Cell
 from protosphere.launch.processes import Interrupted
@@ -57,8 +57,8 @@ def ran(monkeypatch):
 
     calls = Ran()
 
-    def run_cells(folder, cells, share, tell, keep_models=False):
-        calls.update(folder=folder, cells=cells, share=share, keep_models=keep_models)
+    def run_cells(folder, cells, executor, tell, **of_runs):
+        calls.update(folder=folder, cells=cells, jobs=executor.jobs, **of_runs)
         if calls.raised:
             raise calls.raised
         ended = []
@@ -85,15 +85,14 @@ def ran(monkeypatch):
 def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, ran, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     flags = ["--methods", "local,pfpl", "--seeds", "3,1", "--results", "out", "--jobs", "2", "--keep-models"]
-    result = invoke(*flags, "-c", QUICK, "--flower", "--cpus-per-client", "2", "--metric", "final", "--target", "0.5")
+    result = invoke(*flags, "-c", QUICK, "--metric", "final", "--target", "0.5")
     assert result.exit_code == 0, result.output
     assert [(c.row, c.method, c.seed) for c in ran["cells"]] == [
         ("digits", method, seed) for method in ("local", "pfpl") for seed in (3, 1)
     ]
-    assert (ran["share"].jobs, ran["share"].cores, ran["share"].cpus_per_client) == (2, 4, 2)
-    assert ran["keep_models"] is True
+    assert (ran["jobs"], ran["workers"], ran["reports"], ran["keep_models"]) == (2, 1, False, True)
     assert ran["folder"].path.parent == Path("out").absolute()
-    assert "4 trials, 2 at a time with 4 cores each" in result.stdout
+    assert "4 trials, 2 at a time\n" in result.stdout
     for words in ("accuracy in % (final), mean ±", "81.25 ± 0.00", "majority class", "digits, to 50 %"):
         assert words in result.stdout
     written = re.findall(r"^written: .*/(\S+)$", result.stdout, flags=re.MULTILINE)
@@ -114,7 +113,7 @@ def test_runs_have_the_workers_that_are_named(invoke, ran, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     base = ["--methods", "local,pfpl", "--seeds", "0,1,2,3", "--results", "out", "-c", QUICK]
     assert invoke(*base, "--workers", "4").exit_code == 0
-    assert (ran["share"].jobs, ran["share"].flags()[2:]) == (2, ["--workers", "4"])
+    assert (ran["jobs"], ran["workers"]) == (2, 4)
 
 
 def test_a_resume_has_as_many_jobs_as_the_start(invoke, ran, monkeypatch):
@@ -124,7 +123,7 @@ def test_a_resume_has_as_many_jobs_as_the_start(invoke, ran, monkeypatch):
     assert invoke(*arguments, "--jobs", "2").exit_code == 0
     for more, jobs in ((), 2), (("--jobs", "3"), 3), ((), 2):
         assert invoke("--resume", "latest", *more).exit_code == 0
-        assert ran["share"].jobs == jobs
+        assert ran["jobs"] == jobs
     # of one that an earlier version started it is not known
     file = ran["folder"].path / "comparison.json"
     kept = json.loads(file.read_text())
@@ -293,7 +292,7 @@ def test_what_goes_on_is_run_as_what_is_finished_was(invoke, ran):
     folder = ran["folder"].path
     assert f"--resume {folder} --workers 2 --keep-models` runs them again." in result.stderr
     ran.raised = Interrupted(signal.SIGTERM)
-    for more in (["--flower", "--gpus-per-client", "0.0", "--reports"], ["--jobs", "2", "--trust"]):
+    for more in (["--reports"], ["--jobs", "2", "--trust"]):
         stopped = invoke("--resume", str(folder), *more).stderr
         assert f"and `protosphere compare --resume {folder} {' '.join(more)}` runs the others." in stopped
 
@@ -304,7 +303,7 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
     command = first.stderr.splitlines()[-1].split("`")[1]
     ran.failing = ()
     assert invoke(*shlex.split(command)[2:]).exit_code == 0
-    assert (ran["folder"].path.parent, ran["share"].flags()[2:]) == (Path("my results").absolute(), ["--workers", "2"])
+    assert (ran["folder"].path.parent, ran["workers"]) == (Path("my results").absolute(), 2)
 
 
 # what is wrong with a comparison is in tests/comparison
@@ -318,11 +317,10 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
         (["--reuse"], "--reuse is gone"),
         (["--scale", "0.1"], "--scale is gone"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
-        (["--ray", "127.0.0.1:1", "--flower"], "--ray and --flower exclude each other"),
-        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --flower or --ray"),
+        (["--flower"], "--flower is gone: a trial is a run in one process"),
+        (["--cpus-per-client", "1"], "--cpus-per-client is gone"),
         (["--jobs", "0"], "--jobs is 0, but one must run at least."),
         (["--workers", "0"], "--workers is a number of processes, at least 1"),
-        (["--workers", "2", "--flower"], "it excludes --flower and --ray"),
         (["--engine", "cohort"], "--engine is gone"),
         (["--equal-steps"], "--equal-steps is gone: set `local-epochs`"),
         (["--resume", "latest"], "holds no comparison; start one first."),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.comparison.engine import _Job, _progress_of
+from protosphere.comparison.execution import _Job, _progress_of
 from protosphere.comparison.folder import FORMAT, ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
 from protosphere.comparison.trials import cells

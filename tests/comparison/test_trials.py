@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from protosphere.comparison import trials as compare_cells
+from protosphere.comparison.execution import SETTINGS, prepare
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.jobs import SETTINGS, prepare
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed, parse_metric
 from protosphere.comparison.sweep import varied
 from protosphere.comparison.trials import cells, not_default, settings_of, toml, with_common_rules

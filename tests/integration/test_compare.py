@@ -5,15 +5,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from protosphere.comparison.engine import run_cells
+from protosphere.comparison.execution import Processes, run_cells
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry
-from protosphere.comparison.resources import Share
 from protosphere.comparison.trials import cells
 from protosphere.record.folder import RunFolder
 from tests.integration.watched import alive, descendants
@@ -77,8 +75,8 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     made = cells(comparison(methods=(broken, METHODS[0])), {}, {})
     folder = ComparisonFolder.create(comparison(), made, str(tmp_path))
     told = []
-    share = Share(2, 1, in_process=True)
-    ended = run_cells(folder, made, share, told.append)
+    executor = Processes([{}, {}])
+    ended = run_cells(folder, made, executor, told.append)
     assert {each.cell.method: bool(each.reason) for each in ended} == {"Broken": True, "Local": False}
     reason = next(each.reason for each in ended if each.reason)
     assert "learning-rate" in reason
@@ -86,17 +84,17 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     assert told[-1].total == 2
     both = cells(comparison(methods=METHODS, seeds=(3, 1)), {}, {})
     order = run_cells(
-        ComparisonFolder.create(comparison(), both, str(tmp_path / "more")), both, replace(share, jobs=1), told.append
+        ComparisonFolder.create(comparison(), both, str(tmp_path / "more")), both, Processes([{}]), told.append
     )
     assert [each.cell.seed for each in order] == [3, 3, 1, 1]
     assert any(state.running for state in told)
     finished = folder.run_of(made[1])
     left = {path.name for path in folder.of(made[1]).iterdir()}
-    assert left == {finished.name, "output.log", "outcome.json", "settings.toml"}
+    assert left == {finished.name, "output.log", "settings.toml"}
     assert not (home / "clients" / finished.name).exists(), "models of finished cells do not fill the disk"
     # half of a summary is none: its cell, too, is run again
     before = (finished / "summary.json").stat().st_mtime_ns
-    again = run_cells(folder, made, share, told.append)
+    again = run_cells(folder, made, executor, told.append)
     assert [each.cell.method for each in again] == ["Broken"]
     assert (finished / "summary.json").stat().st_mtime_ns == before
 

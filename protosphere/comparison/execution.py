@@ -1,0 +1,456 @@
+"""Runs the cells of a comparison, several at a time. `perform` runs one in the process that calls it: a process of this
+machine, or a task of a Ray cluster."""
+
+import hashlib
+import multiprocessing
+import os
+import socket
+import statistics
+import sys
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from protosphere.comparison.folder import FILE, ComparisonFolder
+from protosphere.comparison.trials import Cell, not_default, toml
+from protosphere.core.errors import SettingError
+from protosphere.core.files import open_to_append
+from protosphere.core.home import discard_stores
+from protosphere.launch.grid import KeptLines, end_with_parent, run_in_process
+from protosphere.launch.processes import import_path, interruptible
+from protosphere.launch.ray_cluster import Cluster, join
+from protosphere.record.folder import RunFolder
+from protosphere.server_app.app import USER_ERRORS
+
+OUTPUT = "output.log"
+SETTINGS = "settings.toml"
+GPUS = "CUDA_VISIBLE_DEVICES"
+LOOK = 0.2  # seconds after which we look again
+PATIENCE = 30.0  # seconds that cells in flight have to end
+# what a run would choose by its data where nobody says it, and what a cell has chosen, or was given, already
+CHOSEN = ("clients", "partition", "models")
+
+
+@dataclass(frozen=True)
+class Order:
+    """A cell to run, as a process or a node gets it.
+
+    Attributes:
+        comparison: the comparison's folder. digest: of the comparison.json that must be there.
+        place: the cell's folder.
+        workers: processes that the run's clients share.
+    """
+
+    settings: Mapping[str, Any]
+    clients: int
+    comparison: str
+    digest: str
+    place: str
+    workers: int
+    keep_models: bool
+
+
+def order_of(
+    folder: ComparisonFolder, cell: Cell, *, workers: int = 1, reports: bool = False, keep_models: bool = False
+) -> Order:
+    """The order for a cell, whose folder is prepared.
+
+    Args:
+        reports: whether its run ends with a report of its own.
+    """
+    settings = {**cell.settings, "report": reports}
+    where = str(folder.path), _digest(folder.path), str(folder.of(cell))
+    return Order(settings, cell.clients, *where, workers, keep_models)
+
+
+def prepare(folder: ComparisonFolder, cell: Cell) -> None:
+    """Empty the cell's folder, but for the settings of its run."""
+    folder.discard(cell)
+    folder.of(cell).mkdir(parents=True)
+    # a default, too, where somebody asked for it
+    settings = not_default(cell.settings) | {name: cell.settings[name] for name in CHOSEN}
+    (folder.of(cell) / SETTINGS).write_text(toml(settings), "utf-8")
+
+
+def perform(order: Order) -> str:
+    """Run a cell in this process.
+
+    Returns:
+        Why it failed, in a sentence; empty when it did not.
+    """
+    if _digest(Path(order.comparison)) != order.digest or not Path(order.place).is_dir():
+        return (
+            f"the comparison's folder {order.comparison} is not to be found on {socket.gethostname()}; give --results "
+            "a folder on a file system that all nodes of the Ray cluster share."
+        )
+    with open_to_append(Path(order.place) / OUTPUT) as output:
+
+        def say(line: str) -> None:
+            output.write(line + "\n")
+            output.flush()
+
+        say(f"on {socket.gethostname()}, process {os.getpid()}")
+        lines = KeptLines(say)
+
+        def opened(folder: Path) -> None:
+            lines.opened = folder
+
+        reason = ""
+        config = {**order.settings, "results-dir": order.place}
+        try:
+            run_in_process(config, clients=order.clients, workers=order.workers, show=lines.hear, opened=opened)
+        except USER_ERRORS as error:
+            reason = str(error)
+            lines.hear(f"error: {error}")
+        except Exception as error:
+            reason = f"an error of the program on {socket.gethostname()}: {type(error).__name__}: {error}"
+            lines.hear(traceback.format_exc())
+        lines.save()
+    if lines.folder is not None and not order.keep_models:
+        discard_stores(lines.folder.name)
+    return reason
+
+
+def _digest(folder: Path) -> str:
+    try:
+        return hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
+    except OSError:
+        return ""
+
+
+# --- where cells run --------------------------------------------------------------------------------------------
+
+
+class Executor(Protocol):
+    """What runs orders: `jobs` of them at a time."""
+
+    jobs: int
+
+    def ready(self) -> AbstractContextManager[None]:
+        """While inside, orders can be started."""
+
+    def start(self, order: Order, place: int) -> Any:
+        """Begin an order in one of the places that there are, counted from 0."""
+
+    def failure(self, run: Any) -> str | None:
+        """Why a run failed; empty where it did not, None while it is on."""
+
+    def stop(self, runs: Sequence[Any]) -> None:
+        """End what is in flight."""
+
+
+def environments(cells: Sequence[Cell], jobs: int | None, workers: int = 1) -> list[dict[str, str]]:
+    """What each place for a cell on this machine has in its environment; there are as many as run at a time.
+
+    Without `jobs` it is a cell for each GPU where cells may train on one, else as many as the cores hold, of which a
+    cell takes the setting `threads` for each of its workers.
+
+    Raises:
+        SettingError: no cell could run.
+    """
+    _refuse_none(jobs)
+    threads, on_gpu = _needs_of(cells)
+    gpus = _gpus() if on_gpu else []
+    most = len(gpus) or max(1, (os.cpu_count() or 1) // (threads * workers))
+    number = min(jobs or most, len(cells) or 1)
+    return [{GPUS: gpus[place % len(gpus)]} if gpus else {} for place in range(number)]
+
+
+def _refuse_none(jobs: int | None) -> None:
+    if jobs is not None and jobs < 1:
+        raise SettingError(f"--jobs is {jobs}, but one must run at least.")
+
+
+def _needs_of(cells: Sequence[Cell]) -> tuple[int, bool]:
+    """The cores that a cell takes in one process, and whether any may train on a GPU."""
+    threads = max((int(cell.settings["threads"]) for cell in cells), default=1)
+    return threads, any(cell.settings["device"] != "cpu" for cell in cells)
+
+
+def _gpus() -> list[str]:
+    """The CUDA devices that this process may use, as the environment names them."""
+    from torch.cuda import device_count
+
+    named = [name.strip() for name in os.environ.get(GPUS, "").split(",") if name.strip()]
+    return named[: device_count()] or [str(index) for index in range(device_count())]
+
+
+class Processes:
+    """Processes of this machine, a new one for each cell, none of which outlives the one that started it.
+
+    On Linux each is forked from a server of multiprocessing's that has loaded what a run needs.
+    """
+
+    def __init__(self, places: Sequence[Mapping[str, str]]):
+        self.jobs = len(places)
+        self._places = places
+        is_linux = sys.platform == "linux"
+        self._context: Any = multiprocessing.get_context("forkserver" if is_linux else "spawn")
+        if is_linux:
+            self._context.set_forkserver_preload(["protosphere.comparison.preloaded"])
+
+    def ready(self) -> AbstractContextManager[None]:
+        """While inside, orders can be started."""
+        return nullcontext()
+
+    def start(self, order: Order, place: int) -> Any:
+        """Begin an order in a process of its own."""
+        receiver, sender = self._context.Pipe(duplex=False)
+        environment = os.environ | self._places[place]
+        process = self._context.Process(target=_perform_apart, args=(order, environment, sender))
+        with _without_main_module():
+            process.start()
+        sender.close()
+        return process, receiver, order
+
+    def failure(self, run: Any) -> str | None:
+        """Why a run failed: as it says itself, or, where its process broke, by its exit code and its last line."""
+        process, receiver, order = run
+        if process.is_alive():
+            return None
+        with suppress(EOFError):
+            if receiver.poll():
+                return str(receiver.recv())
+        lines = (Path(order.place) / OUTPUT).read_text("utf-8", errors="replace").split("\n")
+        last = next((line for line in reversed(lines) if line.strip()), "without a word")
+        return f"it ended with exit code {process.exitcode}: {last}"
+
+    def stop(self, runs: Sequence[Any]) -> None:
+        """End what is in flight."""
+        for process, *_ in runs:
+            process.kill()
+        for process, *_ in runs:
+            process.join(PATIENCE)
+
+
+def _perform_apart(order: Order, environment: Mapping[str, str], sender: Any) -> None:
+    """`perform` in a process of its own."""
+    # a terminal's Ctrl-C is for the comparison
+    if hasattr(os, "setsid"):
+        os.setsid()
+    end_with_parent()
+    os.environ.clear()
+    os.environ.update(environment)
+    output = os.open(Path(order.place) / OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+    for stream in (1, 2):
+        os.dup2(output, stream)
+    sender.send(perform(order))
+
+
+@contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Multiprocessing imports the main module into each process: a user's script would compare anew there."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+class Tasks:
+    """Tasks of a Ray cluster that this process has joined.
+
+    The nodes share nothing but the folder of the comparison: data and clients' models are in each node's own
+    PROTOSPHERE_HOME, and the models go when the cell has ended.
+    """
+
+    def __init__(self, cells: Sequence[Cell], cluster: Cluster, jobs: int | None):
+        _refuse_none(jobs)
+        threads, on_gpu = _needs_of(cells)
+        gpus = float(on_gpu and any(node.gpus >= 1 for node in cluster.nodes))
+        most = cluster.holds(threads, gpus)
+        self.jobs = min(jobs or most, most, len(cells) or 1)
+        self._resources = {"num_cpus": threads, "num_gpus": gpus}
+        self._address = cluster.address
+        self._ray: Any = None
+
+    @contextmanager
+    def ready(self) -> Iterator[None]:
+        """While inside, this process is one of the cluster, which ends all tasks of a process that leaves it."""
+        self._ray = join(self._address, runtime_env={"env_vars": {"PYTHONPATH": import_path()}})
+        try:
+            yield
+        finally:
+            self._ray.shutdown()
+
+    def start(self, order: Order, place: int) -> Any:
+        """Begin an order as soon as a node has room, whichever of the places it has here."""
+        # one that died is said, and not begun anew in a folder that holds half a run; no cell sees what another kept
+        # in its process
+        task = self._ray.remote(**self._resources, max_retries=0, max_calls=1)(perform)
+        return task.remote(order)
+
+    def failure(self, run: Any) -> str | None:
+        """Why a task failed; empty where it did not, None while it is on."""
+        if not self._ray.wait([run], timeout=0)[0]:
+            return None
+        try:
+            return str(self._ray.get(run))
+        except self._ray.exceptions.RayTaskError as error:
+            return f"its task broke off: {str(error).strip().rpartition(chr(10))[2]}"
+        except self._ray.exceptions.RayError as error:
+            return f"its task died ({type(error).__name__}): its process was killed, or its node has gone."
+
+    def stop(self, runs: Sequence[Any]) -> None:
+        """End what is in flight."""
+        for run in runs:
+            self._ray.cancel(run, force=True)
+        if runs:
+            self._ray.wait(list(runs), num_returns=len(runs), timeout=PATIENCE)
+
+
+# --- all cells --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Running:
+    """A cell in flight."""
+
+    cell: Cell
+    seconds: float
+    done: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A cell that ended; `reason` says in a sentence why it failed, and is empty when it did not."""
+
+    cell: Cell
+    seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the cells are: those that ended in this session, those in flight, those that wait.
+
+    `before` were finished when the session began.
+    """
+
+    before: int
+    ended: Sequence[Finished]
+    running: Sequence[Running]
+    waiting: Sequence[Cell]
+    jobs: int
+
+    @property
+    def total(self) -> int:
+        """All cells."""
+        return self.before + len(self.ended) + len(self.running) + len(self.waiting)
+
+    def seconds_left(self) -> float | None:
+        """How long it will still take; None before there is anything to tell it by.
+
+        A cell is taken to need what finished cells of its row and method needed on average, else those of its method,
+        else all; before any has finished, what those in flight come to at their pace so far.
+        """
+        done = [(finished.cell, finished.seconds) for finished in self.ended if not finished.reason]
+        paces = [(job.cell, job.seconds * job.rounds / job.done) for job in self.running if job.done]
+        pace_by_name = {cell.name: seconds for cell, seconds in paces}
+        begun = [(job.cell, job.seconds) for job in self.running]
+        seconds_left = []
+        for cell, passed in [*begun, *((cell, 0.0) for cell in self.waiting)]:
+            total = pace_by_name.get(cell.name, _typical(cell, done or paces))
+            if total is None:
+                return None
+            seconds_left.append(max(0.0, total - passed))
+        # no schedule beats the longest cell, nor an even share
+        return max(max(seconds_left), sum(seconds_left) / self.jobs) if seconds_left else 0.0
+
+
+def run_cells(
+    folder: ComparisonFolder,
+    cells: Sequence[Cell],
+    executor: Executor,
+    tell: Callable[[Progress], None],
+    *,
+    workers: int = 1,
+    reports: bool = False,
+    keep_models: bool = False,
+) -> list[Finished]:
+    """Run the cells that have no finished run, seed by seed; what a cell cut short left is discarded first.
+
+    Args:
+        tell: called a few times a second, and whenever a cell has ended.
+        workers, reports, keep_models: of each run.
+
+    Returns:
+        How each of them ended. Those that failed do not stop the others, and keep what they left.
+
+    Raises:
+        Interrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped and cells in flight were discarded.
+    """
+    # seed by seed: every row and method has figures early
+    seeds = list(dict.fromkeys(cell.seed for cell in cells))
+    waiting = [cell for cell in sorted(cells, key=lambda cell: seeds.index(cell.seed)) if folder.run_of(cell) is None]
+    before = len(cells) - len(waiting)
+    ended: list[Finished] = []
+    jobs: dict[int, _Job] = {}  # by place
+    with interruptible() as deafen, executor.ready():
+        try:
+            while waiting or jobs:
+                for place in range(executor.jobs):
+                    if waiting and place not in jobs:
+                        cell, began = waiting.pop(0), time.monotonic()
+                        prepare(folder, cell)
+                        order = order_of(folder, cell, workers=workers, reports=reports, keep_models=keep_models)
+                        jobs[place] = _Job(cell, began, executor.start(order, place))
+                for place, job in list(jobs.items()):
+                    failure = executor.failure(job.run)
+                    if failure is not None:
+                        del jobs[place]
+                        if not failure and folder.run_of(job.cell) is None:
+                            failure = (
+                                f"it ended, but {folder.of(job.cell)} holds no finished run; is that folder shared by "
+                                "all nodes?"
+                            )
+                        ended.append(Finished(job.cell, time.monotonic() - job.began, failure))
+                        if not keep_models:
+                            # also of a run whose process was killed
+                            folder.discard_models(job.cell)
+                running = [_progress_of(folder, job) for job in jobs.values()]
+                tell(Progress(before, ended, running, waiting, executor.jobs))
+                if jobs:
+                    time.sleep(LOOK)
+        finally:
+            deafen()
+            executor.stop([job.run for job in jobs.values()])
+            for job in jobs.values():
+                # it may have come to its end in this very moment
+                if folder.run_of(job.cell) is None:
+                    folder.discard(job.cell)
+    return ended
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A cell in flight, and the process or the task that is its run."""
+
+    cell: Cell
+    began: float
+    run: Any
+
+
+def _progress_of(folder: ComparisonFolder, job: _Job) -> Running:
+    """How far it is, as its run writes it; at round 0 before it has a folder."""
+    status, done = max(folder.of(job.cell).glob("*/status.json"), default=None), 0
+    if status is not None:
+        # a run that fails before its first round takes its folder away, perhaps in this moment
+        with suppress(SettingError):
+            done = RunFolder(status.parent).status().get("round", 0)
+    return Running(job.cell, time.monotonic() - job.began, int(done), int(job.cell.settings["rounds"]))
+
+
+def _typical(cell: Cell, timings: Sequence[tuple[Cell, float]]) -> float | None:
+    """The mean of what cells like this one needed; None where none has."""
+    of_method = [(other, seconds) for other, seconds in timings if other.method == cell.method]
+    of_row = [(other, seconds) for other, seconds in of_method if other.row == cell.row]
+    alike = of_row or of_method or timings
+    return statistics.fmean(seconds for _, seconds in alike) if alike else None
