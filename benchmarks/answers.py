@@ -30,8 +30,8 @@ from benchmarks.common import ROOT, described_parser, table_head, table_row, whe
 from protosphere.comparison.figures import VALIDATION, spread
 from protosphere.comparison.paired import Difference, ahead, difference
 from protosphere.comparison.plan import Comparison, read
-from protosphere.comparison.sweep import best_of, swept
 from protosphere.comparison.tables import accuracy
+from protosphere.comparison.variants import best_of, varied
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.reports import canvas
 
@@ -77,8 +77,8 @@ class Answer:
 
     @cached_property
     def comparison(self) -> Comparison:
-        """As its file has it, of a sweep every value a method."""
-        return swept(read(QUESTIONS / f"{self.name}.toml"))
+        """As its file has it, every variant a method."""
+        return varied(read(QUESTIONS / f"{self.name}.toml"))
 
     @cached_property
     def question(self) -> str:
@@ -174,11 +174,11 @@ class Answer:
 
     @property
     def tried(self) -> dict[str, str]:
-        """Of a sweep, each method that is one value of several -> the method that it is a variant of."""
-        return {entry.label: entry.of for entry in self.comparison.methods if entry.of}
+        """Each method that is a variant -> the method that it is a variant of."""
+        return {entry.label: entry.varied_of for entry in self.comparison.methods if entry.varied_of}
 
     def chosen(self, row: str) -> set[str]:
-        """The values with the highest accuracy on validation samples over the seeds, of each method that is swept."""
+        """The values with the highest accuracy on validation samples over the seeds, of each method that is varied."""
         spreads = {label: spread(list(self.column(row, label, VALIDATION).values())) for label in self.tried}
         groups = [[label for label in spreads if self.tried[label] == of] for of in dict.fromkeys(self.tried.values())]
         return {best_of({label: spreads[label] for label in group}, len(self.comparison.seeds)) for group in groups}

@@ -22,9 +22,9 @@ from protosphere.comparison.pictures import CAPTIONS, picture_by, picture_over
 from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import from_table
 from protosphere.comparison.report import REPORT, write_all
-from protosphere.comparison.sweep import Choice, settings_varied, swept, tuned, varied
 from protosphere.comparison.tables import grids, labels_for, latex
 from protosphere.comparison.trials import cells, with_common_rules
+from protosphere.comparison.variants import Choice, settings_varied, tuned, varied
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
@@ -62,8 +62,9 @@ def compare(
     metric: str | Sequence[str] = "headline",
     target: float | None = None,
     baseline: str = "",
-    sweep: Mapping[str, Sequence[Value]] | None = None,
     vary: Mapping[str, Sequence[Value]] | None = None,
+    choose: str = "",
+    cross: bool = False,
     jobs: int | None = None,
     workers: int = 1,
     keep_models: bool = False,
@@ -103,9 +104,11 @@ def compare(
             `classifier` and `discriminant` where the methods' own rules differ.
         target: an accuracy in (0, 1] up to which bytes are counted.
         baseline: the method that `Comparison.differences` holds the others against; "" for `local`, else the first.
-        sweep: settings of methods, each with values to choose from on validation samples, in each row for itself.
         vary: settings of methods, each with values that stand side by side, one setting at a time, for
             `Comparison.plot_varied`.
+        choose: `validation` for the one of a method's values whose accuracy on validation samples is highest, in each
+            row for itself; "" to show them all.
+        cross: whether the values of all settings in `vary` are combined.
         jobs: runs at a time; None for what the machine holds.
         workers: of each run, as `run` takes them.
         keep_models: keep the clients' models, for `Run.client`; they take much room.
@@ -123,7 +126,6 @@ def compare(
     """
     for name, entries in {"methods": methods, "partitions": partitions, "seeds": seeds}.items():
         _refuse_single(name, entries)
-    tried = {"sweep": _values("sweep", sweep), "vary": _values("vary", vary)}
     jobs = plain(jobs)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int)):
         raise SettingError(f"jobs is {shown(jobs)}, but it is a whole number.")
@@ -137,11 +139,11 @@ def compare(
         "metric": metric if isinstance(metric, str) else list(metric),
         "target": target,
         "baseline": baseline,
-        **tried,
+        "vary": _values("vary", vary) | {"choose": choose, "cross": cross},
         "settings": common_settings,
     }
     comparison = from_table("comparison", table)
-    comparison = swept(varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets))))
+    comparison = varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
     planned = cells(comparison, {}, {})
     comparison = with_common_rules(comparison, planned)
     executor = Processes(environments(planned, jobs, workers))
@@ -193,10 +195,10 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """A row for each method, row of the comparison and metric: mean and deviation over seeds, bytes, seconds.
 
-        In their order, a swept method once, with what was chosen: `row`, `method`, `metric`, `mean` and `std` over
+        In their order, a method whose variant was chosen once: `row`, `method`, `metric`, `mean` and `std` over
         seeds (shares of 1; the standard deviation of a sample, not a number for a single seed), `seeds` that are
         finished, `payload` and `wire` (mean bytes of training, both ways), `seconds`, `gradient_steps` (a client's in
-        a round); after a sweep `chosen`, the values that a swept method stands there with.
+        a round); with `choose` also `chosen`, the values that a method stands there with.
 
         >>> list(found.table().columns[:6])
         ['row', 'method', 'metric', 'mean', 'std', 'seeds']
@@ -238,7 +240,7 @@ class Comparison:
         return table.astype(dict.fromkeys(("difference", "low", "high", "p"), "float64") | {"seeds": "Int64"})
 
     def chosen(self) -> pd.DataFrame:
-        """A row for each variant that a sweep tried, and whether it is `chosen`; empty without a sweep.
+        """A row for each variant that was tried, and whether it is `chosen`; empty without `choose`.
 
         Columns are `row`, `method`, `variant`, `validation` (mean accuracy on validation samples over the seeds), and
         `chosen`.
@@ -276,8 +278,8 @@ class Comparison:
         'local'
 
         Args:
-            method: its label; of a swept one that in `table`, for what was chosen, or in `chosen`. row: "" for the
-                first.
+            method: its label; of one with variants that in `table`, for what was chosen, or in `chosen`.
+            row: "" for the first.
 
         Raises:
             SettingError: there is none such that is finished.
@@ -299,7 +301,7 @@ class Comparison:
         )
 
     def _tidy(self) -> tuple[Plan, pd.DataFrame, list[Choice]]:
-        """The comparison with each swept method once, the frame of its finished cells, and what was chosen."""
+        """The comparison with each method once where one was chosen, its finished cells, and what was chosen."""
         return tuned(self._comparison, figures_of(self._comparison_folder, self._comparison, self._cells))
 
     def to_latex(self, label: str = "", caption: str = "", table: str = "accuracy") -> str:
@@ -311,7 +313,7 @@ class Comparison:
         Args:
             label: for \ref; "" for one of the comparison's name and the table's, such as tab:spiral-accuracy.
             caption: as LaTeX reads it, so that a percent sign has its backslash; "" for what the report says over it.
-            table: `accuracy`, `differences`, `gains` (what an exchange adds), `sweep` or `cost`.
+            table: `accuracy`, `differences`, `gains` (what an exchange adds), `variants` or `cost`.
 
         Raises:
             SettingError: the comparison has no such table.

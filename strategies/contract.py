@@ -381,8 +381,8 @@ class ServerHalf:
 
     @property
     def ignored_settings(self) -> frozenset[str]:
-        """Shared settings that change nothing in what it computes, or that it refuses to see changed; a sweep passes it
-        over. Class counts in uploads are weighed in any case."""
+        """Shared settings that change nothing in what it computes, or that it refuses to see changed; a comparison
+        does not vary them. Class counts in uploads are weighed in any case."""
         return OF_CLAIMS
 
     def unit(self, partition: int) -> float:

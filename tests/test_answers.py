@@ -164,8 +164,8 @@ def test_its_picture_has_each_method_but_the_baseline(answer):
     assert picture(answer) == drawn
 
 
-def test_of_a_sweep_every_value_is_a_line_and_the_chosen_one_is_by_validation_samples(answer, tmp_path):
-    (tmp_path / "better.toml").write_text(f"{QUESTION}[sweep]\nprotonorm.gamma = [3, 10]\n")
+def test_every_value_of_a_setting_is_a_line_and_the_chosen_one_is_by_validation_samples(answer, tmp_path):
+    (tmp_path / "better.toml").write_text(f'{QUESTION}[vary]\nchoose = "validation"\nprotonorm.gamma = [3, 10]\n')
     # the value that is worse on test samples is the better one on validation samples
     figures = {"local": (0.5, ""), "protonorm, gamma = 3": (0.6, 0.9), "protonorm, gamma = 10": (0.7, 0.8)}
     with (tmp_path / "better.csv").open("w", newline="") as file:

@@ -26,14 +26,11 @@ METRIC = (
     "last-5, final or final-unweighted, optionally after an inference rule or `ensemble` ('classifier last-5'); "
     "macro; 'domain NAME' or 'domain-unweighted NAME'. `protosphere glossary` explains them."
 )
-SWEEP = (
-    "Values of a method's setting to choose from by validation accuracy: 'protonorm.gamma=3,10,30'. May be repeated, "
-    "for all combinations."
-)
 VARY = (
     "Values of a method's setting to show side by side and as a curve: 'protonorm.gamma=1,10,100'. May be repeated; "
     "one setting varies at a time."
 )
+CHOOSE = "Choose one of a method's values: `validation`, by accuracy on validation samples."
 RAY = "Run each trial as a task of a Ray cluster: HOST:PORT of its head. docs/ray.md says what its nodes need."
 
 
@@ -64,8 +61,9 @@ def compare(
             "The method that all others are compared with (default: `local` if it is there, else the first).", "NAME"
         ),
     ] = "",
-    sweep: Annotated[list[str] | None, option(SWEEP, "SETTING=VALUES")] = None,
     vary: Annotated[list[str] | None, option(VARY, "SETTING=VALUES")] = None,
+    choose: Annotated[str, option(CHOOSE, "BY")] = "",
+    cross: Annotated[bool, option("Combine the values of all settings that are varied.", None, "--cross")] = False,
     settings: Annotated[
         list[str] | None,
         option("Settings for all trials, as `run` takes them.", "SETTINGS", "--set", "-c", complete=complete.settings),
@@ -107,9 +105,9 @@ def compare(
     from protosphere.comparison.folder import ComparisonFolder
     from protosphere.comparison.plan import load
     from protosphere.comparison.selection import chosen, listed, named
-    from protosphere.comparison.sweep import swept, varied
     from protosphere.comparison.trials import cells as cells_of
     from protosphere.comparison.trials import with_common_rules
+    from protosphere.comparison.variants import varied
     from protosphere.launch.ray_cluster import cluster_at
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
@@ -123,7 +121,7 @@ def compare(
     run_flags |= {"--keep-models": keep_models, "--reports": reports}
     # the number at the start is in the folder
     run_flags |= {"--jobs": jobs if resume else None, "--trust": trust}
-    choices = [file, preset, *narrowing.values(), sweep, vary, settings, data]
+    choices = [file, preset, *narrowing.values(), vary, choose, cross, settings, data]
     if resume and (any(choices) or target is not None):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
     try:
@@ -135,9 +133,11 @@ def compare(
         else:
             overrides = _read_overrides(settings or [])
             comparison = load(file, preset, listed(methods))
-            comparison = chosen(comparison, **narrowing, target=target, own_data=not file and not preset)
-            comparison = named(comparison, overrides, [*(sweep or []), *(vary or [])])
-            comparison = swept(varied(comparison, vary or [], overrides), sweep or [], overrides)
+            comparison = chosen(
+                comparison, **narrowing, target=target, choose=choose, cross=cross, own_data=not file and not preset
+            )
+            comparison = named(comparison, overrides, vary or [])
+            comparison = varied(comparison, vary or [], overrides)
             cells = cells_of(comparison, overrides, _read_places(data or []))
             comparison = with_common_rules(comparison, cells)
         executor = Tasks(cells, cluster, jobs) if cluster else Processes(environments(cells, jobs, workers or 1))

@@ -30,6 +30,7 @@ REMOVED = dict.fromkeys(
     ("--engine", "--cohort-size"), "`--workers N` lets N processes share the clients, on a GPU as well"
 ) | {
     "--membership": "clients join and leave over a deployment alone, with `min-clients` and `forget-after`",
+    "--sweep": "`--vary` takes its place, with `--choose validation`, and `--cross` for combinations",
     "--reuse": "`--resume` goes on with a comparison",
     "--scale": "`-c 'rounds=6 clients=4 max-samples=1000'` makes runs small",
     "--equal-steps": "set `local-epochs` of each method; a note below the tables says where gradient steps differ",

@@ -23,7 +23,7 @@ from protosphere.strategies.release import OWN_POOL, OWN_RULE, POOL, RULE
 NO_FIGURES = ("selected_round", "clients", "since", "complete")
 # a rule -> the same rule without an exchange, of `local`, against which it is measured what an exchange adds
 CONTROLS = {RULE: OWN_RULE, POOL: OWN_POOL}
-VALIDATION = "validation"  # column of what a sweep is decided by
+VALIDATION = "validation"  # column of what variants are chosen by
 TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline was measured
 # columns of the frame of all cells that are not in table.csv: the values exchanged a round, as float32 (None where
 # another format was sent), the second model that all clients have, every evaluation by the first metric's rule, and the

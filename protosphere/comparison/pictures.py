@@ -5,13 +5,14 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from protosphere.comparison.figures import Spread, by_method, by_seed, spread
 from protosphere.comparison.plan import ENSEMBLE, Comparison
-from protosphere.comparison.sweep import settings_varied
 from protosphere.comparison.tables import floor
-from protosphere.core.settings import Scalar
+from protosphere.comparison.variants import settings_varied
+from protosphere.core.settings import Scalar, plain_name
 from protosphere.reports import canvas
 from protosphere.reports.charts import DASHED, DOTTED, PERCENT, Chart, Line, band, heights, with_majority
 from protosphere.reports.pictures import Picture, plain_numbers
@@ -56,6 +57,10 @@ def pictures_of(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[P
         drawn: list[Picture | str] = []
         for setting in settings_varied(comparison):
             drawn.append(picture_by(comparison, frame, row.label, setting, f"accuracy-by-{setting}-row{number}"))
+        for method in crossed_pairs(comparison):
+            drawn.append(
+                heat_map(comparison, frame, row.label, method, f"accuracy-of-{plain_name(method, 40)}-row{number}")
+            )
         for kind in CAPTIONS:
             drawn.append(picture_over(comparison, frame, row.label, kind, f"accuracy-over-{kind}-row{number}"))
         if row_pictures := [picture for picture in drawn if isinstance(picture, Picture)]:
@@ -211,6 +216,9 @@ def points_by(
     figures = by_seed(frame, comparison, row, comparison.metrics[0])
     points: dict[str, dict[Scalar, Spread | None]] = {}
     for entry in comparison.methods:
+        if len(entry.varied) > 1:
+            # a heat map has it
+            continue
         if setting in entry.varied:
             points.setdefault(entry.varied_of, {})[entry.varied[setting]] = spread(figures[entry.label])
         elif not entry.varied:
@@ -263,6 +271,48 @@ def picture_by(comparison: Comparison, frame: pd.DataFrame, row: str, setting: s
             highest.append(f"{method} {100 * point.mean:.1f} % at {value}")
     alt = f"Accuracy by {setting} on {row}: highest {', '.join(highest)}."
     return Picture(name, svg, alt, caption, numbers=numbers, title=f"Accuracy by {setting}")
+
+
+def crossed_pairs(comparison: Comparison) -> list[str]:
+    """The methods that have a variant for each pair of values of two settings."""
+    return list(dict.fromkeys(entry.varied_of for entry in comparison.methods if len(entry.varied) == 2))
+
+
+def heat_map(comparison: Comparison, frame: pd.DataFrame, row: str, method: str, name: str) -> Picture | str:
+    """A method's mean accuracy by the values of two settings; in words why there is none.
+
+    Args:
+        frame: of the finished cells.
+    """
+    variants = [entry for entry in comparison.methods if entry.varied_of == method and len(entry.varied) == 2]
+    across, down = variants[0].varied
+    columns = list(dict.fromkeys(entry.varied[across] for entry in variants))
+    lines = list(dict.fromkeys(entry.varied[down] for entry in variants))
+    figures = by_seed(frame, comparison, row, comparison.metrics[0])
+    shares = np.full((len(lines), len(columns)), np.nan)
+    for entry in variants:
+        if accuracy := spread(figures[entry.label]):
+            shares[lines.index(entry.varied[down]), columns.index(entry.varied[across])] = 100 * accuracy.mean
+    if np.isnan(shares).all():
+        return f"{method} on {row}: no trial is finished."
+    low, high = np.nanmin(shares), np.nanmax(shares)
+    with canvas.figure() as drawn:
+        axes = drawn.add_subplot()
+        image = axes.imshow(shares, cmap=canvas.COLOUR_MAP, aspect="auto")
+        canvas.colour_bar(image, "test accuracy, %")
+        axes.set_xticks(range(len(columns)), [str(value) for value in columns])
+        axes.set_yticks(range(len(lines)), [str(value) for value in lines])
+        texts = {(y, x): f"{shares[y, x]:.1f}" for y, x in np.argwhere(~np.isnan(shares))}
+        canvas.number_cells(axes, texts, (shares - low) / max(high - low, 1e-9))
+        axes.set(xlabel=across, ylabel=down)
+        axes.grid(visible=False)
+        svg = canvas.svg(drawn)
+    numbers: list[list[object]] = [[down, across, "mean (%)"]]
+    for y, x in np.argwhere(~np.isnan(shares)):
+        numbers.append([lines[y], columns[x], shares[y, x]])
+    alt = f"Accuracy of {method} on {row} by {across} and {down}: from {low:.1f} to {high:.1f} %."
+    caption = f"Mean test accuracy over seeds by {across} and {down}. All values are shown; none was chosen."
+    return Picture(name, svg, alt, caption, numbers=numbers, title=f"{method} by {across} and {down}")
 
 
 def _draw_points(axes: "Axes", points: Mapping[float, Spread], is_numeric: bool, look: Mapping[str, Any]) -> "Line2D":

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
@@ -50,7 +50,11 @@ Checked = TypeVar("Checked")
 USUAL_METHODS = ("local", "frame", "fedproto", "protonorm")
 USUAL_SEEDS = (0, 1, 2)
 # a key that the file of a comparison had -> what takes its place
-GONE = {"equal-steps": "`local-epochs` of each method stands in its place"}
+GONE = {
+    "equal-steps": "`local-epochs` of each method stands in its place",
+    "sweep": '[vary] with `choose = "validation"` takes its place, and `cross = true` crosses settings',
+}
+HOW_TO_VARY = ("choose", "cross")  # that stand in [vary] beside its settings
 
 
 @dataclass(frozen=True)
@@ -97,8 +101,7 @@ class Entry:
 
     `base` is a preset of `protosphere run` that a data set starts from; `missing` says what to do without its data;
     `methods` are settings that a method has on this data set, by its label.
-    `of` is the label of the method that this is a variant of, see sweep.py; `varied_of` that of the method which this
-    is with one setting `varied`.
+    `varied_of` is the label of the method that this is a variant of, with the settings `varied`; see variants.py.
     """
 
     label: str
@@ -106,7 +109,6 @@ class Entry:
     base: str = ""
     missing: str = ""
     methods: dict[str, RunConfig] = field(default_factory=dict)
-    of: str = ""
     varied_of: str = ""
     varied: RunConfig = field(default_factory=dict)
 
@@ -151,7 +153,9 @@ class Comparison:
         target: the accuracy in (0, 1] to which bytes are counted; None for none.
         baseline: label of the method that the others are held against; empty for the usual one, see `beside`.
         settings: common to all.
-        sweep, vary: as its file has them, see sweep.py.
+        vary: settings with lists of values, as its file has them; see variants.py.
+        choose: `validation` where one variant of each method is chosen; "" where all are shown.
+        cross: whether varied settings are combined, and not varied one at a time.
     """
 
     name: str
@@ -166,8 +170,9 @@ class Comparison:
     title: str = ""
     note: str = ""
     baseline: str = ""
-    sweep: dict[str, Any] = field(default_factory=dict)
     vary: dict[str, Any] = field(default_factory=dict)
+    choose: Literal["", "validation"] = ""
+    cross: Annotated[bool, Field(strict=True)] = False
 
     @model_validator(mode="after")
     def _refuse_twice(self) -> Self:
@@ -321,7 +326,8 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     Raises:
         SettingError: one sentence on the first thing in it that cannot be.
     """
-    keys = [item.name.replace("_", "-") for item in fields(Comparison) if item.name not in ("name", "metrics")]
+    inner = ("name", "metrics", *HOW_TO_VARY)
+    keys = [item.name.replace("_", "-") for item in fields(Comparison) if item.name not in inner]
     keys.append("metric")
     for key in table:
         if key in GONE:
@@ -334,6 +340,9 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
     values = {
         key.replace("-", "_"): value for key, value in table.items() if key not in ("metric", "paper", "baseline")
     }
+    if isinstance(table.get("vary"), dict):
+        values["vary"] = {key: value for key, value in table["vary"].items() if key not in HOW_TO_VARY}
+        values |= {key: table["vary"][key] for key in HOW_TO_VARY if key in table["vary"]}
     for key in ("methods", "datasets", "partitions"):
         items = table.get(key, [])
         if not isinstance(items, list):

@@ -11,9 +11,9 @@ from protosphere.comparison.figures import as_csv, differences_csv, figures_of
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.pictures import pictures_of
 from protosphere.comparison.plan import Comparison
-from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, grids, labels_for, latex, markdown, notes_below
 from protosphere.comparison.trials import Cell, not_default
+from protosphere.comparison.variants import tuned
 from protosphere.core.terms import TERMS
 from protosphere.core.text import one_line, own_version
 from protosphere.reports.page import (

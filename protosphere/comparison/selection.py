@@ -9,7 +9,7 @@ from typing import Any
 
 from protosphere.comparison.folder import INDIFFERENT
 from protosphere.comparison.plan import Comparison, Entry, checked, entry_of, parse_metric, pick, plain, varied_values
-from protosphere.comparison.sweep import read_by
+from protosphere.comparison.variants import read_by
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, shown
@@ -32,6 +32,8 @@ def chosen(
     metric: str = "",
     target: float | None = None,
     baseline: str = "",
+    choose: str = "",
+    cross: bool = False,
     own_data: bool = False,
 ) -> Comparison:
     """A part of a comparison, or it with other seeds, metric or target. Lists are comma-separated.
@@ -54,7 +56,7 @@ def chosen(
         others = [Entry(name, {"strategy": name}) for name in METHODS if name not in own]
         every = [*comparison.methods, *others]
         changes["methods"] = [_pick_method(name, every) for name in listed(methods, comparison.methods)]
-        changes |= {key: _tried_by(changes["methods"], comparison, key) for key in ("sweep", "vary")}
+        changes["vary"] = _varied_by(changes["methods"], comparison)
     if datasets and own_data:
         changes["datasets"] = [entry_of(name, "datasets") for name in listed(datasets)]
         changes["name"] = "-".join(entry.label for entry in changes["datasets"])
@@ -68,6 +70,10 @@ def chosen(
         changes["metrics"] = [parse_metric(name) for name in listed(metric)]
     if target is not None:
         changes["target"] = target
+    if choose:
+        changes["choose"] = choose
+    if cross:
+        changes["cross"] = True
     narrowed = checked(partial(replace, comparison), changes)
     if baseline:
         return replace(narrowed, baseline=pick(baseline, narrowed.methods, "--baseline").label)
@@ -83,15 +89,14 @@ def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
     return pick(name, entries, "--methods")
 
 
-def _tried_by(chosen_methods: Sequence[Entry], comparison: Comparison, key: str) -> Any:
-    """What the comparison's file tries out, without settings that none but methods that are left out read.
+def _varied_by(chosen_methods: Sequence[Entry], comparison: Comparison) -> Any:
+    """What the comparison's file varies, without settings that none but methods that are left out read.
 
     Raises:
-        SettingError: a value that is tried cannot be.
+        SettingError: a value that is varied cannot be.
     """
-    table = getattr(comparison, key)
-    if not table or not isinstance(table, dict):
-        # refused where it is tried
+    table = comparison.vary
+    if not table:
         return table
     left_out = [entry for entry in comparison.methods if entry not in chosen_methods]
     tried = varied_values(table)
@@ -116,7 +121,7 @@ def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequen
     out.
 
     Args:
-        tried: what `--sweep` says, such as `protonorm.gamma=3,10,30`.
+        tried: what `--vary` says, such as `protonorm.gamma=3,10,30`.
 
     Raises:
         SettingError: rows have names of their own that would no longer be true.

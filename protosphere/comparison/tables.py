@@ -21,7 +21,7 @@ from protosphere.comparison.figures import (
 )
 from protosphere.comparison.paired import CONFIDENCE, Difference, ahead
 from protosphere.comparison.plan import DOMAIN, Comparison
-from protosphere.comparison.sweep import Choice
+from protosphere.comparison.variants import Choice
 from protosphere.core.text import readable_size
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.strategies.release import RULE
@@ -30,7 +30,7 @@ FLOOR = "majority class"
 PAPER = "paper"
 NONE = "-"
 TOLERANCE = 0.1  # share of the largest budget by which methods may differ unsaid
-KINDS = ("accuracy", "differences", "gains", "sweep", "cost")
+KINDS = ("accuracy", "differences", "gains", "variants", "cost")
 DIGITS = 2  # of a percentage
 TEX = str.maketrans(
     {letter: f"\\{letter}" for letter in "&%$#_{}"}
@@ -65,11 +65,11 @@ class Grid:
 
 def grids(comparison: Comparison, frame: pd.DataFrame, choices: Sequence[Choice] = ()) -> list[Grid]:
     """The accuracies, the differences to the baseline where there is another method, what an exchange adds where a
-    public encoder was read, what a sweep has tried, the bytes.
+    public encoder was read, the variants that one was chosen from, the bytes.
 
     Args:
         frame: of the finished cells.
-        choices: what was chosen of methods that were swept; comparison and frame have these once, see `tuned`.
+        choices: what was chosen of the variants of methods; comparison and frame have these once, see `tuned`.
     """
     notes: list[str] = []
     companions = frame.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
@@ -89,7 +89,7 @@ def grids(comparison: Comparison, frame: pd.DataFrame, choices: Sequence[Choice]
     if gains := gains_of_exchange(comparison, frame):
         tables.append(_gains(comparison, notes, gains))
     if choices:
-        tables.append(_tabulate_sweep(comparison, choices))
+        tables.append(_tabulate_variants(comparison, choices))
     tables.append(_costs(comparison, notes, frame))
     return tables
 
@@ -235,7 +235,7 @@ def _interval_legend(comparison: Comparison) -> str:
 def _describe_choice(choice: Choice) -> str:
     where = f"{choice.row}, {choice.method}"
     if not choice.chosen:
-        return f"{where}: nothing is chosen while trials of its sweep are missing"
+        return f"{where}: nothing is chosen while trials of its variants are missing"
     text = f"{where}: {choice.values(choice.chosen)}, chosen on validation samples among {len(choice.tried)}"
     ties = [choice.values(label) for label in choice.ties if label != choice.chosen]
     return f"{text}; equal to {'; '.join(ties)}: the first of them is taken" if ties else text
@@ -313,7 +313,7 @@ def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]
     return notes
 
 
-def _tabulate_sweep(comparison: Comparison, choices: Sequence[Choice]) -> Grid:
+def _tabulate_variants(comparison: Comparison, choices: Sequence[Choice]) -> Grid:
     columns: dict[str, dict[str, Shown]] = {}
     for choice in choices:
         for label, value in choice.tried.items():
@@ -321,9 +321,9 @@ def _tabulate_sweep(comparison: Comparison, choices: Sequence[Choice]) -> Grid:
             cell = Shown(accuracy(value, len(comparison.seeds)) + tie, label == choice.chosen)
             columns.setdefault(choice.row, {})[label] = cell
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
-    title = f"{comparison.title or comparison.name}: the sweep's accuracy on validation samples in %"
-    legend = "bold in the sweep: the value chosen for each data set; test samples were not used"
-    return _lay_out("sweep", title, columns, names, [legend])
+    title = f"{comparison.title or comparison.name}: accuracy of the variants on validation samples in %"
+    legend = "bold variant: the one chosen for each data set; test samples were not used"
+    return _lay_out("variants", title, columns, names, [legend])
 
 
 def _show_difference(difference: Difference | None, seeds: int) -> Shown:

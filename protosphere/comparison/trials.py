@@ -99,9 +99,9 @@ def cells(comparison: Comparison, overrides: Mapping[str, Scalar], data: Mapping
                     f"two runs would have the folder {name}: give rows and methods labels that differ more."
                 )
             cell = _check_cell(Cell(name, row.label, method.label, seed, settings | {"seed": seed}))
-            if method.of and not float(cell.settings["validation-share"]) > 0:
+            if comparison.choose and method.varied_of and not float(cell.settings["validation-share"]) > 0:
                 raise SettingError(
-                    f"{cell.title}: a sweep is decided on validation samples, and setting `validation-share` is 0; "
+                    f"{cell.title}: a variant is chosen on validation samples, and setting `validation-share` is 0; "
                     "give it a share, such as 0.1."
                 )
             made[name] = cell
@@ -149,7 +149,7 @@ def _layers(
     base = read_preset(row.dataset.base) if row.dataset.base else {}
     partition = row.partition.settings if row.partition else {}
     # whichever variant of it this is
-    label = method.varied_of or method.of or method.label
+    label = method.varied_of or method.label
     of_method = row.dataset.methods.get(label, {}) | method.settings
     return base, comparison.settings, row.dataset.settings, partition, of_method, overrides
 
@@ -275,6 +275,6 @@ def _slug(text: str) -> str:
     whole = plain_name(named.lower(), len(named.encode()) + LONGEST, sign=".")
     if len(whole.encode()) <= LONGEST:
         return whole
-    # the variants of a sweep differ at their ends
+    # variants differ at their ends
     digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
     return f"{plain_name(whole, LONGEST - len(digest) - 1, sign='.')}-{digest}"

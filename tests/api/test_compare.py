@@ -30,7 +30,6 @@ QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points"
         ({"target": 2.0}, "SettingError", "2"),
         ({"jobs": 0}, "SettingError", "0"),
         ({"baseline": "fedprot"}, "SettingError", "fedprot"),
-        ({"sweep": {"protonorm__gamma": [1, 2]}}, "SettingError", "protonorm.gamma"),
         ({"vary": {"protonorm__gamma": [1, 2]}}, "SettingError", "--vary protonorm.gamma"),
         ({"methods": ["protonorm"], "vary": {"alpha": [1, 2]}}, "SettingError", "--vary alpha: the methods of a row"),
         ({"methods": ["protonorm"], "vary": {"protonorm.gamma": 1}}, "SettingError", "vary of protonorm.gamma is 1"),
@@ -39,8 +38,8 @@ QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points"
         ({"methods": "local"}, "SettingError", 'methods is "local"'),
         ({"datasets": "spiral"}, "SettingError", 'datasets is "spiral"'),
         ({"seeds": 3}, "SettingError", "seeds is 3"),
-        ({"sweep": {"learning_rate": 0.1}}, "SettingError", "learning_rate is 0.1"),
-        ({"sweep": ["learning_rate"]}, "SettingError", "sweep is"),
+        ({"vary": {"learning_rate": 0.1}}, "SettingError", "learning_rate is 0.1"),
+        ({"choose": "test", "vary": {"learning_rate": [0.1, 0.2]}}, "SettingError", '`choose` is "test"'),
         ({"jobs": "2"}, "SettingError", 'jobs is "2"'),
         ({"gamma": 1}, "SettingError", "`gamma`"),
         ({"dataset": "digits"}, "SettingError", "`datasets`"),
@@ -179,9 +178,9 @@ def test_a_label_is_a_word_in_the_table_of_cells_too(label, tmp_path):
 
 
 @pytest.mark.integration
-def test_a_sweep_is_chosen_on_validation_rows():
+def test_a_variant_is_chosen_on_validation_samples():
     asked = {"methods": ["local", "protonorm"], "datasets": ["spiral"], "seeds": [0], **QUICK}
-    asked |= {"sweep": {"protonorm__gamma": [1.0, 9.0]}, "metric": "final"}
+    asked |= {"vary": {"protonorm__gamma": [1.0, 9.0]}, "choose": "validation", "metric": "final"}
     found = protosphere.compare(**asked)
     assert found.table()["method"].tolist() == ["local", "protonorm"]
     tried = found.chosen()
@@ -235,7 +234,7 @@ def test_a_setting_that_is_varied_has_a_curve_of_its_runs(tmp_path):
         (lambda: again.plot_varied("alpha"), 'setting is "alpha", but what is varied is protonorm.gamma'),
         (lambda: again.plot_varied(row="moons"), 'row is "moons", but the rows are spiral'),
         (lambda: again.plot("hours"), "over is"),
-        (lambda: again.to_latex(table="sweep"), "has accuracy, differences, cost"),
+        (lambda: again.to_latex(table="variants"), "has accuracy, differences, cost"),
     ):
         with pytest.raises(protosphere.SettingError, match=words):
             wrong()

@@ -159,7 +159,7 @@ def test_what_a_paper_prints_stands_beside_its_own_settings_alone(invoke, ran, t
         assert words in (ran["folder"].path / name).read_text(), name
     left_out = [
         ["-c", "learning-rate=0.5"],
-        ["--sweep", "learning-rate=0.1,0.5"],
+        ["--vary", "learning-rate=0.1,0.5"],
     ]
     for arguments in left_out:
         result = invoke("mine.toml", *arguments)
@@ -314,6 +314,7 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
         (["nowhere.toml"], "nowhere.toml cannot be read"),
         (["--datasets", "digts"], "the data set of digts is not available: unknown data set 'digts'"),
         (["--data", "digits"], "--data is 'digits', but it is a name and a place"),
+        (["--sweep", "protonorm.gamma=3,10"], "--sweep is gone"),
         (["--reuse"], "--reuse is gone"),
         (["--scale", "0.1"], "--scale is gone"),
         (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),

@@ -26,9 +26,9 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.pictures import _draw_points, chart_of, curves, draw, picture_of
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
 from protosphere.comparison.report import write_all
-from protosphere.comparison.sweep import tuned
 from protosphere.comparison.tables import Grid, Shown, console, grids, labels_for, latex, markdown
 from protosphere.comparison.trials import Cell
+from protosphere.comparison.variants import tuned
 from protosphere.core.terms import TERMS
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import MAJORITY_ALL_CLASSES, MAJORITY_UNWEIGHTED
@@ -431,6 +431,13 @@ def test_bold_among_many_methods_is_what_holms_correction_leaves(folder):
     shown = {line[0].text: line[1] for line in grid.lines}
     assert {name: cell.best for name, cell in shown.items()} == {"far": True, "near": False, "same": False}
     assert any("Holm-corrected for the number of methods" in note for note in grid.notes)
+
+
+def test_methods_stand_in_the_comparison_s_order(folder):
+    made = comparison(methods=METHODS[::-1])
+    table = tables(folder(made), made)[0]
+    names = [*table.head, *(line[0].text for line in table.lines)]
+    assert [name for name in names if name in ACCURACIES] == ["Proto_Norm", "FedProto"]
 
 
 def test_the_number_of_test_samples_is_a_note_of_every_table(folder):

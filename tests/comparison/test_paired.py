@@ -52,4 +52,6 @@ def test_what_is_significant_alone_need_not_be_among_many():
     among = with_significance({"a": weak, "b": strong, "c": None, "d": Difference(0.1, None, None, 1), "e": weak})
     assert [contrast and contrast.significant for contrast in among.values()] == [False, True, None, False, False]
     assert list(among) == ["a", "b", "c", "d", "e"]
+    # the last of two is held against 5 % itself, and not against 5 % / 2
+    assert all(contrast.significant for contrast in with_significance({"a": weak, "b": strong}).values())
     assert among["a"].apart

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from protosphere.comparison.plan import comparison_names, load
-from protosphere.comparison.sweep import varied
 from protosphere.comparison.trials import not_default, settings_of
+from protosphere.comparison.variants import varied
 from protosphere.data.partition.mixed import MIXED, mixed_rows
 from protosphere.plans.run_config import preset_names, read_preset
 from protosphere.strategies import known_settings, load_method, read_settings, refuse_foreign

@@ -8,8 +8,8 @@ from protosphere.comparison import trials as compare_cells
 from protosphere.comparison.execution import SETTINGS, prepare
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.plan import Comparison, Entry, Metric, Printed, parse_metric
-from protosphere.comparison.sweep import varied
 from protosphere.comparison.trials import cells, not_default, settings_of, toml, with_common_rules
+from protosphere.comparison.variants import varied
 from protosphere.core.errors import SettingError
 from protosphere.plans.run_config import plan, read_toml
 from protosphere.strategies import known_settings

@@ -20,6 +20,7 @@ P, S, R, W, C = (
     "client_app/",
 )
 ON = S + "test_devices.py -k "
+COMPARISON = "protosphere/comparison/"
 
 MUTANTS = {
     # --- mathematics
@@ -538,5 +539,187 @@ MUTANTS = {
         "return not strange",
         "return True",
         "tests/deploy/test_with_superexec.py -k knows",
+    ),
+    # --- comparison: which of several methods is better
+    "Holm's correction forgotten": Mutant(
+        COMPARISON + "paired.py",
+        "level / (len(p_values) - place)",
+        "level",
+        "tests/comparison/test_paired.py",
+    ),
+    "Bonferroni's correction in Holm's place": Mutant(
+        COMPARISON + "paired.py",
+        "level / (len(p_values) - place)",
+        "level / len(p_values)",
+        "tests/comparison/test_paired.py",
+    ),
+    "Holm's procedure that goes on after what it keeps": Mutant(
+        COMPARISON + "paired.py",
+        "            break\n        result[number] = True",
+        "            continue\n        result[number] = True",
+        "tests/comparison/test_paired.py",
+    ),
+    "a test of one side": Mutant(
+        COMPARISON + "paired.py",
+        "return 2 * float(stdtr(",
+        "return float(stdtr(",
+        "tests/comparison/test_paired.py",
+    ),
+    "a t interval with a degree of freedom too many": Mutant(
+        COMPARISON + "paired.py",
+        "stdtrit(seeds - 1, (1 + CONFIDENCE)",
+        "stdtrit(seeds, (1 + CONFIDENCE)",
+        "tests/comparison/test_paired.py",
+    ),
+    "an interval of 90 %": Mutant(
+        COMPARISON + "paired.py",
+        "stdtrit(seeds - 1, (1 + CONFIDENCE) / 2)",
+        "stdtrit(seeds - 1, CONFIDENCE)",
+        "tests/comparison/test_paired.py",
+    ),
+    "the deviation of a population": Mutant(
+        COMPARISON + "paired.py",
+        "std = statistics.stdev(gaps)",
+        "std = statistics.pstdev(gaps)",
+        "tests/comparison/test_paired.py",
+    ),
+    "methods paired by place, not by seed": Mutant(
+        COMPARISON + "paired.py",
+        "(pd.Series(figures, dtype=float) - pd.Series(other, dtype=float)).dropna()",
+        "(pd.Series([*figures.values()], dtype=float) - pd.Series([*other.values()], dtype=float)).dropna()",
+        "tests/comparison/test_paired.py",
+    ),
+    "the best of some called the best": Mutant(
+        COMPARISON + "paired.py",
+        "return best if all(",
+        "return best if any(",
+        "tests/comparison/test_paired.py tests/comparison/test_figures.py",
+    ),
+    "a value chosen by test samples": Mutant(
+        COMPARISON + "variants.py",
+        "spread(runs[entry.label][VALIDATION])",
+        'spread(runs[entry.label]["headline"])',
+        "tests/comparison/test_variants.py",
+    ),
+    "the worst value chosen": Mutant(
+        COMPARISON + "variants.py",
+        "best = max(means.values())",
+        "best = min(means.values())",
+        "tests/comparison/test_variants.py",
+    ),
+    "a value chosen while a seed of another is missing": Mutant(
+        COMPARISON + "variants.py",
+        "if spread and spread.seeds == seeds",
+        "if spread",
+        "tests/comparison/test_variants.py",
+    ),
+    "± of a population": Mutant(
+        COMPARISON + "figures.py",
+        "statistics.stdev(numbers) if len(numbers)",
+        "statistics.pstdev(numbers) if len(numbers)",
+        "tests/comparison/test_figures.py",
+    ),
+    "another majority class than the figure's": Mutant(
+        COMPARISON + "plan.py",
+        'MAJORITY_UNWEIGHTED if self.figure.endswith("-unweighted") else MAJORITY',
+        'MAJORITY if self.figure.endswith("-unweighted") else MAJORITY_UNWEIGHTED',
+        "tests/comparison/test_figures.py",
+    ),
+    "untrained models chosen by validation": Mutant(
+        COMPARISON + "figures.py",
+        "means = means[means.index > 0]",
+        "means = means[means.index >= 0]",
+        "tests/comparison",
+    ),
+    "a target that untrained models reach": Mutant(
+        COMPARISON + "figures.py",
+        "curve[(curve.index > 0) &",
+        "curve[(curve.index >= 0) &",
+        "tests/comparison/test_figures.py",
+    ),
+    "methods of a table by the alphabet": Mutant(
+        COMPARISON + "tables.py",
+        "index=list(dict.fromkeys(methods))",
+        "index=sorted(dict.fromkeys(methods))",
+        "tests/comparison/test_figures.py -k order",
+    ),
+    "a gain over the control's own exchange": Mutant(
+        COMPARISON + "figures.py",
+        "difference(runs[name], control_runs[control_name])",
+        "difference(runs[name], control_runs[name])",
+        "tests/comparison/test_figures.py",
+    ),
+    "a percent sign that begins a comment": Mutant(
+        COMPARISON + "tables.py",
+        'for letter in "&%$#_{}"',
+        'for letter in "&$#_{}"',
+        "tests/comparison/test_figures.py",
+    ),
+    "a bar that ends a Markdown cell": Mutant(
+        COMPARISON + "tables.py",
+        'r"[\\\\|*<`]"',
+        'r"[\\\\*<`]"',
+        "tests/comparison/test_figures.py",
+    ),
+    "rows whose cells stand under other methods": Mutant(
+        COMPARISON + "tables.py",
+        "for cell in cells[name]])",
+        "for cell in reversed(list(cells[name]))])",
+        "tests/comparison/test_figures.py",
+    ),
+    "a data set before its partition": Mutant(
+        COMPARISON + "trials.py",
+        "return base, comparison.settings, row.dataset.settings, partition, of_method, overrides",
+        "return base, comparison.settings, partition, row.dataset.settings, of_method, overrides",
+        "tests/comparison/test_trials.py",
+    ),
+    "another seed than the folder's name": Mutant(
+        COMPARISON + "trials.py",
+        'settings | {"seed": seed}',
+        'settings | {"seed": seed + 1}',
+        "tests/comparison/test_trials.py",
+    ),
+    "a failed run taken for a finished one": Mutant(
+        COMPARISON + "folder.py",
+        'completed = summary["status"] == "completed"',
+        "completed = True",
+        "tests/comparison",
+    ),
+    "a run of other settings in a table": Mutant(
+        COMPARISON + "folder.py",
+        "if differing := difference(settings, as_of_today(cell.settings), INDIFFERENT, as_of_today):",
+        "if differing := difference({}, {}, INDIFFERENT, as_of_today):",
+        "tests/comparison/test_folder.py",
+    ),
+    # --- reports and the command line
+    "a formula for a spreadsheet": Mutant(
+        "protosphere/reports/csv_files.py",
+        "if text.startswith(FORMULA) else text",
+        "if text.endswith(FORMULA) else text",
+        "tests/reports tests/comparison/test_figures.py",
+    ),
+    "markup out of a client's name": Mutant(
+        "protosphere/reports/page.py",
+        "return Html(escape(one_line(",
+        "return Html((one_line(",
+        "tests/reports",
+    ),
+    "bytes of evaluations in the bytes of training": Mutant(
+        "protosphere/reports/frames.py",
+        'payload = sizes["payload_up"] + sizes["payload_down"]',
+        'payload = sizes["payload_up"]',
+        "tests/comparison/test_figures.py tests/reports",
+    ),
+    "rows of a partition counted for the wrong client": Mutant(
+        "protosphere/reports/label_distribution.py",
+        "or counts.sum(axis=1).tolist() != rows:",
+        "or counts.sum() != sum(rows):",
+        "tests/reports",
+    ),
+    "the classifier's figures in the place of the run's own rule": Mutant(
+        "protosphere/reports/frames.py",
+        "rule_splits = rules.get(rule, {})",
+        "rule_splits = next(iter(rules.values()), {})",
+        "tests/reports tests/comparison/test_figures.py",
     ),
 }

@@ -110,6 +110,7 @@ def test_a_forged_partition_file_is_not_believed(tmp_path):
         ("[]", False),
         ('{"classes": ["class 0", "class 1"], "counts": [[100], [100]]}', False),
         ('{"classes": ["class 0", "class 1"], "counts": [[99, 2], [50, 50]]}', False),
+        ('{"classes": ["class 0", "class 1"], "counts": [[99, 2], [50, 49]]}', False),
         ('{"classes": ["class 0", "class 1"], "counts": [[99, 1], [50, 50]]}', True),
     ):
         (folder / "partition.json").write_text(content)

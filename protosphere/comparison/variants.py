@@ -1,14 +1,13 @@
-"""Settings of methods that are tried out. A method that reads one stands in the plan once a value, and all are run.
+"""Settings that are varied: a method that reads one stands in the plan once a value, and all are run.
 
-A sweep chooses on validation rows, so that the test rows say only what came of it: in the tables a method (`Entry.of`
-names it) stands once, in each row with the values whose mean validation accuracy over the seeds is highest. A setting
-that is varied is to be seen: a method (`Entry.varied_of` names it) stands in all tables once a value, one setting at a
-time, and nothing is chosen.
+One setting is varied at a time, as the papers' figures do, or all are crossed. What is varied is to be seen: each
+variant stands in all tables. With `choose = "validation"` it tunes: in each row a method stands once, as the variant
+whose mean accuracy on validation samples is highest over the seeds, so that test samples say only what came of it.
 """
 
 import itertools
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
@@ -60,68 +59,62 @@ class Choice:
         return label.removeprefix(f"{self.method}, ")
 
 
-def swept(
+def varied(
     comparison: Comparison, texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
 ) -> Comparison:
-    """The comparison with each method that reads a swept setting as one method for every choice of values.
+    """The comparison with each method that reads a varied setting as its variants.
+
+    Its baseline, where that is such a method and its variants are shown, is the one with the setting's default, else
+    the first.
 
     Args:
         texts: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by name.
         overrides: what `-c` says, for all methods.
 
     Raises:
-        SettingError: it is no setting with values, no method reads it, or the methods of a row share it.
+        SettingError: it is no setting with values, no method reads it, or the methods of a row share it; a file has a
+            figure of a paper for a method that its own [vary] replaces.
     """
-    methods: list[Entry] = []
-    for entry, sweeps in _values_by_method(comparison, "sweep", texts, overrides or {}):
-        for values in itertools.product(*sweeps.values()):
-            settings = dict(zip(sweeps, values, strict=True))
-            words = [f"{name.rpartition('.')[2]} = {value}" for name, value in settings.items()]
-            of = entry.label if settings else entry.of
-            variant = replace(entry, label=", ".join([entry.label, *words]), settings=entry.settings | settings, of=of)
-            methods.append(variant)
-    if len(methods) == len(comparison.methods):
+    values_by_setting = _of_file(comparison.vary) | dict(map(_of_text, texts))
+    if not values_by_setting:
+        if comparison.choose or comparison.cross:
+            raise SettingError("choose and cross are of settings that are varied, and none is; name one by [vary].")
         return comparison
-    refuse_twice([entry.label for entry in methods])
-    # by the method's own name, which none of its variants has
-    return replace(comparison, methods=tuple(methods), baseline=comparison.baseline_label)
-
-
-def varied(
-    comparison: Comparison, texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
-) -> Comparison:
-    """The comparison with each method that reads a varied setting as one method for each of its values.
-
-    Its baseline, where that is such a method, is the one with the setting's default, else the first.
-
-    Args: as `swept`.
-
-    Raises:
-        SettingError: as `swept`, or a file has a figure of a paper for a method that its own [vary] replaces.
-    """
     methods: list[Entry] = []
-    for entry, values_by_setting in _values_by_method(comparison, "vary", texts, overrides or {}):
-        if not values_by_setting:
+    for entry, values in _values_by_method(comparison, values_by_setting, overrides or {}):
+        if not values:
             methods.append(entry)
-        for name, values in values_by_setting.items():
-            for value in values:
-                label = varied_label(entry.label, name, value)
-                settings = entry.settings | {name: value}
-                variant = replace(entry, label=label, settings=settings, varied_of=entry.label, varied={name: value})
-                methods.append(variant)
+            continue
+        for combination in _combinations(values, comparison.cross):
+            label = entry.label
+            for name, value in combination.items():
+                label = varied_label(label, name, value)
+            settings = entry.settings | combination
+            methods.append(replace(entry, label=label, settings=settings, varied_of=entry.label, varied=combination))
     if len(methods) == len(comparison.methods):
         return comparison
     refuse_twice([entry.label for entry in methods])
-    if not texts:
+    if not texts and not comparison.choose:
         # whoever varies a preset's method by --vary cannot print its figure elsewhere
         _refuse_printed_of_replaced(comparison, methods)
     baseline = comparison.baseline_label
     variants = [entry for entry in methods if entry.varied_of == baseline]
-    if variants:
+    # where one is chosen, the table has it by the method's own name
+    if variants and not comparison.choose:
         defaults = known_settings(variants[0].settings["strategy"])
         usual = [entry.label for entry in variants if entry.varied.items() <= defaults.items()]
         baseline = usual[0] if usual else variants[0].label
     return replace(comparison, methods=tuple(methods), baseline=baseline)
+
+
+def _combinations(values: Mapping[str, Sequence[Scalar]], is_crossed: bool) -> Iterator[dict[str, Scalar]]:
+    if is_crossed:
+        for chosen in itertools.product(*values.values()):
+            yield dict(zip(values, chosen, strict=True))
+        return
+    for name, of_name in values.items():
+        for value in of_name:
+            yield {name: value}
 
 
 def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]) -> None:
@@ -159,26 +152,18 @@ def settings_varied(comparison: Comparison) -> list[str]:
 
 
 def _values_by_method(
-    comparison: Comparison, key: str, texts: Sequence[str], overrides: Mapping[str, Scalar]
+    comparison: Comparison, values_by_setting: Mapping[str, list[Scalar]], overrides: Mapping[str, Scalar]
 ) -> list[tuple[Entry, dict[str, list[Scalar]]]]:
     """Each method with those of the settings that it reads and does not set itself, with their values.
 
-    Args:
-        key: `sweep` or `vary`. texts: of that option; they go before what the comparison's file has under that key.
-
     Raises:
-        SettingError: what is no setting with two values or more, that no method reads, or that the methods of a row
-            share.
+        SettingError: no method reads one, or the methods of a row share it.
     """
-    option = f"--{key}"
-    values_by_setting = _of_file(getattr(comparison, key), key) | dict(_of_text(text, option) for text in texts)
-    if not values_by_setting:
-        return [(entry, {}) for entry in comparison.methods]
     for name in values_by_setting:
         if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
             raise SettingError(
-                f"{option} {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] "
-                "or rows of its values instead."
+                f"--vary {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] or "
+                "rows of its values instead."
             )
     values_by_method = []
     known_names: set[str] = set()
@@ -195,7 +180,7 @@ def _values_by_method(
     if idle:
         name = min(idle)
         hint = nearest(name, sorted(known_names))
-        raise SettingError(f"{option} {name}{hint}: no method of this comparison reads it, or each has its own.")
+        raise SettingError(f"--vary {name}{hint}: no method of this comparison reads it, or each has its own.")
     return values_by_method
 
 
@@ -211,29 +196,29 @@ def read_by(
     read: set[str] = set()
     for row in comparison.rows:
         settings = settings_of(comparison, row, entry, overrides)
-        swept_names = [name for name in tried if name in settings and name.rpartition(".")[0] in prefixes]
-        for values in itertools.product(*(tried[name] for name in swept_names)):
-            read |= settings_read(settings | dict(zip(swept_names, values, strict=True)))
+        own_names = [name for name in tried if name in settings and name.rpartition(".")[0] in prefixes]
+        for values in itertools.product(*(tried[name] for name in own_names)):
+            read |= settings_read(settings | dict(zip(own_names, values, strict=True)))
     return read
 
 
-def _of_text(text: str, option: str) -> tuple[str, list[Scalar]]:
+def _of_text(text: str) -> tuple[str, list[Scalar]]:
     name, sign, values = text.partition("=")
     try:
         listed: Any = tomllib.loads(f"values = [{values}]")["values"]
     except tomllib.TOMLDecodeError:
         listed = None
     name = name.strip() if sign else ""
-    _refuse_no_values(name, listed, f"{option} is {text!r}")
+    _refuse_no_values(name, listed, f"--vary is {text!r}")
     return name, listed
 
 
-def _of_file(table: Any, key: str) -> dict[str, list[Scalar]]:
+def _of_file(table: Any) -> dict[str, list[Scalar]]:
     if not isinstance(table, dict):
-        raise SettingError(f"`{key}` is a table: write [{key}] and a setting and the list of its values a line.")
+        raise SettingError("`vary` is a table: write [vary] and a setting and the list of its values a line.")
     values_by_setting = dict(leaves(table))
     for name, values in values_by_setting.items():
-        _refuse_no_values(name, values, f"`{name}` in [{key}] is {shown(values)}")
+        _refuse_no_values(name, values, f"`{name}` in [vary] is {shown(values)}")
     return values_by_setting
 
 
@@ -249,25 +234,27 @@ def _refuse_no_values(name: str, values: Any, problem: str) -> None:
 
 
 def tuned(comparison: Comparison, frame: pd.DataFrame) -> tuple[Comparison, pd.DataFrame, list[Choice]]:
-    """The comparison with each swept method once, its finished cells with those of what was chosen under its name, and
-    what was chosen.
+    """Where variants are chosen, the comparison with each method once, its finished cells with those of the variant
+    chosen under the method's name, and what was chosen; else the comparison and its finished cells.
 
     Args:
         frame: of all cells.
     """
     frame = frame[frame["status"] == "completed"]
+    if not comparison.choose:
+        return comparison, frame, []
     methods = {}
     for entry in comparison.methods:
-        label = entry.of or entry.label
-        methods[label] = replace(entry, label=label, of="")
+        label = entry.varied_of or entry.label
+        methods[label] = replace(entry, label=label, varied_of="", varied={})
     choices = []
     names = {}
     for row in comparison.rows:
         runs = by_method(frame, comparison, row.label)
         tried: dict[str, dict[str, Spread | None]] = {}
         for entry in comparison.methods:
-            if entry.of:
-                tried.setdefault(entry.of, {})[entry.label] = spread(runs[entry.label][VALIDATION])
+            if entry.varied_of:
+                tried.setdefault(entry.varied_of, {})[entry.label] = spread(runs[entry.label][VALIDATION])
             else:
                 names[row.label, entry.label] = entry.label
         for method, accuracies in tried.items():

@@ -1,0 +1,386 @@
+"""Settings that are varied: which methods stand in the plan for them, what is refused, and how one is chosen."""
+
+import json
+import math
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from protosphere.comparison.figures import figures_of, validation_of, value_of
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.pictures import crossed_pairs, heat_map, picture_by, points_by
+from protosphere.comparison.plan import Comparison, Entry, Metric, from_table, load
+from protosphere.comparison.plan import read as read_plan
+from protosphere.comparison.report import write_all
+from protosphere.comparison.selection import chosen
+from protosphere.comparison.trials import cells
+from protosphere.comparison.variants import settings_varied, tuned, varied
+from protosphere.core.errors import SettingError
+from protosphere.record.summary import outcome
+from tests.comparison.test_figures import cells_of, line, write_run
+
+# test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other
+VALIDATION = {"3": (0.5, 0.6), "10": (0.9, 0.7), "30": (0.7, 0.7)}
+TEST = {"3": (0.9, 0.95), "10": (0.4, 0.5), "30": (0.6, 0.6)}
+
+
+def plan(*texts, methods=("local", "protonorm"), **changes):
+    entries = tuple(Entry(name, {"strategy": name}) for name in methods)
+    given = {"methods": entries, "datasets": (Entry("digits", {"dataset": "digits"}),), "seeds": (0, 1)}
+    return varied(Comparison("test", **given | {"choose": "validation", "cross": True} | changes), texts)
+
+
+def labels(comparison):
+    return [entry.label for entry in comparison.methods]
+
+
+def test_methods_that_read_a_setting_become_one_a_choice_of_values():
+    found = plan("protonorm.gamma=3,10.5", 'protonorm.alignment="simplex","none"', methods=("local", "protonorm"))
+    tried = [(3, "simplex"), (3, "none"), (10.5, "simplex"), (10.5, "none")]
+    assert labels(found) == ["local", *(f"protonorm, gamma = {g}, alignment = {a}" for g, a in tried)]
+    assert [tuple(entry.settings.values())[1:] for entry in found.methods[1:]] == tried
+    assert {entry.varied_of for entry in found.methods[1:]} == {"protonorm"}
+    # what all methods read is swept for all: none may be tuned beside others that are not
+    assert labels(plan("learning-rate=0.01,0.1")) == [
+        f"{name}, learning-rate = {rate}" for name in ("local", "protonorm") for rate in (0.01, 0.1)
+    ]
+    # and the baseline is the method, whatever was chosen of it
+    assert plan("learning-rate=0.01,0.1").baseline_label == "local"
+
+
+def test_a_file_s_values_are_replaced_by_the_command_line_s():
+    of_file = {"protonorm": {"gamma": [1, 2]}, "learning-rate": [0.1, 0.2]}
+    found = plan("protonorm.gamma=7,8", methods=("protonorm",), vary=of_file)
+    assert [tuple(entry.settings.values())[1:] for entry in found.methods] == [(7, 0.1), (7, 0.2), (8, 0.1), (8, 0.2)]
+
+
+def test_variants_of_many_settings_have_folders_of_their_own():
+    tried = ["prototype-weight=0.001,1", "learning-rate=0.01,0.1", "local-epochs=1,5"]
+    made = varied(chosen(load(), methods="fedproto", seeds="0", cross=True), tried)
+    names = [cell.name for cell in cells(made, {"rounds": 1}, {})]
+    assert len(set(names)) == 8
+    assert all(len(name.encode()) <= 150 for name in names)
+
+
+def test_without_validation_rows_nothing_can_be_chosen():
+    made = varied(chosen(load(), methods="protonorm", seeds="0", choose="validation"), ["protonorm.gamma=3,10"])
+    with pytest.raises(SettingError, match="validation-share"):
+        cells(made, {"validation-share": 0.0}, {})
+    assert [cell.settings["protonorm.gamma"] for cell in cells(made, {}, {})] == [3.0, 10.0]
+
+
+@pytest.mark.parametrize(
+    ("figure", "expected"), [("selected", 0.9), ("headline", 0.9), ("final", 0.2), ("last-5", (0.9 + 0.5 + 0.2) / 3)]
+)
+def test_the_validation_figure_is_the_metric_s_own_and_never_of_the_untrained_models(figure, expected):
+    """Before training the variants of one learning rate are the same model."""
+    lines = [line(number, 0.1) for number in range(4)]
+    for each, value in zip(lines, (0.95, 0.9, 0.5, 0.2), strict=True):
+        each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
+    assert validation_of(lines, Metric("classifier", figure), "local-prototypes") == pytest.approx(expected)
+    assert validation_of(lines, Metric("", figure), "local-prototypes") is None
+    assert validation_of(lines[:1], Metric("classifier", figure), "classifier") is None
+
+
+@pytest.mark.parametrize("name", ["photos", "final", "last-5"])
+def test_a_domain_s_figure_is_of_the_headline_s_round_and_so_is_its_validation(name):
+    lines = [line(number, 0.1) | {"clients": {}} for number in range(4)]
+    for each, value in zip(lines, (0.95, 0.9, 0.5, 0.2), strict=True):
+        each["evaluation"]["rules"]["classifier"]["validation"] = {"mean": value}
+        each["evaluation"]["domains"] = {name: {"classifier": {"test": {"mean": value, "plain_mean": value}}}}
+    rounds = outcome("classifier", lines, math.inf)
+    # on these lines a domain's test accuracy is the validation accuracy of its round
+    for word in ("domain", "domain-unweighted"):
+        shown = value_of(rounds, Metric(word, name))
+        assert validation_of(lines, Metric(word, name), "classifier") == shown == 0.9
+
+
+@pytest.fixture
+def run(tmp_path):
+    """run(comparison, missing): a folder with a run for every cell but one, and the cells."""
+
+    def make(made, missing=None):
+        found = cells_of(made)
+        folder = ComparisonFolder.create(made, found, str(tmp_path / "results"))
+        for cell in found:
+            value = cell.method.rpartition(" = ")[2]
+            if (value, cell.seed) == missing:
+                continue
+            place = folder.of(cell) / "run"
+            write_run(place, cell.settings, TEST.get(value, (0.3, 0.35))[cell.seed])
+            *others, last = [json.loads(text) for text in (place / "metrics.jsonl").read_text().splitlines()]
+            validation = VALIDATION.get(value, (0.3, 0.3))[cell.seed]
+            last["evaluation"]["rules"]["local-prototypes"]["validation"] = {"mean": validation}
+            (place / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*others, last]))
+        return folder, found
+
+    return make
+
+
+def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
+    made = plan("protonorm.gamma=3,10,30")
+    folder, found = run(made)
+    once, kept, (choice,) = tuned(made, figures_of(folder, made, found))
+    assert labels(once) == ["local", "protonorm"]
+    assert choice.chosen == "protonorm, gamma = 10"
+    assert kept.query("method == 'protonorm'").set_index("seed")["metric: headline"].to_dict() == {0: 0.4, 1: 0.5}
+    accuracies, apart, tried, _ = write_all(folder, made, found).grids
+    shown = {row[0].text: row[1].text for row in accuracies.lines}
+    assert shown["protonorm"] == "45.00 ± 7.07"
+    assert shown.keys() == {"local", "protonorm", "majority class"}
+    assert any("gamma = 10, chosen on validation samples among 3" in note for note in accuracies.notes)
+    assert apart.lines[0][0].text == "digits"
+    bold = [row[0].text for row in tried.lines if any(cell.best for cell in row)]
+    assert bold == ["protonorm, gamma = 10"]
+    assert "70.00 ± 0.00" in [cell.text for row in tried.lines for cell in row]
+    # every cell stays in the file of all figures
+    assert len((folder.path / "table.csv").read_text().splitlines()) == 1 + len(found)
+    # kept and read again it is the same plan, which is not expanded anew
+    assert ComparisonFolder(folder.path).read()[0] == made
+
+
+def test_equal_variants_are_named_in_the_table_and_under_it(run, monkeypatch):
+    monkeypatch.setitem(VALIDATION, "3", (0.8, 0.8))
+    made = plan("protonorm.gamma=3,10,30")
+    folder, found = run(made)
+    accuracies, _, tried, _ = write_all(folder, made, found).grids
+    (words,) = [note for note in accuracies.notes if "chosen" in note]
+    assert words.endswith(
+        "gamma = 3, chosen on validation samples among 3; equal to gamma = 10: the first of them is taken"
+    )
+    texts = {line[0].text: line[1].text for line in tried.lines}
+    assert texts["protonorm, gamma = 3"] == "80.00 ± 0.00 (tie)"
+    assert texts["protonorm, gamma = 10"] == "80.00 ± 14.14 (tie)"
+    assert texts["protonorm, gamma = 30"] == "70.00 ± 0.00"
+    assert [line[0].text for line in tried.lines if line[1].best] == ["protonorm, gamma = 3"]
+
+
+def test_a_method_is_not_trained_again_for_a_setting_that_it_does_not_read():
+    found = plan("learning-rate=0.01,0.1", "prototype-weight=1,10", methods=("local", "fedproto", "fedavg"))
+    assert labels(found) == [
+        "local, learning-rate = 0.01",
+        "local, learning-rate = 0.1",
+        *(f"fedproto, learning-rate = {rate}, prototype-weight = {w}" for rate in (0.01, 0.1) for w in (1, 10)),
+        "fedavg, learning-rate = 0.01",
+        "fedavg, learning-rate = 0.1",
+    ]
+    assert labels(plan('wire-dtype="float32","float16"')) == [
+        "local",
+        "protonorm, wire-dtype = float32",
+        "protonorm, wire-dtype = float16",
+    ]
+    with pytest.raises(SettingError, match="no method of this comparison reads it"):
+        plan("prototype-weight=1,10", methods=("local", "fedavg"))
+    # nor for one of another method
+    assert labels(plan("tinyproto.sparsity-dim=0,8", methods=("fedproto", "tinyproto-fp"))) == [
+        *("fedproto", "tinyproto-fp, sparsity-dim = 0", "tinyproto-fp, sparsity-dim = 8"),
+    ]
+    assert len(labels(plan('wire-dtype="float32","float16"', methods=("gfpl", "fedproto")))) == 3
+
+
+WEIGHTS = 'client-weights="samples","equal"'
+
+
+def test_who_weighs_clients_alike_anyway_is_not_trained_again_for_their_weights():
+    assert labels(plan(WEIGHTS, methods=("local", "fedproto", "fedavg"))) == [
+        *("local", "fedproto", "fedavg, client-weights = samples", "fedavg, client-weights = equal")
+    ]
+    # a method's own settings may decide it: in its entry, in those of all, on the command line, in what is varied
+    uniform = Entry("uniform", {"strategy": "fedavg", "fedavg.weighting": "uniform"})
+    made = {
+        "methods": (uniform, Entry("fedavg", {"strategy": "fedavg"})),
+        "datasets": (Entry("d", {"dataset": "digits"}),),
+    }
+    found = varied(Comparison("test", **made), [WEIGHTS]).methods
+    assert [entry.varied_of for entry in found] == ["", "fedavg", "fedavg"]
+    weighted = {"fedproto.aggregation": "weighted"}
+    alone = Comparison("test", **made | {"methods": (Entry("fedproto", {"strategy": "fedproto"}),)}, cross=True)
+    assert len(varied(replace(alone, settings=weighted), [WEIGHTS]).methods) == 2
+    assert len(varied(alone, [WEIGHTS], weighted).methods) == 2
+    assert len(varied(alone, [WEIGHTS, 'fedproto.aggregation="mean","weighted"']).methods) == 4
+
+
+def test_while_a_run_is_missing_nothing_is_chosen(run):
+    made = plan("protonorm.gamma=3,10,30")
+    folder, found = run(made, missing=("30", 1))
+    accuracies = write_all(folder, made, found).grids[0]
+    assert {row[0].text: row[1].text for row in accuracies.lines}["protonorm"] == "-"
+    assert any("nothing is chosen" in note for note in accuracies.notes)
+
+
+# --- what is shown ---
+
+
+def usual(*methods):
+    plan = load()
+    return (
+        plan
+        if not methods
+        else type(plan)(**{**vars(plan), "methods": [m for m in plan.methods if m.label in methods]})
+    )
+
+
+def test_each_setting_is_varied_by_itself_and_what_does_not_read_it_stays_once():
+    found = varied(usual(), ["protonorm.gamma=1, 10", 'protonorm.alignment="none", "auto"'])
+    assert labels(found) == [
+        *("local", "frame", "fedproto", "protonorm, gamma = 1", "protonorm, gamma = 10"),
+        *("protonorm, alignment = none", "protonorm, alignment = auto"),
+    ]
+    assert settings_varied(found) == ["protonorm.gamma", "protonorm.alignment"]
+    by_label = {entry.label: entry.settings for entry in found.methods}
+    assert by_label["protonorm, gamma = 1"] == {"strategy": "protonorm", "protonorm.gamma": 1}
+    # a setting that all methods share is varied for all that read it
+    pulled = [f"{name}, prototype-weight = {value}" for name in ("frame", "fedproto", "protonorm") for value in (1, 9)]
+    assert labels(varied(usual(), ["prototype-weight=1,9"])) == ["local", *pulled]
+    assert varied(usual()) == usual()
+
+
+def test_the_baseline_of_a_varied_method_is_the_one_with_the_default(tmp_path):
+    alone = usual("fedproto", "protonorm")
+    assert varied(alone, ["protonorm.gamma=1,10"]).baseline == "fedproto"
+    only = usual("protonorm")
+    assert varied(only, ["protonorm.gamma=1,10"]).baseline == "protonorm, gamma = 10"
+    assert varied(only, ["protonorm.gamma=1,3"]).baseline == "protonorm, gamma = 1"
+
+
+def test_a_file_says_what_is_varied_and_the_command_line_goes_before(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text('methods = ["local", "protonorm"]\ndatasets = ["digits"]\n[vary]\nprotonorm.gamma = [1, 2, 3]\n')
+    plan = read_plan(file)
+    assert labels(varied(plan))[1:] == [f"protonorm, gamma = {value}" for value in (1, 2, 3)]
+    assert labels(varied(plan, ["protonorm.gamma=7,8"]))[1:] == [f"protonorm, gamma = {value}" for value in (7, 8)]
+
+
+def test_a_figure_of_a_paper_is_of_a_variant_and_not_of_the_method_that_it_replaces(tmp_path):
+    """No table would show it."""
+    file = tmp_path / "mine.toml"
+    text = """
+        methods = ["local", { label = "Norm", strategy = "protonorm" }]
+        datasets = ["digits"]
+        [vary]
+        protonorm.gamma = [1, 2]
+        [[paper]]
+        dataset = "digits"
+        accuracy = { local = 12.0, PRINTED = 88.56 }
+    """
+    file.write_text(text.replace("PRINTED", '"Norm, gamma = 2"'))
+    assert [printed.method for printed in varied(read_plan(file)).paper] == ["local", "Norm, gamma = 2"]
+    # --methods leaves the file's other figures where they are
+    assert labels(varied(chosen(read_plan(file), methods="Norm"))) == ["Norm, gamma = 1", "Norm, gamma = 2"]
+    file.write_text(text.replace("PRINTED", "Norm"))
+    words = r'has "Norm", but \[vary\] puts "Norm, gamma = 1", "Norm, gamma = 2" in its place, and .* 88.56: name one'
+    with pytest.raises(SettingError, match=f"{words} of these, or .* with `protonorm.gamma` of its own"):
+        varied(read_plan(file))
+    # who varies it on the command line has no file to mend
+    assert labels(varied(read_plan(file), ["protonorm.gamma=7,8"]))[1:] == ["Norm, gamma = 7", "Norm, gamma = 8"]
+    # `local` does not read it
+    file.write_text(text.replace("PRINTED", '"local, gamma = 2"'))
+    with pytest.raises(SettingError, match=r'has "local, gamma = 2", which .* does not read the setting'):
+        varied(read_plan(file))
+    # the remedy
+    own = '{ label = "ours", strategy = "protonorm" }, { label = "Norm", strategy = "protonorm", protonorm.gamma = 5 }'
+    file.write_text(text.replace("PRINTED", "Norm").replace('{ label = "Norm", strategy = "protonorm" }', own))
+    assert {printed.method for printed in varied(read_plan(file)).paper} <= set(labels(varied(read_plan(file))))
+
+
+def test_how_a_file_chooses_and_crosses(tmp_path):
+    file = tmp_path / "mine.toml"
+    head = 'methods = ["local", "protonorm"]\ndatasets = ["digits"]\n[vary]\n'
+    file.write_text(
+        head + 'choose = "validation"\ncross = true\nprotonorm.gamma = [1, 2]\nprotonorm.alignment = ["none", "auto"]\n'
+    )
+    found = varied(read_plan(file))
+    assert (found.choose, found.cross, len(found.methods), found.baseline_label) == ("validation", True, 5, "local")
+    for words, said in (
+        ('choose = "test"\nprotonorm.gamma = [1, 2]', "`choose` is"),
+        ("cross = true", "none is"),
+        ("cross = 1", "`cross` is 1"),
+    ):
+        file.write_text(head + words)
+        with pytest.raises(SettingError, match=said):
+            varied(read_plan(file))
+    file.write_text(head.replace("vary", "sweep"))
+    with pytest.raises(SettingError, match=r"key `sweep` is gone: \[vary\] with"):
+        read_plan(file)
+
+
+def test_two_settings_that_are_crossed_have_a_heat_map():
+    plan = varied(replace(usual("local", "protonorm"), cross=True), ["protonorm.gamma=1,10", "learning-rate=0.1,0.2"])
+    rows = [("digits", entry.label, 0, 0.5 + 0.01 * number) for number, entry in enumerate(plan.methods)]
+    frame = pd.DataFrame(rows, columns=["row", "method", "seed", "metric: headline"])
+    assert crossed_pairs(plan) == ["protonorm"]
+    drawn = heat_map(plan, frame, "digits", "protonorm", "map")
+    assert drawn.numbers[0] == ["learning-rate", "protonorm.gamma", "mean (%)"]
+    by_values = {(gamma, rate): share for rate, gamma, share in drawn.numbers[1:]}
+    assert by_values == {
+        (entry.varied["protonorm.gamma"], entry.varied["learning-rate"]): pytest.approx(100 * accuracy)
+        for entry, (*_, accuracy) in zip(plan.methods, rows, strict=True)
+        if len(entry.varied) == 2
+    }
+    assert "no trial is finished" in heat_map(plan, frame[:1], "digits", "protonorm", "map")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("protonorm.gamma", "--vary is 'protonorm.gamma', but it is a setting and two values or more"),
+        ("protonorm.gamma=1", "two values or more"),
+        ("protonorm.gamma=1,1", "there twice"),
+        ("protonorm.gamma=a,b", "double quotes"),
+        ("protonorm.gamma=[1],[2]", "a number"),
+        ("=1,2", "=1,2"),
+        ('strategy="local","frame"', "--vary strategy"),
+        ("protonorm.gama=1,2", "did you mean `protonorm.gamma`"),
+        ("alpha=0.1,1", "--vary alpha: the methods of a row share it"),
+        ("seed=1,2", "--vary seed"),
+        ("fedtgp.margin=1,2", "no method of this comparison reads it"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused(text, words):
+    with pytest.raises(SettingError, match=words):
+        varied(usual(), [text])
+
+
+@pytest.mark.parametrize(
+    ("preset", "methods", "expected"),
+    [
+        ("protonorm-table5", "FedTGP", [f"FedTGP, gamma = {value}" for value in (1.0, 1.1, 1.2, 1.3, 1.4)]),
+        ("protonorm-table4", "ProtoNorm (release)", ["ProtoNorm (release)"]),
+        ("protonorm-figure2", "Local, FedProto", ["Local", "FedProto"]),
+        ("protonorm-figure2", "ProtoNorm", ["ProtoNorm, gamma = 1", "ProtoNorm, gamma = 10"]),
+    ],
+)
+def test_what_a_file_varies_of_a_method_that_is_left_out_is_left_out(preset, methods, expected):
+    assert labels(varied(chosen(load(preset=preset), methods=methods))) == expected
+    with pytest.raises(SettingError, match="no method of this comparison reads it"):
+        varied(chosen(load(preset=preset), methods=methods), ["gfpl.components=1,2"])
+
+
+def test_what_all_methods_share_is_left_out_too_where_no_method_that_stays_reads_it():
+    table = {"methods": ["local", "fedproto"], "datasets": ["digits"]}
+    made = from_table("mine", table | {"vary": {"prototype-weight": [0.1, 1.0]}})
+    assert labels(varied(chosen(made, methods="local"))) == ["local"]
+    assert len(labels(varied(chosen(made, methods="fedproto")))) == 2
+    slip = from_table("mine", table | {"vary": {"prototype-wait": [0.1, 1.0]}})
+    with pytest.raises(SettingError, match="did you mean `prototype-weight`"):
+        varied(chosen(slip, methods="fedproto"))
+
+
+def test_a_curve_has_its_method_s_values_and_waits_for_none():
+    plan = varied(usual("local", "protonorm"), ["protonorm.gamma=10,1"])
+    rows = [
+        ("digits", label, seed, accuracy)
+        for label, accuracies in {"local": (0.5, 0.7), "protonorm, gamma = 10": (0.8, 0.9)}.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    frame = pd.DataFrame(rows, columns=["row", "method", "seed", "metric: headline"])
+    points = points_by(plan, frame, "digits", "protonorm.gamma")
+    assert points["local"][""].mean == pytest.approx(0.6)
+    assert list(points["protonorm"]) == [10, 1]
+    assert points["protonorm"][10].mean == pytest.approx(0.85)
+    assert points["protonorm"][1] is None
+    drawn = picture_by(plan, frame, "digits", "protonorm.gamma", "vary")
+    assert [row[1] for row in drawn.numbers[1:]] == ["", 10]
+    assert "highest protonorm 85.0 % at 10" in drawn.alt
+    assert "no trial is finished" in picture_by(plan, frame[:2], "digits", "protonorm.gamma", "vary")
