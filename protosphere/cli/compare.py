@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from protosphere.cli import complete
 from protosphere.cli.options import FAILED, KILLED, Trust, end, option
 from protosphere.cli.tables import console
 from protosphere.core.errors import UserError
@@ -36,14 +35,10 @@ RAY = "Run each trial as a task of a Ray cluster: HOST:PORT of its head. docs/ra
 
 def compare(
     file: Annotated[str, typer.Argument(help="A comparison, as a TOML file.", show_default=False)] = "",
-    preset: Annotated[
-        str, option(f"A table of the papers: {', '.join(PRESETS)}.", "NAME", complete=complete.comparisons)
-    ] = "",
+    preset: Annotated[str, option(f"A table of the papers: {', '.join(PRESETS)}.", "NAME")] = "",
     methods: Annotated[
         str,
-        option(
-            "Methods, separated by commas: those of the file or preset, or others.", "NAMES", complete=complete.methods
-        ),
+        option("Methods, separated by commas: those of the file or preset, or others.", "NAMES"),
     ] = "",
     datasets: Annotated[str, option("Use only these data sets, separated by commas.", "NAMES")] = "",
     partitions: Annotated[str, option("Use only these partitions, separated by commas.", "NAMES")] = "",
@@ -66,15 +61,13 @@ def compare(
     cross: Annotated[bool, option("Combine the values of all settings that are varied.", None, "--cross")] = False,
     settings: Annotated[
         list[str] | None,
-        option("Settings for all trials, as `run` takes them.", "SETTINGS", "--set", "-c", complete=complete.settings),
+        option("Settings for all trials, as `run` takes them.", "SETTINGS", "--set", "-c"),
     ] = None,
     data: Annotated[
         list[str] | None, option("Where to find a data set: cifar10=/path. May be repeated.", "NAME=PATH")
     ] = None,
     results: Annotated[str, option("The folder in which the comparison's folder is created.", "DIR")] = "",
-    resume: Annotated[
-        str, option("Continue a comparison: its folder, or `latest`.", "FOLDER", complete=complete.runs)
-    ] = "",
+    resume: Annotated[str, option("Continue a comparison: its folder, or `latest`.", "FOLDER")] = "",
     jobs: Annotated[
         int | None, option("Number of trials at a time (default: as many as fit on the machine).", "N")
     ] = None,

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from protosphere.cli import complete
 from protosphere.cli.options import Preset, end, option
 from protosphere.core.errors import SettingError, UserError
 
@@ -32,9 +31,7 @@ SHADES, ASCII_SHADES = "·░▒▓█", " .:+#"  # none, few, ..., most
 
 def data(
     clients: Annotated[int | None, option("Number of clients (default: the setting `clients`, or 10).", "N")] = None,
-    settings: Annotated[
-        list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c", complete=complete.settings)
-    ] = None,
+    settings: Annotated[list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c")] = None,
     preset: Preset = "",
     picture: Annotated[Path | None, option("Draw the heat map to this file (.svg or .png).", "FILE")] = None,
     export_table: Annotated[

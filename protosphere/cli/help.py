@@ -1,6 +1,5 @@
-"""How the command's help reads: an example section, arguments with their words, and the nearest of an unknown name."""
+"""How the command's help reads: an example section, and arguments with their words."""
 
-import difflib
 import inspect
 from typing import Any
 
@@ -30,6 +29,7 @@ REMOVED = dict.fromkeys(
     ("--engine", "--cohort-size"), "`--workers N` lets N processes share the clients, on a GPU as well"
 ) | {
     "--membership": "clients join and leave over a deployment alone, with `min-clients` and `forget-after`",
+    "--html": "a run's own report is a page, and a site's `messages.jsonl` has a line a message",
     "--sweep": "`--vary` takes its place, with `--choose validation`, and `--cross` for combinations",
     "--reuse": "`--resume` goes on with a comparison",
     "--scale": "`-c 'rounds=6 clients=4 max-samples=1000'` makes runs small",
@@ -84,14 +84,5 @@ def _argument_help(callback: Any, param: click.Parameter) -> str:
 class Group(_Plain, TyperGroup):
     """The command of commands."""
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant; an unknown one ends with the nearest."""
-        names = self.list_commands(ctx)
-        # while a shell asks what there is, nothing is wrong yet
-        if args and args[0] not in names and not ctx.resilient_parsing:
-            near = difflib.get_close_matches(args[0], names, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"The commands are {', '.join(names)}."
-            ctx.fail(f"No such command {args[0]!r}. {hint}")
-        return super().resolve_command(ctx, args)
+    # Click names the nearest command itself; Typer would a second time
+    suggest_commands = property(lambda self: False, lambda self, value: None)

@@ -75,7 +75,6 @@ app.command(
     epilog="""
         protosphere report latest
         protosphere report /srv/results/20260101-120000-protonorm-digits-5f0c91aa
-        protosphere report 20260101-120000-protonorm-digits-5f0c91aa 20260101-130000-fedproto-digits-c7d2180e
     """,
 )(report)
 app.command(

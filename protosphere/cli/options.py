@@ -1,23 +1,18 @@
 """What several commands have: options with the same words, and how they end."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
-
-from protosphere.cli import complete
 
 FAILED = 1
 BAD_INPUT = 2
 KILLED = 128  # plus the signal's number, as shells count
 
 
-def option(
-    help: str, metavar: str | None = None, *names: str, complete: Callable[..., Any] | None = None, **more: Any
-) -> Any:
+def option(help: str, metavar: str | None = None, *names: str, **more: Any) -> Any:
     """`typer.Option` without its default in the help, where the words say it."""
-    return typer.Option(*names, help=help, metavar=metavar, show_default=False, autocompletion=complete, **more)
+    return typer.Option(*names, help=help, metavar=metavar, show_default=False, **more)
 
 
 Preset = Annotated[
@@ -25,7 +20,6 @@ Preset = Annotated[
     option(
         "The settings of a paper's experiment, by name (`protosphere presets` lists all).",
         "NAME",
-        complete=complete.presets,
     ),
 ]
 Rule = Annotated[str, option("The inference rule (default: the client's own).", "NAME")]

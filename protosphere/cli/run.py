@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protosphere.cli import complete
 from protosphere.cli.display import Display
 from protosphere.cli.options import BAD_INPUT, FAILED, KILLED, Preset, Trust, end, option
 from protosphere.core.errors import UserError
@@ -51,16 +50,13 @@ def run(
     workers: Annotated[
         int | None, option("Number of processes that train the clients (default: 1, this process).", "N")
     ] = None,
-    settings: Annotated[
-        list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c", complete=complete.settings)
-    ] = None,
+    settings: Annotated[list[str] | None, option(SETTINGS, "SETTINGS", "--set", "-c")] = None,
     preset: Preset = "",
     resume: Annotated[
         str,
         option(
             "Continue a run: its folder, its name, its number in `flwr ls`, or `latest`.",
             "RUN",
-            complete=complete.runs,
         ),
     ] = "",
     results: Annotated[

@@ -1,4 +1,4 @@
-"""`protosphere runs`: what there is, runs beside each other, and away with some."""
+"""`protosphere runs`: what there is, and away with some."""
 
 import sys
 from typing import Annotated
@@ -7,7 +7,6 @@ import typer
 from rich import box
 from rich.table import Table
 
-from protosphere.cli import complete
 from protosphere.cli.help import Command, Group
 from protosphere.cli.options import end, option
 from protosphere.cli.tables import console
@@ -22,7 +21,7 @@ app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, invoke
 
 @app.callback()
 def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
-    """List runs and comparisons; compare or delete some.
+    """List runs and comparisons, or delete some.
 
     The state `cut` means interrupted: `--resume` continues it. Beside the state are the finished rounds, or trials. A
     long data set name is shortened in its middle. `%` is the headline accuracy. The size includes the clients' models
@@ -73,57 +72,9 @@ def _in(context: typer.Context, results: str) -> str:
     return results or str(before or "")
 
 
-def compare(
-    context: typer.Context,
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            help="Two or more runs: names, folders, or `latest`.", metavar="RUN...", autocompletion=complete.runs
-        ),
-    ],
-    results: Annotated[str, RESULTS] = "",
-) -> None:
-    """Show runs side by side: settings and metrics.
-
-    Only the settings that differ are shown. If two runs have the same clients with the same samples, the difference
-    between their clients' accuracies is shown, too.
-
-    Exits 0, or 2 if a name is no run.
-    """
-    from protosphere.reports.results import read_results
-    from protosphere.runs.differences import differing_settings, figures, gain
-    from protosphere.runs.stored_runs import find
-
-    try:
-        run_results = [read_results(find(name, _in(context, results)).resolve()) for name in names]
-        if len(run_results) < 2:
-            end("give two or more runs to compare.")
-        first, *other_runs = run_results
-        # before anything is printed: of many clients it reads files beside the lines
-        gains = [(other, gain(first, other)) for other in other_runs]
-    except UserError as error:
-        end(str(error))
-    terminal = console()
-    for title, rows in (("setting", differing_settings(run_results)), ("figure", figures(run_results))):
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-        table.add_column(title, no_wrap=True)
-        for run in run_results:
-            table.add_column(run.folder.name, justify="right", overflow="fold")
-        for name, values in rows:
-            table.add_row(name, *values)
-        if table.row_count:
-            terminal.print(table)
-        else:
-            typer.echo("their settings are the same")
-    for other, outcome in gains:
-        typer.echo(f"{other.folder.name} against {first.folder.name}: {outcome}")
-
-
 def delete(
     context: typer.Context,
-    names: Annotated[
-        list[str], typer.Argument(help="Names or folders.", metavar="RUN...", autocompletion=complete.runs)
-    ],
+    names: Annotated[list[str], typer.Argument(help="Names or folders.", metavar="RUN...")],
     results: Annotated[str, RESULTS] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -152,9 +103,6 @@ def delete(
         end(f"{error.filename or 'a folder'} cannot be deleted ({error.strerror}).", 1)
 
 
-app.command("compare", cls=Command, epilog="    protosphere runs compare 20260101-120000-local-digits-5f0c91aa latest")(
-    compare
-)
 app.command("delete", cls=Command, epilog="    protosphere runs delete 20260101-120000-local-digits-5f0c91aa --yes")(
     delete
 )

@@ -103,34 +103,3 @@ def test_a_letter_that_the_terminal_lacks_is_no_crash(home, monkeypatch):
     GROUP.main(["data", "--clients", "2"], standalone_mode=False)
     sys.stdout.flush()
     assert b"1 ? 8 ? 8" in raw.getvalue()
-
-
-def completed(typed):
-    """What a shell gets that asks how the last word goes on."""
-    asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split(" ", 3)) - 1 if "'" in typed else typed.count(" "))}
-    return CliRunner().invoke(app, prog_name="protosphere", env=asked | {"_PROTOSPHERE_COMPLETE": "complete_bash"})
-
-
-@pytest.mark.parametrize(
-    ("typed", "found"),
-    [
-        ("protosphere dat", ["data"]),
-        ("protosphere run --preset gfpl-m", ["gfpl-mnist"]),
-        ("protosphere compare --preset protonorm-table", [f"protonorm-table{n}" for n in (1, 2, 3, 4, 5)]),
-        ("protosphere compare --methods local,fedt", ["local,fedtgp"]),
-        ("protosphere run -c protonorm.ga", ["protonorm.gamma="]),
-        ("protosphere run -c 'rounds=3 see", ["rounds=3 seed="]),
-        ("protosphere runs delete lat", ["latest"]),
-        ("protosphere report lat", ["latest"]),
-        ("protosphere run --resume lat", ["latest"]),
-        ("protosphere compare --resume lat", ["latest"]),
-    ],
-)
-def test_a_shell_completes_what_there_is(typed, found, home):
-    assert completed(typed).stdout.splitlines() == found
-
-
-@pytest.mark.parametrize("typed", ["protosphere nonsense --preset gfpl-m", "protosphere runs nonsense lat"])
-def test_a_shell_that_asks_after_a_mistyped_command_gets_nothing_and_no_error(typed, home):
-    told = completed(typed)
-    assert (told.exit_code, told.output.strip()) == (0, "")

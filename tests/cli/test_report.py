@@ -74,27 +74,3 @@ def test_what_clients_keep_to_themselves_is_said_in_place_of_a_table(home, capsy
     assert "inference rule" not in told
     state = home / "clients" / folder.name / "0"
     assert report("--state", state).stdout.startswith("round 0: classifier ")
-
-
-def test_several_runs_lie_over_each_other_in_one_file(home, tmp_path, monkeypatch):
-    root = home / "results"
-    names = ["20250101-000000-protonorm-digits", "20250101-000001-fedproto-digits"]
-    for name, strategy in zip(names, ("protonorm", "fedproto"), strict=True):
-        fabricate(root / name, clients=3, rounds=2, settings={"strategy": strategy})
-    before = set(root.rglob("*"))
-    page = root / f"overlay-{names[0]}-{names[1]}.html"
-    assert report(*names).stdout == f"report: {page}\n"
-    # nothing of the runs is touched
-    assert set(root.rglob("*")) - before == {page}
-    assert all(name in page.read_text() for name in names)
-    assert report(*names, "--html", tmp_path / "o.html").stdout == f"report: {tmp_path / 'o.html'}\n"
-    assert (tmp_path / "o.html").read_bytes() == page.read_bytes()
-    for arguments, words in (
-        ((names[0], names[0]), "named twice"),
-        ((names[0], "nowhere"), "nowhere is no folder"),
-        ((names[0], "--html", tmp_path / "o.html"), "give more runs"),
-        ((*names, "--html", tmp_path / "none" / "o.html"), "give another place"),
-    ):
-        result = report(*arguments)
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.output
-        assert words in result.stderr

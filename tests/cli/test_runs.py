@@ -1,10 +1,9 @@
-"""`protosphere runs`: what lies in the results folder, two runs beside each other, and away with some."""
+"""`protosphere runs`: what lies in the results folder, and away with some."""
 
 import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 from filelock import FileLock
 from typer.testing import CliRunner
@@ -13,8 +12,6 @@ from protosphere.cli.main import app
 from protosphere.core.home import stores
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
-from protosphere.reports.results import read_results
-from protosphere.runs.differences import Gain, figures, gain
 from protosphere.runs.stored_runs import list_stored
 from tests.conftest import QUICK as DIGITS
 
@@ -167,39 +164,6 @@ def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
     assert not link.is_symlink()
     assert [path.is_dir() for path in three] == [False, False, True]
     assert [stores(path.name).is_dir() for path in three] == [False, False, True]
-
-
-def test_runs_beside_each_other_show_what_differs_and_how_the_clients_fare(three):
-    first, other, _ = three
-    shown = asked("compare", *(path.name for path in three), "--results", str(first.parent))
-    assert shown.exit_code == 0, shown.output
-    settings, _, rest = shown.stdout.partition(" figure ")
-    assert {line.split()[0] for line in settings.splitlines()[3:] if line.strip()} == {"strategy", "seed"}
-    assert f"{other.name} against {first.name}: " in rest
-    assert "setting `seed` is not the same" in rest
-    assert asked("compare", first.name, "--results", str(first.parent)).exit_code == 2
-    assert asked("compare", first.name, "nonesuch", "--results", str(first.parent)).exit_code == 2
-
-
-def test_the_gain_is_over_all_rows_and_its_interval_over_clients(three):
-    first, other = (read_results(path) for path in three[:2])
-    found = gain(first, other)
-    assert isinstance(found, Gain)
-    values = dict(figures([first, other]))
-    before, after = (float(value) / 100 for value in values["local-prototypes, final, %"])
-    assert found.mean == pytest.approx(after - before, abs=1e-4)
-    assert found.low <= found.mean <= found.high
-    last = [[*run.each_line()][-1]["clients"] for run in (first, other)]
-    changes = [
-        last[1][i]["evaluation"]["local-prototypes"][0] - last[0][i]["evaluation"]["local-prototypes"][0]
-        for i in last[0]
-    ]
-    assert (found.better, found.worse) == (sum(c > 0 for c in changes), sum(c < 0 for c in changes))
-    rows = np.array([last[0][i]["evaluation"]["rows"][0] for i in last[0]])
-    draws = np.random.default_rng(7).integers(4, size=(4000, 4))
-    naive = [sum(rows[i] * changes[i] for i in draw) / sum(rows[i] for i in draw) for draw in draws]
-    assert (found.low, found.high) == pytest.approx(tuple(np.percentile(naive, [2.5, 97.5])), abs=0.01)
-    assert gain(first, first) == Gain(0.0, 0.0, 0.0, 0, 0)
 
 
 def test_a_comparison_is_one_entry_and_goes_as_one(three, tmp_path):

@@ -4,13 +4,10 @@ import json
 
 import pytest
 
-from protosphere.core.errors import SettingError
 from protosphere.reports.charts import Chart, Line, as_json
 from protosphere.reports.report import write_report
-from protosphere.reports.results import read_results
-from protosphere.runs.overlay import write_overlay
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import EVIL, Outline
+from tests.reports.pages import Outline
 
 pytestmark = pytest.mark.integration
 
@@ -160,54 +157,6 @@ def test_a_reader_gets_values_zoom_and_a_choice_of_curves(seen, report, width, d
     assert found["charts"]["accuracy-over-rounds"][0]["before"][0] == ["0", "5", "10", "15", "20"]
     colours = {found["charts"]["accuracy-over-rounds"][0]["colour"]}
     assert colours == {"rgb(79, 168, 224)" if dark else "rgb(0, 114, 178)"}
-
-
-@pytest.fixture(scope="module")
-def overlay(tmp_path_factory):
-    root = tmp_path_factory.mktemp("results")
-    # no name of a folder has a slash
-    names = ("first", "second", EVIL.replace("/", "\\"))
-    settings = ({}, {"strategy": "fedproto", "inference": "classifier"}, {"seed": 5})
-    folders = [
-        fabricate(root / name, clients=10, classes=4, rounds=rounds, settings=own)
-        for name, own, rounds in zip(names, settings, (20, 12, 20), strict=True)
-    ]
-    runs = [read_results(folder) for folder in folders]
-    return write_overlay(runs, root / "overlay.html"), runs
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
-def test_runs_lie_over_each_other_and_their_reader_chooses_which(seen, overlay, width, dark):
-    path, runs = overlay
-    data = charts_of(path)
-    found = seen("page.html", watched(path), width, dark)
-    assert_charts_work(found, data, width, dark)
-    names = [run.folder.name for run in runs]
-    assert found["runs"] == names
-    for before, after in zip(*found["columns"], strict=True):
-        assert before[1:] == names
-        assert after == [before[0], names[0], names[2]]
-    # without the second run's curve
-    assert found["drawn"] == [2] * len(found["drawn"])
-    accuracies = {of_round: 100 * value for of_round, value in runs[0].figure("accuracy").items()}
-    (chart,) = data["accuracy-over-rounds"]
-    assert dict(zip(chart["lines"][0]["x"], chart["lines"][0]["y"], strict=True)) == pytest.approx(accuracies)
-
-
-def test_what_a_page_of_runs_says(overlay):
-    path, runs = overlay
-    page = Outline(path.read_text())
-    addresses = [each[name] for _, each in page.elements for name in ("src", "href") if name in each]
-    assert all(address.startswith("data:") for address in addresses)
-    text = " ".join(page.text.split())
-    assert "strategy protonorm fedproto protonorm" in text
-    assert "second against first: " in text
-    before = path.read_bytes()
-    assert write_overlay(runs, path).read_bytes() == before
-    for few in (runs[:1], [runs[0], runs[0]]):
-        with pytest.raises(SettingError, match=r"needs two to 21 runs|named twice"):
-            write_overlay(few, path)
 
 
 def test_a_name_ends_no_script_and_what_is_not_finite_is_left_out():

@@ -4,7 +4,6 @@ import pytest
 
 from protosphere.reports.report import write_report
 from protosphere.reports.results import read_results
-from protosphere.runs.differences import figures
 from tests.reports.pages import outline, pictures
 
 
@@ -28,7 +27,6 @@ def test_each_evaluation_has_the_mean_by_samples(run, metrics, strategy, request
     assert strategy != "fedproto" or told[-1]["mean"] > 0.5
     results = read_results(folder)
     assert all(any("ROC" in words for words in client["discloses"]) for client in results.roster)
-    assert ("ROC AUC, final", [f"{told[-1]['mean']:.4f}"]) in list(figures([results]))
     if strategy != "fedproto":
         request.getfixturevalue("undrawn")
     write_report(folder)
