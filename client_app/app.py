@@ -6,6 +6,7 @@ No error leaves it but in the words of public_errors.py.
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
@@ -24,7 +25,7 @@ from protosphere.core.startup import end_at_once
 from protosphere.data.client_data import size_in_bytes
 from protosphere.strategies import unpacked
 from protosphere.strategies.user_method import FAILED, MethodError, in_method
-from protosphere.wire.checks import CodecError
+from protosphere.wire.checks import SETTINGS, CodecError
 from protosphere.wire.messages import decode_instruction, encode_identity, encode_report
 from protosphere.wire.payloads import Identity, Report
 
@@ -40,6 +41,7 @@ end_at_once()
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Who are you? Asked once, before training."""
+    context = _add_settings(message, context)
     try:
         with limited_threads(run_of(context).settings.threads):
             identity = new_client(context).identity()
@@ -53,13 +55,23 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train for one round, and upload."""
-    return _reply(message, context, trains=True)
+    return _reply(message, _add_settings(message, context), trains=True)
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the model that a round left."""
-    return _reply(message, context, trains=False)
+    return _reply(message, _add_settings(message, context), trains=False)
+
+
+def _add_settings(message: Message, context: Context) -> Context:
+    """The context with the settings that came with a message, in place of the run configuration, which is that of
+    somebody's own app."""
+    settings = message.content.config_records.get(SETTINGS)
+    if settings is None:
+        return context
+    run_config: dict[str, Any] = dict(settings)
+    return Context(context.run_id, context.node_id, context.node_config, context.state, run_config)
 
 
 def new_client(context: Context) -> Client:
@@ -95,7 +107,7 @@ def _answer(client: Client, message: Message, context: Context, trains: bool, be
         client.data.num_classes,
         client.settings.feature_dim,
         client.limits(),
-        client.objective.download_unit,
+        client.objective.norm_scale,
         trains,
     )
     store = client.store(instruction.run)

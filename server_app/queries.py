@@ -28,14 +28,16 @@ class Queries:
 
     Args:
         timeout: seconds for which an answer is waited for; one that comes later is still taken.
+        content: of each question; clients take the run's settings from it where there are some.
 
     Attributes:
         problems: node -> why its answer tells nothing.
     """
 
-    def __init__(self, timeout: float):
+    def __init__(self, timeout: float, content: RecordDict | None = None):
         self.problems: dict[int, str] = {}
         self._timeout = timeout
+        self._content = content or RecordDict()
         self._times_to_ask: dict[int, float] = {}  # node -> when it may be asked again
         # node for which Flower took no message -> seconds until it is asked again after the next time
         self._refusal_delays: dict[int, float] = {}
@@ -49,7 +51,7 @@ class Queries:
         new = sorted(node for node in nodes if self._times_to_ask.get(node, now) <= now)
         if not new:
             return
-        messages = [Message(RecordDict(), node, MessageType.QUERY) for node in new]
+        messages = [Message(self._content, node, MessageType.QUERY) for node in new]
         deadline = math.inf if in_turn(grid) else now + self._timeout
         # in place of an id Flower gives None for a node that has left, and no id at all when it takes nothing
         for message_id, node in zip_longest(grid.push_messages(messages), new):

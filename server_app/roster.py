@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Any
 
 import torch
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from protosphere.core.client_names import client_names, client_word, use_client_names
@@ -64,9 +65,10 @@ class Roster:
 
     Args:
         terms: what the server itself knows of the run beside its settings; without them nothing is asked of messages.
+        question: the content of the query that asks nodes who they are.
     """
 
-    def __init__(self, settings: Settings, terms: Terms | None = None):
+    def __init__(self, settings: Settings, terms: Terms | None = None, question: RecordDict | None = None):
         self.settings = settings
         self.terms = terms
         self.identities: dict[int, Identity] = {}
@@ -75,7 +77,7 @@ class Roster:
         self.joined: dict[int, int] = {}
         self.left: dict[int, int] = {}
         self.listed_nodes: frozenset[int] = frozenset()
-        self.queries = Queries(settings.query_timeout)
+        self.queries = Queries(settings.query_timeout, question)
         # of a run that is resumed: partition -> its entry in the run's folder, of those who were there
         self._earlier_entries: dict[int, dict[str, Any]] = {}
         self._last_round = 0  # before it was cut

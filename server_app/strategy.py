@@ -12,9 +12,10 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from types import MappingProxyType
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -66,9 +67,10 @@ from protosphere.server_app.membership import Membership
 from protosphere.server_app.opening import believed_clients, open_folder, opening_lines
 from protosphere.server_app.releases import Releases
 from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
-from protosphere.strategies import Run, read_settings
+from protosphere.strategies import Run, read_settings, settings_by_keyword
 from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
+from protosphere.wire.checks import SETTINGS
 from protosphere.wire.payloads import Instruction, Payload
 
 log = logging.getLogger("protosphere")
@@ -80,15 +82,26 @@ class PrototypeStrategy(Strategy):
 
     Args:
         on_round: called after every round, when its checkpoint is written; False ends the run.
+        client_settings: the run's settings, where clients do not find them in their run configuration: they come with
+            every message.
     """
 
-    def __init__(self, run: Run, folder: RunFolder, on_round: OnRound | None = None):
+    def __init__(
+        self,
+        run: Run,
+        folder: RunFolder,
+        on_round: OnRound | None = None,
+        client_settings: Mapping[str, Scalar] = MappingProxyType({}),
+    ):
         self.run = run
+        self._further_records = RecordDict()
+        if client_settings:
+            self._further_records[SETTINGS] = ConfigRecord(dict(client_settings))
         self.settings = run.settings
         self.half: ServerHalf = run.method.server(run.settings, run.options)
         self.folder = folder
         terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy), run.digest)
-        self.roster = Roster(run.settings, terms)
+        self.roster = Roster(run.settings, terms, self._further_records)
         self.state = RoundState()
         self.callbacks = callbacks_of(run.settings, on_round)
         self.stop_reason = ""  # why the run ends before its last round
@@ -102,6 +115,7 @@ class PrototypeStrategy(Strategy):
         self._rounds = run.settings.rounds
         self._silent_partitions: set[int] = set()  # at the last evaluation
         self._sent_bytes: dict[int, Bytes] = {}  # of the messages that were made last
+        self._offered: set[int] = set()  # whose message of these brings a download, or names it
         self._round_seconds: list[float] = []
 
     # --- the run ------------------------------------------------------------------------------------------
@@ -224,9 +238,9 @@ class PrototypeStrategy(Strategy):
                 self.membership.load(self.state.membership)
             log.info("resuming after round %d", self.state.last_round)
         else:
-            self.half.constants = self.state.constants = self.half.derive_constants()
-            self.state.group_names = self.half.group_names
             beginning = checked_outcome(self.half.begin(), self.half.begin, self.run.exchange.down)
+            self.half.constants = self.state.constants = beginning.constants
+            self.state.group_names = self.half.group_names
             self.state.method, self.state.downloads = beginning.state, beginning.downloads
         self.folder.write_roster(roster.as_json())
         provenance.note(self.folder.path)
@@ -420,27 +434,29 @@ class PrototypeStrategy(Strategy):
         )
         warn_of_problems(replies, context.round_number)
         if self.held is not None:
-            self.held.note_replies(replies, partitions if context.trains or self._sends_to_evaluators(context) else ())
+            self.held.note_replies(replies, self._offered)
         return Exchanged(replies, sent, time.monotonic() - began)
-
-    def _sends_to_evaluators(self, context: ReplyContext) -> bool:
-        return self.half.downloads_due(context.round_number, context.trains)
 
     def _messages(self, partitions: Sequence[int], message_type: str, number: int, is_last: bool) -> list[Message]:
         """A message per client; those that say the same are encoded once."""
         messages = []
         encoded_messages: dict[tuple[Any, ...], Any] = {}
         trains = message_type == MessageType.TRAIN
-        downloads = self.state.downloads if self.half.downloads_due(number, trains) else {}
-        self._sent_bytes = {}
+        # what a client is sent to be evaluated with is what it gets to train with in the next round
+        round_of_training = number if trains else number + 1
+        downloads = self.state.downloads
+        self._sent_bytes, self._offered = {}, set()
         for partition in partitions:
-            # what a client is sent to be evaluated with is what it gets to train with in the next round
-            key = self.half.address(partition, downloads, self.state.method, number if trains else number + 1)
-            instruction = self._instruction(partition, number, downloads.get(key), is_last)
+            key = self.half.download(partition, downloads, self.state.method, round_of_training, trains)
+            download = None if key is None else downloads.get(key)
+            if download is not None:
+                self._offered.add(partition)
+            instruction = self._instruction(partition, number, download, is_last)
             constants = tuple(instruction.constants.items())
             content = (key, instruction.payload is None, instruction.last_trained_round, instruction.made, constants)
             if content not in encoded_messages:
                 records = encoded(instruction, self.run.exchange.down)
+                records.update(self._further_records)
                 encoded_messages[content] = records, size_of(records)
             records, self._sent_bytes[partition] = encoded_messages[content]
             node = self.roster.nodes[partition]
@@ -491,7 +507,7 @@ class PrototypeStrategy(Strategy):
             dim=self.settings.feature_dim,
             max_norm=self.settings.max_prototype_norm,
             identities=self.roster.identities,
-            units={partition: self.half.unit(partition) for partition in self.roster.identities},
+            units={partition: self.half.norm_scale(partition) for partition in self.roster.identities},
             rules={*self.run.rules, MAJORITY},
             contradiction=self.half.contradiction,
             parts_of_newcomers=parts_of_newcomers,
@@ -621,3 +637,21 @@ def strategy(run_config: Mapping[str, Scalar], folder: RunFolder | None = None) 
     """
     run = read_settings(run_config)
     return PrototypeStrategy(run, folder or open_folder(run, run_config))
+
+
+class MethodStrategy(PrototypeStrategy):
+    """The strategy of one method, made with the run's settings: `ProtoNorm(gamma=10, rounds=20)`.
+
+    A name is a setting's with `_` in place of `-`; of the method's own settings it is without the prefix. Clients are
+    those of `protosphere.flower_client:app`, and get the settings with each message.
+
+    Raises:
+        SettingError: one sentence on the first setting that cannot be used.
+    """
+
+    method_name: str
+
+    def __init__(self, on_round: OnRound | None = None, **settings: Scalar):
+        run_config = {"strategy": self.method_name, **settings_by_keyword(self.method_name, settings)}
+        run = read_settings(run_config)
+        super().__init__(run, open_folder(run, run_config), on_round, run_config)

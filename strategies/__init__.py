@@ -71,6 +71,18 @@ METHODS = {
 }
 
 DISCRIMINANT = "discriminant"
+# the strategy of one method as Flower knows strategies; the server's room lies above this one, and is loaded on demand
+FLOWER_STRATEGY = ("protosphere.server_app.strategy", "MethodStrategy")
+
+
+def __getattr__(name: str) -> Any:
+    """`protosphere.strategies.ProtoNorm`: the method `protonorm` as a `flwr.serverapp.strategy.Strategy`."""
+    methods = {method.replace("-", ""): method for method in METHODS}
+    method = methods.get(name.lower()) if name[:1].isupper() else None
+    if method is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, base = FLOWER_STRATEGY
+    return type(name, (getattr(import_module(module), base),), {"method_name": method, "__module__": __name__})
 
 
 @dataclass(frozen=True)
@@ -375,6 +387,23 @@ def settings_read(run_config: Mapping[str, Scalar]) -> set[str]:
     if not exchange.weights:
         names -= {"share-buffers"}
     return names
+
+
+def settings_by_keyword(strategy: str, keywords: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Settings by name, of keyword arguments: `_` stands for `-`, and the method's own settings need no prefix.
+
+    Raises:
+        SettingError: a name could be a setting of several of the method's prefixes.
+    """
+    method = load_method(strategy)
+    settings: dict[str, Scalar] = {}
+    for keyword, value in keywords.items():
+        name = keyword if "." in keyword else keyword.replace("_", "-")
+        own_names = [f"{prefix}.{name}" for prefix, kind in method.settings.items() if name in _list_names(kind)]
+        if len(own_names) > 1:
+            raise SettingError(f"`{keyword}` could be {' or '.join(own_names)}; give it by that name, as **{{...}}.")
+        settings[own_names[0] if own_names else name] = value
+    return settings
 
 
 def _belongs_to(method: Method, name: str) -> bool:

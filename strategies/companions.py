@@ -80,11 +80,3 @@ class MeanOfCompanions(AveragedWeights):
     def weighting(self) -> str:
         """Whatever the numbers of rows."""
         return "uniform"
-
-
-class TrainersAlone(m.ServerHalf):
-    """Where no rule judges what comes down, it goes to those who train."""
-
-    def downloads_due(self, server_round: int, trains: bool) -> bool:
-        """To those who train."""
-        return trains

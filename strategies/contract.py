@@ -207,7 +207,7 @@ class Objective:
         vectors = class_vectors(received)
         return vectors if isinstance(vectors, PrototypeSet) else None
 
-    def download_unit(self, constants: Mapping[str, float]) -> float:
+    def norm_scale(self, constants: Mapping[str, float]) -> float:
         """What the norms of a download are measured in, from the run's constants."""
         return 1.0
 
@@ -312,6 +312,7 @@ class Outcome:
         state: its tensors, kept across rounds, in checkpoints and on resume.
         downloads: partition -> payload of the next round; under `EVERYONE` that of all who have none of their own.
         keeps: whether downloads of the last round stay that are not made anew.
+        constants: of `begin`: numbers that are worked out once for the run; every message carries them.
         figures: what to record beside the round, by name.
         warnings: sentences for the person who watches.
     """
@@ -321,6 +322,7 @@ class Outcome:
     figures: Mapping[str, Figure] = field(default_factory=dict)
     warnings: Sequence[str] = ()
     keeps: bool = False
+    constants: Mapping[str, float] = field(default_factory=dict)
 
 
 class ServerHalf:
@@ -330,7 +332,7 @@ class ServerHalf:
         settings, options: the run's.
         shared_settings: prefix -> settings that all methods of such a server have, beside their own.
         num_classes, dim: K and d. identities: partition -> who the client said it is. constants: what
-            `derive_constants` gave when the run began. All known from `meet` on. group_names: what groups of clients
+            `begin` gave when the run began. All known from `meet` on. group_names: what groups of clients
             are called, by what they have in common, where the method has groups; it outlasts a resume.
     """
 
@@ -385,7 +387,7 @@ class ServerHalf:
         does not vary them. Class counts in uploads are weighed in any case."""
         return OF_CLAIMS
 
-    def unit(self, partition: int) -> float:
+    def norm_scale(self, partition: int) -> float:
         """What the norms of a client's upload are measured in: its number of rows where it sends sums over them."""
         return 1.0
 
@@ -396,34 +398,30 @@ class ServerHalf:
         """Sentences for the person who starts the run, where a setting does less than its name says."""
         return ()
 
-    def derive_constants(self) -> Mapping[str, float]:
-        """Numbers to work out once for the run, from the clients' identities; every message carries them."""
-        return {}
-
     def begin(self) -> Outcome:
-        """What the server has, and sends in round 1, before anything was uploaded; nothing by default."""
+        """What the server has, and sends in round 1, before anything was uploaded; nothing by default. Its constants
+        are those of the whole run."""
         return Outcome({}, {})
 
-    def address(self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int) -> int:
-        """The key of a client's download in this round: its own where it has one, else that for everyone."""
+    def download(
+        self, partition: int, downloads: Mapping[int, Payload], state: State, server_round: int, trains: bool
+    ) -> int | None:
+        """The key of a client's download: its own where it has one, else that for everyone; None where none goes to it.
+
+        Args:
+            server_round: the round of the training that it is for. trains: whether the client is asked for that now;
+                else it is evaluated in the round before.
+        """
         return partition if partition in downloads else EVERYONE
 
-    def uploads_due(self, server_round: int) -> bool:
-        """Whether the clients that train in this round upload; in every round by default."""
-        return True
-
     def expected_parts(self, up: tuple[Part, ...], state: State, server_round: int) -> tuple[Part, ...]:
-        """Of the parts that may go up, those of which uploads of this round are made: all, where uploads are due."""
-        return up if self.uploads_due(server_round) else ()
+        """Of the parts that may go up, those of which uploads of this round are made: all by default."""
+        return up
 
     def contradiction(self, partition: int, upload: Payload) -> str:
         """What no client's rows can have told, in words that go on from "upload dropped: "; "" where nothing speaks
         against it. Asked of each upload when it comes, after all checks that the method's parts state."""
         return ""
-
-    def downloads_due(self, server_round: int, trains: bool) -> bool:
-        """Whether what the last round made goes down in this one, to those who train or to the others."""
-        return True
 
     def aggregate(self, uploads: Mapping[int, Payload], state: State, server_round: int) -> Outcome:
         """From the round's uploads, by ascending partition, to the next downloads."""
@@ -432,10 +430,6 @@ class ServerHalf:
     def expand(self, payloads: Mapping[int, Payload]) -> Mapping[int, Payload]:
         """Uploads or downloads as vectors of the feature space, of a method that sends less of them."""
         return payloads
-
-    def group(self, partition: int) -> int:
-        """With whose uploads a client's weights can be compared, by the first of them that was met."""
-        return 0
 
     def global_prototypes(self, state: State) -> PrototypeSet | None:
         """What a report shows as global prototypes, where none go down as such."""

@@ -136,9 +136,9 @@ class FedCGS(m.ServerHalf):
             "those of all",
         )
 
-    def uploads_due(self, server_round: int) -> bool:
+    def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """In the first round alone."""
-        return server_round == 1
+        return up if server_round == 1 else ()
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Means outside the unit ball, or moments that no rows with these means have."""

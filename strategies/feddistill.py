@@ -83,9 +83,11 @@ class FedDistillObjective(m.Objective):
 class FedDistill(m.ServerHalf):
     """Server half."""
 
-    def downloads_due(self, server_round: int, trains: bool) -> bool:
-        """To those who train: no rule judges what comes."""
-        return trains
+    def download(
+        self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
+    ) -> int | None:
+        """For those who train: no rule judges what comes."""
+        return super().download(partition, downloads, state, server_round, trains) if trains else None
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """A mean over all but oneself for each who uploaded; the plain mean for the others."""

@@ -35,7 +35,6 @@ from protosphere.strategies.companions import (
     CompanionObjective,
     CompanionSettings,
     MeanOfCompanions,
-    TrainersAlone,
 )
 from protosphere.strategies.weights import COMPANION, load
 from protosphere.wire.arrays import Limits, check_tensors, decode, encode
@@ -208,7 +207,7 @@ class FedKDObjective(CompanionObjective):
         return {UPDATE: factors_of(change, self.options[FedKDSettings].energy(done))}
 
 
-class FedKD(TrainersAlone, MeanOfCompanions):
+class FedKD(MeanOfCompanions):
     """Server half."""
 
     def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
@@ -226,8 +225,12 @@ class FedKD(TrainersAlone, MeanOfCompanions):
             return str(error)
         return ""
 
-    def address(self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int) -> int:
-        """The change for those who hold the G before it: whose upload of the last round counted."""
+    def download(
+        self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
+    ) -> int | None:
+        """The change for those who train and hold the G before it: whose upload of the last round counted."""
+        if not trains:
+            return None
         holds = bool(state) and int(state[MADE_IN]) == server_round - 1 and partition in state[COUNTED].tolist()
         return CHANGED if holds and CHANGED in downloads else m.EVERYONE
 

@@ -65,7 +65,9 @@ class FeSEM(AveragedWeights):
             )
         return super().notices()
 
-    def address(self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int) -> int:
+    def download(
+        self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
+    ) -> int | None:
         """Its centre; that of the most clients for one never heard of."""
         if not state:
             return 0

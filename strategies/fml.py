@@ -11,6 +11,7 @@ classes, too (`fml.reduction` element), lets each KL's gradient into the other m
 alpha = beta = 1 by default, which is no distillation.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -25,7 +26,6 @@ from protosphere.strategies.companions import (
     CompanionObjective,
     CompanionSettings,
     MeanOfCompanions,
-    TrainersAlone,
 )
 from protosphere.strategies.weights import companion
 
@@ -73,8 +73,14 @@ class FMLObjective(CompanionObjective):
         return m.Loss(total, parts, z)
 
 
-class FML(TrainersAlone, MeanOfCompanions):
+class FML(MeanOfCompanions):
     """Server half."""
+
+    def download(
+        self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
+    ) -> int | None:
+        """For those who train: no rule judges what comes."""
+        return super().download(partition, downloads, state, server_round, trains) if trains else None
 
 
 METHOD = m.Method(

@@ -194,13 +194,18 @@ class GFPL(m.ServerHalf):
             "raise `rounds`",
         )
 
-    def uploads_due(self, server_round: int) -> bool:
+    def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """In exchange rounds only."""
-        return self.options[GFPLSettings].exchanges(server_round, self.settings.rounds)
+        return up if self._exchanges(server_round) else ()
 
-    def downloads_due(self, server_round: int, trains: bool) -> bool:
-        """To those who train in the round after an exchange."""
-        return trains and self.uploads_due(server_round - 1)
+    def download(
+        self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
+    ) -> int | None:
+        """For those who train in the round after an exchange."""
+        return m.EVERYONE if trains and self._exchanges(server_round - 1) else None
+
+    def _exchanges(self, server_round: int) -> bool:
+        return self.options[GFPLSettings].exchanges(server_round, self.settings.rounds)
 
     def aggregate(self, uploads: Mapping[int, m.Payload], state: m.State, server_round: int) -> m.Outcome:
         """Algorithm 1; a class that nobody uploaded keeps its mixture."""

@@ -115,13 +115,13 @@ class OneExchange(m.ServerHalf):
         """Every value of a vector counts, and all clients have the same dimensions."""
         check_space(self, num_classes, dim, self.objective.layouts(self.options, num_classes, dim))
 
-    def uploads_due(self, server_round: int) -> bool:
+    def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """In the first rounds alone."""
-        return server_round <= rounds_of_exchange(self.settings)
+        return up if server_round <= rounds_of_exchange(self.settings) else ()
 
     def ends(self, server_round: int) -> bool:
         """Whether nobody is to send any more after this round, or the run is over."""
-        return server_round >= self.settings.rounds or not self.uploads_due(server_round + 1)
+        return server_round >= min(self.settings.rounds, rounds_of_exchange(self.settings))
 
     def unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no classifier, where nobody is to send any more."""

@@ -214,9 +214,9 @@ class Protosphere(m.ServerHalf):
         """Every value of a mean counts, and all clients have the same dimensions."""
         check_space(self, num_classes, dim, layouts(num_classes, dim))
 
-    def uploads_due(self, server_round: int) -> bool:
+    def expected_parts(self, up: tuple[m.Part, ...], state: m.State, server_round: int) -> tuple[m.Part, ...]:
         """In the first rounds alone."""
-        return server_round <= rounds_of_exchange(self.settings, self.options)
+        return up if server_round <= rounds_of_exchange(self.settings, self.options) else ()
 
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Means outside the unit ball, or a scatter that no rows have."""
@@ -267,7 +267,7 @@ class Protosphere(m.ServerHalf):
     def _warn_of_unheard(self, heard: Collection[int], server_round: int) -> tuple[str, ...]:
         """Who is in no discriminant, where nobody is to send any more."""
         missing = sorted(set(self.identities) - set(heard))
-        cut_short = self.uploads_due(server_round + 1)
+        cut_short = server_round < rounds_of_exchange(self.settings, self.options)
         if not missing or (cut_short and server_round < self.settings.rounds):
             return ()
         remedy = "more `rounds` ask more clients" if cut_short else "`protosphere.exchanges` makes those rounds more"

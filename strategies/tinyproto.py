@@ -91,7 +91,7 @@ class TinyProtoObjective(m.PullObjective):
 class TinyProtoFPObjective(TinyProtoObjective):
     """Client half on FedProto."""
 
-    def download_unit(self, constants: Mapping[str, float]) -> float:
+    def norm_scale(self, constants: Mapping[str, float]) -> float:
         """1/mu: a target is mu times what came."""
         mu = constants.get("mu", 1.0)
         return 1 / mu if 0 < mu <= 1 else 1.0
@@ -141,12 +141,13 @@ class TinyProto(m.ServerHalf):
         """The download of all clients: the values under the masks."""
         return m.to_everyone(compressed(prototypes, self.masks))
 
-    def derive_constants(self) -> Mapping[str, float]:
+    def begin(self) -> m.Outcome:
         """mu, with the mean number of images from the roster."""
         options = self.options[TinyProtoSettings]
         if not options.scaling:
-            return {}
-        return {"mu": options.mu or self.target / mean_class_count(self.identities, options.sum)}
+            return super().begin()
+        mu = options.mu or self.target / mean_class_count(self.identities, options.sum)
+        return m.Outcome({}, {}, constants={"mu": mu})
 
     @property
     def ignored_settings(self) -> frozenset[str]:
@@ -168,7 +169,7 @@ class TinyProto(m.ServerHalf):
                 'prototypes by their class counts; set `tinyproto.scaling` to false, or `client-weights` to "samples".'
             )
 
-    def unit(self, partition: int) -> float:
+    def norm_scale(self, partition: int) -> float:
         """n_i, as far as it is believed: no n_ij p_ij is longer than n_i of its p_ij."""
         if not _is_scaled(self.options):
             return 1.0

@@ -284,7 +284,9 @@ class AveragedWeights(m.ServerHalf):
         """Clients of one layout, by the first of them that was met: from the start on the lowest partition."""
         return self._groups[partition]
 
-    def address(self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int) -> int:
+    def download(
+        self, partition: int, downloads: Mapping[int, m.Payload], state: m.State, server_round: int, trains: bool
+    ) -> int | None:
         """Its group's."""
         return self.group(partition)
 

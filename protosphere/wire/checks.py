@@ -8,7 +8,8 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 CONFIG, ARRAYS, METRICS = "config", "arrays", "metrics"
-RECORDS = {CONFIG: ConfigRecord, ARRAYS: ArrayRecord, METRICS: MetricRecord}
+SETTINGS = "settings"  # the record of the settings by which a strategy was made in a ServerApp of somebody's own
+RECORDS = {CONFIG: ConfigRecord, ARRAYS: ArrayRecord, METRICS: MetricRecord, SETTINGS: ConfigRecord}
 LARGEST_FIGURE = 1e100  # beyond it a mean over clients could overflow
 LONGEST_TEXT = 1000  # characters of one text: it ends in the log and in the run's record
 MOST_NAMES = 64  # prediction rules, or parts of a loss, of one report

@@ -4,6 +4,9 @@
     arrays   ArrayRecord   "<part>.<field>": the method's parts, see arrays.py
     metrics  MetricRecord  "<part>.<name>": numbers
 
+Where a ServerApp of somebody's own has made the strategy, a fourth comes with each message to a client: `settings`, a
+ConfigRecord, for the client's own run configuration does not have them.
+
 Down goes an instruction (metrics: `constants`), up an identity (config alone) or a report (metrics: `training`, `loss`,
 `evaluation`, `correct`; arrays: the method's parts, and `ensemble` where that is measured).
 """
@@ -24,6 +27,7 @@ from protosphere.wire.checks import (
     CONFIG,
     LARGEST_FIGURE,
     METRICS,
+    SETTINGS,
     MessageError,
     are_counts,
     check_keys,
@@ -93,7 +97,7 @@ def decode_instruction(
     Raises:
         MessageError: when a record is missing, strange or malformed.
     """
-    check_records(records, CONFIG, ARRAYS, METRICS)
+    check_records(records, CONFIG, ARRAYS, METRICS, SETTINGS)
     config = config_values(records, run=str, round=int, last=bool, trained=int, made=int)
     if not is_run_name(config["run"]):
         raise MessageError(f"the run name {config['run']!r} is no plain folder name")

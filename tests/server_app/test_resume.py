@@ -12,6 +12,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app.checkpoint import pack
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
+from protosphere.strategies.contract import Outcome
 from tests.payloads import lone, payload
 
 CONSTANTS = {"mu": 0.1 + 0.2, "other": -1e-300}
@@ -41,20 +42,20 @@ def test_constants_are_worked_out_once_and_sent_with_every_message_also_after_a_
     strategy = load_method("fedproto").server
     rosters = []
 
-    def derive(self):
+    def begin(self):
         rosters.append(sorted(self.identities))
-        return dict(CONSTANTS)
+        return Outcome({}, {}, constants=CONSTANTS)
 
     def again(self):
         raise AssertionError("the constants of a resumed run are those of its start")
 
-    monkeypatch.setattr(strategy, "derive_constants", derive)
+    monkeypatch.setattr(strategy, "begin", begin)
     group = federation(4, tamper=cut_at(4))
     with pytest.raises(Cut):
         group.start({"rounds": 6, "fraction-train": 0.5})
     assert rosters == [[0, 1, 2, 3]]
     assert group.strategy.folder.load_checkpoint()[1]["constants"] == CONSTANTS
-    monkeypatch.setattr(strategy, "derive_constants", again)
+    monkeypatch.setattr(strategy, "begin", again)
     resumed = federation(4)
     resumed.start({"rounds": 6, "fraction-train": 0.5, "resume": "latest"})
     kinds = {kind for _, _, kind, _ in group.asked + resumed.asked}

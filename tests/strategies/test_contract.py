@@ -21,7 +21,6 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.record.folder import RunFolder
 from protosphere.record.snapshots import newest
 from protosphere.strategies import METHODS, load_method, read_settings, settings_read
-from protosphere.strategies.contract import ServerHalf
 from protosphere.strategies.fed3r import DISCLOSED
 from tests.device import DEVICE
 from tests.payloads import lone
@@ -169,8 +168,8 @@ def test_what_a_client_discloses_is_what_crosses(row):
     seen, exchange = whole(row), read_settings(ROWS[row]).exchange
     crossed = {re.sub(r"^(prototypes|mixtures)\.", "", name) for name in seen.arrays["up"]}
     told = read_settings(ROWS[row]).confusion
-    constants = {"metrics"} if METHOD_OF[row].server.derive_constants is not ServerHalf.derive_constants else set()
-    constants |= {"metrics"} if METHOD_OF[row].counts_own_rounds else set()
+    sends_constants = METHOD_OF[row].counts_own_rounds or row.startswith("tinyproto")
+    constants = {"metrics"} if sends_constants else set()
     assert {"config"} | ({"arrays"} if exchange.down else set()) <= seen.records["down"]
     assert seen.records["down"] <= {"config", *(["arrays"] if exchange.down else []), *constants}
     assert seen.records["up"] == {"config", "metrics", *(["arrays"] if exchange.up else [])}

@@ -45,7 +45,7 @@ def test_a_target_is_the_mean_of_all_other_holders(teacher):
     sent = uploads()
     outcome = server.aggregate(payloads(sent), {}, 1)
     for partition in (*HELD, 9):
-        got = lone(outcome.downloads[server.address(partition, outcome.downloads, {}, 2)])
+        got = lone(outcome.downloads[server.download(partition, outcome.downloads, {}, 2, True)])
         for label in range(K):
             of = [
                 sent[p].vectors[HELD[p].index(label)].double().numpy()

@@ -296,7 +296,7 @@ def test_changes_that_add_up_to_what_nobody_would_take_are_dropped_and_the_run_g
     whole = last.downloads[EVERYONE]["companion"]
     assert same_state(whole.tensors, base_of(last.state).tensors)
     assert all(bool(tensor.isfinite().all()) and float(tensor.norm()) < 1e4 for tensor in whole.tensors.values())
-    assert {server.address(p, last.downloads, last.state, 4) for p in range(3)} == {EVERYONE}
+    assert {server.download(p, last.downloads, last.state, 4, True) for p in range(3)} == {EVERYONE}
 
 
 def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the_whole_to_the_others():
@@ -304,14 +304,14 @@ def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the
     assert [server.expected_parts((WHOLE, CHANGE), {}, number) for number in (1, 2)] == [(WHOLE,), (WHOLE,)]
     first = server.aggregate({p: {"companion": start} for p in (0, 1, 2)}, {}, 1)
     assert server.expected_parts((WHOLE, CHANGE), first.state, 2) == (CHANGE,)
-    assert {server.address(p, first.downloads, first.state, 2) for p in range(3)} == {EVERYONE}
+    assert {server.download(p, first.downloads, first.state, 2, True) for p in range(3)} == {EVERYONE}
     step = {"companion-update": factors_of(shifted(start, 1.0), 1.0)}
     second = server.aggregate({0: step, 2: step}, first.state, 2)
-    assert [server.address(p, second.downloads, second.state, 3) for p in range(3)] == [0, EVERYONE, 0]
+    assert [server.download(p, second.downloads, second.state, 3, True) for p in range(3)] == [0, EVERYONE, 0]
     # a round of which nothing counted: who was sent the change holds it already
-    assert [server.address(p, second.downloads, second.state, 4) for p in range(3)] == [EVERYONE] * 3
-    assert server.downloads_due(3, trains=True)
-    assert not server.downloads_due(3, trains=False)
+    assert [server.download(p, second.downloads, second.state, 4, True) for p in range(3)] == [EVERYONE] * 3
+    # what teaches alone goes to those who learn
+    assert server.download(0, second.downloads, second.state, 3, False) is None
 
 
 # --- whole runs -------------------------------------------------------------------------------------------------
@@ -322,22 +322,22 @@ def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the
 )
 def test_after_every_loss_the_clients_hold_the_server_s_model_to_the_bit(run, monkeypatch, wire_dtype, first):
     held, had, sent = {}, {}, {}
-    phases, messages = FedKDObjective.phases, FedKD.address
+    phases, messages = FedKDObjective.phases, FedKD.download
 
     def holding(self, state, round_number):
         student = {name: tensor.clone() for name, tensor in self.shared(state.module)["companion"].tensors.items()}
         held.setdefault(round_number, []).append(student)
         return phases(self, state, round_number)
 
-    def addressing(self, partition, downloads, state, server_round):
-        key = messages(self, partition, downloads, state, server_round)
-        if downloads:
+    def addressing(self, partition, downloads, state, server_round, trains):
+        key = messages(self, partition, downloads, state, server_round, trains)
+        if downloads and trains:
             had[server_round] = base_of(state).tensors
             sent.setdefault(server_round, set()).add(*downloads[key])
         return key
 
     monkeypatch.setattr(FedKDObjective, "phases", holding)
-    monkeypatch.setattr(FedKD, "address", addressing)
+    monkeypatch.setattr(FedKD, "download", addressing)
     # of client 1 the uploads of rounds 2 and 5, of round 4 all clients', of round 1 none counts or all do
     lost = ((2, 1), (5, 1), *((4, p) for p in range(4)), *((1, p) for p in first))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import normalize
 
-from protosphere.strategies.contract import EVERYONE
+from protosphere.strategies.contract import EVERYONE, PROTOTYPES
 from tests.payloads import lone
 from tests.strategies.in_space import K, exchanged, halves, partitions, samples, unit, upload_of
 
@@ -45,8 +45,8 @@ def test_where_clients_are_sampled_each_is_heard_once_and_the_order_changes_noth
     uploads = {p: upload_of(objective, features[p::4], labels[p::4]) for p in range(4)}
     assert upload_of(objective, features, labels, 6) is not None
     assert upload_of(objective, features, labels, 7) is None
-    assert server.uploads_due(6)
-    assert not server.uploads_due(7)
+    assert server.expected_parts((PROTOTYPES,), {}, 6) == (PROTOTYPES,)
+    assert server.expected_parts((PROTOTYPES,), {}, 7) == ()
     first = server.aggregate({p: uploads[p] for p in (1, 3)}, {}, 1)
     # who comes again counts once
     again = {1: uploads[2], 2: uploads[2], 0: uploads[0]}

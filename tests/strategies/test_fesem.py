@@ -50,7 +50,7 @@ def test_centres_are_the_means_of_those_that_lie_near(seed):
     sent = {0: 0.0, 1: 0.2, 2: 10.0, 3: 0.4, 4: 10.4, 5: 0.6}
     outcome = server.aggregate({p: upload(objective, value) for p, value in sent.items()}, {}, 1)
     assert sorted(values(outcome)) == pytest.approx([0.3, 10.2])
-    own = {p: outcome.downloads[server.address(p, outcome.downloads, outcome.state, 2)] for p in sent}
+    own = {p: outcome.downloads[server.download(p, outcome.downloads, outcome.state, 2, True)] for p in sent}
     assert all(float(own[p]["head"].tensors["classifier.bias"][0]) == pytest.approx(10.2) for p in (2, 4))
     assert all(float(own[p]["head"].tensors["classifier.bias"][0]) == pytest.approx(0.3) for p in (0, 1, 3, 5))
     assert sorted(outcome.figures["cluster_sizes"].split()) == ["2", "4"]
@@ -64,8 +64,8 @@ def test_nobody_s_centre_stays_and_who_was_not_heard_of_keeps_its_own():
     assert joined(later)[1:3] == joined(first)[1:3]
     # never heard of: with the most
     assert joined(later)[3:] == [-1, -1]
-    assert server.address(4, later.downloads, later.state, 3) == joined(later)[0]
-    assert server.address(1, later.downloads, later.state, 3) != joined(later)[0]
+    assert server.download(4, later.downloads, later.state, 3, True) == joined(later)[0]
+    assert server.download(1, later.downloads, later.state, 3, True) != joined(later)[0]
 
 
 def test_running_statistics_draw_nobody():

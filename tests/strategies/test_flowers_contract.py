@@ -13,12 +13,16 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
+from protosphere import strategies
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import LocalGrid
+from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.server_app import strategy as rounds
 from protosphere.strategies import METHODS, known_settings, load_method
+from protosphere.strategies.tinyproto import TinyProtoSettings
 from tests.strategies.needs import ASKED
+from tests.strategies.watched import start, without_time
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,13 +49,40 @@ def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, m
     assert len([line for line in lines.splitlines() if line]) <= 10
     own = {}
     exec(compile(lines, "docs/flower.md", "exec"), own)
-    config = known_settings() | {"strategy": "fedproto", "models": "tiny_perceptron", "max-samples": 400, "clients": 3}
-    nodes = [{"partition-id": number, "num-partitions": 3} for number in range(3)]
+    # the app's own configuration, of which clients know nothing
+    config = {"num-server-rounds": 3}
+    nodes = [{"partition-id": number, "num-partitions": 4} for number in range(4)]
     grid = LocalGrid(config, nodes)
     own["app"](grid, Context(1, 1, {}, RecordDict(), config))
-    assert re.search(r"2: *\{ *'accuracy'", capsys.readouterr().out)
+    assert re.search(r"3: *\{ *'accuracy'", capsys.readouterr().out)
     (folder,) = (tmp_path / "results").iterdir()
-    assert json.loads((folder / "summary.json").read_text())["rounds"] == 2
+    record = RunFolder(folder)
+    assert record.summary()["rounds"] == 3
+    assert record.settings() == known_settings() | {
+        "strategy": "protonorm",
+        "protonorm.gamma": 10,
+        "rounds": 3,
+        "dataset": "digits",
+        "clients": 4,
+    }
+    # the same figures as those of a run that has its settings from its configuration
+    same = start(record.settings(), clients=4)
+    pairs = zip(without_time(same), without_time(folder), strict=True)
+    for line, own_line in pairs:
+        # the settings cross beside
+        more = own_line.pop("bytes")["wire_down"] - line.pop("bytes")["wire_down"]
+        assert (own_line, more > 0) == (line, line["round"] > 0)
+
+
+def test_a_strategy_takes_settings_by_keyword(home):
+    made = strategies.TinyProtoFT(rounds=2, local_epochs=3, sparsity_dim=10, **{"tinyproto.mu": 0.5})
+    assert (made.settings.rounds, made.settings.local_epochs) == (2, 3)
+    own = made.run.options[TinyProtoSettings]
+    assert (own.sparsity_dim, own.mu) == (10, 0.5)
+    with pytest.raises(SettingError, match="unknown setting `nonesuch`"):
+        strategies.FedProto(nonesuch=1)
+    with pytest.raises(AttributeError, match="NoneSuch"):
+        strategies.NoneSuch  # noqa: B018
 
 
 def test_start_returns_flowers_result(federation):

@@ -18,7 +18,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
 from protosphere.server_app.held_downloads import HeldDownloads
 from protosphere.strategies import read_settings
-from protosphere.strategies.contract import EVERYONE, ClientState
+from protosphere.strategies.contract import EVERYONE, PROTOTYPES, ClientState
 from protosphere.strategies.encoder_space import TEMPERATURES, choose_temperature
 from protosphere.strategies.protosphere import spoken_for
 from protosphere.strategies.statistics import pool, statistics_of
@@ -163,15 +163,19 @@ def test_a_client_is_heard_once_and_later_ones_are_added():
     features, labels = rows()
     server, objective = halves(**{"fraction-train": 0.5, "protosphere.exchanges": 3})
     uploads = uploads_of(objective, features, labels)
-    assert [server.uploads_due(number) for number in (1, 3, 4)] == [True, True, False]
+    assert [server.expected_parts((PROTOTYPES,), {}, number) for number in (1, 3, 4)] == [
+        (PROTOTYPES,),
+        (PROTOTYPES,),
+        (),
+    ]
     assert uploads_of(objective, features, labels, 4) == dict.fromkeys(SIZES)
     whole = server.aggregate(uploads, {}, 1)
     first = server.aggregate({p: uploads[p] for p in (0, 2)}, {}, 1)
     then = server.aggregate({p: uploads[p] for p in (0, 1)}, first.state, 2)
     assert then.figures["heard"] == 3
     assert torch.equal(means_of(then.downloads[EVERYONE]), means_of(whole.downloads[EVERYONE]))
-    assert halves(**{"fraction-train": 0.1})[0].uploads_due(30)
-    assert not halves()[0].uploads_due(2)
+    assert halves(**{"fraction-train": 0.1})[0].expected_parts((PROTOTYPES,), {}, 30) == (PROTOTYPES,)
+    assert halves()[0].expected_parts((PROTOTYPES,), {}, 2) == ()
 
 
 def test_what_came_once_judges_in_every_round(home):

@@ -107,8 +107,8 @@ def test_without_scaling_it_is_its_base(halves, strategy, base):
         ]
         assert torch.equal(*targets)
         states = found.state, expected.state
-    assert ours.server.derive_constants() == {}
-    assert [ours.server.unit(p) for p in range(4)] == [1.0] * 4
+    assert ours.server.begin().constants == {}
+    assert [ours.server.norm_scale(p) for p in range(4)] == [1.0] * 4
     assert ours.server.feature_norm(payloads(uploads[0])) == theirs.server.feature_norm(payloads(uploads[0]))
     assert ours.run.exchange == theirs.run.exchange
     (about,) = both_halves(halves, strategy).run.exchange.discloses
@@ -120,7 +120,7 @@ def test_a_bound_on_norms_is_one_on_p_not_on_n_p(halves, strategy):
     """Else 900 rows of features of norm 20 were an upload of 18,000, beyond the usual bound of 10,000."""
     server = both_halves(halves, strategy).server
     server.identities = {p: identity(p, rows, (0,)) for p, rows in enumerate((10, 900, 30, 0))}
-    assert [server.unit(p) for p in range(4)] == [10, 900, 30, 1]
+    assert [server.norm_scale(p) for p in range(4)] == [10, 900, 30, 1]
 
 
 def test_nor_is_the_bound_of_a_download_one_on_n_p(run, metrics):
@@ -218,13 +218,13 @@ def test_mu_comes_from_the_roster_where_none_is_given(halves, strategy):
     made.identities = identities
     assert mean_class_count(identities, of_all=False) == 145 / 5
     assert mean_class_count(identities, of_all=True) == 145 / 4
-    assert made.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
+    assert made.begin().constants == {"mu": pytest.approx(TARGET[strategy] * 5 / 145, rel=1e-12)}
     summed = both_halves(halves, strategy, {"tinyproto.sum": True}).server
     summed.identities = identities
-    assert summed.derive_constants() == {"mu": pytest.approx(TARGET[strategy] * 4 / 145, rel=1e-12)}
+    assert summed.begin().constants == {"mu": pytest.approx(TARGET[strategy] * 4 / 145, rel=1e-12)}
     given = both_halves(halves, strategy, {"tinyproto.mu": 0.002}).server
     given.identities = identities
-    assert given.derive_constants() == {"mu": 0.002}
+    assert given.begin().constants == {"mu": 0.002}
 
 
 def test_the_ratio_of_target_to_count_weighted_mean_is_told(halves):

@@ -148,7 +148,7 @@ def test_architectures_are_averaged_apart_and_a_head_over_all():
     server, uploads = met("fedavg", widths=(5, 7, 5))
     outcome = finished(server, uploads)
     assert set(outcome.downloads) == {0, 1}
-    assert [server.address(p, outcome.downloads, {}, 2) for p in range(3)] == [0, 1, 0]
+    assert [server.download(p, outcome.downloads, {}, 2, True) for p in range(3)] == [0, 1, 0]
     for part in ("extractor", "head"):
         assert torch.equal(flat(outcome.downloads[1][part]), flat(uploads[1][part]).float().double())
     (words,) = server.notices()

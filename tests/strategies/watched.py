@@ -138,11 +138,10 @@ def watched(settings, seen, grid=LocalGrid):
     def messages(self, partitions, kind, server_round, is_last):
         for partition in partitions:
             trains = kind == "train"
-            goes = self.half.downloads_due(server_round, trains)
             downloads = self.state.downloads
-            key = self.half.address(partition, downloads, self.state.method, server_round + (not trains))
+            key = self.half.download(partition, downloads, self.state.method, server_round + (not trains), trains)
             has = self.held is not None and self.held.has_newest(partition)
-            seen.sent[partition, server_round, trains] = downloads.get(key) if goes and not has else None
+            seen.sent[partition, server_round, trains] = None if has else downloads.get(key)
         return whole_messages(self, partitions, kind, server_round, is_last)
 
     def aggregate(self, uploads, state, server_round):
