@@ -33,6 +33,17 @@ FIVE = {"rounds": 20, "max-samples": 400, "feature-dim": 12, "models": "tiny", "
 TWO = {"rounds": 1, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
 
 
+# a batch of one is the check of its shape before a run starts
+FAILING = """
+from torch import nn
+class Net(nn.Flatten):
+    def forward(self, x):
+        if len(x) > 1:
+            raise ArithmeticError("the sum is wrong")
+        return super().forward(x)
+"""
+
+
 def assignments(settings):
     return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
 
@@ -198,6 +209,24 @@ def test_plain_flwr_run_works_as_flower_users_expect_and_nothing_lives_after_the
     assert len(plain.superlink.seen) > 3
     # a busy machine takes its time over the simulation that `flwr stop` ended
     assert plain.superlink.left(60) == set()
+
+
+def test_a_failed_run_says_why_and_leaves_its_log_and_no_process(place, environment):
+    (place / "project" / "failing.py").write_text(FAILING)
+    settings = assignments({"models": "./failing.py:Net", "rounds": 9, "max-samples": 200, "max-failed-rounds": 1})
+    watched = protosphere(place, environment, "--clients", "2", "--verbose", "-c", settings)
+    assert watched.finish() == 1, watched.output
+    folder = the_run(watched, place)
+    shown, log = watched.output.splitlines(), (folder / "run.log").read_text()
+    assert sum(line.startswith("1 rounds in a row ended without enough valid replies, the l") for line in shown) == 1
+    assert f"log: {folder / 'run.log'}" in shown
+    assert any("Starting Flower Simulation" in line for line in shown), "verbose shows Flower's lines"
+    # clients' code comes from the bundle, not from a working copy
+    assert "/home/apps/protosphere." in log
+    assert "--- SuperLink ---" in log
+    assert "\x1b" not in log
+    assert watched.left() == set()
+    assert list((place / "tmp").glob("protosphere-*")) == []
 
 
 def test_a_run_that_flwr_stop_ended_says_so(plain, place):

@@ -1,9 +1,7 @@
-"""Runs over Flower: with a small app of the test's own over real processes, and with a stand-in for `flwr` what is said
-and stopped when a SuperLink is lost sight of."""
+"""Runs over Flower, with a stand-in for `flwr`: what is said and stopped when a SuperLink is lost sight of. Real ones:
+tests/integration/test_flwr_run.py."""
 
 import json
-import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -25,130 +23,17 @@ from protosphere.launch.flower import (
     launch,
 )
 from protosphere.launch.processes import Interrupted
-from tests.integration.watched import Watched
-
-ROOT = Path(module.__file__).resolve().parents[2]
-
-PYPROJECT = """
-[project]
-name = "toy"
-version = "0.1.0"
-description = "A small app to launch"
-license = "Apache-2.0"
-dependencies = ["flwr"]
-[tool.flwr.app]
-publisher = "tests"
-[tool.flwr.app.components]
-serverapp = "toy.apps:server"
-clientapp = "toy.apps:client"
-[tool.flwr.app.config]
-mode = ""
-results-dir = ""
-[tool.flwr.app.config.deep]
-words = ""
-"""
-APPS = """
-import json, os, time
-from pathlib import Path
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
-
-server = ServerApp()
-client = ClientApp()
-
-@client.query()
-def query(message, context):
-    print("[protosphere error] a client says so")
-    return Message(RecordDict({"told": ConfigRecord({"file": __file__})}), reply_to=message)
-
-def say(line):
-    print("[protosphere] " + line, flush=True)
-
-@server.main()
-def main(grid, context):
-    config = context.run_config
-    say("words: " + json.dumps(config["deep.words"]))
-    say("in the folder: " + json.dumps(os.listdir()))
-    folder = Path(config["results-dir"], "run")
-    if config["results-dir"]:
-        folder.mkdir(parents=True)
-        folder.joinpath("status.json").write_text(json.dumps({"flower_run": str(context.run_id)}))
-        say("a folder")
-    while len(list(grid.get_node_ids())) < 2:
-        time.sleep(0.1)
-    messages = [Message(RecordDict(), node, "query", ttl=120) for node in grid.get_node_ids()]
-    for reply in grid.send_and_receive(messages, timeout=120):
-        say("a client in " + str(reply.content["told"]["file"]))
-    if config["mode"] == "raise":
-        print("[protosphere error] the server gives up.", flush=True)
-        raise RuntimeError("the server gives up.")
-    if config["results-dir"]:
-        folder.joinpath("summary.json").write_text("{}")
-"""
 
 
 @pytest.fixture
-def toy(tmp_path):
-    """The folder of the toy app."""
-    folder = tmp_path / "toy"
-    (folder / "toy").mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(PYPROJECT)
-    (folder / "toy" / "__init__.py").touch()
-    (folder / "toy" / "apps.py").write_text(APPS)
-    return folder
+def app(tmp_path):
+    """The folder of an app, of which nothing is read but that it is one."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "pyproject.toml").touch()
+    return tmp_path / "app"
 
 
-LAUNCHED = """
-import json, sys
-from pathlib import Path
-from protosphere.launch.flower import launch
-app, results = sys.argv[1:]
-opened = []
-outcome = launch(
-    {"mode": "raise", "results-dir": results, "deep.words": WORDS},
-    clients=2, show=lambda line: print(line, flush=True), verbose=True, app=Path(app), opened=opened.append,
-)
-print(json.dumps([outcome.ok, str(outcome.folder), outcome.message, str(outcome.log), list(map(str, opened))]))
-"""
-WORDS = 'é "quoted" \\ and \n more'
-
-
-@pytest.fixture
-def place():
-    """A temporary folder in a place short enough for Ray's sockets."""
-    folder = Path(tempfile.mkdtemp(prefix="t", dir="/tmp"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.mark.integration
-def test_a_failed_run(toy, tmp_path, place):
-    """What a killed one and an interrupted one leave: tests/integration."""
-    command = [sys.executable, "-c", LAUNCHED.replace("WORDS", repr(WORDS)), str(toy), str(tmp_path)]
-    watched, folder = Watched(command, cwd=ROOT, env=os.environ | {"TMPDIR": str(place)}), tmp_path / "run"
-    assert watched.finish() == 0, watched.output
-    assert len(watched.seen) > 8, "SuperLink, SuperExec, flwr, the simulation, and Ray's daemons and actors were seen"
-    assert watched.left() == set()
-    assert list(place.iterdir()) == []
-    ok, *told = json.loads(watched.output.splitlines()[-1])
-    assert not ok
-    assert told == [str(folder), "the server gives up.", str(folder / "run.log"), [str(folder)]]
-    log = (folder / "run.log").read_text()
-    lines = [line.removeprefix("[protosphere] ") for line in log.splitlines()]
-    assert f"words: {json.dumps(WORDS)}" in lines
-    assert "in the folder: []" in lines
-    # clients' code comes from the bundle, not from a working copy
-    assert sum(line.startswith("a client in ") and "/home/apps/" in line for line in lines) == 2
-    assert "RuntimeError: the server gives up." in log
-    assert "--- SuperLink ---" in log
-    assert "\x1b" not in log
-    shown = watched.output.splitlines()
-    assert "the server gives up." not in shown, "the outcome tells"
-    assert any("Starting Flower Simulation" in line for line in shown), "verbose shows Flower's lines"
-
-
-# --- without Flower ---------------------------------------------------------------------------------
+# --- a SuperLink -----------------------------------------------------------------------------------------------
 
 STAND_IN = """#!/bin/sh
 echo "$1" >> {calls}
@@ -341,7 +226,7 @@ def raise_error(error):
 
 @pytest.mark.parametrize(("settings", "number"), [({}, "8"), ({"resume": "{old}"}, "9"), ({"resume": "a-name"}, "8")])
 def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
-    settings, number, toy, tmp_path, home, staged
+    settings, number, app, tmp_path, home, staged
 ):
     results, opened = tmp_path / "results", []
     for name, content in (("old", {"flower_run": "7"}), ("new", {"flower_run": "8"})):
@@ -354,15 +239,15 @@ def test_a_runs_folder_is_found_by_flowers_number_of_it_or_is_the_one_resumed(
 
     staged(submit=submit)
     settings = {name: value.format(old=results / "old") for name, value in settings.items()}
-    outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=toy, opened=opened.append)
+    outcome = launch(settings | {"results-dir": str(results)}, clients=1, show=print, app=app, opened=opened.append)
     found = results / ("new" if number == "8" else "old")
     assert (outcome.folder, opened) == (found, [found])
 
 
-def test_a_run_elsewhere_that_could_not_be_stopped_is_told(toy, home, staged):
+def test_a_run_elsewhere_that_could_not_be_stopped_is_told(app, home, staged):
     staged(submit=lambda *_: raise_error(Interrupted(signal.SIGTERM)), stop=lambda self: ADVICE)
     with pytest.raises(RunInterrupted) as caught:
-        launch({}, clients=1, show=print, app=toy, connection="clinics")
+        launch({}, clients=1, show=print, app=app, connection="clinics")
     assert caught.value.outcome.message == f"the run could not be stopped and may still be running: try `{ADVICE}`."
 
 
@@ -373,7 +258,7 @@ def test_a_folder_without_an_app(tmp_path, home):
 
 @pytest.mark.parametrize("is_writable", [True, False])
 def test_flower_that_does_not_start_is_an_outcome_with_a_log_where_one_can_be_kept(
-    toy, tmp_path, home, staged, is_writable
+    app, tmp_path, home, staged, is_writable
 ):
     def refuse(self):
         (self._scratch / "superlink.log").write_text("its last words\n")
@@ -382,16 +267,16 @@ def test_flower_that_does_not_start_is_an_outcome_with_a_log_where_one_can_be_ke
     staged(start=refuse)
     (tmp_path / "file").touch()
     settings = {} if is_writable else {"results-dir": str(tmp_path / "file")}
-    outcome = launch(settings, clients=1, show=print, app=toy)
+    outcome = launch(settings, clients=1, show=print, app=app)
     assert (outcome.ok, outcome.folder, outcome.message) == (False, None, "Flower is ill.")
     assert "its last words" in outcome.log.read_text() if is_writable else outcome.log is None
 
 
-def test_what_show_raises_comes_through_and_leaves_no_folder(toy, home, staged):
+def test_what_show_raises_comes_through_and_leaves_no_folder(app, home, staged):
     folders = []
     staged(start=lambda self: folders.append(self._scratch), stream=lambda self: ["[protosphere] a line\n"])
     with pytest.raises(BrokenPipeError):
-        launch({}, clients=1, show=lambda line: raise_error(BrokenPipeError()), app=toy)
+        launch({}, clients=1, show=lambda line: raise_error(BrokenPipeError()), app=app)
     assert [folder.exists() for folder in folders] == [False]
 
 
