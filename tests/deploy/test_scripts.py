@@ -2,11 +2,8 @@
 
 import json
 import os
-import signal
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +11,6 @@ from flwr.common.config import parse_config_args
 
 from protosphere.core.errors import DataError
 from protosphere.data.forms.folders import read_folder
-from tests.waiting import comes
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
 STAND_IN = f"""#!{sys.executable}
@@ -380,70 +376,20 @@ def test_a_superlink_warns_of_its_certificates_end_and_does_not_start_after_it(s
         assert f"{folder}/superlink.crt {words}" in said
 
 
-# --- the SuperLink's end and its database ------------------------------------------------------------------------
-
-LEAVES = """
+MESSAGE = b"what a site has sent"
+LEAVES = f"""
 import sqlite3
 base = sqlite3.connect(os.environ["PROTOSPHERE_HOME"] + "/superlink.db")
-base.execute("CREATE TABLE IF NOT EXISTS message_ins (content TEXT)")
-base.execute("INSERT INTO message_ins VALUES ('what a site has sent')")
+base.execute("CREATE TABLE message_ins (content BLOB)")
+base.execute("INSERT INTO message_ins VALUES (?)", [{MESSAGE!r}])
 base.commit()
-open(os.environ["TOLD"] + ".begun", "w").close()
+assert {MESSAGE!r} in open(os.environ["PROTOSPHERE_HOME"] + "/superlink.db", "rb").read()
+sys.exit(3)
 """
-WAITS = "import time; time.sleep(60)\n"
 
 
-@pytest.fixture
-def begun(tmp_path, script):
-    """begun(what the SuperLink then does): superlink.sh as a process whose SuperLink has messages in its database."""
-    started = []
-
-    def begin(then, **options):
-        (tmp_path / "programs" / "flower-superlink").write_text(STAND_IN + LEAVES + then)
-        environment = os.environ | {"PATH": f"{tmp_path}/programs:{os.environ['PATH']}"}
-        environment |= {"TOLD": str(tmp_path / "told.json")}
-        command = [str(tmp_path / "checkout" / "deploy" / "superlink.sh"), "--insecure", "--state", "mine"]
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, **options)
-        started.append(process)
-        assert comes(lambda: (tmp_path / "told.json.begun").exists()), process.stderr.read()
-        return process
-
-    yield begin
-    for process in started:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(20)
-
-
-def messages(tmp_path):
-    return sum(file.read_bytes().count(b"what a site has sent") for file in (tmp_path / "mine").glob("superlink.db*"))
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_the_superlink_whose_database_is_cleared(begun, tmp_path, number):
-    # in a suite that was started in the background the signal may be ignored, which a child inherits
-    process = begun(WAITS, preexec_fn=lambda: signal.signal(number, signal.SIG_DFL))
-    assert messages(tmp_path) == 1
-    process.send_signal(number)
-    assert process.wait(20) == -number
-    assert messages(tmp_path) == 0
-
-
-def test_its_exit_code_is_passed_on_and_what_a_killed_one_left_is_cleared_at_the_next_start(begun, script, tmp_path):
-    assert begun("sys.exit(3)\n").wait(20) == 3
-    assert messages(tmp_path) == 0
-    with closing(sqlite3.connect(tmp_path / "mine" / "superlink.db")) as database:
-        database.execute("INSERT INTO message_ins VALUES ('what a site has sent')")
-        database.commit()
-    (tmp_path / "programs" / "flower-superlink").write_text(STAND_IN)
-    assert script("superlink.sh", "--insecure", "--state", "mine")[:2] == (0, "")
-    assert messages(tmp_path) == 0
-
-
-def test_no_second_superlink_takes_the_messages_of_the_first(begun, script, tmp_path):
-    begun(WAITS)
-    code, said, told = script("superlink.sh", "--insecure", "--state", "mine")
-    assert (code, told, messages(tmp_path)) == (2, None, 1)
-    assert said == (
-        f"deploy/superlink.sh: another SuperLink has {tmp_path}/mine/superlink.db; give each a --state of its own\n"
-    )
+def test_a_superlink_s_exit_code_is_passed_on_and_its_database_cleared(script, tmp_path):
+    """What clears it, and when: test_with_superexec.py."""
+    (tmp_path / "programs" / "flower-superlink").write_text(STAND_IN + LEAVES)
+    assert script("superlink.sh", "--insecure", "--state", "mine")[0] == 3
+    assert MESSAGE not in (tmp_path / "mine" / "superlink.db").read_bytes()
