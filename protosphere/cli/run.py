@@ -159,8 +159,8 @@ def _plan_run(
 ) -> "Plan | _Ending":
     with uncollected():
         from protosphere.core.devices import device_of
-        from protosphere.launch.flower import check_resources
         from protosphere.launch.ray_cluster import cluster_at
+        from protosphere.plans.preflight import check_resources
         from protosphere.plans.run_config import plan
 
     try:

@@ -123,7 +123,8 @@ def launch(
     Args:
         run_config: settings by their full names, with absolute paths; what is missing takes the app's default.
         clients: simulated clients; our ServerApp waits for the exact number that the setting `clients` names.
-        cpus_per_client: of these, the machine's cores divided by it run at a time.
+        cpus_per_client: of these, the machine's cores divided by it run at a time; of more than there are Flower starts
+            none and does not say why (`check_resources`).
         gpus_per_client: a share of a GPU; 0 keeps clients off it.
         show: called with each line that our ServerApp says, without its prefix, but why it failed, which the outcome
             tells; with `verbose`, with all lines.
@@ -135,15 +136,12 @@ def launch(
         opened: called with the run's folder as soon as there is one on this machine.
 
     Raises:
-        SettingError: this machine lacks the CPUs or GPUs asked for.
         RunInterrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped first.
     """
     federation = ""
     if not connection:
         resources = f"client-resources-num-cpus={cpus_per_client} client-resources-num-gpus={float(gpus_per_client)}"
         federation = f"num-supernodes={clients} {resources}"
-        if not ray:
-            check_resources(cpus_per_client, gpus_per_client)
     results = results_root(str(run_config.get("results-dir", "")))
     resumed = Path(str(run_config.get("resume", "")))
     listener = Listener(show, verbose)
@@ -205,29 +203,6 @@ def launch(
     if interruption:
         raise RunInterrupted(interruption.number, outcome)
     return outcome
-
-
-def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
-    """Refuse what this machine cannot give a client: Flower would start, and end without saying why.
-
-    Raises:
-        SettingError: one sentence with what was asked and what is there.
-    """
-    cpus = os.cpu_count() or 1
-    if not 1 <= cpus_per_client <= cpus:
-        raise SettingError(
-            f"--cpus-per-client is {cpus_per_client}, but this machine has {cpus}; give a whole number from 1 to that."
-        )
-    if gpus_per_client == 0:
-        return
-    from torch.cuda import device_count
-
-    gpus = device_count()
-    if not 0 <= gpus_per_client <= gpus:
-        allowed = f"give a number from 0 to {gpus}" if gpus else "leave it at 0 to train on the CPU"
-        raise SettingError(
-            f"--gpus-per-client is {gpus_per_client:g}, but this machine has {gpus} CUDA GPUs; {allowed}."
-        )
 
 
 # --- a SuperLink ------------------------------------------------------------------------------------------------

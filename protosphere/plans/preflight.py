@@ -94,17 +94,37 @@ def _built(name: str, shape: tuple[int, ...], dim: int, num_classes: int, activa
 
 
 def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
-    """Try a folder, or what would be needed to make it; nothing is left.
-
-    What is missing is made in a folder of this process's own beside it: taken away in its place, it would go under
-    another run that begins at the same moment.
+    """Refuse a folder into which nothing can be put or, where there is none yet, which cannot be made. Nothing is left,
+    and nothing is made in its place, where another run may begin at the same moment.
 
     Raises:
-        SettingError: it cannot be made, or nothing can be put into it.
+        SettingError: it is one.
     """
-    ancestor = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
+    there = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
     try:
-        with tempfile.TemporaryDirectory(dir=ancestor) as trial_folder:
-            (Path(trial_folder) / root.absolute().relative_to(ancestor)).mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryDirectory(dir=there).cleanup()
     except OSError as error:
         raise SettingError(f"the {what} {root} cannot be written ({error.strerror}); {remedy}.") from None
+
+
+def check_resources(cpus_per_client: int, gpus_per_client: float) -> None:
+    """Refuse what this machine cannot give a client: Flower would start, and end without saying why.
+
+    Raises:
+        SettingError: one sentence with what was asked and what is there.
+    """
+    cpus = os.cpu_count() or 1
+    if not 1 <= cpus_per_client <= cpus:
+        raise SettingError(
+            f"--cpus-per-client is {cpus_per_client}, but this machine has {cpus}; give a whole number from 1 to that."
+        )
+    if gpus_per_client == 0:
+        return
+    from torch.cuda import device_count
+
+    gpus = device_count()
+    if not 0 <= gpus_per_client <= gpus:
+        allowed = f"give a number from 0 to {gpus}" if gpus else "leave it at 0 to train on the CPU"
+        raise SettingError(
+            f"--gpus-per-client is {gpus_per_client:g}, but this machine has {gpus} CUDA GPUs; {allowed}."
+        )

@@ -16,7 +16,7 @@ from protosphere.cli.main import app
 from protosphere.client_app.client import Client
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.plans import preflight, run_config
-from protosphere.plans.preflight import check, refuse_unwritable
+from protosphere.plans.preflight import check, check_resources, refuse_unwritable
 from protosphere.strategies import read_settings
 from tests.pictures import paint
 
@@ -134,28 +134,26 @@ def test_the_results_folder_is_tried_and_left_as_it_was(there, tmp_path):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_another_run_that_begins_meanwhile_keeps_its_folder(tmp_path, monkeypatch):
-    """Two cells of a comparison are tried in one moment in a home that is new."""
-    root, whole, met = tmp_path / "home" / "clients", os.mkdir, []
-
-    def mkdir(path, *rest, **more):
-        whole(path, *rest, **more)
-        # as the other would: what the one has made must not be there for it, to go afterwards
-        met.append(root.exists())
-
-    monkeypatch.setattr(os, "mkdir", mkdir)
-    refuse_unwritable(root, "stores' folder", "set PROTOSPHERE_HOME to a folder of yours")
-    assert len(met) > 1
-    assert not any(met)
+@pytest.mark.parametrize(("root", "reason"), [("/proc/x", "No such file"), ("{}/file/deep", "Not a directory")])
+def test_a_results_folder_that_takes_nothing_is_refused(root, reason, tmp_path):
+    (tmp_path / "file").touch()
+    root = Path(root.format(tmp_path))
+    with pytest.raises(SettingError, match=rf"results folder {root} cannot be written \({reason}.*; give --results"):
+        refuse_unwritable(root, "results folder", "give --results a folder of yours")
 
 
-def test_a_results_folder_that_takes_nothing_is_refused(tmp_path, monkeypatch):
-    def mkdir(self, *_, **__):
-        if self.name == "deep":
-            raise PermissionError(13, "Permission denied", str(self))
-        os.mkdir(self)
-
-    monkeypatch.setattr(Path, "mkdir", mkdir)
-    with pytest.raises(SettingError, match=f"results folder {tmp_path}/results/deep cannot be written .Permission den"):
-        refuse_unwritable(tmp_path / "results" / "deep", "results folder", "give --results a folder of yours")
-    assert list(tmp_path.glob("results")) == []
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "words"),
+    [
+        (0, 0.0, "--cpus-per-client is 0, but this machine has 2"),
+        (3, 0.0, "--cpus-per-client is 3, but this machine has 2; give a whole number from 1 to that."),
+        (1, 2.0, "--gpus-per-client is 2, but this machine has 1 CUDA GPUs; give a number from 0 to 1."),
+        (1, -0.5, "--gpus-per-client is -0.5"),
+    ],
+)
+def test_a_client_gets_no_more_than_this_machine_has(cpus, gpus, words, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    check_resources(2, 1.0)
+    with pytest.raises(SettingError, match=re.escape(words)):
+        check_resources(cpus, gpus)
