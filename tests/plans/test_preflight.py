@@ -1,6 +1,5 @@
 """What is refused before a run starts, and what is left for the clients to say."""
 
-import os
 import re
 import socket
 import time
@@ -16,7 +15,7 @@ from protosphere.cli.main import app
 from protosphere.client_app.client import Client
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.plans import preflight, run_config
-from protosphere.plans.preflight import check, check_resources, refuse_unwritable
+from protosphere.plans.preflight import check, refuse_unwritable
 from protosphere.strategies import read_settings
 from tests.pictures import paint
 
@@ -140,20 +139,3 @@ def test_a_results_folder_that_takes_nothing_is_refused(root, reason, tmp_path):
     root = Path(root.format(tmp_path))
     with pytest.raises(SettingError, match=rf"results folder {root} cannot be written \({reason}.*; give --results"):
         refuse_unwritable(root, "results folder", "give --results a folder of yours")
-
-
-@pytest.mark.parametrize(
-    ("cpus", "gpus", "words"),
-    [
-        (0, 0.0, "--cpus-per-client is 0, but this machine has 2"),
-        (3, 0.0, "--cpus-per-client is 3, but this machine has 2; give a whole number from 1 to that."),
-        (1, 2.0, "--gpus-per-client is 2, but this machine has 1 CUDA GPUs; give a number from 0 to 1."),
-        (1, -0.5, "--gpus-per-client is -0.5"),
-    ],
-)
-def test_a_client_gets_no_more_than_this_machine_has(cpus, gpus, words, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    check_resources(2, 1.0)
-    with pytest.raises(SettingError, match=re.escape(words)):
-        check_resources(cpus, gpus)
