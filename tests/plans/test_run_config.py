@@ -4,7 +4,6 @@ import json
 import os
 import re
 from codecs import BOM_UTF8
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,9 +71,14 @@ def test_assignments_are_typed_like_toml(text, found):
         ("models=[1]", "setting `models` is [1]"),
         ("max-samples=9223372036854775808", "setting `max-samples` is 9223372036854775808"),
         ("seed=-9223372036854775809", "setting `seed` is -9223372036854775809"),
+        ("nope.toml", "the settings file nope.toml cannot be read (No such file"),
+        ("bad.toml", "the settings file bad.toml is not valid TOML"),
+        ("latin.toml", "the settings file latin.toml cannot be read (invalid continuation byte"),
     ],
 )
-def test_what_is_no_assignment_is_refused(text, words):
+def test_what_is_no_assignment_is_refused(text, words, tmp_path):
+    (tmp_path / "bad.toml").write_text("rounds = \n")
+    (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
     with pytest.raises(SettingError, match=re.escape(words)):
         read_assignments(text)
 
@@ -93,36 +97,20 @@ def test_a_file_that_an_editor_of_windows_wrote_is_read_as_any_other(tmp_path):
     assert listed_classes(tmp_path) == ("cat", "dog")
 
 
-def test_a_toml_file_that_cannot_be_read(tmp_path):
-    (tmp_path / "bad.toml").write_text("rounds = \n")
-    (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
-    for name, reason in (("nope", "No such file"), ("bad", "not valid TOML"), ("latin", "invalid continuation byte")):
-        with pytest.raises(SettingError, match=rf"the settings file {name}.toml .*{reason}"):
-            read_toml(Path(f"{name}.toml"))
-
-
 # --- merging ----------------------------------------------------------------------------------------
 
 
 def test_nothing_asked_is_the_defaults_with_ten_clients():
     made = plan()
-    assert made.run_config == known_settings() | {"clients": 10}
-    assert made.clients == 10
+    assert (made.run_config, made.clients) == (known_settings() | {"clients": 10}, 10)
 
 
 def test_later_wins(tmp_path):
     (tmp_path / "mine.toml").write_text("rounds = 3\nalpha = 0.7\nseed = 1\n")
-    made = plan(["rounds=2 alpha=0.2", "mine.toml", "seed=9"], preset="spiral", clients=4)
+    made = plan(["rounds=2 alpha=0.2 clients=7", "mine.toml", "seed=9"], preset="spiral", clients=4)
     wanted = {"rounds": 3, "alpha": 0.7, "seed": 9, "clients": 4, "dataset": "spiral", "feature-dim": 2}
     assert {name: made.run_config[name] for name in wanted} == wanted
-
-
-@pytest.mark.parametrize(
-    ("assignments", "flag", "clients"), [(["clients=7"], None, 7), (["clients=7"], 3, 3), (["clients=0"], None, 10)]
-)
-def test_clients_are_a_setting_too(assignments, flag, clients):
-    made = plan(assignments, clients=flag)
-    assert (made.clients, made.run_config["clients"]) == (clients, clients)
+    assert (made.clients, plan(["clients=7"]).clients, plan(["clients=0"]).clients) == (4, 7, 10)
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -291,25 +279,13 @@ def test_clients_of_a_plain_flower_run_come_from_its_roster(cut_run):
     change(cut_run, {"clients": 0})
     made = plan(resume="latest")
     assert (made.clients, made.run_config["clients"]) == (6, 0)
+    # as many rounds as it has finished are no fewer
+    assert plan(["rounds=3"], resume="latest").run_config["rounds"] == 3
 
 
 def test_results_tells_where_to_look_for_a_run(cut_run, tmp_path):
     os.rename(cut_run.parent, tmp_path / "moved")
     assert plan(resume="latest", results="moved").run_config["resume"] == str(tmp_path / "moved" / cut_run.name)
-
-
-@pytest.mark.parametrize(
-    ("keywords", "words"),
-    [
-        ({"assignments": ["alpha=1.0"], "resume": "latest"}, "cannot resume {run}: setting `alpha` was 0.5"),
-        ({"clients": 3, "resume": "latest"}, "cannot resume {run}: setting `clients` was 6 and is now 3"),
-        ({"resume": "nope"}, 'setting `resume` is "nope"'),
-        ({"resume": "latest", "preset": "spiral"}, "--preset and --resume exclude each other"),
-    ],
-)
-def test_what_cannot_be_resumed(keywords, words, cut_run):
-    with pytest.raises(SettingError, match="^" + re.escape(words.format(run=cut_run))):
-        plan(**keywords)
 
 
 # --- mistakes ---------------------------------------------------------------------------------------
@@ -331,14 +307,19 @@ def test_what_cannot_be_resumed(keywords, words, cut_run):
         ({"assignments": ['models="resnet9"']}, "model 'resnet9'"),
         ({"assignments": ['dataset="digit"']}, "unknown data set 'digit'"),
         ({"assignments": ['partition="iit"']}, 'setting `partition` is "iit"'),
+        ({"resume": "latest", "assignments": ["alpha=1.0"]}, "cannot resume {run}: setting `alpha` was 0.5"),
+        ({"resume": "latest", "clients": 3}, "cannot resume {run}: setting `clients` was 6 and is now 3"),
+        ({"resume": "nope"}, 'setting `resume` is "nope"'),
+        ({"resume": "latest", "preset": "spiral"}, "--preset and --resume exclude each other"),
+        ({"resume": "latest", "assignments": ["rounds=2"]}, "setting `rounds` is 2, but {run} has finished 3; resume"),
         ({"results": "a-file/below"}, "the results folder {here}/a-file/below cannot be written (Not a directory)"),
     ],
 )
-def test_a_mistake_is_one_sentence_and_leaves_nothing(keywords, words, tmp_path):
+def test_a_mistake_is_one_sentence_and_leaves_nothing(keywords, words, tmp_path, cut_run):
     (tmp_path / "a-file").touch()
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(
-        (SettingError, DataError, ModelError), match="^" + re.escape(words.format(here=tmp_path))
+        (SettingError, DataError, ModelError), match="^" + re.escape(words.format(here=tmp_path, run=cut_run))
     ) as caught:
         plan(**keywords)
     assert "\n" not in str(caught.value)
@@ -349,13 +330,6 @@ def test_a_damaged_table_of_parquet_is_a_sentence(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(DataError, match=r"cannot be read \(.*\)"):
         plan(['dataset="./t.parquet"'])
-
-
-def test_rounds_that_are_finished_cannot_be_taken_back(cut_run):
-    assert plan(["rounds=3"], resume="latest").run_config["rounds"] == 3
-    with pytest.raises(SettingError) as caught:
-        plan(["rounds=2"], resume="latest")
-    assert str(caught.value) == f"setting `rounds` is 2, but {cut_run} has finished 3; resume with that many or more."
 
 
 @pytest.mark.parametrize(
