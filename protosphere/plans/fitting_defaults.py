@@ -10,16 +10,15 @@ from protosphere.core import plugins
 from protosphere.core.home import home
 from protosphere.core.settings import ENCODERS, Scalar, Settings
 from protosphere.data.domains import are_tables, domains_of
-from protosphere.data.forms.folders import TABLE_SUFFIXES, Folder
+from protosphere.data.forms.folders import Folder
 from protosphere.data.forms.sources import locate
-from protosphere.data.forms.table_files import types_of
-from protosphere.data.forms.tabular import holds_images, is_numbers
+from protosphere.data.forms.texts import Texts
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import open_data
 from protosphere.data.partition.column import COLUMN, SITES
 from protosphere.models import reads_text
 
-NUMBERS, IMAGES, TEXTS = "numbers", "images", "texts"
+IMAGES = 4  # axes of images: samples, channels, rows and columns
 PERCEPTRON = "tiny_perceptron"
 TEXT_ENCODER = ENCODERS["minilm"]
 FROZEN = "?trainable=0"
@@ -79,42 +78,27 @@ def fitting_models(settings: Settings) -> tuple[str, str]:
     """The models that fit the data, and a sentence on why; twice "" where the setting's default does.
 
     Raises:
-        DataError: the data set cannot be found; of arrays and of somebody's own code, or be read.
+        DataError: the data set cannot be found or, of a folder or a file, be read.
     """
-    content = _content(settings)
-    if content == NUMBERS:
-        why = "since the data are rows of numbers"
-        return PERCEPTRON, f"models: {PERCEPTRON} for every client, {why}; set `models` for others"
-    if content == TEXTS and (encoder := _text_encoder(settings)):
+    inputs = _inputs(settings)
+    if isinstance(inputs, Texts):
+        encoder = _text_encoder(settings)
         why = "since the data are texts; the encoder is frozen, and the layers after it are trained"
-        return encoder, f"models: {encoder} for every client, {why}; set `models` for others"
-    return "", ""
+        return (encoder, f"models: {encoder} for every client, {why}; set `models` for others") if encoder else ("", "")
+    if inputs is None or inputs.ndim == IMAGES:
+        return "", ""
+    why = "since the data are rows of numbers"
+    return PERCEPTRON, f"models: {PERCEPTRON} for every client, {why}; set `models` for others"
 
 
-def _content(settings: Settings) -> str:
-    """What a data set's samples are, by its head where that says it."""
+def _inputs(settings: Settings) -> np.ndarray | Texts | None:
+    """The samples; None of images by their name, which may be the hub's, and are not fetched to see what they are."""
     if not plugins.is_plugin(settings.dataset):
         domains = domains_of(settings.dataset)
         place: Any = locate(domains[0].dataset if domains else settings.dataset)
-        if not isinstance(place, Folder):
-            return NUMBERS if place == "spiral" else IMAGES
-        if place.format == "images":
-            return IMAGES
-        if place.format in TABLE_SUFFIXES.values():
-            columns = data_spec(settings, 1).columns
-            if is_numbers(place, columns, site=False):
-                return NUMBERS
-            return TEXTS if place.format != "parquet" else _content_of_parquet(place)
-    inputs = open_data(data_spec(settings, 1), home() / "cache").inputs
-    return IMAGES if isinstance(inputs, np.ndarray) and inputs.ndim == 4 else NUMBERS
-
-
-def _content_of_parquet(place: Folder) -> str:
-    """Of one that is no table of numbers; what is wrong with a damaged file says whoever reads the whole of it."""
-    try:
-        return IMAGES if holds_images(types_of(place.train[0])) else TEXTS
-    except Exception:
-        return IMAGES
+        if not isinstance(place, Folder) and place != "spiral":
+            return None
+    return open_data(data_spec(settings, 1), home() / "cache").inputs
 
 
 def _text_encoder(settings: Settings) -> str:
