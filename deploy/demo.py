@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -29,7 +28,7 @@ from deploy import credentials
 from protosphere.core.flower import fleet_transport, refusal, registered_node
 from protosphere.core.home import home
 from protosphere.launch import processes
-from protosphere.launch.flower import FlowerError, find_executable, flower_environment, free_port, is_healthy
+from protosphere.launch.flower import FlowerError, flower_environment, free_port, is_healthy, run_flwr
 from protosphere.launch.processes import Interrupted, descendants, interruptible
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -161,7 +160,7 @@ class Deployment:
         answer = self.flwr("supernode", "register", str(public), CONNECTION, "--format", "json")
         node = registered_node(answer)
         if node is None:
-            raise FlowerError(f"the key {public} was not registered: {refusal(answer) or answer.strip()}.")
+            raise FlowerError(f"the key {public} was not registered: {refusal(answer) or self._last_line()}.")
         return node
 
     def start_node(self, partition: int) -> None:
@@ -211,29 +210,17 @@ class Deployment:
         processes.stop(*self._processes.values())
 
     def flwr(self, *arguments: str) -> str:
-        """What a `flwr` command prints.
-
-        Raises:
-            FlowerError: it does not come to an end.
-        """
-        place: dict[str, Any] = {"cwd": self.config, "env": self.environment}
-        words = [find_executable("flwr"), *arguments]
-        command = processes.start(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **place)
-        try:
-            return command.communicate(timeout=PATIENCE)[0]
-        except subprocess.TimeoutExpired:
-            processes.stop(command)
-            raise FlowerError(
-                f"`flwr {' '.join(arguments)}` has not ended within {PATIENCE:g} s; {self._last_line()}."
-            ) from None
+        """What a `flwr` command prints; empty when it takes too long."""
+        return run_flwr(*arguments, patience=PATIENCE, env=self.environment, cwd=self.config)
 
     def _run_script(self, name: str, options: Mapping[str, object], partition: int | None) -> "subprocess.Popen[str]":
         command = [str(ROOT / "deploy" / name)]
         for option, value in options.items():
             command += [f"--{option}", str(value)]
-        place: dict[str, Any] = {"cwd": self.folder, "env": self.environment}
         with self.log(partition).open("a") as out:
-            process = processes.start(command, stdout=out, stderr=subprocess.STDOUT, **place)
+            process = processes.start(
+                command, cwd=self.folder, env=self.environment, stdout=out, stderr=subprocess.STDOUT
+            )
         self._processes[partition] = process
         return process
 

@@ -406,19 +406,31 @@ class SuperLink:
         return run_status(self._flwr(*words, patience=patience))
 
     def _flwr(self, *words: str, patience: float = ANSWER_PATIENCE) -> str:
-        """What `flwr` prints; empty when it takes too long."""
-        command = self._start([find_executable("flwr"), *words], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-        try:
-            return command.communicate(timeout=patience)[0]
-        except subprocess.TimeoutExpired:
-            processes.stop(command)
-            return ""
+        return run_flwr(*words, patience=patience, **self._place())
+
+    def _place(self) -> dict[str, Any]:
+        return {"cwd": self._scratch / "cwd", "env": self._environment, "scratch": self._scratch}
 
     def _start(self, command: list[str], **options: Any) -> "subprocess.Popen[str]":
-        place: dict[str, Any] = {"cwd": self._scratch / "cwd", "env": self._environment, "scratch": self._scratch}
-        process = processes.start(command, **place, **options)
+        process = processes.start(command, **self._place(), **options)
         self._commands.append(process)
         return process
+
+
+def run_flwr(*words: str, patience: float = ANSWER_PATIENCE, **options: Any) -> str:
+    """What a `flwr` command prints; empty when it takes too long.
+
+    Args:
+        options: of `processes.start`.
+    """
+    command = [find_executable("flwr"), *words]
+    process = processes.start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **options)
+    try:
+        return process.communicate(timeout=patience)[0]
+    except subprocess.TimeoutExpired:
+        return ""
+    finally:
+        processes.stop(process)
 
 
 def find_executable(name: str) -> str:
