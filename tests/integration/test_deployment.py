@@ -19,7 +19,7 @@ import pytest
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from deploy.demo import CONNECTION, Deployment, Site, write_sites
+from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.cli.main import app
 from protosphere.data.forms.tabular import Column, write_schema
 from protosphere.launch.flower import free_port
@@ -31,14 +31,13 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = ("tiny_perceptron", "perceptron")
-OF_IMAGES = ("tiny_perceptron", "tiny_cnn")
 DOMAINS = ("north", "south")
 # one site forks its ClientApps, the other starts each from nothing: to the bit, both are as in one process
 NAMES = {"name": "Clinic North & Co"}, {"warm": "no"}
 SETTINGS = {"strategy": "fedproto", "rounds": 1, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
 # by the old name of `encoder`, which must still work over Flower
-RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0, "image-size": 8}
+RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0}
 SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever
 
 
@@ -52,12 +51,6 @@ def place():
         pytest.skip("no /proc to watch processes in")
     with tempfile.TemporaryDirectory(prefix="protosphere-test-") as folder:
         yield Path(folder)
-
-
-@pytest.fixture(scope="module")
-def clinics(place):
-    """Two folders of images."""
-    return write_sites(place / "data", 2)
 
 
 def as_table(folder, seed):
@@ -76,14 +69,14 @@ def as_arrays(folder, seed):
     """A site's own rows as a file of arrays."""
     rng = np.random.default_rng(seed)
     label = rng.integers(0, 2, 60)
-    np.savez(folder / "rows.npz", x=rng.normal(size=(60, 5)) + label[:, None], y=label)
+    np.savez(folder / "rows.npz", x=rng.normal(size=(60, 4)) + label[:, None], y=label)
     return folder / "rows.npz"
 
 
-def sites_of(data, models):
+def sites_of(data):
     return [
         Site(i, {"data": str(path), "model": model, "device": "cpu", "domain": domain} | name | LIMIT)
-        for i, (path, model, domain, name) in enumerate(zip(data, models, DOMAINS, NAMES, strict=True))
+        for i, (path, model, domain, name) in enumerate(zip(data, MODELS, DOMAINS, NAMES, strict=True))
     ]
 
 
@@ -99,24 +92,14 @@ def files(place):
 
 
 @pytest.fixture(scope="module")
-def of_images(place, clinics):
-    """The deployment as it begins."""
-    sites = sites_of(clinics, OF_IMAGES)
-    deployment = Deployment(place / "federation", sites, {"PROTOSPHERE_HOME": str(place / "home")})
+def deployment(place, files):
+    """A site of a table, and one of a file of arrays."""
+    made = Deployment(place / "federation", sites_of(files), {"PROTOSPHERE_HOME": str(place / "home")})
     try:
-        deployment.start()
-        yield deployment
+        made.start()
+        yield made
     finally:
-        deployment.stop()
-
-
-@pytest.fixture(scope="module")
-def deployment(of_images, files):
-    """The same, whose SuperNodes have ended and others have begun, of a table and a file of arrays."""
-    for site in sites_of(files, MODELS):
-        of_images.sites[site.partition] = site
-        of_images.renew_node(site.partition)
-    return of_images
+        made.stop()
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +152,7 @@ def knock(deployment, other, knocks):
         log = other.folder / f"{number}.log"
         command = [ROOT / "deploy" / "supernode.sh", "--superlink", f"localhost:{deployment.fleet}"]
         own = ["--partition", "0", "--of", "2", "--state", other.folder / f"{number}", "--port", str(free_port())]
+        own += ["--warm", "no"]
         with log.open("w") as out:
             started = subprocess.Popen(
                 [str(word) for word in (*command, *own, *options)],
@@ -210,15 +194,15 @@ def in_process(run, metrics, files):
 
 
 # before the run of prototypes: the last test looks for those in the pages of a database that others would overwrite
-def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(of_images, metrics):
-    out, err = front_door(of_images, SETTINGS | RELEASE).communicate(timeout=PATIENCE)
+def test_under_privacy_a_release_leaves_the_sites_and_figures_stay_there(deployment, metrics):
+    out, err = front_door(deployment, SETTINGS | RELEASE).communicate(timeout=PATIENCE)
     assert err == ""
     folder = folder_of(out)
     lines = metrics(folder)
     assert [(line["problems"], line["clients"], "evaluation" in line) for line in lines] == [({}, {}, False)] * 2
     assert lines[1]["training"]["valid"] == 2
     for partition in range(2):
-        state = of_images.folder / f"site-{partition}" / "state"
+        state = deployment.folder / f"site-{partition}" / "state"
         (spent,) = [json.loads(line) for line in (state / "privacy" / "ledger.jsonl").read_text().splitlines()]
         assert (spent["run"], spent["unit"], spent["encoder"]) == (folder.name, "row", "random")
         kept = state / "clients" / folder.name / str(partition) / "figures.jsonl"
