@@ -41,44 +41,51 @@ class Program(nn.Module):
 
     mean: Tensor
     std: Tensor
-    plain_mean: Tensor
-    plain_std: Tensor
+    mixing: Tensor
+    centre: Tensor
 
     def __init__(self, trained: Trained, rule: str) -> None:
         super().__init__()
         trained, rule = trained.judged_by(rule)
-        transform = _numbers(trained)
-        shape = (-1, *(1,) * (len(transform.shape) - 1))
-        self.register_buffer("mean", torch.tensor(transform.mean).view(shape))
-        self.register_buffer("std", torch.tensor(transform.std).view(shape))
-        self.register_buffer("plain_mean", torch.tensor(transform.plain.mean).view(shape))
-        self.register_buffer("plain_std", torch.tensor(transform.plain.std).view(shape))
-        self.scale, self.pixels = transform.scale, transform.pixels
-        self.filled = bool(transform.columns)
+        self._transform = transform = _numbers(trained)
+        axes = (-1, *(1,) * (len(transform.shape) - 1))
+        self.register_buffer("mean", torch.tensor(transform.mean).view(axes))
+        self.register_buffer("std", torch.tensor(transform.std).view(axes))
+        # registered, so that its weights are the program's
         self.network = trained.state.module
         self._objective, self._state = trained.objective, trained.state
-        self.public = Public(trained) if rule in (RULE, POOL) and trained.judge else None
-        self.head = _head(trained, rule) if self.public is None else None
-        self.pooled = rule == POOL
+        self._rule, self._judge = rule, None
+        if rule in (RULE, POOL) and trained.judge:
+            encoder = trained.judge.encoder()
+            self.encoder, self._judge = encoder.network, trained.judge.scores
+            self.register_buffer("mixing", encoder.mixing)
+            self.register_buffer("centre", encoder.centre)
+        else:
+            self.score = _score_of(trained, rule)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """Scores and features of a batch."""
+        scale, plain = self._transform.scale, self._transform.plain
         # to the levels of the training images, where those had fewer than 256
-        stored = torch.round(inputs * (self.scale / PIXEL)) if self.pixels else inputs
-        prepared = self._prepare(stored, self.mean, self.std)
-        z = self._objective.features(self._state, prepared).float()
-        if self.head is not None:
-            return self.head(z).float(), z
-        assert self.public is not None
+        shares = (torch.round(inputs * (scale / PIXEL)) if self._transform.pixels else inputs) / scale
+        z = self._objective.features(self._state, self._fill((shares - self.mean) / self.std)).float()
+        if self._judge is None:
+            return self.score(z).float(), z
         # a public encoder sees no figures of a client's rows
-        encoded = self.public(self._prepare(stored, self.plain_mean, self.plain_std))
-        if self.pooled:
-            encoded = self._objective.pooled(self._state, z, encoded)
-        return encoded.float(), z
+        features = self.encoder(self._fill((shares - plain.mean[0]) / plain.std[0]))
+        h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
+        radius = self._objective.settings.encoder_radius
+        scores: Tensor | None = self._judge(directions(h @ self.mixing.T - self.centre, radius))
+        if self._rule == POOL:
+            scores = self._objective.pooled(self._state, z, scores)
+        assert scores is not None
+        return scores.float(), z
 
-    def _prepare(self, stored: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-        prepared = (stored / self.scale - mean) / std
-        return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared) if self.filled else prepared
+    def _fill(self, prepared: Tensor) -> Tensor:
+        """A number that a table lacks is the mean."""
+        if not self._transform.columns:
+            return prepared
+        return torch.where(prepared.isnan(), torch.zeros_like(prepared), prepared)
 
 
 class Nearest(nn.Module):
@@ -109,12 +116,11 @@ class Discriminant(nn.Module):
         assert prototypes.counts is not None
         factor = torch.linalg.cholesky(covariance.double())
         identity = torch.eye(len(factor), dtype=torch.float64, device=factor.device)
-        whitening = torch.linalg.solve_triangular(factor, identity, upper=False).T
+        self.register_buffer("whitening", torch.linalg.solve_triangular(factor, identity, upper=False).T)
         vectors = prototypes.to(dtype=torch.float64).table(num_classes)[0]
+        self.register_buffer("centres", vectors @ self.whitening)
         counts = torch.zeros_like(vectors[:, 0])
         counts[prototypes.labels] = prototypes.counts.double()
-        self.register_buffer("whitening", whitening)
-        self.register_buffer("centres", vectors @ whitening)
         # -inf of an absent class
         self.register_buffer("frequencies", (counts / counts.sum()).log())
 
@@ -123,40 +129,27 @@ class Discriminant(nn.Module):
         return self.frequencies - _squares(z.double() @ self.whitening, self.centres) / 2
 
 
-class Public(nn.Module):
-    """The rule `encoder`: the public encoder itself, which goes into the program, and what judges its directions."""
-
-    mixing: Tensor
-    centre: Tensor
-
-    def __init__(self, trained: Trained) -> None:
-        super().__init__()
-        assert trained.judge is not None
-        encoder = trained.judge.encoder()
-        self.network, self._scores = encoder.network, trained.judge.scores
-        self._radius = trained.objective.settings.encoder_radius
-        self.register_buffer("mixing", encoder.mixing)
-        self.register_buffer("centre", encoder.centre)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Of inputs as models take them: (n, K)."""
-        features = self.network(inputs)
-        h = features.flatten(2).mean(dim=2) if features.dim() == 4 else features
-        return self._scores(directions(h @ self.mixing.T - self.centre, self._radius))
+def _squares(a: Tensor, b: Tensor) -> Tensor:
+    """Squared distances of rows (n, d) and (K, d): (n, K). ONNX has no cdist, and a matrix product cancels."""
+    return (a.unsqueeze(1) - b).square().sum(dim=2)
 
 
-class Own(nn.Module):
-    """A score that is a function of the features alone, by the client's objective."""
-
-    def __init__(self, score: Callable[[Tensor], Tensor | None]) -> None:
-        super().__init__()
-        self._score = score
-
-    def forward(self, z: Tensor) -> Tensor:
-        """(n, d) -> (n, K)."""
-        scores = self._score(z)
-        assert scores is not None
-        return scores
+def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
+    """What makes the rule's scores of features."""
+    state, objective = trained.state, trained.objective
+    local, covariance = state.prototypes, state.covariance
+    if rule in objective.scores(state, torch.zeros(0, objective.settings.feature_dim, device=trained.device)):
+        return lambda z: objective.scores(state, z)[rule]
+    if rule == "global-prototypes" and state.table is not None:
+        return Nearest(*state.table)
+    if rule == "local-prototypes" and local is not None:
+        return Nearest(*local.table(objective.num_classes))
+    if rule == "discriminant" and local is not None and covariance is not None:
+        return Discriminant(local, covariance, objective.num_classes)
+    if rule == POOL:
+        # before anything has come
+        return lambda z: objective.pooled(state, z, None)
+    return lambda z: objective.logits(state, z)
 
 
 def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force: bool = False) -> None:
@@ -178,7 +171,20 @@ def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force
     chosen = trained.chosen(rule)
     program = Program(trained, chosen).eval().requires_grad_(False)
     about = {METADATA: json.dumps(_metadata(trained, chosen), indent=2), PROTOTYPES: _prototypes(trained)}
-    content = _as_torch(program, trained, about) if kind == "torch" else _as_onnx(program, trained, about)
+    # two inputs, and that there may be any number of them
+    example, sizes = torch.zeros(2, *trained.transform.shape), {"inputs": {0: torch.export.Dim("batch")}}
+    write = _as_torch if kind == "torch" else _as_onnx
+    try:
+        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
+            content = write(program, example, sizes, about)
+    except Exception as error:
+        # torch.onnx colours its words for a terminal
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
+        reason = (plain.splitlines() or [type(error).__name__])[0].rstrip(".:")
+        raise SettingError(
+            f"model {trained.model!r} cannot be written as a program ({reason}); its forward pass must not branch on "
+            "values; `protosphere predict` needs no program."
+        ) from error
     try:
         with replacing(output) as temporary:
             temporary.write_bytes(content)
@@ -199,7 +205,46 @@ def _format_of(output: Path, kind: str) -> str:
             f"{output} is named as a file of format {meant!r}, but --format is {kind!r}; leave --format out, or end "
             f"the name in {FORMATS[kind]}."
         )
+    for package in ("onnx", "onnxscript") if meant == "onnx" else ():
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise SettingError(
+                f"format 'onnx' needs {package}, which cannot be imported here; pip install 'protosphere[onnx]'."
+            ) from None
     return meant
+
+
+def _as_torch(program: Program, example: Tensor, sizes: Any, about: dict[str, str]) -> bytes:
+    exported = torch.export.export(program, (example,), dynamic_shapes=sizes, strict=False)
+    for node in exported.graph.nodes:
+        # where each step stands in files of this machine
+        node.meta.pop("stack_trace", None)
+    file = io.BytesIO()
+    torch.export.save(exported, file, extra_files=about)
+    return file.getvalue()
+
+
+def _as_onnx(program: Program, example: Tensor, sizes: Any, about: dict[str, str]) -> bytes:
+    # it warns of what torch's own exporter writes
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)
+    # its optimiser takes x + 1e-12 for x, and 0 / (0 + 1e-12) is then no number
+    options: dict[str, Any] = {"dynamo": True, "verbose": False, "optimize": False}
+    exported: Any = torch.onnx.export(
+        program, (example,), dynamic_shapes=sizes, input_names=["inputs"], output_names=OUTPUTS, **options
+    )
+    passes = importlib.import_module("onnx_ir.passes.common")
+    # a buffer and a step may have the same name, which the optimiser would have seen to
+    passes.NameFixPass()(exported.model)
+    # where each step stands in files of this machine
+    passes.ClearMetadataAndDocStringPass()(exported.model)
+    model = exported.model_proto
+    for key, value in about.items():
+        model.metadata_props.add(key=key, value=value)
+    return bytes(model.SerializeToString())
+
+
+# --- what the file says beside the program ------------------------------------------------------------------------
 
 
 def _numbers(trained: Trained) -> InputTransform:
@@ -209,30 +254,6 @@ def _numbers(trained: Trained) -> InputTransform:
             "predict` on them."
         )
     return trained.transform
-
-
-def _head(trained: Trained, rule: str) -> nn.Module:
-    """What makes the rule's scores of features."""
-    state, objective = trained.state, trained.objective
-    local, covariance = state.prototypes, state.covariance
-    own_scores = objective.scores(state, torch.zeros(0, objective.settings.feature_dim, device=trained.device))
-    if rule in own_scores:
-        return Own(lambda z: objective.scores(state, z)[rule])
-    if rule == "global-prototypes" and state.table is not None:
-        return Nearest(*state.table)
-    if rule == "local-prototypes" and local is not None:
-        return Nearest(*local.table(objective.num_classes))
-    if rule == "discriminant" and local is not None and covariance is not None:
-        return Discriminant(local, covariance, objective.num_classes)
-    if rule == POOL:
-        # before anything has come
-        return Own(lambda z: objective.pooled(state, z, None))
-    return Own(lambda z: objective.logits(state, z))
-
-
-def _squares(a: Tensor, b: Tensor) -> Tensor:
-    """Squared distances of rows (n, d) and (K, d): (n, K). ONNX has no cdist, and a matrix product cancels."""
-    return (a.unsqueeze(1) - b).square().sum(dim=2)
 
 
 def _metadata(trained: Trained, rule: str) -> dict[str, Any]:
@@ -288,72 +309,3 @@ def _prototypes(trained: Trained) -> str:
         if prototypes is not None:
             tensors[f"{name}/labels"], tensors[f"{name}/vectors"] = prototypes.labels, prototypes.vectors.contiguous()
     return base64.b64encode(save(tensors)).decode()
-
-
-def _example(trained: Trained) -> tuple[Tensor, dict[str, dict[int, Any]]]:
-    """Two inputs, and that there may be any number of them."""
-    return torch.zeros(2, *trained.transform.shape), {"inputs": {0: torch.export.Dim("batch")}}
-
-
-def _as_torch(program: Program, trained: Trained, about: dict[str, str]) -> bytes:
-    inputs, sizes = _example(trained)
-    file = io.BytesIO()
-    try:
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            exported = torch.export.export(program, (inputs,), dynamic_shapes=sizes, strict=False)
-            for node in exported.graph.nodes:
-                # where each step stands in files of this machine
-                node.meta.pop("stack_trace", None)
-            torch.export.save(exported, file, extra_files=about)
-    except Exception as error:
-        raise _inexpressible(trained, error) from error
-    return file.getvalue()
-
-
-def _as_onnx(program: Program, trained: Trained, about: dict[str, str]) -> bytes:
-    for package in ("onnx", "onnxscript"):
-        try:
-            importlib.import_module(package)
-        except ImportError:
-            raise SettingError(
-                f"format 'onnx' needs {package}, which cannot be imported here; pip install 'protosphere[onnx]'."
-            ) from None
-    inputs, sizes = _example(trained)
-    # it warns of what torch's own exporter writes
-    logging.getLogger("onnx_ir").setLevel(logging.ERROR)
-    try:
-        with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-            exported: Any = torch.onnx.export(
-                program,
-                (inputs,),
-                dynamo=True,
-                dynamic_shapes=sizes,
-                input_names=["inputs"],
-                output_names=OUTPUTS,
-                verbose=False,
-                # its optimiser takes x + 1e-12 for x, and 0 / (0 + 1e-12) is then no number
-                optimize=False,
-            )
-            passes = importlib.import_module("onnx_ir.passes.common")
-            # a buffer and a step may have the same name, which the optimiser would have seen to
-            passes.NameFixPass()(exported.model)
-            # where each step stands in files of this machine
-            passes.ClearMetadataAndDocStringPass()(exported.model)
-            model = exported.model_proto
-    except Exception as error:
-        raise _inexpressible(trained, error) from error
-    for key, value in about.items():
-        model.metadata_props.add(key=key, value=value)
-    content: bytes = model.SerializeToString()
-    return content
-
-
-def _inexpressible(trained: Trained, error: Exception) -> SettingError:
-    """What a model of somebody else's may do that no program can."""
-    # torch.onnx colours its words for a terminal
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip()
-    lines = plain.splitlines() or [type(error).__name__]
-    return SettingError(
-        f"model {trained.model!r} cannot be written as a program ({lines[0].rstrip('.:')}); its forward pass must not "
-        "branch on values; `protosphere predict` needs no program."
-    )
