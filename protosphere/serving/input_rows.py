@@ -4,7 +4,7 @@ scaled by its own kept figures."""
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
@@ -15,7 +15,6 @@ from protosphere.core.errors import DataError, SettingError
 from protosphere.core.files import refuse_irregular
 from protosphere.core.paths import is_several
 from protosphere.core.settings import shown
-from protosphere.core.text import class_words
 from protosphere.data.client_data import InputTransform
 from protosphere.data.forms.arrays import SUFFIX, finite_rows, read_inputs
 from protosphere.data.forms.columns import LABEL_COLUMNS
@@ -23,6 +22,7 @@ from protosphere.data.forms.folders import TABLE_SUFFIXES
 from protosphere.data.forms.images import resized
 from protosphere.data.forms.table_files import read_columns, types_of
 from protosphere.data.forms.tabular import CATEGORY, NOTHING, Column, cell_word, features_of
+from protosphere.serving.labelled_data import labels_of
 from protosphere.serving.predict import PIXEL, Answer, Trained, judged, reads_images
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
     unread = [name for name in column_names if name not in used_names]
     return GivenRows(
         torch.from_numpy(inputs),
-        _labels(trained, path, table.column(label).to_pylist()) if label else None,
+        labels_of(trained, path, table.column(label).to_pylist()) if label else None,
         problems,
         unknown,
         (f"{path} has {_columns(unread)}, by which this client was not trained: not read.",) if unread else (),
@@ -198,7 +198,7 @@ def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRow
     rows = torch.from_numpy(_in_shape(trained, transform, path, inputs))
     if pixels and transform.scale != PIXEL:
         rows = (rows * (transform.scale / PIXEL)).round().to(torch.uint8)
-    label_numbers = None if labels is None else _labels(trained, path, labels.tolist())
+    label_numbers = None if labels is None else labels_of(trained, path, labels.tolist())
     wrong = np.flatnonzero(~finite_rows(inputs)).tolist()
     problems = dict.fromkeys(wrong, "a value that is not finite in x")
     used_names = {trained.objective.settings.group_column, trained.objective.settings.partition_column, "classes"}
@@ -238,29 +238,3 @@ def _refuse_form(path: Path, content: str, transform: InputTransform) -> NoRetur
         f"{trained if transform.columns else _form(transform.shape)}: give it "
         f"{'such a table' if transform.columns else f'a {SUFFIX} file with such rows in x'}."
     )
-
-
-# --- classes -------------------------------------------------------------------------------------------------
-
-
-def _labels(trained: Trained, path: Path, values: Sequence[Any]) -> list[int]:
-    """Class numbers, as training takes them: whole numbers are numbers, words names; of a CSV file, which has words
-    alone, whole numbers are numbers unless a class is called by one."""
-    names = trained.class_names
-    number = {name: label for label, name in enumerate(names)}
-    written = path.suffix == ".csv" and not any(name.isdecimal() for name in names)
-    labels = []
-    for row, value in enumerate(values):
-        label = int(value) if isinstance(value, int) else number.get(str(value).strip(), -1)
-        if label < 0 and written and isinstance(value, str) and value.strip().isdecimal():
-            label = int(value)
-        if not 0 <= label < len(names):
-            what = (
-                "no class" if value in (None, "") else f"of class {shown(str(value))}, which this client does not know"
-            )
-            raise SettingError(
-                f"row {row} of {path} is {what}; it knows {class_words(range(len(names)), names)}: correct the row, or "
-                "leave its classes out."
-            )
-        labels.append(label)
-    return labels

@@ -1,6 +1,5 @@
-"""Inputs whose classes are known, and how a trained client fares on them."""
+"""Inputs whose classes are known, and how a trained client fares on them. Tables are read as training reads them."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
@@ -10,16 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import DataError, SettingError
 from protosphere.core.files import refuse_irregular
 from protosphere.core.settings import shown
 from protosphere.core.text import class_words
 from protosphere.data.forms.columns import IMAGE_COLUMNS, LABEL_COLUMNS, TEXT_COLUMNS
-from protosphere.data.forms.folders import IMAGE_SUFFIXES, is_visible
-from protosphere.data.forms.table_files import json_rows
+from protosphere.data.forms.folders import IMAGE_SUFFIXES, TABLE_SUFFIXES, is_visible
+from protosphere.data.forms.table_files import read_columns, types_of
 from protosphere.serving.predict import Answer, Input, Trained, predict
 
-TABLES = (".csv", ".parquet", ".jsonl")
 TEXT_SUFFIXES = (".txt",)
 FILE_COLUMNS = ("file", "file_name", "filename", "path")
 
@@ -35,7 +33,7 @@ class Labelled:
 
 def holds_labels(path: Path) -> bool:
     """Whether a path is taken for inputs with their classes: a folder, or a table."""
-    return path.is_dir() or path.suffix.lower() in TABLES
+    return path.is_dir() or path.suffix in TABLE_SUFFIXES
 
 
 def read_labelled(trained: Trained, path: Path, label_column: str = "") -> list[Labelled]:
@@ -47,7 +45,7 @@ def read_labelled(trained: Trained, path: Path, label_column: str = "") -> list[
         label_column: of a table; "" for the usual names.
 
     Raises:
-        SettingError: there is none, or a class that the client does not know.
+        SettingError, DataError: there is none, or a class that the client does not know.
     """
     inputs = _in_folder(trained, path) if path.is_dir() else _in_table(trained, path, label_column)
     if not inputs:
@@ -61,46 +59,37 @@ def read_labelled(trained: Trained, path: Path, label_column: str = "") -> list[
 def _in_folder(trained: Trained, folder: Path) -> list[Labelled]:
     suffixes = TEXT_SUFFIXES if trained.tokens else IMAGE_SUFFIXES
     inputs = []
-    for place in sorted(
-        subfolder for subfolder in folder.iterdir() if subfolder.is_dir() and is_visible(subfolder.relative_to(folder))
-    ):
+    for place in sorted(folder.iterdir()):
+        if not place.is_dir() or not is_visible(place.relative_to(folder)):
+            continue
         files = sorted(file for file in place.rglob("*") if file.suffix.lower() in suffixes and file.is_file())
-        if files:
-            label = _label(trained, place.name, str(place))
-            inputs += [Labelled(str(file.relative_to(folder)), file, label) for file in files]
+        if files and place.name not in trained.class_names:
+            raise _unknown(trained, str(place), place.name)
+        for file in files:
+            label = trained.class_names.index(place.name)
+            inputs.append(Labelled(str(file.relative_to(folder)), file, label))
     return inputs
 
 
 def _in_table(trained: Trained, path: Path, label_column: str) -> list[Labelled]:
-    import pandas as pd
-
     refuse_irregular(path)
     try:
-        if path.suffix.lower() == ".csv":
-            # words alone, as in training: a class may be called "NA" or "01", a text "007"
-            with warnings.catch_warnings(action="error", category=pd.errors.ParserWarning):
-                # nor may rows that are longer than the header shift what stands in them
-                rows = pd.read_csv(path, keep_default_na=False, dtype=str, index_col=False)
-        elif path.suffix.lower() == ".jsonl":
-            rows = pd.DataFrame([row for _, row in json_rows(path)])
-        else:
-            rows = pd.read_parquet(path)
+        columns = list(types_of(path))
+        named = (label_column,) if label_column else LABEL_COLUMNS
+        label = _column(path, columns, named, "the classes are", "name it with --label-column")
+        usual = TEXT_COLUMNS if trained.tokens else (*IMAGE_COLUMNS, *FILE_COLUMNS)
+        value = _column(path, [name for name in columns if name != label], usual, "the inputs are", "rename it")
+        table = read_columns(path, [value, label])
+    except (DataError, SettingError):
+        raise
     except Exception as error:
         # what is broken in a table shows in exceptions of every kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
-    columns = [str(name) for name in rows.columns]
-    named = (label_column,) if label_column else LABEL_COLUMNS
-    label = _column(path, columns, named, "the classes are", "name it with --label-column")
-    usual = TEXT_COLUMNS if trained.tokens else (*IMAGE_COLUMNS, *FILE_COLUMNS)
-    value = _column(path, [name for name in columns if name != label], usual, "the inputs are", "rename it")
-    labels = rows[label].tolist()
-    if path.suffix.lower() == ".csv" and not any(name.isdecimal() for name in trained.class_names):
-        # whole numbers are numbers, unless a class is called by one
-        labels = [int(name) if name.strip().isdecimal() else name for name in labels]
-    pairs = zip(rows[value].tolist(), labels, strict=True)
+    cells = table.column(value).to_pylist()
+    labels = labels_of(trained, path, table.column(label).to_pylist())
     return [
-        Labelled(f"row {number}", _source(trained, path, value, cell), _label(trained, name, f"row {number} of {path}"))
-        for number, (cell, name) in enumerate(pairs)
+        Labelled(f"row {row}", _source(trained, path, value, cell), number)
+        for row, (cell, number) in enumerate(zip(cells, labels, strict=True))
     ]
 
 
@@ -117,25 +106,40 @@ def _column(path: Path, columns: Sequence[str], candidates: Sequence[str], what:
 def _source(trained: Trained, path: Path, column: str, cell: Any) -> Input:
     if trained.tokens:
         return str(cell)
-    if isinstance(cell, dict) and isinstance(cell.get("bytes"), bytes):
-        return BytesIO(cell["bytes"])
-    if isinstance(cell, bytes):
-        return BytesIO(cell)
-    if isinstance(cell, str):
-        return path.parent / cell
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    if isinstance(content, bytes):
+        return BytesIO(content)
+    if isinstance(content, str):
+        return path.parent / content
     raise SettingError(f"{path} has in column {shown(column)} no images, but {type(cell).__name__}.")
 
 
-def _label(trained: Trained, name: object, where: str) -> int:
-    """A class by its name; where none is called so, by its number."""
+def labels_of(trained: Trained, path: Path, values: Sequence[Any]) -> list[int]:
+    """Class numbers, as training takes them: whole numbers are numbers, words names; of a CSV file, which has words
+    alone, whole numbers are numbers unless a class is called by one.
+
+    Raises:
+        SettingError: a row has no class, or one that the client does not know.
+    """
     names = trained.class_names
-    if str(name) in names:
-        return names.index(str(name))
-    if isinstance(name, int) and not isinstance(name, bool) and 0 <= name < len(names):
-        return name
-    raise SettingError(
-        f"{where} is of class {shown(str(name))}, which this client does not know; it knows "
-        f"{class_words(range(len(names)), names)}."
+    number = {name: label for label, name in enumerate(names)}
+    has_words_alone = path.suffix == ".csv" and not any(name.isdecimal() for name in names)
+    labels = []
+    for row, value in enumerate(values):
+        label = int(value) if isinstance(value, int) else number.get(str(value).strip(), -1)
+        if label < 0 and has_words_alone and isinstance(value, str) and value.strip().isdecimal():
+            label = int(value)
+        if not 0 <= label < len(names):
+            raise _unknown(trained, f"row {row} of {path}", value)
+        labels.append(label)
+    return labels
+
+
+def _unknown(trained: Trained, where: str, value: Any) -> SettingError:
+    what = "no class" if value in (None, "") else f"of class {shown(str(value))}, which this client does not know"
+    names = trained.class_names
+    return SettingError(
+        f"{where} is {what}; it knows {class_words(range(len(names)), names)}: correct that, or leave the classes out."
     )
 
 

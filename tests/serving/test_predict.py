@@ -12,7 +12,7 @@ from PIL import Image
 
 from protosphere.client_app.encoder import loaded
 from protosphere.client_app.store import StoreError
-from protosphere.core.errors import ModelError, SettingError
+from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
 from protosphere.serving.labelled_data import read_labelled
@@ -321,5 +321,5 @@ def test_a_number_in_a_csv_file_is_none_of_a_class_where_classes_are_called_by_n
 
 def test_rows_of_a_csv_file_that_are_longer_than_its_header_are_refused(tmp_path):
     (tmp_path / "notes.csv").write_text("text,label\nwalks, well,0\nfalls, often,1\n")
-    with pytest.raises(SettingError, match="is no readable table"):
+    with pytest.raises(DataError, match=r"row 0 of .* has another number of fields \(3\) than the header \(2\)"):
         read_labelled(SimpleNamespace(tokens=True, class_names=("0", "1")), tmp_path / "notes.csv")
