@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from protosphere.clients import Predictions as Predictions
     from protosphere.comparing import Comparison as Comparison
     from protosphere.comparing import compare as compare
-    from protosphere.drawing import Drawing as Drawing
     from protosphere.errors import DataError as DataError
     from protosphere.errors import Error as Error
     from protosphere.errors import ModelError as ModelError
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from protosphere.errors import RunError as RunError
     from protosphere.errors import SettingError as SettingError
     from protosphere.errors import StoreError as StoreError
+    from protosphere.reports.canvas import Plot as Plot
     from protosphere.results import Prototypes as Prototypes
     from protosphere.results import Report as Report
     from protosphere.results import Run as Run
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 PLACES = {
     "protosphere.running": ("run",),
     "protosphere.results": ("load", "Run", "Prototypes", "Report"),
-    "protosphere.drawing": ("Drawing",),
+    "protosphere.reports.canvas": ("Plot",),
     "protosphere.clients": ("Client", "Predictions"),
     "protosphere.comparing": ("compare", "Comparison"),
     "protosphere.errors": (
@@ -53,9 +53,9 @@ __all__ = [
     "Client",
     "Comparison",
     "DataError",
-    "Drawing",
     "Error",
     "ModelError",
+    "Plot",
     "Predictions",
     "Prototypes",
     "Report",

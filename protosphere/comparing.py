@@ -5,7 +5,7 @@ import io
 import itertools
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,6 @@ from protosphere.cli.compare_bar import Bar
 from protosphere.comparison.execution import Processes, environments, run_cells
 from protosphere.comparison.figures import by_method, by_seed, every_difference, figures_of, for_file, spread
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.pictures import CAPTIONS, picture_by, picture_over
 from protosphere.comparison.plan import Comparison as Plan
 from protosphere.comparison.plan import from_table
 from protosphere.comparison.report import REPORT, write_all
@@ -39,8 +38,7 @@ from protosphere.running import refuse_workers
 if TYPE_CHECKING:
     from torch.utils.data import Dataset
 
-    from protosphere.drawing import Drawing
-    from protosphere.reports.pictures import Picture
+    from protosphere.reports.canvas import Plot
 
 Entry = str | Mapping[str, Value]
 USUAL_DATA = ("digits",)
@@ -325,7 +323,7 @@ class Comparison:
         labels = [label] if label else labels_for([tables[table]], self._comparison.name)
         return latex([tables[table]], labels, caption)
 
-    def plot(self, over: str = "rounds", row: str = "") -> "Drawing":
+    def plot(self, over: str = "rounds", row: str = "") -> "Plot":
         """Every method's accuracy over the rounds, with the standard deviation over the seeds as a band.
 
         >>> found.plot().axes[0].get_xlabel()
@@ -338,13 +336,15 @@ class Comparison:
         Raises:
             SettingError: there is no such row, or nothing in it to draw.
         """
-        if over not in CAPTIONS:
-            raise SettingError(f"over is {shown(over)}, but it is {', '.join(CAPTIONS)}.")
+        from protosphere.comparison import plots
+
+        if over not in plots.CAPTIONS:
+            raise SettingError(f"over is {shown(over)}, but it is {', '.join(plots.CAPTIONS)}.")
         once, frame, _ = self._tidy()
         label = _find_row(once, row)
-        return self._drawing(lambda: picture_over(once, frame, label, over, f"accuracy-over-{over}"))
+        return plots.over(once, frame, label, over, f"accuracy-over-{over}")
 
-    def plot_varied(self, setting: str = "", row: str = "") -> "Drawing":
+    def plot_varied(self, setting: str = "", row: str = "") -> "Plot":
         """Accuracy by the values of a setting that is varied: a curve for each method that reads it, with the standard
         deviation over seeds, and a dashed line for each that does not.
 
@@ -359,14 +359,11 @@ class Comparison:
         Raises:
             SettingError: nothing is varied, not this setting, or nothing is finished; there is no such row.
         """
+        from protosphere.comparison import plots
+
         once, frame, _ = self._tidy()
         name, label = _find_setting(once, setting_name(setting)), _find_row(once, row)
-        return self._drawing(lambda: picture_by(once, frame, label, name, f"accuracy-by-{name}"))
-
-    def _drawing(self, make: "Callable[[], Picture | str]") -> "Drawing":
-        from protosphere.drawing import drawing_of
-
-        return drawing_of(make, self.folder.name)
+        return plots.by_value(once, frame, label, name, f"accuracy-by-{name}")
 
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.

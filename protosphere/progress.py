@@ -5,6 +5,7 @@ import logging
 import sys
 import warnings
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +15,6 @@ from protosphere.core.plugins import stem
 from protosphere.core.text import duration
 from protosphere.data.domains import short_name
 from protosphere.record.folder import RunFolder
-from protosphere.reports.page import element
 
 WARNING = "warning: "
 # not below "protosphere", whose lines are kept from other handlers while a run is on
@@ -162,11 +162,12 @@ class _Cell:
         # not a number where nothing was measured
         measured = f", {100 * accuracy:.1f} %" if accuracy == accuracy else ""
         self._text = f"round {done} of {rounds}{measured}, {duration(self._seconds)}"
-        bar = element("progress", value=done, max=rounds, style="width:16em;vertical-align:middle")
-        self._handle.update(self._html(f"{bar} {element('span', self._text)}"))
+        bar = f'<progress value="{done}" max="{rounds}" style="width:16em;vertical-align:middle"></progress>'
+        self._handle.update(self._html(f"{bar} <span>{escape(self._text)}</span>"))
 
     def end(self, well: bool) -> None:
-        self._handle.update(self._html(str(element("span", self._text if well else f"cut: {self._text}"))))
+        text = self._text if well else f"cut: {self._text}"
+        self._handle.update(self._html(f"<span>{escape(text)}</span>"))
 
 
 def _in_notebook() -> bool:

@@ -2,7 +2,7 @@
 
 import html
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,25 +19,12 @@ from protosphere.core.settings import shown
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder, find_run
 from protosphere.reports import frames
-from protosphere.reports.confusions import confusion_matrices
-from protosphere.reports.curves import FILES, ORDERS, clients_over_rounds, loss_over_rounds
-from protosphere.reports.label_distribution import holdings
-from protosphere.reports.maps import angles, partition_map, prototype_map, separation_over_rounds
-from protosphere.reports.pictures import (
-    PICTURES,
-    Picture,
-    accuracy_by_model,
-    accuracy_over_bytes,
-    accuracy_over_rounds,
-    time_by_part,
-)
-from protosphere.reports.prototype_figures import alignment, margins, prototype_values
+from protosphere.reports.page import PICTURES
 from protosphere.reports.report import write_report
 from protosphere.reports.results import Results, read_results
-from protosphere.reports.trajectories import motion
 
 if TYPE_CHECKING:
-    from protosphere.drawing import Drawing
+    from protosphere.reports.canvas import Plot
 
 
 def load(run: str | os.PathLike[str] = "latest", results: str | os.PathLike[str] = "", trust: bool = False) -> "Run":
@@ -240,127 +227,29 @@ class Run:
         """
         return Report(write_report(self.folder, self._trust))
 
-    def plot_accuracy(self) -> "Drawing":
-        """Test accuracy over rounds by the run's rule: mean, spread and worst client, the majority-class
-        baseline, the selected round.
+    def plot(self, name: str = "accuracy-over-rounds", round: int | None = None, model: str = "") -> "Plot":
+        """A plot of the report, as a matplotlib figure with `numbers`, `caption` and `save`, see `Plot`; a notebook
+        shows it.
 
-        >>> run.plot_accuracy().axes[0].get_xlabel()
+        >>> run.plot().axes[0].get_xlabel()
         'round'
-
-        Returns:
-            A matplotlib figure with `numbers` and `save`, see `Drawing`; a notebook shows it. So do all that follow.
-
-        Raises:
-            SettingError: as `summary`, or there is nothing to draw; so do all that follow.
-        """
-        return self._drawing(lambda: accuracy_over_rounds(self._results))
-
-    def plot_bytes(self) -> "Drawing":
-        """The same mean accuracy over the megabytes that were sent by then, as payload and on the wire."""
-        return self._drawing(lambda: accuracy_over_bytes(self._results))
-
-    def plot_loss(self) -> "Drawing":
-        """Training loss over rounds and its parts, the means over clients."""
-        return self._drawing(lambda: loss_over_rounds(self._results))
-
-    def plot_models(self) -> "Drawing":
-        """Every client's accuracy at the end, by its architecture."""
-        return self._drawing(lambda: accuracy_by_model(self._results))
-
-    def plot_clients(self, order: str = "worst") -> "Drawing":
-        """The accuracy of single clients over rounds, twenty of them; or of all in one.
-
-        Args:
-            order: `worst` first, or those with the fewest samples, `size`; `together` for all in one.
-        """
-        if order not in ORDERS:
-            raise SettingError(f"order is {shown(order)}, but it is {' or '.join(ORDERS)}.")
-
-        def make() -> Picture | str:
-            pictures = {picture.name: picture for _, picture in clients_over_rounds(self._results, order)}
-            return pictures.get(FILES[order], "no client was evaluated, or none told its rows.")
-
-        return self._drawing(make)
-
-    def plot_confusion(self, whose: str = "all clients") -> "Drawing":
-        """What test samples were taken for in the last evaluation, by class; the setting `confusion` asks for it.
-
-        Args:
-            whose: of all clients, or of those of the architecture of this name.
-        """
-
-        def make() -> Picture | str:
-            pictures = dict(confusion_matrices(self._results, whose))
-            if whose in pictures:
-                return pictures[whose]
-            names = ", ".join(name for name, _ in confusion_matrices(self._results))
-            return f"whose is {shown(whose)}, but clients told of {names or 'nothing; set `confusion`'}."
-
-        return self._drawing(make)
-
-    def plot_partition(self) -> "Drawing":
-        """How many samples of each class each client holds."""
-        results = self._results
-        return self._drawing(lambda: partition_map(holdings(results), results.name_list))
-
-    def plot_prototypes(self, round: int | None = None) -> "Drawing":
-        """Global and local prototypes in the plane of their two first principal components.
-
-        >>> protosphere.load(again.folder).plot_prototypes(1).name
+        >>> protosphere.load(again.folder).plot("map-of-prototypes", round=1).name
         'map-of-prototypes'
 
         Args:
-            round: which round's, as in `prototypes`.
+            name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-over-bytes`, `roc-auc-over-rounds`,
+                `accuracy-by-client`, `samples-by-client-and-class`, `confusion` (the setting of that name asks for it),
+                `distances-of-global-prototypes`, `map-of-prototypes`, `angles-of-global-prototypes`,
+                `margins-of-global-prototypes`, `values-of-prototypes`, `alignment` or `time-by-round`.
+            round: whose prototypes it shows, as in `prototypes`; None for the newest that are kept.
+            model: the architecture whose clients' confusion it is; "" for all clients.
+
+        Raises:
+            SettingError: as `summary`; there is no such plot, or nothing of it to draw.
         """
-        return self._drawing(lambda: prototype_map(self._results, *self._tensors(round)))
+        from protosphere.reports.plots import draw
 
-    def plot_angles(self, round: int | None = None) -> "Drawing":
-        """The angles between all pairs of global prototypes, in degrees.
-
-        Args:
-            round: which round's, as in `prototypes`.
-        """
-        return self._drawing(lambda: angles(self._results, *self._tensors(round)))
-
-    def plot_separation(self) -> "Drawing":
-        """How far apart the global prototypes lie, over rounds: nearest pair, mean, and the bound."""
-        return self._drawing(lambda: separation_over_rounds(self._results, snapshots.newest(self.folder)[0]))
-
-    def plot_margins(self, round: int | None = None) -> "Drawing":
-        """How far each class's global prototype lies from the nearest other one, over the largest such distance.
-
-        Args:
-            round: which round's, as in `prototypes`.
-        """
-        nothing = "there are no global prototypes of two classes, one each."
-        return self._drawing(lambda: margins(self._results, *self._tensors(round)) or nothing)
-
-    def plot_values(self, round: int | None = None) -> "Drawing":
-        """The values of every client's prototypes and of the global ones by dimension, and which share of them is zero.
-
-        Args:
-            round: which round's, as in `prototypes`.
-        """
-        nothing = 'no prototype has zeros; `feature_activation="relu"` or `tinyproto_sparsity_dim` makes some.'
-        return self._drawing(lambda: prototype_values(self._results, *self._tensors(round)) or nothing)
-
-    def plot_alignment(self) -> "Drawing":
-        """Of ProtoNorm's `alignment="thomson"`: distances during the first alignment, and the iterations of each."""
-        nothing = 'no alignment of this run was iterated; `protonorm_alignment="thomson"` is.'
-        return self._drawing(lambda: alignment(self._results) or nothing)
-
-    def plot_prototype_paths(self) -> "Drawing":
-        """The ways of the global prototypes over the rounds that are kept, in one plane."""
-
-        def make() -> Picture | str:
-            moved = motion(self._results)
-            return moved[0] if moved is not None else "fewer than two rounds of global prototypes are kept."
-
-        return self._drawing(make)
-
-    def plot_time(self) -> "Drawing":
-        """Where the seconds of each round went: training, evaluation, server, messages."""
-        return self._drawing(lambda: time_by_part(self._results))
+        return draw(name, self._results, *self._tensors(round), model)
 
     def save_figures(self, folder: str | os.PathLike[str] = "", formats: Sequence[str] = ("pdf",)) -> list[Path]:
         """Write every figure that this run has to files.
@@ -378,7 +267,8 @@ class Run:
         Raises:
             SettingError: as `summary`, another format, or the folder cannot be written.
         """
-        from protosphere.drawing import refuse_formats
+        from protosphere.reports.canvas import refuse_formats
+        from protosphere.reports.plots import NAMES
 
         refuse_formats(formats)
         place = Path(folder).expanduser() if folder else self.folder / PICTURES
@@ -388,22 +278,12 @@ class Run:
             raise SettingError(f"the folder {place} cannot be made ({error.strerror}); give one of yours.") from None
         if not self._results.lines:
             return []
-        drawings: list[Drawing] = []
-        for plot in (
-            *(self.plot_accuracy, self.plot_loss, self.plot_bytes, self.plot_models, self.plot_clients),
-            *(self.plot_confusion, self.plot_partition, self.plot_prototypes, self.plot_angles),
-            *(self.plot_margins, self.plot_values, self.plot_alignment),
-            *(self.plot_separation, self.plot_prototype_paths, self.plot_time),
-        ):
+        plots: list[Plot] = []
+        for name in NAMES:
             # a run without prototypes has no map of them
             with suppress(SettingError):
-                drawings.append(plot())
-        return [drawing.save(place / f"{drawing.name}.{form}") for drawing in drawings for form in formats]
-
-    def _drawing(self, make: "Callable[[], Picture | str]") -> "Drawing":
-        from protosphere.drawing import drawing_of
-
-        return drawing_of(make, self.name)
+                plots.append(self.plot(name))
+        return [plot.save(place / f"{plot.name}.{form}") for plot in plots for form in formats]
 
     def _tensors(self, round: int | None) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """A round's prototypes as the report's pictures take them, and of which round they are; of None the newest that

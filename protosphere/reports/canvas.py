@@ -1,52 +1,49 @@
-"""What every picture of a report shares: size, fonts, colours for light and dark, and the way to SVG.
+"""What every plot shares: size, fonts, colours, and the way to a file.
 
-    with canvas.figure() as drawn:
-        axes = drawn.add_subplot()
+    with canvas.figure() as plot:
+        axes = plot.add_subplot()
         axes.plot(rounds, accuracy, color=canvas.COLOURS[0])
-        svg = canvas.svg(drawn)
+    plot.describe("accuracy", "Accuracy", "It rises to 94 %.", "Over rounds.", frame)
 
-The drawing is light, for paper and for programs that know no CSS; a style sheet inside it makes it dark where a browser
-prefers that. Text stays text. The same figure gives the same bytes.
+The same figure gives the same bytes. Text stays text.
 """
 
 import io
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-    from matplotlib.image import AxesImage
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.ticker import MaxNLocator, NullFormatter
+
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import shown
+from protosphere.reports.csv_files import as_csv
 
 POINTS = 72  # of an inch, in which SVG measures
+DOTS = 200  # an inch of a PNG
 HALF = (5.7, 3.6)  # inches: half of the page's width, where letters are as large as the page's
 WHOLE = (11.6, 3.8)
+FORMATS = ("svg", "pdf", "png", "csv")
 
-INK, SOFT, GRID = "#1c1e21", "#5a6068", "#d9dce1"
-GROUND = "#ffffff"
-# Okabe and Ito's colours, the lighter ones a little darker for a white ground, each with what it is on a dark one
+INK, SOFT, GRID, GROUND = "#1c1e21", "#5a6068", "#d9dce1", "#ffffff"
+# Okabe and Ito's colours, the lighter ones a little darker for a white ground
 COLOURS = ("#0072b2", "#d55e00", "#00875f", "#b5548a", "#b87a00", "#3d93c9", "#7a7f87")
-ON_DARK = {
-    INK: "#e8eaed",
-    SOFT: "#a7adb5",
-    GRID: "#363b42",
-    GROUND: "#15171a",
-    "#0072b2": "#4fa8e0",
-    "#d55e00": "#f5843c",
-    "#00875f": "#2fbf93",
-    "#b5548a": "#dd8fba",
-    "#b87a00": "#edb13c",
-    "#3d93c9": "#8fd0f7",
-    "#7a7f87": "#b4b9c0",
-}
+DASHED, DOTTED = (0, (4, 1.5)), (0, (1.5, 1.5))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
 COLOUR_MAP = "viridis"
 MOST_NAMED = 32  # classes, or clients, that have their names along an axis
+FEW_POINTS = 30  # up to which a curve shows its points
 
 STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -73,9 +70,9 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "lines.linewidth": 1.8,
-    "figure.facecolor": "none",
+    "figure.facecolor": GROUND,
     "axes.facecolor": "none",
-    "savefig.facecolor": "none",
+    "savefig.facecolor": GROUND,
     # a class may be called "$x$"
     "text.parse_math": False,
     "svg.fonttype": "none",
@@ -84,45 +81,127 @@ STYLE: dict[Any, Any] = {
 }
 
 
-# of `as_figures`: the figures so far, and of which class they are
-_taken: ContextVar["tuple[list[Figure], type[Figure]] | None"] = ContextVar("figures", default=None)
+class NothingToPlotError(SettingError):
+    """A run or a comparison has nothing of what a plot shows; the sentence says why."""
+
+
+class Plot(Figure):
+    """A plot of a run or a comparison: a figure of matplotlib's that nobody else draws into.
+
+    A notebook shows it; `axes` are there to be changed, and `savefig` writes what matplotlib can.
+
+    Attributes:
+        name: of its files, as in a report's folder `pictures`.
+        title, caption: what a report has above and under it.
+        alt: what it shows, in words.
+        numbers: what it shows, as a frame; accuracies in percent.
+        wide: whether a report gives it the whole width.
+    """
+
+    name = title = caption = alt = ""
+    wide = False
+
+    def describe(
+        self, name: str, title: str, alt: str, caption: str, numbers: pd.DataFrame, wide: bool = False
+    ) -> "Plot":
+        """Give it its words and numbers."""
+        self.name, self.title, self.alt, self.caption = name, title, alt, caption
+        self.numbers, self.wide = numbers, wide
+        return self
+
+    @property
+    def csv(self) -> str:
+        """Its numbers as a file."""
+        rows = self.numbers.astype(object).where(self.numbers.notna(), None)
+        return as_csv([list(rows.columns), *rows.itertuples(index=False, name=None)])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write it to a file: the figure as .pdf, .png or .svg, or its numbers as .csv.
+
+        >>> run.plot("accuracy-over-rounds").save(run.folder / "accuracy.csv").name
+        'accuracy.csv'
+
+        Returns:
+            The path.
+
+        Raises:
+            SettingError: the name ends otherwise, or the file cannot be written.
+        """
+        target = Path(path).expanduser()
+        ending = target.suffix.removeprefix(".").lower()
+        refuse_formats([ending], f"the file {shown(str(path))} cannot be written: its name ends in another than")
+        try:
+            if ending in ("svg", "csv"):
+                target.write_text(svg(self) if ending == "svg" else self.csv, "utf-8")
+            else:
+                # without the time, so that the same figure gives the same file
+                times = {"CreationDate": None} if ending == "pdf" else {"Software": None}
+                with rc_context(STYLE):
+                    self.savefig(target, dpi=DOTS, metadata=times)
+        except OSError as error:
+            raise SettingError(
+                f"{target} cannot be written ({error.strerror or error}); give an existing folder that you may write "
+                "to."
+            ) from None
+        return target
+
+    def _repr_png_(self) -> bytes:
+        stream = io.BytesIO()
+        with rc_context(STYLE):
+            self.savefig(stream, format="png", dpi=150, metadata={"Software": None})
+        return stream.getvalue()
+
+
+def refuse_formats(formats: Sequence[str], problem: str = "") -> None:
+    """Raises SettingError unless all are of `FORMATS`."""
+    if isinstance(formats, str) or not set(formats) <= set(FORMATS):
+        raise SettingError(f"{problem or f'formats is {shown(formats)}, but it is a list of'} {', '.join(FORMATS)}.")
 
 
 @contextmanager
-def as_figures(kind: "type[Figure]") -> "Iterator[list[Figure]]":
-    """While inside, what is drawn is of the class `kind`, and put into this list in place of being written as SVG."""
-    figures: list[Figure] = []
-    token = _taken.set((figures, kind))
-    try:
-        yield figures
-    finally:
-        _taken.reset(token)
-
-
-@contextmanager
-def figure(size: tuple[float, float] = HALF) -> "Iterator[Figure]":
-    """An empty figure of so many inches in the page's style, which holds while inside."""
-    # matplotlib takes a second to import and, once a machine, several to look for fonts, which it says on the log
+def figure(size: tuple[float, float] = HALF) -> Iterator[Plot]:
+    """An empty plot of so many inches in the page's style, which holds while inside."""
+    # once a machine matplotlib takes seconds to look for fonts, which it says on the log
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+    with rc_context(STYLE), _any_letters():
+        yield Plot(figsize=size, layout="constrained")
 
-    taken = _taken.get()
-    with rc_context(STYLE), warnings.catch_warnings():
+
+@contextmanager
+def _any_letters() -> Iterator[None]:
+    with warnings.catch_warnings():
         # names may be in letters that only the browser's fonts have
         warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
-        yield (taken[1] if taken else Figure)(figsize=size, layout="constrained")
+        yield
 
 
-def number_cells(axes: "Axes", texts: Mapping[tuple[int, int], str], shades: Any, size: float = 8) -> None:
+def svg(plot: Figure) -> str:
+    """A figure as an SVG file's text."""
+    # savefig would lay it out by a whole drawing that it throws away
+    FigureCanvasSVG(plot)
+    plot.set_dpi(POINTS)
+    stream = io.StringIO()
+    with rc_context(STYLE), _any_letters():
+        engine = plot.get_layout_engine()
+        if engine is not None and plot.axes:
+            engine.execute(plot)
+        plot.set_layout_engine("none")
+        plot.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    # without the document type, which browsers and editors need not look up
+    return re.sub(r"<!DOCTYPE.*?>\s*", "", stream.getvalue(), flags=re.DOTALL)
+
+
+# --- parts of plots ---------------------------------------------------------------------------------------------
+
+
+def number_cells(axes: Axes, texts: Mapping[tuple[int, int], str], shades: Any, size: float = 8) -> None:
     """Words into cells (row, column) of a map in `COLOUR_MAP`, where `shades` is each cell's place on it, in [0, 1]."""
     for row, column in texts:
-        # of its own colour: it must not turn with the reader's colour scheme, since the cell does not
         colour = "#fdfdfd" if shades[row, column] < 0.6 else "#101010"
         axes.text(column, row, texts[row, column], ha="center", va="center", fontsize=size, color=colour)
 
 
-def square(axes: "Axes", cells: Any, names: Sequence[str], label: str, most: float) -> "AxesImage":
+def square(axes: Axes, cells: Any, names: Sequence[str], label: str, most: float) -> AxesImage:
     """A map of classes by classes, with names along its axes where there are few and a scale beside it."""
     image = axes.imshow(cells, vmin=0, vmax=most, interpolation="none", cmap=COLOUR_MAP)
     colour_bar(image, label, pad=0.02, fraction=0.046)
@@ -141,39 +220,17 @@ def colour_bar(image: Any, label: str, **look: Any) -> Any:
     return bar
 
 
-def svg(drawn: "Figure") -> str:
-    """The figure as an SVG file's text; inside `figure`. Nothing is written inside `as_figures`."""
-    if (taken := _taken.get()) is not None:
-        taken[0].append(drawn)
-        return ""
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    # savefig would lay it out by a whole drawing that it throws away
-    FigureCanvasSVG(drawn)
-    drawn.set_dpi(POINTS)
-    engine = drawn.get_layout_engine()
-    if engine is not None and drawn.axes:
-        engine.execute(drawn)
-    drawn.set_layout_engine("none")
-    stream = io.StringIO()
-    drawn.savefig(stream, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    text = stream.getvalue()
-    # without the document type, which browsers and editors need not look up
-    text = re.sub(r"<!DOCTYPE.*?>\s*", "", text, flags=re.DOTALL)
-    return text.replace("<defs>", f"<style>{_dark()}</style>\n <defs>", 1)
+def dots(points: Sequence[Any]) -> str:
+    """The marker of a curve: none where there are too many points to tell apart."""
+    return "o" if len(points) <= FEW_POINTS else ""
 
 
-def png(drawn: "Figure") -> bytes:
-    """The figure as a PNG file on a white ground; inside `figure`."""
-    stream = io.BytesIO()
-    drawn.savefig(stream, format="png", dpi=150, facecolor=GROUND, metadata={"Software": None})
-    return stream.getvalue()
+def plain_numbers(axis: Any) -> None:
+    """10 and 100 rather than powers, also where the scale is of orders."""
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
-def _dark() -> str:
-    rules = "".join(
-        f'[style*="{kind}: {light}"]{{{kind}:{dark}!important}}'
-        for light, dark in ON_DARK.items()
-        for kind in ("fill", "stroke")
-    )
-    return f"@media (prefers-color-scheme:dark){{{rules}}}"
+def whole_rounds(axes: Axes, most: int = 8) -> None:
+    """Whole numbers along the lower axis."""
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=most, integer=True, min_n_ticks=1))

@@ -18,7 +18,6 @@ from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import Assignment, DataSpec, assignment, domain_of, name_of, open_data
 from protosphere.data.partition.partitioners import class_counts
 from protosphere.reports.label_distribution import Holdings
-from protosphere.reports.maps import partition_map, partition_png
 
 PICTURES = (".svg", ".png")
 # what decides the rows of a client besides `clients`, `split` and `seed`, by partition
@@ -151,14 +150,10 @@ def write_picture(data_view: DataView, path: Path) -> None:
     refuse_ending(path)
     holdings = Holdings(data_view.class_names, [client.counts for client in data_view.clients], exact=True)
     names = [data_view.names.get(number, "") for number in range(len(data_view.clients))]
-    svg = path.suffix.lower() == ".svg"
-    content = partition_map(holdings, names).svg.encode() if svg else partition_png(holdings, names)
-    try:
-        path.write_bytes(content)
-    except OSError as error:
-        raise SettingError(
-            f"the picture {path} cannot be written ({error.strerror or error}); give a file in a folder of yours."
-        ) from None
+    # matplotlib takes a second to import
+    from protosphere.reports.plots import partition_map
+
+    partition_map(holdings, names).save(path)
 
 
 def refuse_ending(path: Path) -> None:

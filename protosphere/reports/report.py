@@ -1,4 +1,4 @@
-"""The run's report: report.html, one file that needs no other, and its pictures as files beside it.
+"""The run's report: report.html, one file that needs no other, and its plots as files beside it.
 
 All of it comes from the run's folder, so that it can be made again anywhere (`protosphere report`). The same folder
 gives the same bytes.
@@ -6,47 +6,48 @@ gives the same bytes.
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from protosphere.core.client_names import client_word
 from protosphere.core.errors import SettingError
 from protosphere.core.objects import is_object
 from protosphere.core.plugins import stem
-from protosphere.core.seeds import limited_threads
 from protosphere.core.settings import shown
 from protosphere.core.terms import TERMS
 from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line, readable_size
 from protosphere.data.domains import short_name
 from protosphere.record import snapshots
+from protosphere.record.confusion import by_class, macro
 from protosphere.record.provenance import origins
 from protosphere.record.summary import FIGURES, doubts
-from protosphere.reports import page
-from protosphere.reports.canvas import MOST_NAMED
-from protosphere.reports.confusions import class_table, confusion_matrices
-from protosphere.reports.curves import clients_over_rounds, loss_over_rounds, roc_auc_over_rounds
-from protosphere.reports.label_distribution import Holdings, holdings
-from protosphere.reports.maps import angles, partition_map, prototype_map, separation_over_rounds
-from protosphere.reports.page import Html, code, paragraph, section
-from protosphere.reports.pictures import (
-    Picture,
-    accuracy_by_model,
-    accuracy_over_bytes,
-    accuracy_over_rounds,
-    framed,
-    time_by_part,
-    write_files,
+from protosphere.reports.label_distribution import holdings
+from protosphere.reports.page import (
+    Details,
+    Gallery,
+    Image,
+    Items,
+    Page,
+    Part,
+    Table,
+    code,
+    explain,
+    images,
+    term,
+    write_images,
 )
-from protosphere.reports.prototype_figures import alignment, margins, prototype_values
+from protosphere.reports.page import write as write_file
 from protosphere.reports.results import Results, read_results
-from protosphere.reports.trajectories import motion, slider
 from protosphere.strategies import known_settings
+
+if TYPE_CHECKING:
+    from protosphere.reports.canvas import Plot
 
 log = logging.getLogger("protosphere")
 
 NAME = "report.html"
 MOST_CLIENTS = 50
+MOST_NAMED = 32  # classes whose accuracies stand in the page unasked
 # of a training line: its term
 MEANINGS = {
     "gradient_ratio": TERMS["gradient ratio"],
@@ -55,26 +56,23 @@ MEANINGS = {
 }
 # how and where it ran, which is no part of what was asked for
 NOT_SHOWN = frozenset({"results-dir", "resume"})
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Pictures of which a reader sees one at a time: words and picture of each."""
-
-    name: str
-    title: str
-    entries: Sequence[tuple[str, Picture]]
-    wide: bool = True
-
-
-@dataclass(frozen=True)
-class Slider:
-    """Maps in the page itself, of which a reader sees one at a time: round and map of each."""
-
-    frames: Sequence[tuple[str, Html]]
-
-
-Drawn = Picture | Choice | Slider | str  # the last: why there is none
+# heading -> the plots under it
+SECTIONS = {
+    "Accuracy": ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "roc-auc-over-rounds"],
+    "Classes": ["confusion"],
+    "Clients and their data": ["accuracy-by-client", "samples-by-client-and-class"],
+    "Prototypes": [
+        "distances-of-global-prototypes",
+        "map-of-prototypes",
+        "angles-of-global-prototypes",
+        "margins-of-global-prototypes",
+        "values-of-prototypes",
+        "alignment",
+    ],
+    "Time and bytes": ["time-by-round"],
+}
+# plots that most runs have nothing of, and whose lack nobody need be told
+RARE = ("roc-auc-over-rounds", "confusion", "margins-of-global-prototypes", "values-of-prototypes", "alignment")
 
 
 def write_report(folder: Path, trust: bool = False) -> Path:
@@ -93,7 +91,8 @@ def write_report(folder: Path, trust: bool = False) -> Path:
     # a link has another name than the run
     folder = folder.resolve()
     try:
-        html, pictures = _build(folder, trust)
+        page, drawn = _build(folder, trust)
+        html = page.html()
     except (SettingError, OSError):
         raise
     except Exception as error:
@@ -103,49 +102,8 @@ def write_report(folder: Path, trust: bool = False) -> Path:
             f"the report of {folder} cannot be made, since its files are not as this program writes them ({problem}); "
             "nothing was written."
         ) from error
-    write_files(folder, pictures)
-    return page.write(folder / NAME, html)
-
-
-def _build(folder: Path, trust: bool) -> tuple[str, list[Picture]]:
-    """The page, and its pictures; nothing is written yet."""
-    results = read_results(folder, trust)
-    if results.unknown:
-        log.warning("warning: %s", _without_code(results))
-    # the number of threads would change the map's last digits
-    with limited_threads(1):
-        distribution = holdings(results)
-        tensors, about = snapshots.newest(folder)
-        drawn: dict[str, list[Drawn]] = {
-            "Accuracy": [
-                *(make(results) for make in (accuracy_over_rounds, loss_over_rounds, accuracy_over_bytes)),
-                accuracy_by_model(results),
-                *filter(None, [roc_auc_over_rounds(results)]),
-                Choice("clients", "order of the clients", clients_over_rounds(results)),
-            ],
-            "Classes": [Choice("confusion", "whose", confusion_matrices(results), wide=False)],
-            "Clients and their data": [partition_map(distribution, results.name_list)],
-            "Prototypes": [
-                separation_over_rounds(results, tensors),
-                prototype_map(results, tensors, about),
-                angles(results, tensors, about),
-                *filter(
-                    None,
-                    [
-                        margins(results, tensors, about),
-                        prototype_values(results, tensors, about),
-                        alignment(results),
-                    ],
-                ),
-            ],
-            "Time and bytes": [time_by_part(results)],
-        }
-        moved = motion(results)
-        if moved is not None:
-            paths, frames = moved
-            drawn["Prototypes"] += [paths, Slider(frames)]
-    pictures = [picture for group in drawn.values() for part in group for picture in _pictures(part)]
-    return _page(results, distribution, drawn), pictures
+    write_images(folder, drawn)
+    return write_file(folder / NAME, html)
 
 
 def leave_report(folder: Path) -> None:
@@ -158,53 +116,90 @@ def leave_report(folder: Path) -> None:
         log.warning("warning: the report could not be written (%s); `protosphere report` tries again", problem)
 
 
-def _pictures(drawn: Drawn) -> list[Picture]:
-    if isinstance(drawn, Choice):
-        return [picture for _, picture in drawn.entries]
-    return [drawn] if isinstance(drawn, Picture) else []
-
-
-def _frame(drawn: Picture | Choice | Slider) -> Html:
-    if isinstance(drawn, Slider):
-        return slider(drawn.frames)
-    if isinstance(drawn, Choice):
-        entries = [(label, _frame(content)) for label, content in drawn.entries]
-        return page.choice(drawn.name, entries, drawn.title, drawn.wide) if len(entries) > 1 else entries[0][1]
-    return framed(drawn)
-
-
-def _page(results: Results, distribution: Holdings, drawn: Mapping[str, Sequence[Drawn]]) -> str:
-    summary, settings = results.summary, results.run.settings
-    side_tables = {
-        "Accuracy": [_rules(results)],
-        "Classes": [*class_table(results)],
-        "Time and bytes": [_bytes(summary)],
-    }
-    below = {
-        "Accuracy": [*_domains(summary), *_ensemble(summary)],
-        "Clients and their data": [*_classes(results), _roster(results)],
-        "Prototypes": [*_figures(results)],
-    }
-    parts: list[Html] = [_cards(results)]
-    parts += [paragraph(f"{sentence}.", class_="note") for sentence in doubts(summary, results.client_names)]
+def _build(folder: Path, trust: bool) -> tuple[Page, list[Image]]:
+    """The page, and its images; nothing is written yet but what `holdings` keeps."""
+    results = read_results(folder, trust)
     if results.unknown:
-        parts.insert(0, paragraph(f"{_without_code(results)}.", class_="note"))
-    if not results.finished:
-        rounds = summary["rounds"]
-        parts.insert(0, paragraph(f"This run is not finished: the report covers its first {rounds} rounds."))
-    elif by := summary.get("stopped"):
-        parts.insert(0, paragraph(f"This run was ended by {one_line(str(by), 40)} after {summary['rounds']} rounds."))
-    for title, pictures in drawn.items():
-        if content := [*_gallery(pictures, side_tables.get(title, [])), *below.get(title, [])]:
-            parts.append(section(title, *content))
-    parts += [*_failures(results), *_origin(results), _settings(results)]
+        log.warning("warning: %s", _without_code(results))
+    holdings(results)
+    summary, settings = results.summary, results.run.settings
+    sections: list[tuple[str, list[Part]]] = []
+    every: list[Image] = []
+    for heading, names in SECTIONS.items():
+        plots, lacking = _draw(results, names)
+        drawn = images(plots)
+        every += drawn
+        parts = [*_arrange(heading, drawn), *_tables(heading, results), *lacking]
+        if parts:
+            sections.append((heading, parts))
+    sections += [*_failures(results), *_origin(results), ("Settings", _settings(results))]
     lead = (
         f"{len(results.roster)} clients, {len(results.class_names)} classes, {summary['rounds']} of {settings.rounds} "
         f"rounds, partition {settings.partition}, seed {settings.seed}, inference rule {results.rule}"
     ) + (f", with {one_line(str(summary['companion']), 120)}" if summary.get("companion") else "")
     versions = ", ".join(f"{name} {version}" for name, version in summary["versions"].items())
-    foot = f"Protosphere's report of {results.folder.name}. Made with {versions}."
-    return page.page(f"{stem(settings.strategy)} on {short_name(settings.dataset)}", parts, lead=lead, foot=foot)
+    page = Page(
+        title=f"{stem(settings.strategy)} on {short_name(settings.dataset)}",
+        conclusion=conclude(results),
+        lead=lead,
+        sections=sections,
+        cards=_cards(results),
+        notes=_notes(results),
+        foot=f"Protosphere's report of {results.folder.name}. Made with {versions}.",
+    )
+    return page, every
+
+
+def _draw(results: Results, names: Sequence[str]) -> tuple[list["Plot"], list[str]]:
+    """The plots of a section; and why others are missing."""
+    # matplotlib takes a second to import, of a server that begins
+    from protosphere.reports import plots
+    from protosphere.reports.canvas import NothingToPlotError
+
+    tensors, about = snapshots.newest(results.folder)
+    drawn, lacking = [], []
+    for name in names:
+        models = plots.confusions(results) or [""] if name == plots.CONFUSION else [""]
+        for model in models:
+            try:
+                drawn.append(plots.draw(name, results, tensors, about, model))
+            except NothingToPlotError as reason:
+                lacking += [] if name in RARE else [str(reason)]
+    return drawn, lacking
+
+
+def _arrange(heading: str, drawn: Sequence[Image]) -> list[Part]:
+    """Images side by side, those across the page last; of matrices the first, which is of all clients."""
+    if heading == "Classes" and len(drawn) > 2:
+        first, *others = drawn
+        return [Gallery([first]), Details("the same by architecture", [Gallery(others)])]
+    return [Gallery(sorted(drawn, key=lambda image: image.plot.wide))] if drawn else []
+
+
+def conclude(results: Results) -> str:
+    """What came out, in a sentence."""
+    headline = results.summary["headline"]
+    accuracy, majority = headline.get("accuracy"), results.summary["floor"].get("majority-class")
+    if accuracy is None:
+        return "No accuracy is known: no client was evaluated, or all withhold theirs."
+    number = headline.get("round")
+    where = "" if number is None else f" after round {number}"
+    sentence = f"The clients' models reach {_percent(accuracy)} on test samples{where} ({headline['rule']})"
+    if majority is None:
+        return f"{sentence}."
+    return f"{sentence}; always predicting a client's most frequent class reaches {_percent(majority)}."
+
+
+def _notes(results: Results) -> list[str]:
+    summary = results.summary
+    notes = [f"{sentence}." for sentence in doubts(summary, results.client_names)]
+    if results.unknown:
+        notes.insert(0, f"{_without_code(results)}.")
+    if not results.finished:
+        notes.insert(0, f"This run is not finished: the report covers its first {summary['rounds']} rounds.")
+    elif by := summary.get("stopped"):
+        notes.insert(0, f"This run was ended by {one_line(str(by), 40)} after {summary['rounds']} rounds.")
+    return notes
 
 
 def _without_code(results: Results) -> str:
@@ -219,139 +214,163 @@ def _without_code(results: Results) -> str:
     )
 
 
-def _gallery(pictures: Sequence[Drawn], tables: Sequence[Html]) -> Iterator[Html]:
-    """The pictures, with the tables beside them; then why others are missing."""
-    shown = [item for item in pictures if not isinstance(item, str) and (isinstance(item, Slider) or _pictures(item))]
-    # what is across the page last, so that no half is left empty before it
-    across = [item for item in shown if isinstance(item, Choice) and item.wide]
-    halves = [*(_frame(item) for item in shown if item not in across), *tables]
-    if tables and len(halves) % 2:
-        # the last table has nothing beside it, and may need the room
-        halves[-1] = page.element("div", halves[-1], class_="whole")
-    if halves or across:
-        yield page.gallery(*halves, *map(_frame, across))
-    yield from (paragraph(item, class_="note") for item in pictures if isinstance(item, str))
-
-
-def _cards(results: Results) -> Html:
+def _cards(results: Results) -> list[tuple[object, object, object]]:
     summary = results.summary
     headline, sizes = summary["headline"], summary["bytes"]
     number = headline.get("round")
     where = f", after round {number}" if number is not None else ""
-    unweighted_accuracy = headline.get("unweighted")
-    unweighted = (
-        "" if unweighted_accuracy is None else f"; unweighted mean over clients: {_percent(unweighted_accuracy)}"
-    )
+    unweighted = headline.get("unweighted")
+    remark = "" if unweighted is None else f"; unweighted mean over clients: {_percent(unweighted)}"
     worst = results.figure("worst").get(number)
     payload, wire = (sizes[f"{kind}_up"] + sizes[f"{kind}_down"] for kind in ("payload", "wire"))
     steps = summary.get("gradient_steps")
     trained = "" if steps is None else f"; {steps:.4g} gradient steps per client per round"
     ups, downs = readable_size(sizes["payload_up"]), readable_size(sizes["payload_down"])
-    return page.cards(
-        [
-            (
-                page.term("headline", "test accuracy"),
-                _percent(headline.get("accuracy")),
-                page.term(str(headline.get("figure"))) + f"{where}{unweighted}",
-            ),
-            (page.term("worst client"), _percent(worst), "in the same round"),
-            (
-                page.term("majority class", "majority-class baseline"),
-                _percent(summary["floor"].get("majority-class")),
-                "always predicting a client's most frequent class",
-            ),
-            (page.term("payload"), readable_size(payload), f"{ups} up, {downs} down"),
-            (page.term("on the wire"), readable_size(wire), "whole messages"),
-            ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds{trained}"),
-        ]
-    )
+    # what is put after markup is escaped
+    figure = term(str(headline.get("figure"))) + f"{where}{remark}"
+    return [
+        (term("headline", "test accuracy"), _percent(headline.get("accuracy")), figure),
+        (term("worst client"), _percent(worst), "in the same round"),
+        (
+            term("majority class", "majority-class baseline"),
+            _percent(summary["floor"].get("majority-class")),
+            "always predicting a client's most frequent class",
+        ),
+        (term("payload"), readable_size(payload), f"{ups} up, {downs} down"),
+        (term("on the wire"), readable_size(wire), "whole messages"),
+        ("time", duration(summary["seconds"]), f"{summary['rounds']} rounds{trained}"),
+    ]
 
 
-def _rules(results: Results) -> Html:
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def _tables(heading: str, results: Results) -> list[Part]:
+    makers = {
+        "Accuracy": (_rules, _domains, _ensemble),
+        "Classes": (_classes,),
+        "Clients and their data": (_class_names, _roster),
+        "Prototypes": (_training,),
+        "Time and bytes": (_bytes,),
+    }
+    return [part for make in makers[heading] for part in make(results)]
+
+
+def _rules(results: Results) -> Iterator[Part]:
     rules = results.summary["rules"]
     every = any("all-classes" in values for values in rules.values())
     figures = (*FIGURES, "all-classes") if every else FIGURES
-    rows = [
-        [page.term(rule) + " *" * (rule == results.rule), *(_in_percent(values.get(name)) for name in figures)]
-        for rule, values in rules.items()
-    ]
-    terms = page.term_list([*figures, *rules])
+    rows = []
+    for rule, values in rules.items():
+        name = term(rule) + (" *" if rule == results.rule else "")
+        rows.append([name, *(_in_percent(values.get(figure)) for figure in figures)])
     caption = "Test accuracy in % by inference rule (* used for the headline)"
-    return page.element("div", page.table(["rule", *map(page.term, figures)], rows, caption), terms)
+    yield Table(["rule", *map(term, figures)], rows, caption)
+    yield explain([*figures, *rules])
 
 
-def _domains(summary: Mapping[str, Any]) -> Iterator[Html]:
-    domains = summary.get("domains", {})
+def _domains(results: Results) -> Iterator[Part]:
+    domains = results.summary.get("domains", {})
     if domains:
         rules = list(dict.fromkeys(rule for accuracies in domains.values() for rule in accuracies))
         rows = [[name, *(_in_percent(accuracies.get(rule)) for rule in rules)] for name, accuracies in domains.items()]
-        yield page.table(
-            ["domain", *map(page.term, rules)], rows, "Test accuracy in % by domain, after the headline's round"
-        )
+        caption = "Test accuracy in % by domain, after the headline's round"
+        yield Table(["domain", *map(term, rules)], rows, caption)
 
 
-def _ensemble(summary: Mapping[str, Any]) -> Iterator[Html]:
-    ensemble = summary.get("ensemble")
+def _ensemble(results: Results) -> Iterator[Part]:
+    ensemble = results.summary.get("ensemble")
     if ensemble:
         names = ("best", "last-5", "final")
         rows = [["all clients together", *(_in_percent(ensemble.get(name)) for name in names), ensemble.get("rows")]]
-        yield page.table(
-            [page.term("ensemble"), *map(page.term, names), "samples"],
-            rows,
-            "Accuracy in % of all clients' averaged class probabilities",
-        )
+        caption = "Accuracy in % of all clients' averaged class probabilities"
+        yield Table([term("ensemble"), *map(term, names), "samples"], rows, caption)
 
 
-def _classes(results: Results) -> Iterator[Html]:
-    """What the classes are called where a picture has room for their numbers alone; and where one alone misleads."""
+def _classes(results: Results) -> Iterator[Part]:
+    """What takes every class alike, then accuracy by class, over all clients and by architecture."""
+    from protosphere.reports.plots import confusion_triples
+
+    rule, triples_by_label = confusion_triples(results)
+    if not triples_by_label:
+        return
+    rows: list[list[object]] = []
+    for label, triples in triples_by_label.items():
+        shares = [_in_percent(value) for value in macro(triples).values()]
+        rows.append([label, sum(number for *_, number in triples), *shares])
+    head = ["clients", "samples", term("macro accuracy"), term("macro F1")]
+    yield Table(head, rows, f"Mean over classes in %, by {rule}, in the last evaluation")
+    figures = [by_class(triples) for triples in triples_by_label.values()]
+    rows = []
+    for number, name in enumerate(cut_apart(results.class_names, 40)):
+        key = str(number)
+        accuracies = [_in_percent(each[key]["accuracy"]) if key in each else None for each in figures]
+        rows.append([name, figures[0].get(key, {}).get("rows", 0), *accuracies])
+    caption = f"Test accuracy in % by class, by {rule}, in the last evaluation"
+    table = Table(["class", "samples", *triples_by_label], rows, caption)
+    yield Details(f"accuracy of the {len(rows)} classes", [table]) if len(rows) > MOST_NAMED else table
+
+
+def _class_names(results: Results) -> Iterator[Part]:
+    """What the classes are called where a plot has room for their numbers alone; and where one alone misleads."""
     names = results.class_names
     if len(names) > MOST_NAMED:
-        names_text = ", ".join(f"{label} {name}" for label, name in enumerate(cut_apart(names, 40)))
-        yield page.details(f"the {len(names)} classes by number", paragraph(names_text))
+        text = ", ".join(f"{label} {name}" for label, name in enumerate(cut_apart(names, 40)))
+        yield Details(f"the {len(names)} classes by number", [text])
     if alone := one_class({client["partition"]: client["classes"] for client in results.roster}, names):
-        yield paragraph(f"Note: {alone}.")
+        yield f"Note: {alone}."
 
 
-def _figures(results: Results) -> Iterator[Html]:
+def _training(results: Results) -> Iterator[Part]:
     """The figures of training that say whether the exchange could change anything, each with what it means."""
     table = results.rounds.reindex(columns=["loss", *MEANINGS]).dropna(subset="loss")
-    rows = [
-        [known.name, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", known.plain]
-        for name, known in MEANINGS.items()
-        if table[name].notna().all() and table[name].any()
-    ]
+    rows = []
+    for name, known in MEANINGS.items():
+        if table[name].notna().all() and table[name].any():
+            rows.append([known.name, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", known.plain])
     if rows:
         head = ["figure", "first round", "last round", "what it means"]
-        yield page.table(head, rows, "Training metrics, averaged over clients", words=(0, 3))
+        yield Table(head, rows, "Training metrics, averaged over clients", words=(0, 3))
 
 
-def _roster(results: Results) -> Html:
+def _roster(results: Results) -> Iterator[Part]:
     names = results.client_names
-    domains = any(client["domain"] for client in results.roster)
-    named = any(names.get(client["partition"], "") != client["domain"] for client in results.roster)
-    changes = any("joined" in client or "left" in client for client in results.roster)
-    rows = []
-    models = cut_apart([client["model"] for client in results.roster], 60)
-    domain_names = cut_apart([client["domain"] for client in results.roster], 40)
-    for client, model, domain in zip(results.roster[:MOST_CLIENTS], models, domain_names, strict=False):
-        row = [client["partition"], model, *(client["rows"] + [0, 0, 0])[:3]]
-        row += [one_line(class_words(client["classes"], results.class_names), 120)]
-        row += [_in_percent(results.at_the_end.get(client["partition"], (None,))[0])]
-        row += [domain] if domains else []
-        row += [names.get(client["partition"], "")] if named else []
-        row += [_membership(client)] if changes else []
-        rows.append(row)
-    head = ["client", "model", "training", "validation", "test", "classes", "accuracy"]
-    head += ["domain"] * domains + ["name"] * named + ["takes part"] * changes
+    columns: dict[str, list[object]] = {
+        "client": [client["partition"] for client in results.roster],
+        "model": list(_model_labels(results)),
+    }
+    for place, part in enumerate(("training", "validation", "test")):
+        columns[part] = [(client["rows"] + [0, 0, 0])[place] for client in results.roster]
+    columns["classes"] = [
+        one_line(class_words(client["classes"], results.class_names), 120) for client in results.roster
+    ]
+    columns["accuracy"] = [
+        _in_percent(results.at_the_end.get(client["partition"], (None,))[0]) for client in results.roster
+    ]
+    if any(client["domain"] for client in results.roster):
+        columns["domain"] = list(cut_apart([client["domain"] for client in results.roster], 40))
+    if any(names.get(client["partition"], "") != client["domain"] for client in results.roster):
+        columns["name"] = [names.get(client["partition"], "") for client in results.roster]
+    if any("joined" in client or "left" in client for client in results.roster):
+        columns["takes part"] = [_membership(client) for client in results.roster]
     more = len(results.roster) - MOST_CLIENTS
     caption = "Clients: samples, classes of the training samples, last test accuracy in %" + (
         f"; the first {MOST_CLIENTS}; roster.json has {more} more" if more > 0 else ""
     )
+    rows = list(zip(*columns.values(), strict=True))[:MOST_CLIENTS]
+    table = Table(list(columns), rows, caption, words=(0, 1, 5, 7, 8, 9))
+    yield Details(f"{len(results.roster)} clients", [table]) if len(rows) > 12 else table
     disclosed = sorted({one_line(str(item)) for client in results.roster for item in client.get("discloses", [])})
-    items = [page.element("li", item) for item in disclosed]
-    learnt = page.details("what the server learnt about each client", page.element("ul", *items)) if disclosed else ""
-    table = page.table(head, rows, caption, words=(0, 1, 5, 7, 8, 9))
-    return page.Html((page.details(f"{len(results.roster)} clients", table) if len(rows) > 12 else table) + learnt)
+    if disclosed:
+        yield Details("what the server learnt about each client", [Items(disclosed)])
+
+
+def _model_labels(results: Results) -> list[str]:
+    from protosphere.reports.plots import model_labels
+
+    models = sorted({client["model"] for client in results.roster})
+    labels = dict(zip(models, model_labels(models), strict=True))
+    return [labels[client["model"]] for client in results.roster]
 
 
 def _membership(client: Mapping[str, Any]) -> str:
@@ -361,79 +380,69 @@ def _membership(client: Mapping[str, Any]) -> str:
     return ", ".join(words) or "always"
 
 
-def _bytes(summary: Mapping[str, Any]) -> Html:
-    sizes = summary["bytes"]
-    kinds = (
+def _bytes(results: Results) -> Iterator[Part]:
+    sizes = results.summary["bytes"]
+    rows = []
+    for name, kind in (
         ("payload: prototype values only", "payload"),
         ("wire: training messages", "wire"),
         ("wire: evaluation messages", "evaluation_wire"),
-    )
-    rows = [
-        [name, *(readable_size(sizes[key]) if (key := f"{kind}_{way}") in sizes else None for way in ("up", "down"))]
-        for name, kind in kinds
-        if any(sizes.get(f"{kind}_{way}") for way in ("up", "down")) or kind in ("payload", "wire")
-    ]
-    return page.table(["sent in all", "up", "down"], rows, "Bytes sent, from and to the clients")
+    ):
+        both = [sizes.get(f"{kind}_{way}") for way in ("up", "down")]
+        if any(both) or kind in ("payload", "wire"):
+            rows.append([name, *(None if size is None else readable_size(size) for size in both)])
+    yield Table(["sent in all", "up", "down"], rows, "Bytes sent, from and to the clients")
 
 
-def _failures(results: Results) -> Iterator[Html]:
+def _failures(results: Results) -> Iterator[tuple[str, list[Part]]]:
     failures = sorted(results.summary["failures"].items(), key=lambda entry: -entry[1]["rounds"])
     if failures:
-        rows = [
-            [
-                client_word(partition, results.client_names),
-                failure["rounds"],
-                failure["last_round"],
-                one_line(str(failure["last"]), 300),
-            ]
-            for partition, failure in failures[:MOST_CLIENTS]
-        ]
+        rows = []
+        for partition, failure in failures[:MOST_CLIENTS]:
+            who, reason = client_word(partition, results.client_names), one_line(str(failure["last"]), 300)
+            rows.append([who, failure["rounds"], failure["last_round"], reason])
         head = ["", "rounds", "most recently in round", "most recent reason"]
+        parts: list[Part] = [Table(head, rows, "Clients that failed in at least one round", (0, 3))]
         more = len(failures) - MOST_CLIENTS
-        more_note = [paragraph(f"metrics.jsonl lists {more} more clients.", class_="note")] if more > 0 else []
-        yield section(
-            "Problems", page.table(head, rows, "Clients that failed in at least one round", (0, 3)), *more_note
-        )
+        parts += [f"metrics.jsonl lists {more} more clients."] if more > 0 else []
+        yield "Problems", parts
 
 
-def _settings(results: Results) -> Html:
+def _settings(results: Results) -> list[Part]:
     defaults = known_settings()
     written = {name: value for name, value in results.settings.items() if name not in NOT_SHOWN}
-    changed = [
-        [code(name), code(shown(value)), code(shown(defaults.get(name)))]
-        for name, value in written.items()
-        if value != defaults.get(name)
-    ]
-    every = [[code(name), code(shown(value))] for name, value in written.items()]
-    head = ["setting", "value", "default"]
-    table = (
-        page.table(head, changed, "Set for this run", (0, 1, 2))
-        if changed
-        else paragraph("All settings have their defaults.")
+    changed = []
+    for name, value in written.items():
+        if value != defaults.get(name):
+            changed.append([code(name), code(shown(value)), code(shown(defaults.get(name)))])
+    every = Table(
+        ["setting", "value"], [[code(name), code(shown(value))] for name, value in written.items()], "", (0, 1)
     )
-    return section("Settings", table, page.details("all settings", page.table(head[:2], every, words=(0, 1))))
+    first: Part = "All settings have their defaults."
+    if changed:
+        first = Table(["setting", "value", "default"], changed, "Set for this run", (0, 1, 2))
+    return [first, Details("all settings", [every])]
 
 
-def _origin(results: Results) -> Iterator[Html]:
-    """What was run: from the record of each start, and the versions that the summary has where there is none."""
+def _origin(results: Results) -> Iterator[tuple[str, list[Part]]]:
+    """What was run: from the record of each start."""
     starts = origins(results.folder)
     if not starts:
         return
     labels = {"at": "started", "command": "command", "commit": "commit", "commit_of_folder": "commit of the folder"}
-    rows = [
-        [name if place == 0 else f"{name}, resumed", code(one_line(str(start[key]), 500))]
-        for place, start in enumerate(starts)
-        for key, name in labels.items()
-        if start.get(key)
-    ]
-    machine, versions = (starts[-1].get(name) for name in ("machine", "versions"))
-    for name, record in (("machine", machine), ("versions", versions)):
+    rows: list[list[object]] = []
+    for place, start in enumerate(starts):
+        for key, name in labels.items():
+            if start.get(key):
+                rows.append([name if place == 0 else f"{name}, resumed", code(str(start[key]))])
+    for name in ("machine", "versions"):
+        record = starts[-1].get(name)
         if isinstance(record, dict):
             text = ", ".join(f"{key} {', '.join(v) if isinstance(v, list) else v}" for key, v in record.items())
             rows.append([name, one_line(text, 500)])
     if not starts[0].get("command"):
         rows.insert(0, ["command", "started by Flower or in a notebook; see the settings below"])
-    yield section("What was run", page.table(["", ""], rows, words=(0, 1)))
+    yield "What was run", [Table(["", ""], rows, words=(0, 1))]
 
 
 def _percent(value: float | None) -> str | None:

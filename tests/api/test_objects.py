@@ -201,7 +201,7 @@ import sys, protosphere
 from protosphere.reports import canvas
 run = protosphere.load(sys.argv[1])
 print(len(run.rounds), run.summary["strategy"])
-canvas.svg = lambda drawn: "<svg></svg>"
+canvas.svg = lambda plot: "<svg></svg>"
 run.report()
 for what in (lambda: run.client(0), lambda: protosphere.run(resume=run.folder, rounds=2, quiet=True)):
     try:

@@ -283,7 +283,7 @@ def test_report_plot_and_what_a_notebook_shows():
     assert report.path == run.folder / "report.html" == Path(report)
     shown = re.search(r'srcdoc="([^"]*)"', report._repr_html_())
     assert "&lt;html" in shown[1]
-    drawn = run.plot_accuracy()
+    drawn = run.plot()
     mean = next(line for line in drawn.axes[0].lines if line.get_label() == "mean of all samples")
     assert np.allclose(mean.get_ydata(), 100 * run.rounds["accuracy"])
     assert drawn._repr_png_().startswith(b"\x89PNG")
@@ -306,19 +306,17 @@ def test_prototypes_of_every_round_are_kept_where_that_is_asked_for():
     assert np.allclose(newest.prototypes(2).vectors, run.prototypes(2).vectors, rtol=1e-3)
     with pytest.raises(protosphere.SettingError, match=r'alone: 1, 2, 3; keep-prototypes = "all" keeps'):
         newest.prototypes(4)
-    assert run.plot_prototypes(2).caption.startswith("Prototypes of round 2: small, those of 3 clients")
+    assert run.plot("map-of-prototypes", 2).caption.startswith("Prototypes of round 2: small, those of 3 clients")
     resumed = protosphere.run(resume=newest.folder, rounds=5, keep_prototypes="all", quiet=True)
     assert [len(resumed.prototypes(number).clients) > 0 for number in (3, 4, 5)] == [False, True, True]
 
 
-FIGURES = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "accuracy-by-architecture"]
-FIGURES += ["clients-worst-first", "confusion-all-clients", "samples-by-client-and-class", "map-of-prototypes"]
-FIGURES += ["angles-of-global-prototypes", "distances-of-global-prototypes", "paths-of-global-prototypes"]
-FIGURES += ["margins-of-global-prototypes", "time-by-round"]
+FIGURES = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "accuracy-by-client"]
+FIGURES += ["confusion-all-clients", "samples-by-client-and-class", "time-by-round", "map-of-prototypes"]
+FIGURES += ["angles-of-global-prototypes", "distances-of-global-prototypes", "margins-of-global-prototypes"]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
+def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
     run = start(strategy="protonorm")
     files = run.save_figures(tmp_path / "figures", ["csv"])
     assert {path.stem for path in files} == set(FIGURES)
@@ -326,33 +324,31 @@ def test_every_figure_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
     for path in files:
         # the same numbers as the report's
         assert path.read_text() == (report / path.name).read_text()
-    # all that a report draws, but for the clients' other order and single architectures
-    other_orders = {"clients-fewest-samples-first", "clients-together"}
-    assert {path.stem for path in report.glob("*.svg")} - {path.stem for path in files} <= other_orders
-    bars = run.plot_time()
+    # all that a report draws, but for single architectures
+    assert {path.stem for path in report.glob("*.svg")} == {path.stem for path in files}
+    bars = run.plot("time-by-round")
     assert len(bars.axes[0].containers) == 4
     assert bars.numbers["round"].tolist() == [1, 2, 3]
-    first, second = (run.plot_loss().save(tmp_path / name).read_bytes() for name in ("a.pdf", "b.pdf"))
+    first, second = (run.plot("loss-over-rounds").save(tmp_path / name).read_bytes() for name in ("a.pdf", "b.pdf"))
     assert first == second
     assert first.startswith(b"%PDF")
-    assert run.plot_loss().save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-    assert run.plot_loss().save(tmp_path / "a.svg").read_bytes().startswith(b"<?xml")
-    assert run.plot_clients("size").name == "clients-fewest-samples-first"
-    assert len(run.plot_clients("together").axes[0].lines) == 1 + 3
+    assert run.plot("loss-over-rounds").save(tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    drawn = run.plot("loss-over-rounds").save(tmp_path / "a.svg")
+    assert drawn.read_bytes() == (report / "loss-over-rounds.svg").read_bytes()
     for wrong, words in (
-        (lambda: run.plot_confusion("resnet18"), "clients told of all clients"),
-        (lambda: run.plot_clients("best"), "order is"),
-        (lambda: run.plot_loss().save("a.gif"), "its name ends in .svg, .pdf, .png or .csv"),
-        (lambda: run.plot_loss().save(tmp_path / "none" / "a.pdf"), "cannot be written"),
+        (lambda: run.plot("confusion", model="resnet18"), "clients told of all clients"),
+        (lambda: run.plot("loss"), 'plot is "loss", but it is accuracy-over-rounds, '),
+        (lambda: run.plot().save("a.gif"), "its name ends in another than svg, pdf, png, csv"),
+        (lambda: run.plot().save(tmp_path / "none" / "a.pdf"), "cannot be written"),
         (lambda: run.save_figures(tmp_path, "pdf"), "formats is"),
-        (lambda: run.save_figures(tmp_path, [".pdf"]), "a list of svg, pdf, png or csv"),
-        (lambda: start(strategy="local").plot_prototypes(), "nothing is exchanged"),
+        (lambda: run.save_figures(tmp_path, [".pdf"]), "a list of svg, pdf, png, csv"),
+        (lambda: start(strategy="local").plot("map-of-prototypes"), "nothing is exchanged"),
     ):
         with pytest.raises(protosphere.SettingError, match=words):
             wrong()
     alone = start(strategy="local").save_figures(tmp_path / "alone")
     assert all(path.read_bytes().startswith(b"%PDF") for path in alone)
-    assert {path.stem for path in alone} == set(FIGURES[:7]) | {"time-by-round"}
+    assert {path.stem for path in alone} == set(FIGURES[:7])
 
 
 def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capfd, caplog):

@@ -101,7 +101,7 @@ MISTAKES = [
     (["-c", 'partition="mixed"'], "the mixed partition gives each client one of several domains"),
     (["--clients", "2000"], "2000 clients with min-samples = 10 each need at least 20000 samples"),
     (["--picture", "map.jpg"], "--picture is 'map.jpg'"),
-    (["--picture", "no/map.svg"], "the picture no/map.svg cannot be written"),
+    (["--picture", "no/map.svg"], "no/map.svg cannot be written"),
 ]
 
 

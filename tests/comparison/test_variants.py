@@ -9,15 +9,16 @@ import pytest
 
 from protosphere.comparison.figures import figures_of, validation_of, value_of
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.pictures import crossed_pairs, heat_map, picture_by, points_by
 from protosphere.comparison.plan import Comparison, Entry, Metric, from_table, load
 from protosphere.comparison.plan import read as read_plan
+from protosphere.comparison.plots import by_value, crossed_methods, heat_map, points_by
 from protosphere.comparison.report import write_all
 from protosphere.comparison.selection import chosen
 from protosphere.comparison.trials import cells
 from protosphere.comparison.variants import settings_varied, tuned, varied
 from protosphere.core.errors import SettingError
 from protosphere.record.summary import outcome
+from protosphere.reports.canvas import NothingToPlotError
 from tests.comparison.test_figures import cells_of, line, write_run
 
 # test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other
@@ -309,16 +310,17 @@ def test_two_settings_that_are_crossed_have_a_heat_map():
     plan = varied(replace(usual("local", "protonorm"), cross=True), ["protonorm.gamma=1,10", "learning-rate=0.1,0.2"])
     rows = [("digits", entry.label, 0, 0.5 + 0.01 * number) for number, entry in enumerate(plan.methods)]
     frame = pd.DataFrame(rows, columns=["row", "method", "seed", "metric: headline"])
-    assert crossed_pairs(plan) == ["protonorm"]
+    assert crossed_methods(plan) == ["protonorm"]
     drawn = heat_map(plan, frame, "digits", "protonorm", "map")
-    assert drawn.numbers[0] == ["learning-rate", "protonorm.gamma", "mean (%)"]
-    by_values = {(gamma, rate): share for rate, gamma, share in drawn.numbers[1:]}
+    assert list(drawn.numbers) == ["learning-rate", "protonorm.gamma", "mean (%)"]
+    by_values = {(gamma, rate): share for rate, gamma, share in drawn.numbers.itertuples(index=False, name=None)}
     assert by_values == {
         (entry.varied["protonorm.gamma"], entry.varied["learning-rate"]): pytest.approx(100 * accuracy)
         for entry, (*_, accuracy) in zip(plan.methods, rows, strict=True)
         if len(entry.varied) == 2
     }
-    assert "no trial is finished" in heat_map(plan, frame[:1], "digits", "protonorm", "map")
+    with pytest.raises(NothingToPlotError, match="no trial is finished"):
+        heat_map(plan, frame[:1], "digits", "protonorm", "map")
 
 
 @pytest.mark.parametrize(
@@ -380,7 +382,8 @@ def test_a_curve_has_its_method_s_values_and_waits_for_none():
     assert list(points["protonorm"]) == [10, 1]
     assert points["protonorm"][10].mean == pytest.approx(0.85)
     assert points["protonorm"][1] is None
-    drawn = picture_by(plan, frame, "digits", "protonorm.gamma", "vary")
-    assert [row[1] for row in drawn.numbers[1:]] == ["", 10]
+    drawn = by_value(plan, frame, "digits", "protonorm.gamma", "vary")
+    assert drawn.numbers["protonorm.gamma"].tolist() == ["", 10]
     assert "highest protonorm 85.0 % at 10" in drawn.alt
-    assert "no trial is finished" in picture_by(plan, frame[:2], "digits", "protonorm.gamma", "vary")
+    with pytest.raises(NothingToPlotError, match="no trial is finished"):
+        by_value(plan, frame[:2], "digits", "protonorm.gamma", "vary")

@@ -418,7 +418,7 @@ MUTANTS = {
     ),
     # --- figures that are told
     "shares of the predicted class": Mutant(
-        "protosphere/reports/confusions.py",
+        "protosphere/reports/plots.py",
         "totals = counts.sum(axis=1, keepdims=True)",
         "totals = counts.sum(axis=0, keepdims=True)",
         "tests/reports/test_confusions.py",
@@ -429,10 +429,16 @@ MUTANTS = {
         "values.notna().any()",
         "tests/comparison/test_figures.py -k values_a_round",
     ),
-    "one matrix for two models of one file": Mutant(
-        "protosphere/reports/confusions.py",
-        'models = dict(sorted(last.get("models", {}).items()))',
-        'models = {name[:28]: each for name, each in sorted(last.get("models", {}).items())}',
+    "one label for two models of one name": Mutant(
+        "protosphere/reports/plots.py",
+        "if label in alike else label)",
+        "if label in () else label)",
+        "tests/reports/test_report.py -k two_files",
+    ),
+    "a path in the page": Mutant(
+        "protosphere/reports/plots.py",
+        'short = [placeless(name) or "?" for name in names]',
+        'short = [name or "?" for name in names]',
         "tests/reports/test_report.py -k models_of_one_file",
     ),
     # --- privacy
@@ -700,8 +706,8 @@ MUTANTS = {
     ),
     "markup out of a client's name": Mutant(
         "protosphere/reports/page.py",
-        "return Html(escape(one_line(",
-        "return Html((one_line(",
+        "return Markup(escape(one_line(",
+        "return Markup((one_line(",
         "tests/reports",
     ),
     "bytes of evaluations in the bytes of training": Mutant(

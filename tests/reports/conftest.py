@@ -17,15 +17,15 @@ AROUND = """<script>addEventListener("message", event => { document.body.textCon
 
 @pytest.fixture
 def seen(tmp_path):
-    """seen(name, text, width, dark): what a page or a picture tells of itself in the browser."""
+    """seen(name, text, width): what a page or a picture tells of itself in the browser."""
     if BROWSER is None:
         pytest.skip("no Chromium here")
 
-    def look(name, text, width, dark):
+    def look(name, text, width):
         (tmp_path / name).write_text(text)
         (tmp_path / "around.html").write_text(AROUND.replace("ADDRESS", name).replace("WIDTH", str(width)))
         flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1400,1000", "--dump-dom"]
-        flags += ["--virtual-time-budget=20000", f"--blink-settings=preferredColorScheme={0 if dark else 1}"]
+        flags += ["--virtual-time-budget=20000", "--hide-scrollbars"]
         command = [BROWSER, *flags, f"--user-data-dir={tmp_path / 'profile'}", (tmp_path / "around.html").as_uri()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
         return json.loads(unescape(re.search(r">told: (.*):end<", done.stdout, re.DOTALL)[1]))

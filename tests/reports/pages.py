@@ -1,9 +1,6 @@
 """A report as its reader has it: the page's elements and words, the pictures beside it."""
 
-import json
 from html.parser import HTMLParser
-
-from protosphere.reports.chart_script import SCRIPT
 
 VOID = {"meta", "link", "img", "input"}
 EVIL = "<script>alert('x')</script>&\"</td>"
@@ -14,7 +11,7 @@ class Outline(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.elements, self.open, self.words, self.scripts = [], [], [], []
+        self.elements, self.open, self.words = [], [], []
         self.feed(text)
         assert self.open == []
 
@@ -27,9 +24,7 @@ class Outline(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data):
-        if self.open and self.open[-1] == "script":
-            self.scripts.append(data)
-        if not self.open or self.open[-1] not in ("style", "script"):
+        if not self.open or self.open[-1] != "style":
             self.words.append(data)
 
     @property
@@ -44,16 +39,6 @@ def outline(folder):
     return Outline((folder / "report.html").read_text("utf-8"))
 
 
-def assert_own_scripts(page):
-    """Data of charts, and one script, which is ours: whatever others have named is in none."""
-    scripts = page.named("script")
-    assert scripts[-1] == {}
-    assert all(each == {"type": "application/json", "class": "charts"} for each in scripts[:-1])
-    *data, script = page.scripts
-    assert script == SCRIPT
-    assert all("<" not in text and json.loads(text) for text in data)
-
-
 def pictures(folder):
     files = {path.name for path in (folder / "pictures").iterdir()}
     names = {name.removesuffix(".svg") for name in files if name.endswith(".svg")}
@@ -64,7 +49,6 @@ def pictures(folder):
 
 SEPARATION, ANGLES, MAP = "distances-of-global-prototypes", "angles-of-global-prototypes", "map-of-prototypes"
 MARGINS = "margins-of-global-prototypes"
-OF_ROUNDS = {"accuracy-over-rounds", "accuracy-over-bytes", "accuracy-by-architecture", "loss-over-rounds"}
-OF_ROUNDS |= {"clients-worst-first", "clients-fewest-samples-first", "clients-together", "time-by-round"}
+OF_ROUNDS = {"accuracy-over-rounds", "accuracy-over-bytes", "loss-over-rounds", "accuracy-by-client", "time-by-round"}
 EVERY = OF_ROUNDS | {"samples-by-client-and-class", SEPARATION, ANGLES, MARGINS, MAP}
 CONFUSION = {"confusion-all-clients", "confusion-tiny_cnn", "confusion-tiny_perceptron", "confusion-resnet8"}

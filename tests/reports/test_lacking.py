@@ -220,7 +220,6 @@ def of_client(folder, **values):
         (lambda f: of_line(f, time={"round": "x"}), ""),
         (lambda f: of_line(f, bytes={}), "KeyError: 'payload_up'"),
         (lambda f: of_line(f, evaluation={"rules": 5}), ""),
-        (lambda f: of_line(f, clients={"0": {"evaluation": 5}}), ""),
         (lambda f: change(f, "summary.json", bytes={}), "KeyError: "),
         (lambda f: change(f, "summary.json", headline={"accuracy": "a\nb"}), ""),
     ],

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import protosphere
 from protosphere.cli.main import app
-from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.folder import FORMAT, ComparisonFolder
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
 from protosphere.core.home import stores
@@ -158,7 +158,7 @@ def compare_folder(folder, methods=({},), cells=()):
     comparison |= {"methods": [{"label": "x", "settings": settings} for settings in methods]}
     comparison |= {"seeds": [0], "metrics": [{}], "paper": []}
     cell = {"name": "c", "row": "x", "method": "x", "seed": 0}
-    kept = {"format": 1, "version": "x", "comparison": comparison, "cells": [cell | each for each in cells]}
+    kept = {"format": FORMAT, "version": "x", "comparison": comparison, "cells": [cell | each for each in cells]}
     folder.mkdir(exist_ok=True)
     (folder / "comparison.json").write_text(json.dumps(kept | {"jobs": None}))
     return folder

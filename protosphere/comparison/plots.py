@@ -1,0 +1,316 @@
+"""A comparison's plots: every method's accuracy over what it took by then, by the values of settings that are varied,
+and how far it lies from the baseline."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from protosphere.comparison.figures import Spread, by_method, by_seed, every_difference, spread
+from protosphere.comparison.plan import ENSEMBLE, Comparison, Entry
+from protosphere.comparison.tables import floor
+from protosphere.comparison.variants import settings_varied
+from protosphere.core.settings import Scalar, plain_name
+from protosphere.reports import canvas
+from protosphere.reports.canvas import COLOURS, DASHED, MARKERS, SOFT, NothingToPlotError, Plot, plain_numbers
+from protosphere.reports.plots import limits_of, majority_label
+
+STYLES = ("-", "--", ":")
+COLUMNS = {"rounds": ("round",), "seconds": ("seconds",), "bytes": ("payload", "wire")}
+CAPTIONS = {
+    "rounds": "Over rounds: mean accuracy over clients. Band: standard deviation over seeds.",
+    "seconds": "Over the seconds so far, including evaluations, on this machine under its load at the time.",
+    "bytes": "Over the training bytes so far, both directions. Left: payload, the values that methods exchange. "
+    "Right: whole messages, which even a method without an exchange sends. Such a method is at 0 on the left; a "
+    "dotted line continues its final accuracy.",
+}
+
+
+def plots_of(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Plot]]:
+    """Each row that has some -> its plots.
+
+    Args:
+        frame: of the finished cells.
+    """
+    plots: dict[str, list[Plot]] = {}
+    for number, row in enumerate(comparison.rows, start=1):
+        made: list[Plot] = []
+        makers: dict[str, Any] = {"differences": lambda label, name: differences(comparison, frame, label, name)}
+        for setting in settings_varied(comparison):
+            makers[f"accuracy-by-{setting}"] = _maker(by_value, comparison, frame, setting)
+        for method in crossed_methods(comparison):
+            makers[f"accuracy-of-{plain_name(method, 40)}"] = _maker(heat_map, comparison, frame, method)
+        for kind in CAPTIONS:
+            makers[f"accuracy-over-{kind}"] = _maker(over, comparison, frame, kind)
+        for name, make in makers.items():
+            try:
+                made.append(make(row.label, f"{name}-row{number}"))
+            except NothingToPlotError:
+                continue
+        if made:
+            plots[row.label] = made
+    return plots
+
+
+def _maker(draw: Any, comparison: Comparison, frame: pd.DataFrame, what: str) -> Any:
+    return lambda row, name: draw(comparison, frame, row, what, name)
+
+
+# --- over what it took ------------------------------------------------------------------------------------------
+
+
+def curves(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The curve of one method's runs: at each evaluation that all of them have, its `round`, `mean` and `std` of the
+    accuracies, and the means of `payload`, `wire` and `seconds` so far."""
+    lines = []
+    for number, part in pd.concat(runs).groupby(level=0):
+        accuracy = spread(part["accuracy"])
+        if accuracy is not None and len(part) == len(runs):
+            means = {name: part[name].mean() for name in ("payload", "wire", "seconds")}
+            lines.append({"round": number, "mean": accuracy.mean, "std": accuracy.std} | means)
+    return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire", "seconds"]).astype({"std": float})
+
+
+def over(comparison: Comparison, frame: pd.DataFrame, row: str, kind: str, name: str) -> Plot:
+    """Every method's accuracy over what it took by then.
+
+    Args:
+        frame: of the finished cells. kind: of `CAPTIONS`. name: of the plot's files.
+
+    Raises:
+        NothingToPlotError: no cell of the row is finished.
+    """
+    curve_by_method = {}
+    for method, runs in by_method(frame, comparison, row).items():
+        if len(runs):
+            curve_by_method[method] = curves(runs["curve"].tolist())
+    curve_by_method = {method: curve for method, curve in curve_by_method.items() if len(curve)}
+    if not curve_by_method:
+        raise NothingToPlotError(f"{row}: no trial is finished.")
+    # a curve is of test samples, or the ensemble's, which no client's majority class is beside
+    majority = floor(frame, row) if comparison.metrics[0].rule != ENSEMBLE else None
+    columns = COLUMNS[kind]
+    with canvas.figure(canvas.WHOLE if len(columns) > 1 else canvas.HALF) as plot:
+        for place, column in enumerate(columns, 1):
+            axes = plot.add_subplot(1, len(columns), place)
+            draw_curves(axes, curve_by_method, column, 100 * majority.mean if majority else None)
+        # by pairs: a label that begins with "_" would be left out
+        lines = [line for line in axes.lines if line.get_gid() is not None]
+        plot.legend(lines, [str(line.get_gid()) for line in lines], loc="outside lower center", ncols=3 * len(columns))
+    ends = ", ".join(f"{method} {100 * curve['mean'].iloc[-1]:.1f} %" for method, curve in curve_by_method.items())
+    alt = f"Accuracy over {kind} on {row}, at the end: {ends}."
+    numbers = pd.concat(
+        curve.assign(method=method, **{"mean (%)": 100 * curve["mean"], "std (%)": 100 * curve["std"]})
+        for method, curve in curve_by_method.items()
+    )
+    extra = {"seconds": ["seconds"], "bytes": ["payload", "wire"]}.get(kind, [])
+    numbers = numbers[["method", "round", "mean (%)", "std (%)", *extra]]
+    numbers = numbers.rename(columns={"payload": "payload (bytes)", "wire": "wire (bytes)"})
+    return plot.describe(name, f"Accuracy over {kind}", alt, CAPTIONS[kind], numbers, wide=len(columns) > 1)
+
+
+def draw_curves(axes: Axes, curve_by_method: Mapping[str, pd.DataFrame], column: str, majority: float | None) -> None:
+    """Every method's curve over one of its columns; then the majority class, in percent, from side to side. A line in
+    the legend has its method's name as `gid`."""
+    is_bytes = column in COLUMNS["bytes"]
+    largest = max(curve[column].max() for curve in curve_by_method.values())
+    scale, unit = (1e6, "MB") if largest >= 1e6 else (1e3, "kB")
+    scale = scale if is_bytes else 1.0
+    heights: list[float] = []
+    for number, (method, curve) in enumerate(curve_by_method.items()):
+        colour, style = COLOURS[number % len(COLOURS)], STYLES[number // len(COLOURS) % len(STYLES)]
+        across, means, std = curve[column] / scale, 100 * curve["mean"], (100 * curve["std"]).fillna(0.0)
+        marker = MARKERS[number % len(MARKERS)]
+        look: dict[str, Any] = {"color": colour, "marker": marker, "markevery": max(1, len(means) // 8)}
+        axes.plot(across, means, style, markersize=4.5, gid=method, **look)
+        low, high = (means - std).clip(0, 100), (means + std).clip(0, 100)
+        if std.any():
+            axes.fill_between(across, low, high, color=colour, alpha=0.15, linewidth=0)
+        heights += [*low, *high]
+        if column == "payload" and not across.any():
+            axes.axhline(means.iloc[-1], color=colour, linewidth=1.2, linestyle=":")
+    label = f"{column} so far, {unit}" if is_bytes else {"round": "round", "seconds": "seconds so far"}[column]
+    axes.set(xlabel=label, ylabel="test accuracy, %", ylim=limits_of(heights))
+    if majority is not None:
+        gid = majority_label(majority, axes)
+        axes.axhline(majority, color=SOFT, linewidth=1, linestyle=(0, (1, 2)), gid=gid)
+    if is_bytes:
+        sizes = [size / scale for curve in curve_by_method.values() for size in curve[column]]
+        _scale_bytes(axes, sorted(size for size in sizes if size > 0))
+    elif column == "round":
+        axes.locator_params(axis="x", integer=True)
+
+
+def _scale_bytes(axes: Axes, sizes: Sequence[float]) -> None:
+    """An axis of bytes with a place for 0: of orders, where they differ by more than one."""
+    if not sizes:
+        axes.set(xlim=(-0.05, 1), xticks=[0])
+    elif sizes[-1] > 10 * sizes[0]:
+        least = 10 ** math.floor(math.log10(sizes[0]))
+        axes.set_xscale("symlog", linthresh=least, linscale=0.5)
+        axes.set_xlim(-0.1 * least, 1.2 * sizes[-1])
+        plain_numbers(axes.xaxis)
+
+
+# --- by the values of a setting ---------------------------------------------------------------------------------
+
+
+def points_by(
+    comparison: Comparison, frame: pd.DataFrame, row: str, setting: str
+) -> dict[str, dict[Scalar, Spread | None]]:
+    """Method -> value of a varied setting -> a row's accuracy over the seeds by the first metric, None while no run of
+    it is finished. A method that does not read the setting has one point, under "".
+
+    Args:
+        frame: of the finished cells.
+    """
+    figures = by_seed(frame, comparison, row, comparison.metrics[0])
+    points: dict[str, dict[Scalar, Spread | None]] = {}
+    for entry in comparison.methods:
+        # what is crossed has a heat map
+        if list(entry.varied) == [setting]:
+            points.setdefault(entry.varied_of, {})[entry.varied[setting]] = spread(figures[entry.label])
+        elif not entry.varied:
+            points[entry.label] = {"": spread(figures[entry.label])}
+    return points
+
+
+def by_value(comparison: Comparison, frame: pd.DataFrame, row: str, setting: str, name: str) -> Plot:
+    """What `points_by` has as curves.
+
+    Raises:
+        NothingToPlotError: none of them is finished.
+    """
+    points_by_method = points_by(comparison, frame, row, setting)
+    varied = {method: points for method, points in points_by_method.items() if "" not in points}
+    values = list(dict.fromkeys(value for points in varied.values() for value in points))
+    if not any(accuracy for points in varied.values() for accuracy in points.values()):
+        raise NothingToPlotError(f"{setting} on {row}: no trial is finished.")
+    is_numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    # between names there is nothing, and they stand side by side
+    places = {value: float(value) if is_numeric else float(place) for place, value in enumerate(values)}
+    with canvas.figure() as plot:
+        axes = plot.add_subplot()
+        lines: dict[str, Any] = {}
+        for number, (method, points) in enumerate(points_by_method.items()):
+            colour = COLOURS[number % len(COLOURS)]
+            if method in varied:
+                finished = {places[value]: point for value, point in points.items() if point}
+                across = sorted(finished)
+                means = [100 * finished[x].mean for x in across]
+                stds = [100 * (finished[x].std or 0.0) for x in across]
+                # no accuracy is below none or above all samples
+                below = [min(std, mean) for std, mean in zip(stds, means, strict=True)]
+                above = [min(std, 100 - mean) for std, mean in zip(stds, means, strict=True)]
+                bars = [below, above] if any(stds) else None
+                look: dict[str, Any] = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
+                look |= {"linestyle": "-" if is_numeric else "none", "capsize": 3, "elinewidth": 1.1}
+                lines[method] = axes.errorbar(across, means, bars, **look)
+            elif (alone := points[""]) is not None:
+                lines[method] = axes.axhline(100 * alone.mean, color=colour, linewidth=1.4, linestyle="--")
+        least, most = min(places.values()), max(places.values())
+        if is_numeric and least > 0 and most > 10 * least:
+            axes.set_xscale("log")
+            plain_numbers(axes.xaxis)
+        elif not is_numeric:
+            axes.set_xlim(least - 0.4, most + 0.4)
+        axes.set_xticks(list(places.values()), [str(value) for value in values])
+        axes.minorticks_off()
+        axes.set(xlabel=setting, ylabel=f"test accuracy, % ({comparison.metrics[0]})")
+        # by pairs: a label that begins with "_" would be left out
+        plot.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=3)
+    seeds = len(comparison.seeds)
+    over_seeds = f"mean over {seeds} seeds, bars: their standard deviation" if seeds > 1 else "of one seed"
+    caption = (
+        f"Test accuracy by {setting}, {over_seeds}. Dashed: methods without these values. All values "
+        "are shown: choosing the highest point would be a choice on test samples."
+    )
+    rows, highest = [], []
+    for method, points in points_by_method.items():
+        known = {value: point for value, point in points.items() if point}
+        for value, point in known.items():
+            rows.append((method, value, 100 * point.mean, None if point.std is None else 100 * point.std, point.seeds))
+        if known and method in varied:
+            value, point = max(known.items(), key=lambda item: item[1].mean)
+            highest.append(f"{method} {100 * point.mean:.1f} % at {value}")
+    numbers = pd.DataFrame(rows, columns=["method", setting, "mean (%)", "std (%)", "seeds"], dtype=object)
+    alt = f"Accuracy by {setting} on {row}: highest {', '.join(highest)}."
+    return plot.describe(name, f"Accuracy by {setting}", alt, caption, numbers)
+
+
+def crossed_methods(comparison: Comparison) -> list[str]:
+    """The methods that have a variant for each pair of values of two settings."""
+    return list(dict.fromkeys(entry.varied_of for entry in comparison.methods if len(entry.varied) == 2))
+
+
+def heat_map(comparison: Comparison, frame: pd.DataFrame, row: str, method: str, name: str) -> Plot:
+    """A method's mean accuracy by the values of two settings.
+
+    Raises:
+        NothingToPlotError: none of its cells is finished.
+    """
+    variants = [entry for entry in comparison.methods if entry.varied_of == method and len(entry.varied) == 2]
+    across, down = variants[0].varied
+    figures = by_seed(frame, comparison, row, comparison.metrics[0])
+    rows = []
+    for entry in variants:
+        if accuracy := spread(figures[entry.label]):
+            rows.append((entry.varied[down], entry.varied[across], 100 * accuracy.mean))
+    if not rows:
+        raise NothingToPlotError(f"{method} on {row}: no trial is finished.")
+    numbers = pd.DataFrame(rows, columns=[down, across, "mean (%)"])
+    cells = numbers.pivot(index=down, columns=across, values="mean (%)")
+    cells = cells.reindex(index=_values(variants, down), columns=_values(variants, across))
+    shares, low, high = cells.to_numpy(), numbers["mean (%)"].min(), numbers["mean (%)"].max()
+    with canvas.figure() as plot:
+        axes = plot.add_subplot()
+        image = axes.imshow(shares, cmap=canvas.COLOUR_MAP, aspect="auto")
+        canvas.colour_bar(image, "test accuracy, %")
+        axes.set_xticks(range(len(cells.columns)), [str(value) for value in cells.columns])
+        axes.set_yticks(range(len(cells.index)), [str(value) for value in cells.index])
+        texts = {(y, x): f"{shares[y, x]:.1f}" for y, x in np.argwhere(~np.isnan(shares))}
+        canvas.number_cells(axes, texts, (shares - low) / max(high - low, 1e-9))
+        axes.set(xlabel=across, ylabel=down)
+        axes.grid(visible=False)
+    alt = f"Accuracy of {method} on {row} by {across} and {down}: from {low:.1f} to {high:.1f} %."
+    caption = f"Mean test accuracy over seeds by {across} and {down}. All values are shown; none was chosen."
+    return plot.describe(name, f"{method} by {across} and {down}", alt, caption, numbers)
+
+
+def _values(variants: Sequence[Entry], setting: str) -> list[Scalar]:
+    return list(dict.fromkeys(entry.varied[setting] for entry in variants))
+
+
+# --- to the baseline --------------------------------------------------------------------------------------------
+
+
+def differences(comparison: Comparison, frame: pd.DataFrame, row: str, name: str) -> Plot:
+    """A forest plot: each method's difference to the baseline by the first metric, with its interval.
+
+    Raises:
+        NothingToPlotError: there is no interval, as of one seed.
+    """
+    metric = str(comparison.metrics[0])
+    rows = []
+    for (label, of_metric, method), contrast in every_difference(comparison, frame).items():
+        if (label, of_metric) == (row, metric) and contrast is not None and contrast.low is not None:
+            rows.append((method, 100 * contrast.mean, 100 * contrast.low, 100 * (contrast.high or 0.0)))
+    if not rows:
+        raise NothingToPlotError(f"{row}: no two seeds of two methods are finished.")
+    numbers = pd.DataFrame(rows, columns=["method", "difference (points)", "low", "high"])
+    places = range(len(numbers))
+    with canvas.figure((canvas.HALF[0], 1.2 + 0.35 * len(numbers))) as plot:
+        axes = plot.add_subplot()
+        axes.axvline(0, color=SOFT, linewidth=1, linestyle=DASHED)
+        axes.hlines(places, numbers["low"], numbers["high"], color=COLOURS[0], linewidth=1.6)
+        axes.plot(numbers["difference (points)"], places, "o", color=COLOURS[0], markersize=5)
+        axes.set_yticks(places, numbers["method"])
+        axes.set(xlabel=f"points to {comparison.baseline_label} ({metric})", ylim=(len(numbers) - 0.5, -0.5))
+        axes.grid(visible=False, axis="y")
+    texts = [f"{method} {mean:+.1f} [{low:+.1f}, {high:+.1f}]" for method, mean, low, high in rows]
+    alt = f"Difference to {comparison.baseline_label} on {row} in points: {'; '.join(texts)}."
+    caption = "Mean difference to the baseline, paired by seed, with its 95 % t interval."
+    return plot.describe(name, f"Difference to {comparison.baseline_label}", alt, caption, numbers)
