@@ -420,12 +420,16 @@ PARTS = {
 
 def time_by_round(results: Results) -> Plot:
     """Where the rounds' seconds went."""
-    lines = [line for line in results.lines if line["round"]]
-    if not lines:
+    seconds_by_round = {line["round"]: _seconds(line["time"]) for line in results.each_line() if line["round"]}
+    if not seconds_by_round:
         raise NothingToPlotError("Time by round: no round was finished.")
-    at_a_time = clients_at_a_time(lines)
-    rounds = [line["round"] for line in lines]
-    parts = pd.DataFrame([_parts(line["time"], at_a_time) for line in lines], columns=list(PARTS), index=rounds)
+    seconds = pd.DataFrame.from_dict(seconds_by_round, orient="index")
+    rounds = [*seconds.index]
+    at_a_time = clients_at_a_time(seconds)
+    working = seconds[["train", "evaluate"]] / at_a_time
+    waiting = (seconds["round"] - seconds["server"] - working.sum(axis=1)).clip(lower=0)
+    parts = pd.concat([working, seconds["server"], waiting], axis=1)
+    parts.columns = pd.Index(PARTS)
     with canvas.figure() as plot:
         axes = plot.add_subplot()
         base = pd.Series(0.0, index=rounds)
@@ -452,24 +456,21 @@ def time_by_round(results: Results) -> Plot:
     return plot.describe("time-by-round", "Time by round", f"Seconds in all: {totals}.", caption, numbers)
 
 
-def clients_at_a_time(lines: Sequence[Any]) -> int:
+def _seconds(time: Mapping[str, Any]) -> dict[str, float]:
+    """Of one round: the sums over clients, the server's part, and the whole."""
+    return {
+        "train": math.fsum(time.get("train", {}).values()),
+        "evaluate": math.fsum(time.get("evaluate", {}).values()),
+        "server": time.get("server", 0.0),
+        "round": time["round"],
+    }
+
+
+def clients_at_a_time(seconds: pd.DataFrame) -> int:
     """The least number of clients at a time with which their seconds fit into every round."""
-    busy = [1.0]
-    for line in lines:
-        seconds = line["time"]["round"] - line["time"].get("server", 0.0)
-        if seconds > 0:
-            busy.append(sum(_working(line["time"])) / seconds)
-    return max(1, math.ceil(max(busy) - 1e-6))
-
-
-def _parts(time: Any, at_a_time: int) -> tuple[float, float, float, float]:
-    train, evaluate = (seconds / at_a_time for seconds in _working(time))
-    server = time.get("server", 0.0)
-    return train, evaluate, server, max(0.0, time["round"] - server - train - evaluate)
-
-
-def _working(time: Any) -> tuple[float, float]:
-    return math.fsum(time.get("train", {}).values()), math.fsum(time.get("evaluate", {}).values())
+    available = seconds["round"] - seconds["server"]
+    busy = (seconds["train"] + seconds["evaluate"]) / available.where(available > 0)
+    return max(1, math.ceil(busy.max() - 1e-6)) if busy.notna().any() else 1
 
 
 # --- prototypes -------------------------------------------------------------------------------------------------
