@@ -1,5 +1,5 @@
-"""The registry of methods: strategy name -> module (`module:NAME` where a module holds two, else METHOD). A module is
-imported only when asked for, since a deployment starts a process a message."""
+"""A run's method and settings, read and checked. A method's module is imported only when asked for, since a deployment
+starts a process per message."""
 
 import hashlib
 import json
@@ -14,6 +14,7 @@ from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown, without_gone
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options
+from protosphere.strategies.registry import METHODS as METHODS
 from protosphere.strategies.release import (
     OWN_POOL,
     OWN_RULE,
@@ -27,48 +28,6 @@ if __name__ == "strategies":
     raise ImportError(
         "this is protosphere.strategies: import it by that name; a strategies/ of your own needs an __init__.py"
     )
-
-METHODS = {
-    "protosphere": "protosphere.strategies.protosphere",
-    "fedproto": "protosphere.strategies.fedproto",
-    "protonorm": "protosphere.strategies.protonorm",
-    "fedtgp": "protosphere.strategies.fedtgp",
-    "fedorgp": "protosphere.strategies.fedorgp",
-    "tinyproto-fp": "protosphere.strategies.tinyproto:FP",
-    "tinyproto-ft": "protosphere.strategies.tinyproto:FT",
-    "fedpagr": "protosphere.strategies.fedpagr",
-    "fedproc": "protosphere.strategies.fedproc",
-    "fedcgs": "protosphere.strategies.fedcgs",
-    "fedncm": "protosphere.strategies.fedncm",
-    "fed3r": "protosphere.strategies.fed3r",
-    "fedcof": "protosphere.strategies.fedcof",
-    "fedpft": "protosphere.strategies.fedpft",
-    "gfpl": "protosphere.strategies.gfpl",
-    "pfpl": "protosphere.strategies.pfpl",
-    "local": "protosphere.strategies.local",
-    "frame": "protosphere.strategies.frame",
-    "fedavg": "protosphere.strategies.fedavg",
-    "lg-fedavg": "protosphere.strategies.lg_fedavg",
-    "fedper": "protosphere.strategies.fedper",
-    "fedprox": "protosphere.strategies.fedprox",
-    "fedrep": "protosphere.strategies.fedrep",
-    "fedbn": "protosphere.strategies.fedbn",
-    "fednh": "protosphere.strategies.fednh",
-    "feduv": "protosphere.strategies.feduv",
-    "fedfa": "protosphere.strategies.fedfa",
-    "fesem": "protosphere.strategies.fesem",
-    "ditto": "protosphere.strategies.ditto",
-    "apfl": "protosphere.strategies.apfl",
-    "fedrod": "protosphere.strategies.fedrod",
-    "feddistill": "protosphere.strategies.feddistill",
-    "fml": "protosphere.strategies.fml",
-    "fedkd": "protosphere.strategies.fedkd",
-    "fedgen": "protosphere.strategies.fedgen",
-    "fedpa": "protosphere.strategies.fedpa",
-    "fedgh": "protosphere.strategies.fedgh",
-    "fedmrl": "protosphere.strategies.fedmrl",
-    "fraug": "protosphere.strategies.fraug",
-}
 
 DISCRIMINANT = "discriminant"
 # the strategy of one method as Flower knows strategies; the server's room lies above this one, and is loaded on demand
@@ -161,7 +120,7 @@ def load_method(name: str) -> Method:
             f"setting `strategy` is {shown(name)}{nearest(name, METHODS)}; one of {', '.join(METHODS)} is "
             "allowed, or a method of your own as ./file.py or package.module:NAME."
         )
-    module, _, attribute = METHODS[name].partition(":")
+    module, _, attribute = METHODS[name].module.partition(":")
     method: Method = getattr(import_module(module), attribute or "METHOD")
     return method
 

@@ -11,6 +11,7 @@ import pytest
 
 from protosphere.core.flower import FIRST_OVER_HTTP, NEWEST, OLDEST
 from protosphere.strategies import METHODS
+from protosphere.strategies.registry import Entry
 
 ROOT = Path(__file__).resolve().parents[1]
 # from top to bottom; rooms of one floor may not import each other
@@ -168,13 +169,14 @@ def violations(root: Path) -> list[str]:
 NO_NAMES = {"local", "protosphere"}  # a word, and the project's own name
 
 
-def method_names_in_client(root: Path, methods: dict[str, str]) -> list[str]:
+def method_names_in_client(root: Path, methods: dict[str, Entry]) -> list[str]:
     """Where client_app names a method: an import of its module, or its name as a whole string constant."""
     found = []
+    modules = {entry.module for entry in methods.values()}
     for path in sorted((root / "client_app").rglob("*.py")):
         tree = ast.parse(path.read_text())
         for each in imports(tree, "protosphere.client_app"):
-            if {each.module, *(f"{each.module}.{name}" for name in each.names)} & set(methods.values()):
+            if {each.module, *(f"{each.module}.{name}" for name in each.names)} & modules:
                 found.append(f"{path.name}:{each.line}: imports {each.module}")
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant) and node.value in methods.keys() - NO_NAMES:

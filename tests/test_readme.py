@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+from protosphere.cli import methods_tables
 from protosphere.cli.settings_tables import all_settings, with_defaults, with_rows
 from protosphere.strategies import METHODS, known_settings
 
@@ -41,10 +42,12 @@ def test_every_default_lies_in_the_range_that_is_printed() -> None:
     assert limits > len(rows)
 
 
-def test_every_method_has_a_row_and_a_family() -> None:
-    assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", METHODS_PAGE, flags=re.MULTILINE)) == sorted(METHODS)
-    families = README.split("## Methods")[1].split("\n##")[0]
-    rows = [line.split("|")[2] for line in families.splitlines() if line.startswith("|")]
+def test_tables_of_methods_are_those_of_the_registry() -> None:
+    families, methods = methods_tables.families_table(), methods_tables.methods_table()
+    assert families in README
+    assert methods in METHODS_PAGE
+    assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", methods, flags=re.MULTILINE)) == sorted(METHODS)
+    rows = [line.split("|")[2] for line in families.splitlines()]
     assert sorted(re.findall(r"`([a-z0-9-]+)`", " ".join(rows))) == sorted(METHODS)
 
 

@@ -19,8 +19,8 @@ LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")  # of Markdown
 
 def methods() -> Iterator[tuple[str, str, str, str, str]]:
     """Name, what it is, the parts that go up and come down with its defaults, and whether architectures may differ."""
-    for name, place in METHODS.items():
-        about = cleandoc(import_module(place.partition(":")[0]).__doc__ or "").split("\n\n")[0]
+    for name, entry in METHODS.items():
+        about = cleandoc(import_module(entry.module.partition(":")[0]).__doc__ or "").split("\n\n")[0]
         method = load_method(name)
         exchange = method.exchange(Options({kind: kind() for kind in method.settings.values()}))
         up, down = (", ".join(part.name for part in parts) or "-" for parts in (exchange.up, exchange.down))

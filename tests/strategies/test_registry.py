@@ -39,7 +39,7 @@ BUILDS_ON = {
 
 
 def module_of(name):
-    return METHODS[name].partition(":")[0]
+    return METHODS[name].module.partition(":")[0]
 
 
 def reader_of(setting):
@@ -98,7 +98,7 @@ def test_only_the_method_that_is_asked_for_is_imported():
     """A deployment starts a process a message. Here one process forgets what it has imported of methods each time."""
     code = (
         "import json, sys; from protosphere import strategies\n"
-        "modules = {place.partition(':')[0] for place in strategies.METHODS.values()}\n"
+        "modules = {entry.module.partition(':')[0] for entry in strategies.METHODS.values()}\n"
         "for name, asked in json.loads(sys.argv[1]).items():\n"
         "    strategies.read_settings(asked)\n"
         "    print(name, *(modules & set(sys.modules)))\n"

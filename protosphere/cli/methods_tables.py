@@ -1,0 +1,54 @@
+"""`make settings`: the tables of methods on README and docs/methods.md, made of the registry."""
+
+import re
+from pathlib import Path
+
+from protosphere.strategies import METHODS, load_method
+from protosphere.strategies.registry import FAMILIES
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADS = {
+    "README.md": "| family | methods | what is exchanged |",
+    "docs/methods.md": (
+        "| method | family | source | what goes up | what comes down | beyond its own training | predicts by |"
+    ),
+}
+
+
+def families_table() -> str:
+    """A row per family: its methods, and what is exchanged."""
+    rows = [HEADS["README.md"], "|---|---|---|"]
+    for family, exchanged in FAMILIES.items():
+        names = ", ".join(f"`{name}`" for name, entry in METHODS.items() if entry.family == family)
+        rows.append(f"| {family} | {names} | {exchanged} |")
+    return "\n".join(rows) + "\n"
+
+
+def methods_table() -> str:
+    """A row per method, family by family."""
+    rows = [HEADS["docs/methods.md"], "|---" * 7 + "|"]
+    for family in FAMILIES:
+        for name, entry in METHODS.items():
+            if entry.family != family:
+                continue
+            rule = f"`{load_method(name).inference}`"
+            cells = (f"`{name}`", family, entry.source, entry.up, entry.down, entry.cost or "-", rule)
+            rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows) + "\n"
+
+
+def with_table(page: str, table: str) -> str:
+    """A page with this table in the place of the one that has the same head."""
+    head = re.escape(table.partition("\n")[0])
+    return re.sub(rf"^{head}\n(?:\|.*\n)*", lambda _: table, page, count=1, flags=re.MULTILINE)
+
+
+def main() -> None:
+    """Write the pages anew."""
+    for name, table in (("README.md", families_table()), ("docs/methods.md", methods_table())):
+        path = ROOT / name
+        path.write_text(with_table(path.read_text("utf-8"), table), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
