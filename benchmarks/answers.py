@@ -27,9 +27,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.common import ROOT, described_parser, table_head, table_row, where
-from protosphere.comparison.figures import VALIDATION, spread
+from protosphere.comparison.frame import VALIDATION, summarise
 from protosphere.comparison.paired import Difference, ahead, difference
-from protosphere.comparison.plan import Comparison, read
+from protosphere.comparison.spec import ComparisonSpec, read
 from protosphere.comparison.tables import accuracy
 from protosphere.comparison.variants import best_of, varied
 from protosphere.record.metrics_lines import MAJORITY
@@ -76,7 +76,7 @@ class Answer:
     name: str
 
     @cached_property
-    def comparison(self) -> Comparison:
+    def comparison(self) -> ComparisonSpec:
         """As its file has it, every variant a method."""
         return varied(read(QUESTIONS / f"{self.name}.toml"))
 
@@ -149,7 +149,7 @@ class Answer:
 
     def mean(self, row: str, method: str, name: str) -> str:
         """Mean and deviation of a column over the seeds."""
-        return accuracy(spread(list(self.column(row, method, name).values())), len(self.comparison.seeds))
+        return accuracy(summarise(list(self.column(row, method, name).values())), len(self.comparison.seeds))
 
     def seeds(self, row: str) -> list[int]:
         """With which a row was measured, in ascending order."""
@@ -157,7 +157,7 @@ class Answer:
 
     def mean_in_row(self, row: str, method: str, name: str) -> str:
         """The same under the row's heading, which says of how many seeds it is."""
-        return accuracy(spread(list(self.column(row, method, name).values())), len(self.seeds(row)))
+        return accuracy(summarise(list(self.column(row, method, name).values())), len(self.seeds(row)))
 
     def mean_alone(self, row: str, method: str, name: str) -> str:
         """The same without the deviation, which the CSV has."""
@@ -179,7 +179,7 @@ class Answer:
 
     def chosen(self, row: str) -> set[str]:
         """The values with the highest accuracy on validation samples over the seeds, of each method that is varied."""
-        spreads = {label: spread(list(self.column(row, label, VALIDATION).values())) for label in self.tried}
+        spreads = {label: summarise(list(self.column(row, label, VALIDATION).values())) for label in self.tried}
         groups = [[label for label in spreads if self.tried[label] == of] for of in dict.fromkeys(self.tried.values())]
         return {best_of({label: spreads[label] for label in group}, len(self.comparison.seeds)) for group in groups}
 

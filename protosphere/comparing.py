@@ -15,14 +15,13 @@ from rich.console import Console
 
 from protosphere.arrays import WORDS, data_of, is_arrays
 from protosphere.cli.compare_bar import Bar
-from protosphere.comparison.execution import Processes, environments, run_cells
-from protosphere.comparison.figures import by_method, by_seed, every_difference, figures_of, for_file, spread
+from protosphere.comparison.execution import Processes, environments, run_trials
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.plan import Comparison as Plan
-from protosphere.comparison.plan import from_table
+from protosphere.comparison.frame import by_method, by_seed, collect, every_difference, for_file, summarise
 from protosphere.comparison.report import REPORT, write_all
-from protosphere.comparison.tables import grids, labels_for, latex
-from protosphere.comparison.trials import cells, with_common_rules
+from protosphere.comparison.spec import ComparisonSpec, from_table
+from protosphere.comparison.tables import labels_for, latex, tables_of
+from protosphere.comparison.trials import expand, with_common_rules
 from protosphere.comparison.variants import Choice, settings_varied, tuned, varied
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
@@ -44,7 +43,7 @@ Entry = str | Mapping[str, Value]
 USUAL_DATA = ("digits",)
 ARRAYS = "arrays"
 LABELS = ("label", "base", "missing")
-# columns of `Comparison.table` by those of the frame of all cells
+# columns of `Comparison.table` by those of the frame of all trials
 COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
 OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds"}
 OF_DIFFERENCE |= {"p": "p", "significant": "significant"}
@@ -142,17 +141,17 @@ def compare(
     }
     comparison = from_table("comparison", table)
     comparison = varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
-    planned = cells(comparison, {}, {})
+    planned = expand(comparison, {}, {})
     comparison = with_common_rules(comparison, planned)
     executor = Processes(environments(planned, jobs, workers))
     folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
     with folder.hold():
         with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
             tell = bar.update if bar is not None else lambda state: None
-            ended = run_cells(
+            ended = run_trials(
                 folder, planned, executor, tell, workers=workers, reports=reports, keep_models=keep_models
             )
-        failed = [f"{finished.cell.title}: {finished.reason}" for finished in ended if finished.reason]
+        failed = [f"{finished.trial.title}: {finished.reason}" for finished in ended if finished.reason]
         if len(failed) == len(planned):
             raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")
         write_all(folder, comparison, planned)
@@ -205,9 +204,9 @@ class Comparison:
         rows: list[dict[str, Any]] = []
         for row in comparison.rows:
             for method, runs in by_method(frame, comparison, row.label).items():
-                costs = {name: spread(runs[column]) for name, column in COSTS.items()}
+                costs = {name: summarise(runs[column]) for name, column in COSTS.items()}
                 for metric in comparison.metrics:
-                    over = spread(by_seed(frame, comparison, row.label, metric)[method])
+                    over = summarise(by_seed(frame, comparison, row.label, metric)[method])
                     line: dict[str, Any] = {"row": row.label, "method": method, "metric": str(metric)}
                     line |= {"mean": over and over.mean, "std": over and over.std, "seeds": over.seeds if over else 0}
                     rows.append(line | {name: cost and cost.mean for name, cost in costs.items()})
@@ -254,15 +253,15 @@ class Comparison:
         ]
         return pd.DataFrame(rows, columns=["row", "method", "variant", "validation", "chosen"])
 
-    def cells(self) -> pd.DataFrame:
+    def trials(self) -> pd.DataFrame:
         """A row for each run with every figure, as in table.csv.
 
         `row`, `method`, `strategy`, `seed`, `status`, accuracies as shares of 1, bytes, `seconds`, `run`.
 
-        >>> found.cells()["status"].tolist()
+        >>> found.trials()["status"].tolist()
         ['completed', 'completed']
         """
-        frame = figures_of(self._comparison_folder, self._comparison, self._cells)
+        frame = collect(self._comparison_folder, self._comparison, self._cells)
         # by way of text, which gives each column its type; names as they are, since no spreadsheet sees them here
         text = io.StringIO(for_file(frame).to_csv(index=False))
         # a method may be called 1, or None
@@ -270,7 +269,7 @@ class Comparison:
         return pd.read_csv(text, dtype=labels, keep_default_na=False, na_values=[""])
 
     def run(self, method: str, seed: int = 0, row: str = "") -> Run:
-        """The run of a cell.
+        """The run of a trial.
 
         >>> found.run("local").summary["strategy"]
         'local'
@@ -286,21 +285,21 @@ class Comparison:
         variant_of = {(choice.row, choice.method): choice.chosen for choice in choices}
         row = row or self._comparison.rows[0].label
         label = variant_of.get((row, method)) or method
-        for cell in self._cells:
-            if (cell.row, cell.method, cell.seed) == (row, label, seed):
-                run = self._comparison_folder.run_of(cell)
+        for trial in self._cells:
+            if (trial.row, trial.method, trial.seed) == (row, label, seed):
+                run = self._comparison_folder.run_of(trial)
                 if run is not None:
                     return Run(run, self._trust)
-        methods = "; ".join(dict.fromkeys(cell.method for cell in self._cells))
-        seeds = ", ".join(str(cell_seed) for cell_seed in sorted({cell.seed for cell in self._cells}))
+        methods = "; ".join(dict.fromkeys(trial.method for trial in self._cells))
+        seeds = ", ".join(str(cell_seed) for cell_seed in sorted({trial.seed for trial in self._cells}))
         raise SettingError(
             f"no finished run of {method}, seed {seed}, row {row}, is in {self.folder}; its methods are {methods}; its "
-            f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(cell.row for cell in self._cells))}."
+            f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(trial.row for trial in self._cells))}."
         )
 
-    def _tidy(self) -> tuple[Plan, pd.DataFrame, list[Choice]]:
-        """The comparison with each method once where one was chosen, its finished cells, and what was chosen."""
-        return tuned(self._comparison, figures_of(self._comparison_folder, self._comparison, self._cells))
+    def _tidy(self) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
+        """The comparison with each method once where one was chosen, its finished trials, and what was chosen."""
+        return tuned(self._comparison, collect(self._comparison_folder, self._comparison, self._cells))
 
     def to_latex(self, label: str = "", caption: str = "", table: str = "accuracy") -> str:
         r"""A table for a paper, in the form of the LaTeX package booktabs; table.tex holds all of them.
@@ -317,7 +316,7 @@ class Comparison:
             SettingError: the comparison has no such table.
         """
         once, frame, choices = self._tidy()
-        tables = {grid.kind: grid for grid in grids(once, frame, choices)}
+        tables = {each.kind: each for each in tables_of(once, frame, choices)}
         if table not in tables:
             raise SettingError(f"table is {shown(table)}, but {self.folder.name} has {', '.join(tables)}.")
         labels = [label] if label else labels_for([tables[table]], self._comparison.name)
@@ -382,7 +381,7 @@ class Comparison:
         return f"{table_html}<p>{html.escape(self.folder.name)}</p>"
 
 
-def _find_row(comparison: Plan, row: str) -> str:
+def _find_row(comparison: ComparisonSpec, row: str) -> str:
     """The label of a row, "" for the first.
 
     Raises:
@@ -394,7 +393,7 @@ def _find_row(comparison: Plan, row: str) -> str:
     return row or labels[0]
 
 
-def _find_setting(comparison: Plan, setting: str) -> str:
+def _find_setting(comparison: ComparisonSpec, setting: str) -> str:
     """A setting that is varied, "" for the first.
 
     Raises:

@@ -15,8 +15,8 @@ from protosphere.core.errors import UserError
 if TYPE_CHECKING:
     from protosphere.comparison.execution import Executor
     from protosphere.comparison.folder import ComparisonFolder
-    from protosphere.comparison.plan import Comparison
-    from protosphere.comparison.trials import Cell
+    from protosphere.comparison.spec import ComparisonSpec
+    from protosphere.comparison.trials import Trial
     from protosphere.plans.run_config import RunConfig
 
 PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "presets" / "compare").glob("*.toml"))
@@ -96,10 +96,9 @@ def compare(
     """
     from protosphere.comparison.execution import Processes, Tasks, environments
     from protosphere.comparison.folder import ComparisonFolder
-    from protosphere.comparison.plan import load
     from protosphere.comparison.selection import chosen, listed, named
-    from protosphere.comparison.trials import cells as cells_of
-    from protosphere.comparison.trials import with_common_rules
+    from protosphere.comparison.spec import load
+    from protosphere.comparison.trials import expand, with_common_rules
     from protosphere.comparison.variants import varied
     from protosphere.launch.ray_cluster import cluster_at
 
@@ -121,7 +120,7 @@ def compare(
         cluster = cluster_at(ray) if ray else None
         if resume:
             folder = ComparisonFolder.find(resume, results)
-            comparison, cells = folder.read(trust)
+            comparison, trials = folder.read(trust)
             jobs = folder.jobs if jobs is None else jobs
         else:
             overrides = _read_overrides(settings or [])
@@ -131,14 +130,14 @@ def compare(
             )
             comparison = named(comparison, overrides, vary or [])
             comparison = varied(comparison, vary or [], overrides)
-            cells = cells_of(comparison, overrides, _read_places(data or []))
-            comparison = with_common_rules(comparison, cells)
-        executor = Tasks(cells, cluster, jobs) if cluster else Processes(environments(cells, jobs, workers or 1))
+            trials = expand(comparison, overrides, _read_places(data or []))
+            comparison = with_common_rules(comparison, trials)
+        executor = Tasks(trials, cluster, jobs) if cluster else Processes(environments(trials, jobs, workers or 1))
         if not resume:
-            folder = ComparisonFolder.create(comparison, cells, results, jobs)
+            folder = ComparisonFolder.create(comparison, trials, results, jobs)
         with folder.hold():
             of_runs = {"workers": workers or 1, "reports": reports, "keep_models": keep_models}
-            _run(folder, comparison, cells, executor, of_runs, _as_arguments(run_flags))
+            _run(folder, comparison, trials, executor, of_runs, _as_arguments(run_flags))
     except UserError as error:
         end(str(error))
     except OSError as error:
@@ -178,8 +177,8 @@ def _as_arguments(flags: Mapping[str, object]) -> list[str]:
 
 def _run(
     folder: "ComparisonFolder",
-    comparison: "Comparison",
-    cells: "Sequence[Cell]",
+    comparison: "ComparisonSpec",
+    trials: "Sequence[Trial]",
     executor: "Executor",
     of_runs: Mapping[str, Any],
     run_arguments: Sequence[str],
@@ -187,29 +186,29 @@ def _run(
     """Run what is not finished, with a bar; then write and print the tables, and what failed.
 
     Args:
-        of_runs: what `run_cells` is told of each run. run_arguments: with which the others go on as these did.
+        of_runs: what `run_trials` is told of each run. run_arguments: with which the others go on as these did.
     """
     from protosphere.cli.compare_bar import Bar
     from protosphere.comparison import tables
-    from protosphere.comparison.execution import run_cells
+    from protosphere.comparison.execution import run_trials
     from protosphere.comparison.report import write_all
     from protosphere.launch.processes import Interrupted
 
     remedy = f"`{shlex.join(['protosphere', 'compare', '--resume', str(folder.path), *run_arguments])}`"
     typer.echo(f"results: {folder.path}")
-    typer.echo(f"{len(cells)} trials, {executor.jobs} at a time")
+    typer.echo(f"{len(trials)} trials, {executor.jobs} at a time")
     try:
         with Bar(Console(highlight=False)) as bar:
-            ended = run_cells(folder, cells, executor, bar.update, **of_runs)
+            ended = run_trials(folder, trials, executor, bar.update, **of_runs)
     except Interrupted as interruption:
         sentence = f"stopped by {interruption.name}; finished trials are kept, and {remedy} runs the others."
         end(sentence, KILLED + interruption.number)
-    written = write_all(folder, comparison, cells)
+    written = write_all(folder, comparison, trials)
     terminal = console()
-    for grid in written.grids:
-        typer.echo(grid.title)
-        terminal.print(tables.console(grid))
-    for note in tables.notes_below(written.grids):
+    for table in written.tables:
+        typer.echo(table.title)
+        terminal.print(tables.console(table))
+    for note in tables.notes_below(written.tables):
         typer.echo(note)
     typer.echo()
     for path in written.paths:
@@ -217,10 +216,10 @@ def _run(
     failed = [finished for finished in ended if finished.reason]
     for finished in failed:
         typer.echo(
-            f"failed: {finished.cell.title}: {finished.reason} ({folder.of(finished.cell) / 'output.log'})", err=True
+            f"failed: {finished.trial.title}: {finished.reason} ({folder.of(finished.trial) / 'output.log'})", err=True
         )
     if failed:
-        end(f"{len(failed)} of {len(cells)} trials failed; {remedy} runs them again.", FAILED)
+        end(f"{len(failed)} of {len(trials)} trials failed; {remedy} runs them again.", FAILED)
 
 
 def _shorten(path: Path) -> str:

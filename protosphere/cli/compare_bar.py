@@ -46,10 +46,10 @@ class Bar:
             # where there is no bar, the newest line says it
             is_newest = number == state.before + len(state.ended)
             left = f"; about {left_words(state)}" if is_newest and self._needs_estimate(state) else ""
-            line = Text(f"{number}/{state.total} {finished.cell.title}: {how}{left}")
+            line = Text(f"{number}/{state.total} {finished.trial.title}: {how}{left}")
             self._progress.console.print(line, soft_wrap=True)
             self._printed_count += 1
-        running = [f"{job.cell.title} (round {job.done}/{job.rounds})" for job in state.running]
+        running = [f"{job.trial.title} (round {job.done}/{job.rounds})" for job in state.running]
         more = f" and {len(running) - MOST_SHOWN} more" if len(running) > MOST_SHOWN else ""
         self._progress.update(
             self._task,

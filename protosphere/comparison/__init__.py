@@ -1,9 +1,9 @@
 """Methods compared: trials of a table, run, kept in a folder, summed up and shown.
 
-- plan.py reads a comparison from its file, selection.py narrows it as the command line says, and variants.py makes
+- spec.py reads a comparison from its file, selection.py narrows it as the command line says, and variants.py makes
   methods of the values of settings that are varied.
-- trials.py makes its cells, a run each with every setting resolved.
+- trials.py makes its trials, a run each with every setting resolved.
 - folder.py keeps them; execution.py runs them, each in a process of its own or as a task of a Ray cluster.
-- figures.py makes one frame of all finished cells, and paired.py tells methods apart seed by seed; tables.py,
+- frame.py makes one frame of all finished trials, and paired.py tells methods apart seed by seed; tables.py,
   pictures.py and report.py show them.
 """

@@ -1,5 +1,5 @@
-"""Runs the cells of a comparison, several at a time. `perform` runs one in the process that calls it: a process of this
-machine, or a task of a Ray cluster."""
+"""Runs the trials of a comparison, several at a time. `perform` runs one in the process that calls it: a process of
+this machine, or a task of a Ray cluster."""
 
 import hashlib
 import multiprocessing
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from protosphere.comparison.folder import FILE, ComparisonFolder
-from protosphere.comparison.trials import Cell, not_default, toml
+from protosphere.comparison.trials import Trial, not_default, toml
 from protosphere.core.errors import SettingError
 from protosphere.core.files import open_to_append
 from protosphere.core.home import discard_stores
@@ -31,18 +31,18 @@ OUTPUT = "output.log"
 SETTINGS = "settings.toml"
 GPUS = "CUDA_VISIBLE_DEVICES"
 LOOK = 0.2  # seconds after which we look again
-PATIENCE = 30.0  # seconds that cells in flight have to end
-# what a run would choose by its data where nobody says it, and what a cell has chosen, or was given, already
+PATIENCE = 30.0  # seconds that trials in flight have to end
+# what a run would choose by its data where nobody says it, and what a trial has chosen, or was given, already
 CHOSEN = ("clients", "partition", "models")
 
 
 @dataclass(frozen=True)
 class Order:
-    """A cell to run, as a process or a node gets it.
+    """A trial to run, as a process or a node gets it.
 
     Attributes:
         comparison: the comparison's folder. digest: of the comparison.json that must be there.
-        place: the cell's folder.
+        place: the trial's folder.
         workers: processes that the run's clients share.
     """
 
@@ -56,29 +56,29 @@ class Order:
 
 
 def order_of(
-    folder: ComparisonFolder, cell: Cell, *, workers: int = 1, reports: bool = False, keep_models: bool = False
+    folder: ComparisonFolder, trial: Trial, *, workers: int = 1, reports: bool = False, keep_models: bool = False
 ) -> Order:
-    """The order for a cell, whose folder is prepared.
+    """The order for a trial, whose folder is prepared.
 
     Args:
         reports: whether its run ends with a report of its own.
     """
-    settings = {**cell.settings, "report": reports}
-    where = str(folder.path), _digest(folder.path), str(folder.of(cell))
-    return Order(settings, cell.clients, *where, workers, keep_models)
+    settings = {**trial.settings, "report": reports}
+    where = str(folder.path), _digest(folder.path), str(folder.of(trial))
+    return Order(settings, trial.clients, *where, workers, keep_models)
 
 
-def prepare(folder: ComparisonFolder, cell: Cell) -> None:
-    """Empty the cell's folder, but for the settings of its run."""
-    folder.discard(cell)
-    folder.of(cell).mkdir(parents=True)
+def prepare(folder: ComparisonFolder, trial: Trial) -> None:
+    """Empty the trial's folder, but for the settings of its run."""
+    folder.discard(trial)
+    folder.of(trial).mkdir(parents=True)
     # a default, too, where somebody asked for it
-    settings = not_default(cell.settings) | {name: cell.settings[name] for name in CHOSEN}
-    (folder.of(cell) / SETTINGS).write_text(toml(settings), "utf-8")
+    settings = not_default(trial.settings) | {name: trial.settings[name] for name in CHOSEN}
+    (folder.of(trial) / SETTINGS).write_text(toml(settings), "utf-8")
 
 
 def perform(order: Order) -> str:
-    """Run a cell in this process.
+    """Run a trial in this process.
 
     Returns:
         Why it failed, in a sentence; empty when it did not.
@@ -123,7 +123,7 @@ def _digest(folder: Path) -> str:
         return ""
 
 
-# --- where cells run --------------------------------------------------------------------------------------------
+# --- where trials run --------------------------------------------------------------------------------------------
 
 
 class Executor(Protocol):
@@ -144,20 +144,20 @@ class Executor(Protocol):
         """End what is in flight."""
 
 
-def environments(cells: Sequence[Cell], jobs: int | None, workers: int = 1) -> list[dict[str, str]]:
-    """What each place for a cell on this machine has in its environment; there are as many as run at a time.
+def environments(trials: Sequence[Trial], jobs: int | None, workers: int = 1) -> list[dict[str, str]]:
+    """What each place for a trial on this machine has in its environment; there are as many as run at a time.
 
-    Without `jobs` it is a cell for each GPU where cells may train on one, else as many as the cores hold, of which a
-    cell takes the setting `threads` for each of its workers.
+    Without `jobs` it is a trial for each GPU where trials may train on one, else as many as the cores hold, of which a
+    trial takes the setting `threads` for each of its workers.
 
     Raises:
-        SettingError: no cell could run.
+        SettingError: no trial could run.
     """
     _refuse_none(jobs)
-    threads, on_gpu = _needs_of(cells)
+    threads, on_gpu = _needs_of(trials)
     gpus = _gpus() if on_gpu else []
     most = len(gpus) or max(1, (os.cpu_count() or 1) // (threads * workers))
-    number = min(jobs or most, len(cells) or 1)
+    number = min(jobs or most, len(trials) or 1)
     return [{GPUS: gpus[place % len(gpus)]} if gpus else {} for place in range(number)]
 
 
@@ -166,10 +166,10 @@ def _refuse_none(jobs: int | None) -> None:
         raise SettingError(f"--jobs is {jobs}, but one must run at least.")
 
 
-def _needs_of(cells: Sequence[Cell]) -> tuple[int, bool]:
-    """The cores that a cell takes in one process, and whether any may train on a GPU."""
-    threads = max((int(cell.settings["threads"]) for cell in cells), default=1)
-    return threads, any(cell.settings["device"] != "cpu" for cell in cells)
+def _needs_of(trials: Sequence[Trial]) -> tuple[int, bool]:
+    """The cores that a trial takes in one process, and whether any may train on a GPU."""
+    threads = max((int(trial.settings["threads"]) for trial in trials), default=1)
+    return threads, any(trial.settings["device"] != "cpu" for trial in trials)
 
 
 def _gpus() -> list[str]:
@@ -181,7 +181,7 @@ def _gpus() -> list[str]:
 
 
 class Processes:
-    """Processes of this machine, a new one for each cell, none of which outlives the one that started it.
+    """Processes of this machine, a new one for each trial, none of which outlives the one that started it.
 
     On Linux each is forked from a server of multiprocessing's that has loaded what a run needs.
     """
@@ -257,15 +257,15 @@ class Tasks:
     """Tasks of a Ray cluster that this process has joined.
 
     The nodes share nothing but the folder of the comparison: data and clients' models are in each node's own
-    PROTOSPHERE_HOME, and the models go when the cell has ended.
+    PROTOSPHERE_HOME, and the models go when the trial has ended.
     """
 
-    def __init__(self, cells: Sequence[Cell], cluster: Cluster, jobs: int | None):
+    def __init__(self, trials: Sequence[Trial], cluster: Cluster, jobs: int | None):
         _refuse_none(jobs)
-        threads, on_gpu = _needs_of(cells)
+        threads, on_gpu = _needs_of(trials)
         gpus = float(on_gpu and any(node.gpus >= 1 for node in cluster.nodes))
         most = cluster.holds(threads, gpus)
-        self.jobs = min(jobs or most, most, len(cells) or 1)
+        self.jobs = min(jobs or most, most, len(trials) or 1)
         self._resources = {"num_cpus": threads, "num_gpus": gpus}
         self._address = cluster.address
         self._ray: Any = None
@@ -281,7 +281,7 @@ class Tasks:
 
     def start(self, order: Order, place: int) -> Any:
         """Begin an order as soon as a node has room, whichever of the places it has here."""
-        # one that died is said, and not begun anew in a folder that holds half a run; no cell sees what another kept
+        # one that died is said, and not begun anew in a folder that holds half a run; no trial sees what another kept
         # in its process
         task = self._ray.remote(**self._resources, max_retries=0, max_calls=1)(perform)
         return task.remote(order)
@@ -305,14 +305,14 @@ class Tasks:
             self._ray.wait(list(runs), num_returns=len(runs), timeout=PATIENCE)
 
 
-# --- all cells --------------------------------------------------------------------------------------------------
+# --- all trials --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Running:
-    """A cell in flight."""
+    """A trial in flight."""
 
-    cell: Cell
+    trial: Trial
     seconds: float
     done: int
     rounds: int
@@ -320,16 +320,16 @@ class Running:
 
 @dataclass(frozen=True)
 class Finished:
-    """A cell that ended; `reason` says in a sentence why it failed, and is empty when it did not."""
+    """A trial that ended; `reason` says in a sentence why it failed, and is empty when it did not."""
 
-    cell: Cell
+    trial: Trial
     seconds: float
     reason: str = ""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the cells are: those that ended in this session, those in flight, those that wait.
+    """How far the trials are: those that ended in this session, those in flight, those that wait.
 
     `before` were finished when the session began.
     """
@@ -337,37 +337,37 @@ class Progress:
     before: int
     ended: Sequence[Finished]
     running: Sequence[Running]
-    waiting: Sequence[Cell]
+    waiting: Sequence[Trial]
     jobs: int
 
     @property
     def total(self) -> int:
-        """All cells."""
+        """All trials."""
         return self.before + len(self.ended) + len(self.running) + len(self.waiting)
 
     def seconds_left(self) -> float | None:
         """How long it will still take; None before there is anything to tell it by.
 
-        A cell is taken to need what finished cells of its row and method needed on average, else those of its method,
+        A trial is taken to need what finished trials of its row and method needed on average, else those of its method,
         else all; before any has finished, what those in flight come to at their pace so far.
         """
-        done = [(finished.cell, finished.seconds) for finished in self.ended if not finished.reason]
-        paces = [(job.cell, job.seconds * job.rounds / job.done) for job in self.running if job.done]
-        pace_by_name = {cell.name: seconds for cell, seconds in paces}
-        begun = [(job.cell, job.seconds) for job in self.running]
+        done = [(finished.trial, finished.seconds) for finished in self.ended if not finished.reason]
+        paces = [(job.trial, job.seconds * job.rounds / job.done) for job in self.running if job.done]
+        pace_by_name = {trial.name: seconds for trial, seconds in paces}
+        begun = [(job.trial, job.seconds) for job in self.running]
         seconds_left = []
-        for cell, passed in [*begun, *((cell, 0.0) for cell in self.waiting)]:
-            total = pace_by_name.get(cell.name, _typical(cell, done or paces))
+        for trial, passed in [*begun, *((trial, 0.0) for trial in self.waiting)]:
+            total = pace_by_name.get(trial.name, _typical(trial, done or paces))
             if total is None:
                 return None
             seconds_left.append(max(0.0, total - passed))
-        # no schedule beats the longest cell, nor an even share
+        # no schedule beats the longest trial, nor an even share
         return max(max(seconds_left), sum(seconds_left) / self.jobs) if seconds_left else 0.0
 
 
-def run_cells(
+def run_trials(
     folder: ComparisonFolder,
-    cells: Sequence[Cell],
+    trials: Sequence[Trial],
     executor: Executor,
     tell: Callable[[Progress], None],
     *,
@@ -375,22 +375,24 @@ def run_cells(
     reports: bool = False,
     keep_models: bool = False,
 ) -> list[Finished]:
-    """Run the cells that have no finished run, seed by seed; what a cell cut short left is discarded first.
+    """Run the trials that have no finished run, seed by seed; what a trial cut short left is discarded first.
 
     Args:
-        tell: called a few times a second, and whenever a cell has ended.
+        tell: called a few times a second, and whenever a trial has ended.
         workers, reports, keep_models: of each run.
 
     Returns:
         How each of them ended. Those that failed do not stop the others, and keep what they left.
 
     Raises:
-        Interrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped and cells in flight were discarded.
+        Interrupted: SIGINT, SIGTERM or SIGHUP came in; all was stopped and trials in flight were discarded.
     """
     # seed by seed: every row and method has figures early
-    seeds = list(dict.fromkeys(cell.seed for cell in cells))
-    waiting = [cell for cell in sorted(cells, key=lambda cell: seeds.index(cell.seed)) if folder.run_of(cell) is None]
-    before = len(cells) - len(waiting)
+    seeds = list(dict.fromkeys(trial.seed for trial in trials))
+    waiting = [
+        trial for trial in sorted(trials, key=lambda trial: seeds.index(trial.seed)) if folder.run_of(trial) is None
+    ]
+    before = len(trials) - len(waiting)
     ended: list[Finished] = []
     jobs: dict[int, _Job] = {}  # by place
     with interruptible() as deafen, executor.ready():
@@ -398,23 +400,23 @@ def run_cells(
             while waiting or jobs:
                 for place in range(executor.jobs):
                     if waiting and place not in jobs:
-                        cell, began = waiting.pop(0), time.monotonic()
-                        prepare(folder, cell)
-                        order = order_of(folder, cell, workers=workers, reports=reports, keep_models=keep_models)
-                        jobs[place] = _Job(cell, began, executor.start(order, place))
+                        trial, began = waiting.pop(0), time.monotonic()
+                        prepare(folder, trial)
+                        order = order_of(folder, trial, workers=workers, reports=reports, keep_models=keep_models)
+                        jobs[place] = _Job(trial, began, executor.start(order, place))
                 for place, job in list(jobs.items()):
                     failure = executor.failure(job.run)
                     if failure is not None:
                         del jobs[place]
-                        if not failure and folder.run_of(job.cell) is None:
+                        if not failure and folder.run_of(job.trial) is None:
                             failure = (
-                                f"it ended, but {folder.of(job.cell)} holds no finished run; is that folder shared by "
+                                f"it ended, but {folder.of(job.trial)} holds no finished run; is that folder shared by "
                                 "all nodes?"
                             )
-                        ended.append(Finished(job.cell, time.monotonic() - job.began, failure))
+                        ended.append(Finished(job.trial, time.monotonic() - job.began, failure))
                         if not keep_models:
                             # also of a run whose process was killed
-                            folder.discard_models(job.cell)
+                            folder.discard_models(job.trial)
                 running = [_progress_of(folder, job) for job in jobs.values()]
                 tell(Progress(before, ended, running, waiting, executor.jobs))
                 if jobs:
@@ -424,33 +426,33 @@ def run_cells(
             executor.stop([job.run for job in jobs.values()])
             for job in jobs.values():
                 # it may have come to its end in this very moment
-                if folder.run_of(job.cell) is None:
-                    folder.discard(job.cell)
+                if folder.run_of(job.trial) is None:
+                    folder.discard(job.trial)
     return ended
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A cell in flight, and the process or the task that is its run."""
+    """A trial in flight, and the process or the task that is its run."""
 
-    cell: Cell
+    trial: Trial
     began: float
     run: Any
 
 
 def _progress_of(folder: ComparisonFolder, job: _Job) -> Running:
     """How far it is, as its run writes it; at round 0 before it has a folder."""
-    status, done = max(folder.of(job.cell).glob("*/status.json"), default=None), 0
+    status, done = max(folder.of(job.trial).glob("*/status.json"), default=None), 0
     if status is not None:
         # a run that fails before its first round takes its folder away, perhaps in this moment
         with suppress(SettingError):
             done = RunFolder(status.parent).status().get("round", 0)
-    return Running(job.cell, time.monotonic() - job.began, int(done), int(job.cell.settings["rounds"]))
+    return Running(job.trial, time.monotonic() - job.began, int(done), int(job.trial.settings["rounds"]))
 
 
-def _typical(cell: Cell, timings: Sequence[tuple[Cell, float]]) -> float | None:
-    """The mean of what cells like this one needed; None where none has."""
-    of_method = [(other, seconds) for other, seconds in timings if other.method == cell.method]
-    of_row = [(other, seconds) for other, seconds in of_method if other.row == cell.row]
+def _typical(trial: Trial, timings: Sequence[tuple[Trial, float]]) -> float | None:
+    """The mean of what trials like this one needed; None where none has."""
+    of_method = [(other, seconds) for other, seconds in timings if other.method == trial.method]
+    of_row = [(other, seconds) for other, seconds in of_method if other.row == trial.row]
     alike = of_row or of_method or timings
     return statistics.fmean(seconds for _, seconds in alike) if alike else None

@@ -1,4 +1,4 @@
-"""A comparison's folder: comparison.json, a folder a cell with its run, and which of them are finished."""
+"""A comparison's folder: comparison.json, a folder a trial with its run, and which of them are finished."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 
-from protosphere.comparison.plan import Comparison, checked
-from protosphere.comparison.trials import PLACES, Cell
+from protosphere.comparison.spec import ComparisonSpec, checked
+from protosphere.comparison.trials import PLACES, Trial
 from protosphere.core.errors import SettingError
 from protosphere.core.files import (
     LARGEST_RECORD,
@@ -32,25 +32,25 @@ from protosphere.strategies.trust import named, refuse_untrusted
 
 FORMAT = 2
 FILE = "comparison.json"
-CELLS = "cells"  # folder of the cells' folders
+TRIALS = "trials"  # folder of the trials' folders
 # where and how patiently a run ran is no matter of what it computed
 INDIFFERENT = (MAY_DIFFER_ON_RESUME | set(PLACES)) - ENDS
 
 
 class ComparisonFolder:
-    """`<time>-compare-<name>/` in the results folder: comparison.json, `cells/<cell>/<run>/`, tables, report."""
+    """`<time>-compare-<name>/` in the results folder: comparison.json, `trials/<trial>/<run>/`, tables, report."""
 
     def __init__(self, path: Path):
         self.path = path
 
     @classmethod
     def create(
-        cls, comparison: Comparison, cells: Sequence[Cell], results: str, jobs: int | None = None
+        cls, comparison: ComparisonSpec, trials: Sequence[Trial], results: str, jobs: int | None = None
     ) -> "ComparisonFolder":
         """A new folder in the results folder.
 
         Args:
-            jobs: cells at a time, for a resume that says no other number; None for what the machine holds.
+            jobs: trials at a time, for a resume that says no other number; None for what the machine holds.
 
         Raises:
             SettingError: it cannot be written, it is full of such names, or the results folder is itself a comparison.
@@ -73,7 +73,7 @@ class ComparisonFolder:
                     "with --results."
                 )
             content = {"format": FORMAT, "version": own_version(), "comparison": asdict(comparison)}
-            content |= {"cells": [asdict(cell) for cell in cells], "jobs": jobs}
+            content |= {"trials": [asdict(trial) for trial in trials], "jobs": jobs}
             with replacing(path / FILE) as temporary:
                 temporary.write_text(
                     json.dumps(sealed(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8"
@@ -105,12 +105,12 @@ class ComparisonFolder:
         other = "; it is a single run, which `protosphere run --resume` goes on with" if single else ""
         raise SettingError(f"--resume is {shown(name)}, but no {FILE} is there or in {root}{other}.")
 
-    def read(self, trust: bool = False, to_run: bool = True) -> tuple[Comparison, list[Cell]]:
-        """The comparison and its cells, as they were resolved when it was started.
+    def read(self, trust: bool = False, to_run: bool = True) -> tuple[ComparisonSpec, list[Trial]]:
+        """The comparison and its trials, as they were resolved when it was started.
 
         Args:
             trust: whether code that lies in the folder may be run.
-            to_run: whether cells are to be run by these settings, which have to be those of this version then. To be
+            to_run: whether trials are to be run by these settings, which have to be those of this version then. To be
                 looked at they are brought up to date.
 
         Raises:
@@ -120,12 +120,12 @@ class ComparisonFolder:
         try:
             content = read_sealed(file)
             if content["format"] == FORMAT:
-                comparison = checked(Comparison, content["comparison"])
-                cells = [Cell(**cell) for cell in content["cells"]]
-                for cell in cells:
-                    # a cell's folder is deleted before its run: it must lie here
-                    if not is_run_name(cell.name) or not isinstance(cell.settings, dict):
-                        raise ValueError(f"{shown(cell.name)} is no run of it")
+                comparison = checked(ComparisonSpec, content["comparison"])
+                trials = [Trial(**trial) for trial in content["trials"]]
+                for trial in trials:
+                    # a trial's folder is deleted before its run: it must lie here
+                    if not is_run_name(trial.name) or not isinstance(trial.settings, dict):
+                        raise ValueError(f"{shown(trial.name)} is no run of it")
             written = f"Protosphere {content['version']}, format {content['format']}"
         except DamagedError as error:
             raise SettingError(f"{file} {error}.") from None
@@ -136,11 +136,11 @@ class ComparisonFolder:
         if content["format"] != FORMAT:
             raise SettingError(f"{other_version}: go on with that one, or start anew.")
         entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
-        every = [comparison.settings, *(entry.settings for entry in entries), *(cell.settings for cell in cells)]
+        every = [comparison.settings, *(entry.settings for entry in entries), *(trial.settings for trial in trials)]
         refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
         resolved = []
-        for cell in cells:
-            settings = without_gone(cell.settings, is_finished=not to_run)
+        for trial in trials:
+            settings = without_gone(trial.settings, is_finished=not to_run)
             if to_run:
                 setting_names = known_settings(settings.get("strategy", "")).keys() - set(PLACES)
                 if differing := sorted(setting_names ^ settings.keys()):
@@ -150,34 +150,34 @@ class ComparisonFolder:
                     )
             else:
                 settings = {name: value for name, value in as_of_today(settings).items() if name not in PLACES}
-            resolved.append(replace(cell, settings=settings))
+            resolved.append(replace(trial, settings=settings))
         return comparison, resolved
 
     @property
     def jobs(self) -> int | None:
-        """Cells at a time, as the comparison was started; None for what the machine holds."""
+        """Trials at a time, as the comparison was started; None for what the machine holds."""
         jobs = json.loads(read_whole(self.path / FILE, LARGEST_RECORD)).get("jobs")
         return jobs if isinstance(jobs, int) else None
 
     def hold(self) -> AbstractContextManager[None]:
-        """Hold the folder while cells run in it.
+        """Hold the folder while trials run in it.
 
         Raises:
             SettingError: another process does.
         """
         return folder_lock(self.path, "a comparison")
 
-    def of(self, cell: Cell) -> Path:
-        """The cell's folder."""
-        return self.path / CELLS / cell.name
+    def of(self, trial: Trial) -> Path:
+        """The trial's folder."""
+        return self.path / TRIALS / trial.name
 
-    def run_of(self, cell: Cell) -> Path | None:
-        """The folder of the cell's finished run; None while it has none.
+    def run_of(self, trial: Trial) -> Path | None:
+        """The folder of the trial's finished run; None while it has none.
 
         Raises:
             SettingError: a finished run with other settings lies there.
         """
-        for file in sorted(self.of(cell).glob("*/summary.json")):
+        for file in sorted(self.of(trial).glob("*/summary.json")):
             try:
                 run = RunFolder(file.parent)
                 summary, settings = run.summary(), run.settings()
@@ -186,7 +186,7 @@ class ComparisonFolder:
                 # a damaged one is run again
                 continue
             if completed:
-                if differing := difference(settings, as_of_today(cell.settings), INDIFFERENT, as_of_today):
+                if differing := difference(settings, as_of_today(trial.settings), INDIFFERENT, as_of_today):
                     name, there, here = differing
                     raise SettingError(
                         f"{file.parent} is no run of this comparison: its setting `{name}` is {there}, here it is "
@@ -195,18 +195,18 @@ class ComparisonFolder:
                 return file.parent
         return None
 
-    def discard(self, cell: Cell) -> None:
-        """Take away what an unfinished or failed cell left, the models of its clients included.
+    def discard(self, trial: Trial) -> None:
+        """Take away what an unfinished or failed trial left, the models of its clients included.
 
         Raises:
-            SettingError: its folder, or that of all cells, is a link.
+            SettingError: its folder, or that of all trials, is a link.
         """
-        place = own_folder(own_folder(self.path, CELLS), cell.name)
-        self.discard_models(cell)
+        place = own_folder(own_folder(self.path, TRIALS), trial.name)
+        self.discard_models(trial)
         shutil.rmtree(place, ignore_errors=True)
 
-    def discard_models(self, cell: Cell) -> None:
-        """Take away the clients' models of a cell's runs: a comparison's would soon fill the disk."""
-        for file in self.of(cell).glob("*/settings.json"):
+    def discard_models(self, trial: Trial) -> None:
+        """Take away the clients' models of a trial's runs: a comparison's would soon fill the disk."""
+        for file in self.of(trial).glob("*/settings.json"):
             if is_run_name(file.parent.name):
                 discard_stores(file.parent.name)

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from protosphere.comparison.figures import Spread, by_method, by_seed, every_difference, spread
-from protosphere.comparison.plan import ENSEMBLE, Comparison, Entry
+from protosphere.comparison.frame import MeanStd, by_method, by_seed, every_difference, summarise
+from protosphere.comparison.spec import ENSEMBLE, ComparisonSpec, Entry
 from protosphere.comparison.tables import floor
 from protosphere.comparison.variants import settings_varied
 from protosphere.core.settings import Scalar, plain_name
@@ -29,11 +29,11 @@ CAPTIONS = {
 }
 
 
-def plots_of(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Plot]]:
+def plots_of(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[str, list[Plot]]:
     """Each row that has some -> its plots.
 
     Args:
-        frame: of the finished cells.
+        frame: of the finished trials.
     """
     plots: dict[str, list[Plot]] = {}
     for number, row in enumerate(comparison.rows, start=1):
@@ -55,7 +55,7 @@ def plots_of(comparison: Comparison, frame: pd.DataFrame) -> dict[str, list[Plot
     return plots
 
 
-def _maker(draw: Any, comparison: Comparison, frame: pd.DataFrame, what: str) -> Any:
+def _maker(draw: Any, comparison: ComparisonSpec, frame: pd.DataFrame, what: str) -> Any:
     return lambda row, name: draw(comparison, frame, row, what, name)
 
 
@@ -67,21 +67,21 @@ def curves(runs: Sequence[pd.DataFrame]) -> pd.DataFrame:
     accuracies, and the means of `payload`, `wire` and `seconds` so far."""
     lines = []
     for number, part in pd.concat(runs).groupby(level=0):
-        accuracy = spread(part["accuracy"])
+        accuracy = summarise(part["accuracy"])
         if accuracy is not None and len(part) == len(runs):
             means = {name: part[name].mean() for name in ("payload", "wire", "seconds")}
             lines.append({"round": number, "mean": accuracy.mean, "std": accuracy.std} | means)
     return pd.DataFrame(lines, columns=["round", "mean", "std", "payload", "wire", "seconds"]).astype({"std": float})
 
 
-def over(comparison: Comparison, frame: pd.DataFrame, row: str, kind: str, name: str) -> Plot:
+def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, name: str) -> Plot:
     """Every method's accuracy over what it took by then.
 
     Args:
-        frame: of the finished cells. kind: of `CAPTIONS`. name: of the plot's files.
+        frame: of the finished trials. kind: of `CAPTIONS`. name: of the plot's files.
 
     Raises:
-        NothingToPlotError: no cell of the row is finished.
+        NothingToPlotError: no trial of the row is finished.
     """
     curve_by_method = {}
     for method, runs in by_method(frame, comparison, row).items():
@@ -159,26 +159,26 @@ def _scale_bytes(axes: Axes, sizes: Sequence[float]) -> None:
 
 
 def points_by(
-    comparison: Comparison, frame: pd.DataFrame, row: str, setting: str
-) -> dict[str, dict[Scalar, Spread | None]]:
+    comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting: str
+) -> dict[str, dict[Scalar, MeanStd | None]]:
     """Method -> value of a varied setting -> a row's accuracy over the seeds by the first metric, None while no run of
     it is finished. A method that does not read the setting has one point, under "".
 
     Args:
-        frame: of the finished cells.
+        frame: of the finished trials.
     """
     figures = by_seed(frame, comparison, row, comparison.metrics[0])
-    points: dict[str, dict[Scalar, Spread | None]] = {}
+    points: dict[str, dict[Scalar, MeanStd | None]] = {}
     for entry in comparison.methods:
         # what is crossed has a heat map
         if list(entry.varied) == [setting]:
-            points.setdefault(entry.varied_of, {})[entry.varied[setting]] = spread(figures[entry.label])
+            points.setdefault(entry.varied_of, {})[entry.varied[setting]] = summarise(figures[entry.label])
         elif not entry.varied:
-            points[entry.label] = {"": spread(figures[entry.label])}
+            points[entry.label] = {"": summarise(figures[entry.label])}
     return points
 
 
-def by_value(comparison: Comparison, frame: pd.DataFrame, row: str, setting: str, name: str) -> Plot:
+def by_value(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting: str, name: str) -> Plot:
     """What `points_by` has as curves.
 
     Raises:
@@ -241,23 +241,23 @@ def by_value(comparison: Comparison, frame: pd.DataFrame, row: str, setting: str
     return plot.describe(name, f"Accuracy by {setting}", alt, caption, numbers)
 
 
-def crossed_methods(comparison: Comparison) -> list[str]:
+def crossed_methods(comparison: ComparisonSpec) -> list[str]:
     """The methods that have a variant for each pair of values of two settings."""
     return list(dict.fromkeys(entry.varied_of for entry in comparison.methods if len(entry.varied) == 2))
 
 
-def heat_map(comparison: Comparison, frame: pd.DataFrame, row: str, method: str, name: str) -> Plot:
+def heat_map(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, method: str, name: str) -> Plot:
     """A method's mean accuracy by the values of two settings.
 
     Raises:
-        NothingToPlotError: none of its cells is finished.
+        NothingToPlotError: none of its trials is finished.
     """
     variants = [entry for entry in comparison.methods if entry.varied_of == method and len(entry.varied) == 2]
     across, down = variants[0].varied
     figures = by_seed(frame, comparison, row, comparison.metrics[0])
     rows = []
     for entry in variants:
-        if accuracy := spread(figures[entry.label]):
+        if accuracy := summarise(figures[entry.label]):
             rows.append((entry.varied[down], entry.varied[across], 100 * accuracy.mean))
     if not rows:
         raise NothingToPlotError(f"{method} on {row}: no trial is finished.")
@@ -287,7 +287,7 @@ def _values(variants: Sequence[Entry], setting: str) -> list[Scalar]:
 # --- to the baseline --------------------------------------------------------------------------------------------
 
 
-def differences(comparison: Comparison, frame: pd.DataFrame, row: str, name: str) -> Plot:
+def differences(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, name: str) -> Plot:
     """A forest plot: each method's difference to the baseline by the first metric, with its interval.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the server that cells are forked from has loaded: the program and its libraries. Nothing of it begins a thread
+"""What the server that trials are forked from has loaded: the program and its libraries. Nothing of it begins a thread
 of Python's, or takes a GPU."""
 
 import gc

@@ -8,11 +8,12 @@ from pathlib import Path
 import pandas as pd
 from markupsafe import Markup
 
-from protosphere.comparison.figures import as_csv, by_seed, differences_csv, every_difference, figures_of, spread
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.plan import Comparison
-from protosphere.comparison.tables import Grid, accuracy, grids, labels_for, latex, markdown, notes_below
-from protosphere.comparison.trials import Cell, not_default
+from protosphere.comparison.frame import as_csv, by_seed, collect, differences_csv, every_difference, summarise
+from protosphere.comparison.spec import ComparisonSpec
+from protosphere.comparison.tables import Table as TextTable
+from protosphere.comparison.tables import accuracy, labels_for, latex, markdown, notes_below, tables_of
+from protosphere.comparison.trials import Trial, not_default
 from protosphere.comparison.variants import tuned
 from protosphere.core.seeds import limited_threads
 from protosphere.core.terms import TERMS
@@ -41,11 +42,11 @@ DIFFERENCES = "differences.csv"
 class Written:
     """The tables, and the files that hold them."""
 
-    grids: Sequence[Grid]
+    tables: Sequence[TextTable]
     paths: Sequence[Path]
 
 
-def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> Written:
+def write_all(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequence[Trial]) -> Written:
     """Write every file anew from what is finished.
 
     Raises:
@@ -54,28 +55,28 @@ def write_all(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[
     # matplotlib takes a second to import
     from protosphere.comparison.plots import plots_of
 
-    frame = figures_of(folder, comparison, cells)
+    frame = collect(folder, comparison, trials)
     once, chosen, choices = tuned(comparison, frame)
-    table_grids = grids(once, chosen, choices)
+    tables = tables_of(once, chosen, choices)
     with limited_threads(1):
         drawn = {row: images(plots) for row, plots in plots_of(once, chosen).items()}
     write_images(folder.path, [image for row_images in drawn.values() for image in row_images])
     contents = {
         CSV: as_csv(frame),
         DIFFERENCES: differences_csv(once, chosen),
-        MARKDOWN: markdown(table_grids),
-        LATEX: latex(table_grids, labels_for(table_grids, comparison.name)),
-        REPORT: _page(folder, comparison, cells, frame, table_grids, drawn, conclude(once, chosen)).html(),
+        MARKDOWN: markdown(tables),
+        LATEX: latex(tables, labels_for(tables, comparison.name)),
+        REPORT: _page(folder, comparison, trials, frame, tables, drawn, conclude(once, chosen)).html(),
     }
-    return Written(table_grids, [write(folder.path / name, content) for name, content in contents.items()])
+    return Written(tables, [write(folder.path / name, content) for name, content in contents.items()])
 
 
-def conclude(comparison: Comparison, frame: pd.DataFrame) -> str:
+def conclude(comparison: ComparisonSpec, frame: pd.DataFrame) -> str:
     """What came out on the first row, in a sentence: the best method's accuracy beside the baseline's, and whether
     chance would explain it.
 
     Args:
-        frame: of the finished cells.
+        frame: of the finished trials.
     """
     row, metric = comparison.rows[0].label, comparison.metrics[0]
     figures = by_seed(frame, comparison, row, metric)
@@ -84,7 +85,7 @@ def conclude(comparison: Comparison, frame: pd.DataFrame) -> str:
         return "No trial is finished yet."
     best, base = str(means.idxmax()), comparison.baseline_label
     seeds = len(comparison.seeds)
-    reached = f"On {row} {best} reaches {accuracy(spread(figures[best]), seeds)} % ({metric})"
+    reached = f"On {row} {best} reaches {accuracy(summarise(figures[best]), seeds)} % ({metric})"
     others = "" if len(comparison.rows) == 1 else " Below are the other rows."
     contrast = every_difference(comparison, frame).get((row, str(metric), best))
     if contrast is None or base not in means:
@@ -92,15 +93,15 @@ def conclude(comparison: Comparison, frame: pd.DataFrame) -> str:
     verdict = "more than chance explains" if contrast.significant else "which chance may explain"
     verdict = verdict if contrast.p is not None else "of one seed, which chance may explain"
     gap = f"{100 * contrast.mean:+.1f} points, {verdict}"
-    return f"{reached}, {base} {accuracy(spread(figures[base]), seeds)} %: {gap}.{others}"
+    return f"{reached}, {base} {accuracy(summarise(figures[base]), seeds)} %: {gap}.{others}"
 
 
 def _page(
     folder: ComparisonFolder,
-    comparison: Comparison,
-    cells: Sequence[Cell],
+    comparison: ComparisonSpec,
+    trials: Sequence[Trial],
     frame: pd.DataFrame,
-    table_grids: Sequence[Grid],
+    tables: Sequence[TextTable],
     drawn: Mapping[str, Sequence[Image]],
     conclusion: str,
 ) -> Page:
@@ -108,20 +109,20 @@ def _page(
     numbers |= {"method": len(comparison.methods), "seed": len(comparison.seeds)}
     counts = [f"{number} {noun}{'s' * (number > 1)}" for noun, number in numbers.items() if number]
     lead = (
-        f"{frame['run'].count()} of {len(cells)} trials finished: {', '.join(counts)} "
+        f"{frame['run'].count()} of {len(trials)} trials finished: {', '.join(counts)} "
         f"({', '.join(map(str, comparison.seeds))}). On each data set and partition all methods have the same split, "
         "initial models and client selection."
     )
-    *measured, sizes = table_grids
+    *measured, sizes = tables
     words = [word for metric in comparison.metrics for word in (metric.figure, metric.rule)]
     sections: list[tuple[str, list[Part]]] = [
-        ("Accuracy", [*(part for grid in measured for part in _table(grid)), explain([*words, *BASELINES])]),
+        ("Accuracy", [*(part for each in measured for part in _table(each)), explain([*words, *BASELINES])]),
         ("Cost", _table(sizes)),
-        ("Notes", list(notes_below(table_grids))),
+        ("Notes", list(notes_below(tables))),
     ]
     for row, row_images in drawn.items():
         sections.append((row, [Gallery(sorted(row_images, key=lambda image: image.plot.wide))]))
-    sections += [("Trials", [_trials(folder, comparison, frame)]), ("Settings", _settings(comparison, cells))]
+    sections += [("Trials", [_trials(folder, comparison, frame)]), ("Settings", _settings(comparison, trials))]
     return Page(
         title=comparison.title or f"Comparison {comparison.name}",
         conclusion=conclusion,
@@ -131,13 +132,13 @@ def _page(
     )
 
 
-def _table(grid: Grid) -> list[Part]:
+def _table(text_table: TextTable) -> list[Part]:
     lines = []
-    for first, *others in grid.lines:
+    for first, *others in text_table.lines:
         texts = [Markup("<strong>{}</strong>").format(cell.text) if cell.best else cell.text for cell in others]
         lines.append([_explain(first.text), *texts])
     # above the table, whose width would break a caption
-    return [_explain(grid.title), Table([*map(_explain, grid.head)], lines)]
+    return [_explain(text_table.title), Table([*map(_explain, text_table.head)], lines)]
 
 
 def _explain(text: str) -> str:
@@ -156,30 +157,30 @@ def _explain(text: str) -> str:
     return Markup("").join(parts)
 
 
-def _trials(folder: ComparisonFolder, comparison: Comparison, frame: pd.DataFrame) -> Table:
+def _trials(folder: ComparisonFolder, comparison: ComparisonSpec, frame: pd.DataFrame) -> Table:
     """Every trial's figures, with its run's own report where it has one."""
     lines = []
-    for cell in frame.to_dict("records"):
-        values = [cell[f"metric: {metric}"] for metric in comparison.metrics]
+    for trial in frame.to_dict("records"):
+        values = [trial[f"metric: {metric}"] for metric in comparison.metrics]
         figures = [None if value is None else f"{100 * value:.2f}" for value in values]
-        seconds = None if cell["seconds"] is None else f"{cell['seconds']:.0f}"
-        report = cell["run"] or "not finished"
-        if cell["run"] and (folder.path / cell["run"] / REPORT).exists():
-            report = Markup('<a href="{}">report</a>').format(f"{cell['run']}/{REPORT}")
-        lines.append([cell["row"], cell["method"], cell["seed"], *figures, seconds, report])
+        seconds = None if trial["seconds"] is None else f"{trial['seconds']:.0f}"
+        report = trial["run"] or "not finished"
+        if trial["run"] and (folder.path / trial["run"] / REPORT).exists():
+            report = Markup('<a href="{}">report</a>').format(f"{trial['run']}/{REPORT}")
+        lines.append([trial["row"], trial["method"], trial["seed"], *figures, seconds, report])
     head = ["data set", "method", "seed", *(f"{metric}, %" for metric in comparison.metrics), "seconds", "report"]
     return Table(head, lines, words=(0, 1, len(head) - 1))
 
 
-def _settings(comparison: Comparison, cells: Sequence[Cell]) -> list[Part]:
+def _settings(comparison: ComparisonSpec, trials: Sequence[Trial]) -> list[Part]:
     """What each method of each row was set to, where it differs from the defaults."""
     parts: list[Part] = []
     for row in comparison.rows:
         lines = []
-        for cell in cells:
-            if cell.row == row.label and cell.seed == comparison.seeds[0]:
-                values = [code(f"{name}={value}") for name, value in not_default(cell.settings).items()]
-                lines.append([cell.method, Markup(" ").join(values)])
+        for trial in trials:
+            if trial.row == row.label and trial.seed == comparison.seeds[0]:
+                values = [code(f"{name}={value}") for name, value in not_default(trial.settings).items()]
+                lines.append([trial.method, Markup(" ").join(values)])
         head = ["method", "settings that differ from the defaults"]
         parts.append(Details(row.label, [Table(head, lines, words=(0, 1))]))
     return parts

@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from protosphere.comparison.folder import INDIFFERENT
-from protosphere.comparison.plan import Comparison, Entry, checked, entry_of, parse_metric, pick, plain, varied_values
+from protosphere.comparison.spec import (
+    ComparisonSpec,
+    Entry,
+    checked,
+    entry_of,
+    parse_metric,
+    pick,
+    plain,
+    varied_values,
+)
 from protosphere.comparison.variants import read_by
 from protosphere.core import plugins
 from protosphere.core.errors import SettingError
@@ -23,7 +32,7 @@ NAMING = {"partition"} | {name for names in OF_PARTITION.values() for name in na
 
 
 def chosen(
-    comparison: Comparison,
+    comparison: ComparisonSpec,
     *,
     methods: str = "",
     datasets: str = "",
@@ -35,7 +44,7 @@ def chosen(
     choose: str = "",
     cross: bool = False,
     own_data: bool = False,
-) -> Comparison:
+) -> ComparisonSpec:
     """A part of a comparison, or it with other seeds, metric or target. Lists are comma-separated.
 
     Args:
@@ -89,7 +98,7 @@ def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:
     return pick(name, entries, "--methods")
 
 
-def _varied_by(chosen_methods: Sequence[Entry], comparison: Comparison) -> Any:
+def _varied_by(chosen_methods: Sequence[Entry], comparison: ComparisonSpec) -> Any:
     """What the comparison's file varies, without settings that none but methods that are left out read.
 
     Raises:
@@ -115,7 +124,7 @@ def _picked(names: str, entries: Sequence[Entry], option: str) -> list[Entry]:
     return [pick(name, entries, option) for name in listed(names, entries)]
 
 
-def named(comparison: Comparison, overrides: Mapping[str, Scalar], tried: Sequence[str] = ()) -> Comparison:
+def named(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], tried: Sequence[str] = ()) -> ComparisonSpec:
     """The comparison with the labels of what the settings of the command line make of its rows: no table may say of one
     data set or partition what is true of another. What a paper prints is not of other settings or budgets, and is left
     out.

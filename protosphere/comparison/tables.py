@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 import pandas as pd
 from rich import box
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from protosphere.comparison.figures import (
+from protosphere.comparison.frame import (
     TEST_SAMPLES,
-    Spread,
+    MeanStd,
     by_method,
     by_seed,
     every_difference,
     gains_of_exchange,
-    spread,
+    summarise,
     without_control,
 )
 from protosphere.comparison.paired import CONFIDENCE, Difference, ahead
-from protosphere.comparison.plan import DOMAIN, Comparison
+from protosphere.comparison.spec import DOMAIN, ComparisonSpec
 from protosphere.comparison.variants import Choice
 from protosphere.core.text import readable_size
 from protosphere.record.metrics_lines import MAJORITY
@@ -44,7 +44,7 @@ MINUS = re.compile(r"(?<![\w.])-(?=\.?\d)|(?<=\de)-(?=\d)")
 
 
 @dataclass(frozen=True)
-class Shown:
+class Cell:
     """One cell of a table; `best` where it stands out."""
 
     text: str
@@ -52,23 +52,23 @@ class Shown:
 
 
 @dataclass(frozen=True)
-class Grid:
+class Table:
     """A table before it is written: the first entry of a line is its heading. `kind` is one of `KINDS`; `notes` are all
     that it needs where it stands alone, as in LaTeX."""
 
     kind: str
     title: str
     head: Sequence[str]
-    lines: Sequence[Sequence[Shown]]
+    lines: Sequence[Sequence[Cell]]
     notes: Sequence[str] = ()
 
 
-def grids(comparison: Comparison, frame: pd.DataFrame, choices: Sequence[Choice] = ()) -> list[Grid]:
+def tables_of(comparison: ComparisonSpec, frame: pd.DataFrame, choices: Sequence[Choice] = ()) -> list[Table]:
     """The accuracies, the differences to the baseline where there is another method, what an exchange adds where a
     public encoder was read, the variants that one was chosen from, the bytes.
 
     Args:
-        frame: of the finished cells.
+        frame: of the finished trials.
         choices: what was chosen of the variants of methods; comparison and frame have these once, see `tuned`.
     """
     notes: list[str] = []
@@ -94,70 +94,70 @@ def grids(comparison: Comparison, frame: pd.DataFrame, choices: Sequence[Choice]
     return tables
 
 
-def notes_below(grids: Sequence[Grid]) -> list[str]:
+def notes_below(tables: Sequence[Table]) -> list[str]:
     """The notes of tables that stand together, each once."""
-    return list(dict.fromkeys(note for grid in grids for note in grid.notes))
+    return list(dict.fromkeys(note for table in tables for note in table.notes))
 
 
-def console(grid: Grid) -> Table:
+def console(table: Table) -> RichTable:
     """For a terminal, without title and notes, which would be broken to its width."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for index, name in enumerate(grid.head):
-        table.add_column(Text(name), justify="right" if index else "left")
-    for line in grid.lines:
-        table.add_row(*(Text(cell.text, "bold" if cell.best else "") for cell in line))
-    return table
+    shown = RichTable(box=box.SIMPLE_HEAD)
+    for index, name in enumerate(table.head):
+        shown.add_column(Text(name), justify="right" if index else "left")
+    for line in table.lines:
+        shown.add_row(*(Text(cell.text, "bold" if cell.best else "") for cell in line))
+    return shown
 
 
-def markdown(grids: Sequence[Grid]) -> str:
+def markdown(tables: Sequence[Table]) -> str:
     """GitHub's tables, what stands out in bold, and below all their notes."""
 
-    def cell(content: Shown) -> str:
+    def cell(content: Cell) -> str:
         text = re.sub(r"[\\|*<`]", r"\\\g<0>", content.text)
         return f"**{text}**" if content.best else text
 
     parts = []
-    for grid in grids:
-        rows = [f"| {' | '.join(map(cell, line))} |" for line in _lines_with_head(grid)]
-        rows.insert(1, "|---" + "|---:" * (len(grid.head) - 1) + "|")
-        parts += [grid.title, "\n".join(rows)]
-    return "\n\n".join([*parts, *notes_below(grids)]) + "\n"
+    for table in tables:
+        rows = [f"| {' | '.join(map(cell, line))} |" for line in _lines_with_head(table)]
+        rows.insert(1, "|---" + "|---:" * (len(table.head) - 1) + "|")
+        parts += [table.title, "\n".join(rows)]
+    return "\n\n".join([*parts, *notes_below(tables)]) + "\n"
 
 
-def latex(grids: Sequence[Grid], labels: Sequence[str] = (), caption: str = "") -> str:
+def latex(tables: Sequence[Table], labels: Sequence[str] = (), caption: str = "") -> str:
     """Tables for `booktabs`, what stands out in \\textbf.
 
     Args:
         labels: of each table for \\ref; none for no labels. caption: as LaTeX, in place of each one's own.
     """
     parts = [r"% \usepackage{booktabs}"]
-    for number, grid in enumerate(grids):
-        head, *rows = [" & ".join(map(_tex, line)) + r" \\" for line in _lines_with_head(grid)]
-        lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption or _caption(grid)}}}"]
+    for number, table in enumerate(tables):
+        head, *rows = [" & ".join(map(_tex, line)) + r" \\" for line in _lines_with_head(table)]
+        lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption or _caption(table)}}}"]
         if labels:
             lines.append(rf"\label{{{labels[number]}}}")
-        lines += [rf"\begin{{tabular}}{{l{'r' * (len(grid.head) - 1)}}}", r"\toprule", head, r"\midrule", *rows]
+        lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"\toprule", head, r"\midrule", *rows]
         parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
     return "\n\n".join(parts) + "\n"
 
 
-def _lines_with_head(grid: Grid) -> list[Sequence[Shown]]:
-    return [[Shown(name) for name in grid.head], *grid.lines]
+def _lines_with_head(table: Table) -> list[Sequence[Cell]]:
+    return [[Cell(name) for name in table.head], *table.lines]
 
 
-def labels_for(grids: Sequence[Grid], name: str) -> list[str]:
+def labels_for(tables: Sequence[Table], name: str) -> list[str]:
     """`tab:digits-accuracy` of each table: the comparison's name in letters that a label may have, and the kind."""
     plain_name = re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
-    return [f"tab:{plain_name}-{grid.kind}" if plain_name else f"tab:{grid.kind}" for grid in grids]
+    return [f"tab:{plain_name}-{table.kind}" if plain_name else f"tab:{table.kind}" for table in tables]
 
 
-def _caption(grid: Grid) -> str:
+def _caption(table: Table) -> str:
     """Title and notes as sentences, each with a capital."""
-    sentences = [sentence[:1].upper() + sentence[1:].rstrip(".") for sentence in (grid.title, *grid.notes)]
+    sentences = [sentence[:1].upper() + sentence[1:].rstrip(".") for sentence in (table.title, *table.notes)]
     return " ".join(f"{_as_tex(sentence)}." for sentence in sentences)
 
 
-def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) -> Grid:
+def _accuracies(comparison: ComparisonSpec, notes: Sequence[str], frame: pd.DataFrame) -> Table:
     seeds = len(comparison.seeds)
     methods = [method.label for method in comparison.methods]
     printed = {(line.row, line.metric, line.method): f"{line.accuracy:.{DIGITS}f}" for line in comparison.paper}
@@ -166,9 +166,9 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
         for metric in comparison.metrics:
             figures = by_seed(frame, comparison, row.label, metric)
             best = ahead(figures)
-            cells = {method: Shown(accuracy(spread(figures[method]), seeds), method == best) for method in methods}
+            cells = {method: Cell(accuracy(summarise(figures[method]), seeds), method == best) for method in methods}
             lowest = floor(frame, row.label, metric.floor) if metric.floor else None
-            cells[FLOOR] = Shown(accuracy(lowest, seeds))
+            cells[FLOOR] = Cell(accuracy(lowest, seeds))
             name = _name(comparison, row.label, str(metric))
             columns[name] = cells
             paper[name] = {method: printed.get((row.label, str(metric), method), "") for method in methods}
@@ -183,14 +183,14 @@ def _accuracies(comparison: Comparison, notes: Sequence[str], frame: pd.DataFram
     return _lay_out("accuracy", title, columns, [*methods, FLOOR], notes, paper)
 
 
-def _name(comparison: Comparison, row: str, metric: str) -> str:
+def _name(comparison: ComparisonSpec, row: str, metric: str) -> str:
     """A heading: the row, and the metric where there are several, or where it is of one rule."""
     several = len(comparison.metrics) > 1 or comparison.metrics[0].rule
     return f"{row} ({metric})" if several else row
 
 
-def _differences(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) -> Grid:
-    columns: dict[str, dict[str, Shown]] = {}
+def _differences(comparison: ComparisonSpec, notes: Sequence[str], frame: pd.DataFrame) -> Table:
+    columns: dict[str, dict[str, Cell]] = {}
     for (row, metric, method), contrast in every_difference(comparison, frame).items():
         columns.setdefault(_name(comparison, row, metric), {})[method] = _show_difference(
             contrast, len(comparison.seeds)
@@ -203,8 +203,8 @@ def _differences(comparison: Comparison, notes: Sequence[str], frame: pd.DataFra
     return _lay_out("differences", title, columns, methods, [*notes, _interval_legend(comparison)])
 
 
-def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[str, str, str], Difference]) -> Grid:
-    columns: dict[str, dict[str, Shown]] = {}
+def _gains(comparison: ComparisonSpec, notes: Sequence[str], gains: Mapping[tuple[str, str, str], Difference]) -> Table:
+    columns: dict[str, dict[str, Cell]] = {}
     for (row, figure, method), contrast in gains.items():
         columns.setdefault(f"{row} ({figure})", {})[method] = _show_difference(contrast, len(comparison.seeds))
     title = (
@@ -223,7 +223,7 @@ def _gains(comparison: Comparison, notes: Sequence[str], gains: Mapping[tuple[st
     return _lay_out("gains", title, columns, methods, [*notes, *legends])
 
 
-def _interval_legend(comparison: Comparison) -> str:
+def _interval_legend(comparison: ComparisonSpec) -> str:
     if len(comparison.seeds) == 1:
         return "one seed gives no interval: differences may be due to chance"
     return (
@@ -241,7 +241,7 @@ def _describe_choice(choice: Choice) -> str:
     return f"{text}; equal to {'; '.join(ties)}: the first of them is taken" if ties else text
 
 
-def _own_rules(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def _own_rules(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
     """What the inference rule of a metric that names none is; and of methods whose rules differ what each gives, where
     the table is by the rules that all have."""
     by_own_rule = any(not metric.rule or metric.of_domain for metric in comparison.metrics)
@@ -257,7 +257,7 @@ def _own_rules(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
         for method, runs in by_method(frame, comparison, row.label).items():
             if len(runs):
                 own_rule = " or ".join(runs["rule"].unique())
-                headline = accuracy(spread(runs["headline"]), len(comparison.seeds)) if by_common_rules else ""
+                headline = accuracy(summarise(runs["headline"]), len(comparison.seeds)) if by_common_rules else ""
                 words.append(f"{method} ({own_rule}) {headline}".strip())
         gives = (
             "accuracy in % by each method's own inference rule"
@@ -268,7 +268,7 @@ def _own_rules(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _missing_controls(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def _missing_controls(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
     controls = " and ".join(without_control(comparison, frame))
     if not controls:
         return []
@@ -276,7 +276,7 @@ def _missing_controls(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     return [f"what the exchange adds is not shown, because its control is missing: {controls} of `local`; {remedy}"]
 
 
-def _test_samples(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def _test_samples(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
     """On how many samples the figures were measured: one data set's, so that seeds are splits of it and no new data."""
     numbers = []
     for row in comparison.rows:
@@ -290,7 +290,7 @@ def _test_samples(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     return [f"test samples of all clients together: {', '.join(numbers)}{of_seeds}"]
 
 
-def _unknown_domains(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def _unknown_domains(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
     """A sentence for each domain that is asked for and that no finished run has, with those that there are."""
     prefix = f"{DOMAIN} "
     there = sorted(name.removeprefix(prefix) for name in frame.columns if name.startswith(prefix))
@@ -299,13 +299,13 @@ def _unknown_domains(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     return [f"no client is of the domain {name}: {known}" for name in asked if name not in there and len(frame)]
 
 
-def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def _different_budgets(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
     """A sentence for each row whose methods trained more or less than each other."""
     notes = []
     for row in comparison.rows:
         steps = {}
         for method, runs in by_method(frame, comparison, row.label).items():
-            if mean := spread(runs["gradient_steps"]):
+            if mean := summarise(runs["gradient_steps"]):
                 steps[method] = mean.mean
         if steps and min(steps.values()) < (1 - TOLERANCE) * max(steps.values()):
             steps_text = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
@@ -313,12 +313,12 @@ def _different_budgets(comparison: Comparison, frame: pd.DataFrame) -> list[str]
     return notes
 
 
-def _tabulate_variants(comparison: Comparison, choices: Sequence[Choice]) -> Grid:
-    columns: dict[str, dict[str, Shown]] = {}
+def _tabulate_variants(comparison: ComparisonSpec, choices: Sequence[Choice]) -> Table:
+    columns: dict[str, dict[str, Cell]] = {}
     for choice in choices:
         for label, value in choice.tried.items():
             tie = " (tie)" if label in choice.ties else ""
-            cell = Shown(accuracy(value, len(comparison.seeds)) + tie, label == choice.chosen)
+            cell = Cell(accuracy(value, len(comparison.seeds)) + tie, label == choice.chosen)
             columns.setdefault(choice.row, {})[label] = cell
     names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
     title = f"{comparison.title or comparison.name}: accuracy of the variants on validation samples in %"
@@ -326,26 +326,26 @@ def _tabulate_variants(comparison: Comparison, choices: Sequence[Choice]) -> Gri
     return _lay_out("variants", title, columns, names, [legend])
 
 
-def _show_difference(difference: Difference | None, seeds: int) -> Shown:
+def _show_difference(difference: Difference | None, seeds: int) -> Cell:
     """`+1.20 [+0.40, +2.00]`; with the number of seeds where some of the comparison's are missing."""
     if difference is None:
-        return Shown(NONE)
+        return Cell(NONE)
     text = _points(difference.mean)
     if difference.low is not None and difference.high is not None and (difference.low or difference.high):
         text += f" [{_points(difference.low)}, {_points(difference.high)}]"
-    return Shown(text + _some_seeds(difference.seeds, seeds), best=difference.significant)
+    return Cell(text + _some_seeds(difference.seeds, seeds), best=difference.significant)
 
 
 def _points(share: float) -> str:
     return f"{100 * share:+.{DIGITS}f}"
 
 
-def _costs(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) -> Grid:
-    columns: dict[str, dict[str, Shown]] = {}
+def _costs(comparison: ComparisonSpec, notes: Sequence[str], frame: pd.DataFrame) -> Table:
+    columns: dict[str, dict[str, Cell]] = {}
     for row in comparison.rows:
         for method, runs in by_method(frame, comparison, row.label).items():
             for name, text in _cost(runs, comparison).items():
-                columns.setdefault(f"{row.label}, {name}", {})[method] = Shown(text)
+                columns.setdefault(f"{row.label}, {name}", {})[method] = Cell(text)
     legends = [
         "M values per round: values exchanged per round, in millions (all clients, both directions; float32 only)",
         "steps: gradient steps per client per round",
@@ -359,9 +359,9 @@ def _costs(comparison: Comparison, notes: Sequence[str], frame: pd.DataFrame) ->
     return _lay_out("cost", title, columns, [method.label for method in comparison.methods], [*notes, *legends])
 
 
-def _cost(runs: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
+def _cost(runs: pd.DataFrame, comparison: ComparisonSpec) -> dict[str, str]:
     """What the runs of a method in a row took on average, in words; values a round where each has four bytes."""
-    values, steps = runs["values"], spread(runs["gradient_steps"])
+    values, steps = runs["values"], summarise(runs["gradient_steps"])
     cost = {
         "whole run": _pair(runs[["payload_bytes", "wire_bytes"]]),
         "M values per round": f"{values.mean() / 1e6:.4g}" if len(values) and values.notna().all() else NONE,
@@ -377,7 +377,7 @@ def _cost(runs: pd.DataFrame, comparison: Comparison) -> dict[str, str]:
     return cost
 
 
-def accuracy(value: Spread | None, seeds: int) -> str:
+def accuracy(value: MeanStd | None, seeds: int) -> str:
     """`82.90 ± 0.46`; of one seed without spread; with the number of seeds where some are missing."""
     if value is None:
         return NONE
@@ -389,13 +389,13 @@ def _some_seeds(some: int, seeds: int) -> str:
     return f" ({some} of {seeds} seeds)" if some < seeds else ""
 
 
-def floor(frame: pd.DataFrame, row: str, name: str = MAJORITY) -> Spread | None:
+def floor(frame: pd.DataFrame, row: str, name: str = MAJORITY) -> MeanStd | None:
     """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round.
 
     Args:
         name: which, as `Metric.floor` has it; without it that by test samples.
     """
-    return spread(frame[frame["row"] == row].astype({name: float}).groupby("seed")[name].mean())
+    return summarise(frame[frame["row"] == row].astype({name: float}).groupby("seed")[name].mean())
 
 
 def _pair(sizes: pd.DataFrame) -> str:
@@ -406,11 +406,11 @@ def _pair(sizes: pd.DataFrame) -> str:
 def _lay_out(
     kind: str,
     title: str,
-    columns: Mapping[str, Mapping[str, Shown]],
+    columns: Mapping[str, Mapping[str, Cell]],
     methods: Sequence[str],
     notes: Sequence[str],
     paper: Mapping[str, Mapping[str, str]] | None = None,
-) -> Grid:
+) -> Table:
     """Methods across and rows down, or the other way round where that is the narrower table.
 
     Args:
@@ -423,15 +423,15 @@ def _lay_out(
     head, across = [""], []
     for name in cells:
         head.append(name)
-        across.append([cell if isinstance(cell, Shown) else Shown(NONE) for cell in cells[name]])
+        across.append([cell if isinstance(cell, Cell) else Cell(NONE) for cell in cells[name]])
         if any(printed[name]):
             head.append(PAPER)
-            across.append([Shown(text) for text in printed[name]])
-    lines = [[Shown(name), *line] for name, *line in zip(cells.index, *across, strict=True)]
-    return Grid(kind, title, head, lines, notes)
+            across.append([Cell(text) for text in printed[name]])
+    lines = [[Cell(name), *line] for name, *line in zip(cells.index, *across, strict=True)]
+    return Table(kind, title, head, lines, notes)
 
 
-def _tex(content: Shown) -> str:
+def _tex(content: Cell) -> str:
     text = _as_tex(content.text)
     return rf"\textbf{{{text}}}" if content.best else text
 

@@ -1,4 +1,4 @@
-"""From a comparison to its cells: one run each, of one method in one row with one seed, with every setting resolved."""
+"""From a comparison to its trials: a run each, of one method in one row with one seed, with every setting resolved."""
 
 import hashlib
 import json
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from protosphere.comparison.plan import COMMON_RULES, NOT_HERE, Comparison, Entry, Metric, Row
+from protosphere.comparison.spec import COMMON_RULES, NOT_HERE, ComparisonSpec, Entry, Metric, Row
 from protosphere.core import plugins
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.home import home
@@ -28,13 +28,13 @@ from protosphere.plans.run_config import (
 )
 from protosphere.strategies import known_settings, load_method, read_settings
 
-# a cell's run says these itself
+# a trial's run says these itself
 PLACES = ("results-dir", "resume")
-LONGEST = 60  # bytes of a label in the name of a cell's folder
+LONGEST = 60  # bytes of a label in the name of a trial's folder
 
 
 @dataclass(frozen=True)
-class Cell:
+class Trial:
     """One run of a comparison.
 
     Attributes:
@@ -60,13 +60,13 @@ class Cell:
         return f"{self.row} | {self.method} | seed {self.seed}"
 
 
-def cells(comparison: Comparison, overrides: Mapping[str, Scalar], data: Mapping[str, str]) -> list[Cell]:
-    """Every cell, checked as `protosphere run` checks a run, so that none fails for want of data or by a wrong setting.
+def expand(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], data: Mapping[str, str]) -> list[Trial]:
+    """Every trial, checked as `protosphere run` checks a run: none fails for want of data or by a wrong setting.
 
     Decodes the data into the cache.
 
     Args:
-        overrides: what `-c` says, for all cells.
+        overrides: what `-c` says, for all trials.
         data: where data sets lie, by the name that the comparison has for them.
 
     Raises:
@@ -84,7 +84,7 @@ def cells(comparison: Comparison, overrides: Mapping[str, Scalar], data: Mapping
             planned.append((row, method, settings | {"dataset": dataset}))
     _refuse_idle(data, items)
     _refuse_missing([(row, settings) for row, _, settings in planned])
-    made: dict[str, Cell] = {}
+    made: dict[str, Trial] = {}
     for row, method, settings in planned:
         given = set().union(*_layers(comparison, row, method, overrides))
         if "clients" not in given:
@@ -98,21 +98,21 @@ def cells(comparison: Comparison, overrides: Mapping[str, Scalar], data: Mapping
                 raise SettingError(
                     f"two runs would have the folder {name}: give rows and methods labels that differ more."
                 )
-            cell = _check_cell(Cell(name, row.label, method.label, seed, settings | {"seed": seed}))
-            if comparison.choose and method.varied_of and not float(cell.settings["validation-share"]) > 0:
+            trial = _check_trial(Trial(name, row.label, method.label, seed, settings | {"seed": seed}))
+            if comparison.choose and method.varied_of and not float(trial.settings["validation-share"]) > 0:
                 raise SettingError(
-                    f"{cell.title}: a variant is chosen on validation samples, and setting `validation-share` is 0; "
+                    f"{trial.title}: a variant is chosen on validation samples, and setting `validation-share` is 0; "
                     "give it a share, such as 0.1."
                 )
-            made[name] = cell
+            made[name] = trial
     return list(made.values())
 
 
-def with_common_rules(comparison: Comparison, cells: Sequence[Cell]) -> Comparison:
+def with_common_rules(comparison: ComparisonSpec, trials: Sequence[Trial]) -> ComparisonSpec:
     """The comparison by the rules that all its methods have, where it names no metric and their own rules differ: an
     accuracy by one rule less an accuracy by another would compare rules, and not methods. What a paper prints is of its
     own rules."""
-    runs = [read_settings(cell.settings) for cell in cells]
+    runs = [read_settings(trial.settings) for trial in trials]
     if comparison.metrics != (Metric(),) or comparison.paper or len({run.inference for run in runs}) == 1:
         return comparison
     rules = [rule for rule in COMMON_RULES if all(rule in run.rules for run in runs)]
@@ -120,7 +120,7 @@ def with_common_rules(comparison: Comparison, cells: Sequence[Cell]) -> Comparis
 
 
 def settings_of(
-    comparison: Comparison, row: Row, method: Entry, overrides: Mapping[str, Scalar] | None = None
+    comparison: ComparisonSpec, row: Row, method: Entry, overrides: Mapping[str, Scalar] | None = None
 ) -> RunConfig:
     """Every setting of a method in a row, as the comparison says it; nothing is checked, shrunk or looked for.
 
@@ -142,7 +142,7 @@ def settings_of(
 
 
 def _layers(
-    comparison: Comparison, row: Row, method: Entry, overrides: Mapping[str, Scalar]
+    comparison: ComparisonSpec, row: Row, method: Entry, overrides: Mapping[str, Scalar]
 ) -> tuple[Mapping[str, Scalar], ...]:
     """What is laid over the defaults, one over the other: the data set's preset, the comparison's common settings, the
     data set's, the partition's, the method's over the data set's for this method, `overrides`."""
@@ -169,7 +169,7 @@ def not_default(settings: Mapping[str, Scalar]) -> RunConfig:
     return {name: value for name, value in settings.items() if defaults.get(name) != value}
 
 
-def _refuse_overrides(comparison: Comparison, overrides: Mapping[str, Scalar]) -> None:
+def _refuse_overrides(comparison: ComparisonSpec, overrides: Mapping[str, Scalar]) -> None:
     defaults = known_settings()
     prefixes: set[str] = set()
     for method in comparison.methods:
@@ -213,7 +213,7 @@ def _placed(dataset: str, data: Mapping[str, str]) -> tuple[list[str], str]:
 
 
 def _refuse_idle(data: Mapping[str, str], items: Set[str]) -> None:
-    """A name that no cell has is a slip."""
+    """A name that no trial has is a slip."""
     names = sorted({short_name(item) for item in items})
     for name in data:
         if name not in items and name not in names:
@@ -257,15 +257,15 @@ def _describe_missing(entry: Entry, dataset: str, reason: str) -> str:
     return f"the data set of {entry.label}{hub_hint} is not available: {reason.rstrip('.')}; {how.rstrip('.')}"
 
 
-def _check_cell(cell: Cell) -> Cell:
-    """The cell with all that `protosphere run` would make of its settings: absolute paths, floats for ints."""
-    cell_settings = {name: value for name, value in cell.settings.items() if name not in PLACES}
+def _check_trial(trial: Trial) -> Trial:
+    """The trial with all that `protosphere run` would make of its settings: absolute paths, floats for ints."""
+    cell_settings = {name: value for name, value in trial.settings.items() if name not in PLACES}
     try:
         planned = plan(more=cell_settings)
     except (SettingError, DataError, ModelError) as error:
-        raise type(error)(f"{cell.title}: {error}") from None
+        raise type(error)(f"{trial.title}: {error}") from None
     settings = {name: value for name, value in planned.run_config.items() if name not in PLACES}
-    return replace(cell, settings=settings)
+    return replace(trial, settings=settings)
 
 
 def _slug(text: str) -> str:

@@ -14,11 +14,11 @@ from typing import Any
 
 import pandas as pd
 
-from protosphere.comparison.figures import VALIDATION, Spread, by_method, spread
-from protosphere.comparison.plan import (
+from protosphere.comparison.frame import VALIDATION, MeanStd, by_method, summarise
+from protosphere.comparison.spec import (
     NOT_HERE,
     OF_A_ROW,
-    Comparison,
+    ComparisonSpec,
     Entry,
     refuse_twice,
     varied_label,
@@ -42,7 +42,7 @@ class Choice:
 
     row: str
     method: str
-    tried: Mapping[str, Spread | None]
+    tried: Mapping[str, MeanStd | None]
     chosen: str
 
     @property
@@ -60,8 +60,8 @@ class Choice:
 
 
 def varied(
-    comparison: Comparison, texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
-) -> Comparison:
+    comparison: ComparisonSpec, texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
+) -> ComparisonSpec:
     """The comparison with each method that reads a varied setting as its variants.
 
     Its baseline, where that is such a method and its variants are shown, is the one with the setting's default, else
@@ -117,7 +117,7 @@ def _combinations(values: Mapping[str, Sequence[Scalar]], is_crossed: bool) -> I
             yield {name: value}
 
 
-def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]) -> None:
+def _refuse_printed_of_replaced(comparison: ComparisonSpec, methods: Sequence[Entry]) -> None:
     """Refuse a figure of a paper that no table would show, because its method stands there as its variants alone."""
     labels_of_methods = {entry.label for entry in methods}
     labels_of_values = {
@@ -146,13 +146,13 @@ def _refuse_printed_of_replaced(comparison: Comparison, methods: Sequence[Entry]
             )
 
 
-def settings_varied(comparison: Comparison) -> list[str]:
+def settings_varied(comparison: ComparisonSpec) -> list[str]:
     """The settings that are varied, in their order."""
     return list(dict.fromkeys(name for entry in comparison.methods for name in entry.varied))
 
 
 def _values_by_method(
-    comparison: Comparison, values_by_setting: Mapping[str, list[Scalar]], overrides: Mapping[str, Scalar]
+    comparison: ComparisonSpec, values_by_setting: Mapping[str, list[Scalar]], overrides: Mapping[str, Scalar]
 ) -> list[tuple[Entry, dict[str, list[Scalar]]]]:
     """Each method with those of the settings that it reads and does not set itself, with their values.
 
@@ -185,7 +185,7 @@ def _values_by_method(
 
 
 def read_by(
-    comparison: Comparison, entry: Entry, tried: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
+    comparison: ComparisonSpec, entry: Entry, tried: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
 ) -> set[str]:
     """What a method reads in any row, by any choice of its own settings that are tried: they may decide it.
 
@@ -233,12 +233,12 @@ def _refuse_no_values(name: str, values: Any, problem: str) -> None:
     refuse_twice([shown(value) for value in values])
 
 
-def tuned(comparison: Comparison, frame: pd.DataFrame) -> tuple[Comparison, pd.DataFrame, list[Choice]]:
-    """Where variants are chosen, the comparison with each method once, its finished cells with those of the variant
-    chosen under the method's name, and what was chosen; else the comparison and its finished cells.
+def tuned(comparison: ComparisonSpec, frame: pd.DataFrame) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
+    """Where variants are chosen, the comparison with each method once, its finished trials with those of the variant
+    chosen under the method's name, and what was chosen; else the comparison and its finished trials.
 
     Args:
-        frame: of all cells.
+        frame: of all trials.
     """
     frame = frame[frame["status"] == "completed"]
     if not comparison.choose:
@@ -251,10 +251,10 @@ def tuned(comparison: Comparison, frame: pd.DataFrame) -> tuple[Comparison, pd.D
     names = {}
     for row in comparison.rows:
         runs = by_method(frame, comparison, row.label)
-        tried: dict[str, dict[str, Spread | None]] = {}
+        tried: dict[str, dict[str, MeanStd | None]] = {}
         for entry in comparison.methods:
             if entry.varied_of:
-                tried.setdefault(entry.varied_of, {})[entry.label] = spread(runs[entry.label][VALIDATION])
+                tried.setdefault(entry.varied_of, {})[entry.label] = summarise(runs[entry.label][VALIDATION])
             else:
                 names[row.label, entry.label] = entry.label
         for method, accuracies in tried.items():
@@ -266,7 +266,7 @@ def tuned(comparison: Comparison, frame: pd.DataFrame) -> tuple[Comparison, pd.D
     return replace(comparison, methods=tuple(methods.values())), once, choices
 
 
-def best_of(tried: Mapping[str, Spread | None], seeds: int) -> str:
+def best_of(tried: Mapping[str, MeanStd | None], seeds: int) -> str:
     """The label of the highest accuracy, of equal ones the first; empty while one of them lacks a seed."""
     means = {label: spread.mean for label, spread in tried.items() if spread and spread.seeds == seeds}
     if not means or len(means) < len(tried):

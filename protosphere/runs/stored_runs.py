@@ -24,7 +24,7 @@ class StoredEntry:
     """A run, or a comparison with all its runs.
 
     Attributes:
-        what: its method; of a comparison how many cells it has.
+        what: its method; of a comparison how many trials it has.
         state: as status.json says; `starting` before it says anything; `cut` where it says that it runs and no process
             holds it.
         headline: the primary rule's accuracy, None before the first evaluation.
@@ -88,7 +88,7 @@ def find(name: str, results: str = "") -> Path:
     paths = {entry.path.absolute() for entry in entries}
     for path in (Path(os.path.abspath(os.path.expanduser(name))), (root / name).absolute()):
         # other programs, too, keep a settings.json
-        if path in paths or "strategy" in _read(path / "settings.json") or "cells" in _read(path / COMPARISON):
+        if path in paths or "strategy" in _read(path / "settings.json") or "trials" in _read(path / COMPARISON):
             return path
     raise SettingError(
         f"no run and no comparison is called {shown(name)}{nearest(name, [entry.name for entry in entries])}; "
@@ -116,8 +116,8 @@ def delete(folders: Sequence[Path]) -> None:
 
 
 def _runs_of(folder: Path) -> Iterator[RunFolder]:
-    """The run in a folder, or those of a comparison's cells."""
-    for file in (*folder.glob("settings.json"), *folder.glob("cells/*/*/settings.json")):
+    """The run in a folder, or those of a comparison's trials."""
+    for file in (*folder.glob("settings.json"), *folder.glob("trials/*/*/settings.json")):
         if is_run_name(file.parent.name):
             yield RunFolder(file.parent)
 
@@ -140,11 +140,11 @@ def _run(folder: Path) -> StoredEntry:
 
 
 def _comparison(folder: Path) -> StoredEntry:
-    listed = _read(folder / COMPARISON).get("cells", [])
-    cells = [cell for cell in listed if _is_cell(cell)] if isinstance(listed, list) else []
-    datasets = dict.fromkeys(str(cell["settings"].get("dataset", "?")) for cell in cells)
-    done = sum(any(folder.glob(f"cells/{cell['name']}/*/summary.json")) for cell in cells)
-    if cells and done == len(cells):
+    listed = _read(folder / COMPARISON).get("trials", [])
+    trials = [trial for trial in listed if _is_trial(trial)] if isinstance(listed, list) else []
+    datasets = dict.fromkeys(str(trial["settings"].get("dataset", "?")) for trial in trials)
+    done = sum(any(folder.glob(f"trials/{trial['name']}/*/summary.json")) for trial in trials)
+    if trials and done == len(trials):
         state = "completed"
     elif _is_new(folder):
         state = "starting"
@@ -152,12 +152,12 @@ def _comparison(folder: Path) -> StoredEntry:
         state = "running"
     else:
         state = "cut"
-    return StoredEntry(folder, f"{len(cells)} runs", ", ".join(datasets), state, f"{done}/{len(cells)}")
+    return StoredEntry(folder, f"{len(trials)} runs", ", ".join(datasets), state, f"{done}/{len(trials)}")
 
 
-def _is_cell(cell: object) -> bool:
+def _is_trial(trial: object) -> bool:
     """Whether a broken file, or one of another program, has there what a list can show."""
-    return isinstance(cell, dict) and isinstance(cell.get("name"), str) and isinstance(cell.get("settings"), dict)
+    return isinstance(trial, dict) and isinstance(trial.get("name"), str) and isinstance(trial.get("settings"), dict)
 
 
 def _read(path: Path) -> dict[str, Any]:

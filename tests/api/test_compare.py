@@ -9,9 +9,8 @@ import pytest
 import protosphere
 from protosphere.comparing import _data
 from protosphere.comparison.folder import FILE, ComparisonFolder
-from protosphere.comparison.plan import Comparison as Plan
-from protosphere.comparison.plan import Entry, from_table
-from protosphere.comparison.trials import cells
+from protosphere.comparison.spec import ComparisonSpec, Entry, from_table
+from protosphere.comparison.trials import expand
 from tests.pictures import paint
 
 Y = np.arange(120) % 3
@@ -90,9 +89,9 @@ def test_its_table_is_of_its_runs():
         assert [run.settings["seed"] for run in runs] == [3, 4]
         gammas = {run.settings["protonorm.gamma"] for run in runs}
         assert gammas == {5 if "5" in line["method"] else 10.0}
-    cells = found.cells()
-    assert len(cells) == 8
-    assert set(cells["status"]) == {"completed"}
+    trials = found.trials()
+    assert len(trials) == 8
+    assert set(trials["status"]) == {"completed"}
     # it is in its folder, whoever reads it
     for name in (found.folder, found.folder.name, "latest"):
         assert protosphere.Comparison(name).table().equals(table)
@@ -118,7 +117,7 @@ def test_the_folder_in_which_one_stands_is_a_data_set_as_for_a_run(tmp_path, mon
     paint(tmp_path / "x-rays", "ab", 40)
     monkeypatch.chdir(tmp_path / "x-rays")
     plan = from_table("test", {"methods": ["local"], "datasets": _data(["./"], ""), "seeds": [0]})
-    (cell,) = cells(plan, {"clients": 2, "rounds": 1, "models": "tiny_perceptron"}, {})
+    (cell,) = expand(plan, {"clients": 2, "rounds": 1, "models": "tiny_perceptron"}, {})
     assert (cell.row, cell.settings["dataset"]) == ("x-rays", str(tmp_path / "x-rays"))
 
 
@@ -138,8 +137,10 @@ def of_two_rows(method, tmp_path):
     """The folder of a comparison of one method, of which no cell is run, and its cells."""
     rows = (Entry("even", {"partition": "iid"}), Entry("skewed", {"partition": "dirichlet"}))
     settings = {"max-samples": 200, "models": "tiny_perceptron", "rounds": 1, "clients": 2}
-    plan = Plan("test", (method,), (Entry("digits", {"dataset": "digits"}),), rows, seeds=(0,), settings=settings)
-    found = cells(plan, {}, {})
+    plan = ComparisonSpec(
+        "test", (method,), (Entry("digits", {"dataset": "digits"}),), rows, seeds=(0,), settings=settings
+    )
+    found = expand(plan, {}, {})
     return ComparisonFolder.create(plan, found, str(tmp_path / "results")), found
 
 
@@ -161,7 +162,7 @@ def test_what_a_comparison_s_reader_trusts_its_runs_may_load(run, tmp_path):
     )
     own = {"models": f"{folder.path / 'net.py'}:make"}
     content = json.loads((folder.path / FILE).read_text())
-    content["cells"] = [{**entry, "settings": entry["settings"] | own} for entry in content["cells"]]
+    content["trials"] = [{**entry, "settings": entry["settings"] | own} for entry in content["trials"]]
     del content["digest"]
     (folder.path / FILE).write_text(json.dumps(content))
     run(cell.settings | own | {"results-dir": str(folder.of(cell))}, clients=2)
@@ -174,7 +175,7 @@ def test_what_a_comparison_s_reader_trusts_its_runs_may_load(run, tmp_path):
 @pytest.mark.parametrize("label", ["1", "None", "nan", "01"])
 def test_a_label_is_a_word_in_the_table_of_cells_too(label, tmp_path):
     folder, _ = of_two_rows(Entry(label, {"strategy": "local"}), tmp_path)
-    assert protosphere.Comparison(folder.path).cells()["method"].tolist() == [label] * 2
+    assert protosphere.Comparison(folder.path).trials()["method"].tolist() == [label] * 2
 
 
 @pytest.mark.integration
@@ -272,6 +273,6 @@ def test_of_runs_that_fail_a_warning_says_why(tmp_path):
     with pytest.warns(UserWarning, match="broken"):
         found = protosphere.compare(["local", broken], ["spiral"], seeds=[0], max_failed_rounds=1, **QUICK)
     assert found.table()["seeds"].tolist() == [1, 0]
-    assert found.cells()["status"].tolist() == ["completed", "missing"]
+    assert found.trials()["status"].tolist() == ["completed", "missing"]
     with pytest.raises(protosphere.RunError, match="broken"):
         protosphere.compare([broken], ["spiral"], seeds=[0], max_failed_rounds=1, **QUICK)

@@ -110,5 +110,5 @@ def test_images_have_the_models_that_they_had_and_a_comparison_of_tables_what_a_
     assert run.settings["models"] == "tiny"
     assert run.clients["model"].unique().tolist() == ["tiny_perceptron", "tiny_cnn", "tiny_cnn4", "tiny_resnet"]
     found = protosphere.compare(["local"], dataset="./berlin.csv,./paris.csv", seeds=[0], rounds=1, quiet=True)
-    cell = json.loads(next(found.folder.glob("cells/*/*/settings.json")).read_text())
+    cell = json.loads(next(found.folder.glob("trials/*/*/settings.json")).read_text())
     assert (cell["models"], cell["partition"], cell["clients"]) == ("tiny_perceptron", "sites", 2)

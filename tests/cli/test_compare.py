@@ -16,8 +16,8 @@ from protosphere.cli.compare_bar import Bar
 from protosphere.cli.main import app
 from protosphere.comparison import execution as running
 from protosphere.comparison.execution import Finished, Progress, Running
-from protosphere.comparison.plan import comparison_names
-from protosphere.comparison.trials import Cell
+from protosphere.comparison.spec import comparison_names
+from protosphere.comparison.trials import Trial
 from protosphere.launch.processes import Interrupted
 from protosphere.record.summary import FIGURES, FLOORS
 from tests.pictures import paint
@@ -49,7 +49,7 @@ def invoke():
 
 @pytest.fixture
 def ran(monkeypatch):
-    """What `run_cells` was called with; each cell that has no run gets one, but those in `ran.failing` by method."""
+    """What `run_trials` was called with; each cell that has no run gets one, but those in `ran.failing` by method."""
 
     class Ran(dict):
         failing = ()
@@ -57,12 +57,12 @@ def ran(monkeypatch):
 
     calls = Ran()
 
-    def run_cells(folder, cells, executor, tell, **of_runs):
-        calls.update(folder=folder, cells=cells, jobs=executor.jobs, **of_runs)
+    def run_trials(folder, trials, executor, tell, **of_runs):
+        calls.update(folder=folder, trials=trials, jobs=executor.jobs, **of_runs)
         if calls.raised:
             raise calls.raised
         ended = []
-        for cell in cells:
+        for cell in trials:
             if folder.run_of(cell):
                 continue
             run = folder.of(cell) / "run"
@@ -72,10 +72,10 @@ def ran(monkeypatch):
                 (run / "settings.json").write_text(json.dumps(cell.settings))
                 (run / "summary.json").write_text(json.dumps(SUMMARY))
             ended.append(Finished(cell, 61.0, reason))
-            tell(Progress(0, ended, [], cells[len(ended) :], 1))
+            tell(Progress(0, ended, [], trials[len(ended) :], 1))
         return ended
 
-    monkeypatch.setattr(running, "run_cells", run_cells)
+    monkeypatch.setattr(running, "run_trials", run_trials)
     return calls
 
 
@@ -87,7 +87,7 @@ def test_choices_become_cells_and_their_tables_are_printed_and_written(invoke, r
     flags = ["--methods", "local,pfpl", "--seeds", "3,1", "--results", "out", "--jobs", "2", "--keep-models"]
     result = invoke(*flags, "-c", QUICK, "--metric", "final", "--target", "0.5")
     assert result.exit_code == 0, result.output
-    assert [(c.row, c.method, c.seed) for c in ran["cells"]] == [
+    assert [(c.row, c.method, c.seed) for c in ran["trials"]] == [
         ("digits", method, seed) for method in ("local", "pfpl") for seed in (3, 1)
     ]
     assert (ran["jobs"], ran["workers"], ran["reports"], ran["keep_models"]) == (2, 1, False, True)
@@ -135,7 +135,7 @@ def test_a_resume_has_as_many_jobs_as_the_start(invoke, ran, monkeypatch):
 def test_methods_for_a_file_that_has_none(invoke, ran, tmp_path):
     (tmp_path / "mine.toml").write_text('datasets = ["digits"]\nseeds = [0]\n')
     assert invoke("mine.toml", "--methods", "local,pfpl", "-c", QUICK).exit_code == 0
-    assert [cell.method for cell in ran["cells"]] == ["local", "pfpl"]
+    assert [cell.method for cell in ran["trials"]] == ["local", "pfpl"]
     refused = invoke("mine.toml", "-c", QUICK)
     assert refused.exit_code == 2
     assert "`methods` is missing" in refused.stderr
@@ -183,7 +183,7 @@ def test_a_label_with_a_comma_can_be_chosen(invoke, ran, tmp_path):
         (f"{label},local", [label, "local"]),
     ):
         assert invoke("mine.toml", "-c", QUICK, "--methods", methods).exit_code == 0
-        assert [cell.method for cell in ran["cells"]] == labels
+        assert [cell.method for cell in ran["trials"]] == labels
 
 
 def test_a_file(invoke, ran, tmp_path):
@@ -192,7 +192,7 @@ def test_a_file(invoke, ran, tmp_path):
     )
     result = invoke("mine.toml", "-c", 'models="tiny_perceptron"')
     assert result.exit_code == 0, result.output
-    assert ran["cells"][0].settings["rounds"] == 10
+    assert ran["trials"][0].settings["rounds"] == 10
     assert ran["folder"].path.name.endswith("-compare-mine")
 
 
@@ -201,7 +201,7 @@ def test_what_is_started_can_be_resumed(invoke, ran):
     first = invoke("--methods", "local,pfpl", "--seeds", "0", "-c", QUICK)
     assert first.exit_code == 1
     folder = ran["folder"].path
-    assert f"failed: digits | local | seed 0: it broke. ({folder}/cells/digits-local-seed0/output.log)" in first.stderr
+    assert f"failed: digits | local | seed 0: it broke. ({folder}/trials/digits-local-seed0/output.log)" in first.stderr
     assert f"1 of 2 trials failed; `protosphere compare --resume {folder}` runs them again." in first.stderr
     assert "missing" in (folder / "table.csv").read_text()
     ran.failing = ()
@@ -247,7 +247,7 @@ def test_a_row_is_called_after_what_the_settings_make_of_it(invoke, ran, mnist, 
     (tmp_path / "mine.toml").write_text(file)
     choices = ["mine.toml"] if file else ["--methods", "local", "--seeds", "0"]
     assert invoke(*choices, "-c", QUICK, "-c", settings).exit_code == 0
-    assert [cell.row for cell in ran["cells"]] == [row]
+    assert [cell.row for cell in ran["trials"]] == [row]
     place = ran["folder"].path
     assert place.name.endswith("-compare-mine" if file else f"-compare-{row.split(',')[0]}")
     for name in ("table.md", "table.tex", "table.csv", "report.html"):
@@ -255,7 +255,7 @@ def test_a_row_is_called_after_what_the_settings_make_of_it(invoke, ran, mnist, 
         assert "mnist" not in row or "digits" not in (place / name).read_text().lower(), name
     # what is gone on with has the same names
     assert invoke("--resume", "latest").exit_code == 0
-    assert [cell.row for cell in ran["cells"]] == [row]
+    assert [cell.row for cell in ran["trials"]] == [row]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +339,7 @@ def test_bad_input_is_one_sentence_before_anything_starts(invoke, ran, home, arg
 
 # --- the bar ----------------------------------------------------------------------------------------------
 
-CELL = Cell("a", "Digits", "Local", 0, {"rounds": 8})
+CELL = Trial("a", "Digits", "Local", 0, {"rounds": 8})
 
 
 def test_a_run_that_ended_gets_one_line_with_the_time_that_is_left():

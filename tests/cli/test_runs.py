@@ -76,7 +76,7 @@ def test_what_is_starting_is_not_cut(three, tmp_path):
     comparison = run.with_name("20260101-000000-compare-digits")
     comparison.mkdir()
     cell = {"name": "a", "settings": RunFolder(three[0]).settings()}
-    (comparison / "comparison.json").write_text(json.dumps({"cells": [cell]}))
+    (comparison / "comparison.json").write_text(json.dumps({"trials": [cell]}))
     assert [listed([run])[path].state for path in (run, comparison)] == ["starting", "starting"]
     with FileLock(run / ".lock"), FileLock(comparison / ".lock"):
         assert [listed([run])[path].state for path in (run, comparison)] == ["starting", "running"]
@@ -125,9 +125,9 @@ def test_what_is_broken_is_listed_too(three):
 @pytest.mark.parametrize(
     "files",
     [
-        {"comparison.json": {"cells": [{}]}},
-        {"comparison.json": {"cells": None}},
-        {"comparison.json": {"cells": ["a"]}},
+        {"comparison.json": {"trials": [{}]}},
+        {"comparison.json": {"trials": None}},
+        {"comparison.json": {"trials": ["a"]}},
         {"settings.json": {}, "status.json": {"latest": 5}},
         {"settings.json": {}, "status.json": {"latest": {"accuracy": "high"}}},
         {"settings.json": {"strategy": "local"}, "status.json": {}, "summary.json": {"headline": "x"}},
@@ -169,10 +169,10 @@ def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
 def test_a_comparison_is_one_entry_and_goes_as_one(three, tmp_path):
     folder = tmp_path / "20260101-000000-compare-digits"
     run = RunFolder(three[0])
-    inside = folder / "cells" / "a" / run.name
+    inside = folder / "trials" / "a" / run.name
     shutil.copytree(three[0], inside)
     cell = {"name": "a", "settings": run.settings()}
-    (folder / "comparison.json").write_text(json.dumps({"cells": [cell, cell | {"name": "b"}]}))
+    (folder / "comparison.json").write_text(json.dumps({"trials": [cell, cell | {"name": "b"}]}))
     (found,) = list_stored(str(tmp_path))
     assert (found.comparison, found.state, found.rounds, found.what) == (True, "cut", "1/2", "2 runs")
     assert asked("delete", folder.name, "--yes", "--results", str(tmp_path)).exit_code == 0

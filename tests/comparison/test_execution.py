@@ -23,11 +23,11 @@ from protosphere.comparison.execution import (
     environments,
     order_of,
     perform,
-    run_cells,
+    run_trials,
 )
 from protosphere.comparison.folder import FILE, ComparisonFolder
-from protosphere.comparison.plan import Comparison, Entry
-from protosphere.comparison.trials import Cell, cells
+from protosphere.comparison.spec import ComparisonSpec, Entry
+from protosphere.comparison.trials import Trial, expand
 from protosphere.core.errors import SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.launch.ray_cluster import Cluster, Node
@@ -41,7 +41,7 @@ BROKEN = Entry("Broken", {"strategy": "fedproto", "learning-rate": 1e30, "max-fa
 
 
 def cell(name="c", row="r", method="m", clients=4, **settings):
-    return Cell(name, row, method, 0, known_settings() | {"clients": clients} | settings)
+    return Trial(name, row, method, 0, known_settings() | {"clients": clients} | settings)
 
 
 @pytest.fixture
@@ -49,10 +49,10 @@ def asked(tmp_path, home):
     """asked(method, keep): the comparison's folder, its cell, and what a process is told of it."""
 
     def make(method=LOCAL, keep=False):
-        comparison = Comparison(
+        comparison = ComparisonSpec(
             "test", (method,), (Entry("Digits", {"dataset": "digits"}),), seeds=(0,), settings=QUICK
         )
-        (cell,) = cells(comparison, {}, {})
+        (cell,) = expand(comparison, {}, {})
         folder = ComparisonFolder.create(comparison, [cell], str(tmp_path / "results"))
         folder.of(cell).mkdir(parents=True)
         return folder, cell, order_of(folder, cell, keep_models=keep)
@@ -132,12 +132,12 @@ def text_of(run):
 def test_a_cell_after_one_that_was_killed_or_broke_is_that_of_a_process_of_its_own(tmp_path, home):
     (tmp_path / "deadly.py").write_text(DEADLY)
     method = Entry("deadly", {"strategy": f"{tmp_path}/deadly.py"})
-    comparison = Comparison(
+    comparison = ComparisonSpec(
         "deadly", (method,), (Entry("Digits", {"dataset": "digits"}),), seeds=(1, 2, 3, 4), settings=QUICK
     )
-    made = cells(comparison, {}, {})
+    made = expand(comparison, {}, {})
     folder = ComparisonFolder.create(comparison, made, str(tmp_path / "results"))
-    ended = run_cells(folder, made, Processes([{}]), lambda progress: None)
+    ended = run_trials(folder, made, Processes([{}]), lambda progress: None)
     reasons = [each.reason for each in ended]
     assert "exit code -9" in reasons[0]
     assert "broken on purpose" in reasons[1] + (folder.of(made[1]) / OUTPUT).read_text()
@@ -170,7 +170,7 @@ def test_of_a_comparison_that_is_killed_no_process_is_left(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT.format(rounds=5000, results=str(tmp_path / "results")))
     script = subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.DEVNULL)
     try:
-        assert comes(lambda: any(tmp_path.glob("results/*/cells/*/*/metrics.jsonl")), 120)
+        assert comes(lambda: any(tmp_path.glob("results/*/trials/*/*/metrics.jsonl")), 120)
         begun = psutil.Process(script.pid).children(recursive=True)
         assert begun
         script.send_signal(signal.SIGKILL)

@@ -9,14 +9,14 @@ import pytest
 
 from protosphere.comparison.execution import _Job, _progress_of
 from protosphere.comparison.folder import FORMAT, ComparisonFolder
-from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
-from protosphere.comparison.trials import cells
+from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed
+from protosphere.comparison.trials import expand
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import GONE
 from protosphere.record.folder import RunFolder
 
 LOCAL = Entry("Local", {"strategy": "local"})
-MADE = Comparison(
+MADE = ComparisonSpec(
     "a test",
     (LOCAL,),
     (Entry("Digits", {"dataset": "digits"}, missing="none"),),
@@ -34,7 +34,7 @@ MADE = Comparison(
 @pytest.fixture
 def made():
     """The comparison's cells."""
-    return cells(MADE, {}, {})
+    return expand(MADE, {}, {})
 
 
 @pytest.fixture
@@ -119,12 +119,12 @@ def test_none_there_is_said(tmp_path):
 def test_a_comparison_goes_on_whose_cells_name_what_has_gone(folder, made, home):
     file = folder.path / "comparison.json"
     kept = json.loads(file.read_text())
-    for cell in kept["cells"]:
+    for cell in kept["trials"]:
         cell["settings"] |= {name: default for name, (default, _) in GONE.items()}
     del kept["digest"]
     file.write_text(json.dumps(kept))
     assert folder.read() == (MADE, made)
-    old = replace(made[0], settings=kept["cells"][0]["settings"])
+    old = replace(made[0], settings=kept["trials"][0]["settings"])
     assert finish(folder, old, home) == folder.run_of(made[0])
 
 
@@ -132,12 +132,12 @@ def test_a_folder_of_an_earlier_version_can_be_looked_at(folder, made, home):
     """It had other defaults of other methods, and not all settings of today."""
     file = folder.path / "comparison.json"
     kept = json.loads(file.read_text())
-    for cell in kept["cells"]:
+    for cell in kept["trials"]:
         cell["settings"]["ditto.personal-epochs"] = 1
         del cell["settings"]["client-weights"]
     del kept["digest"]
     file.write_text(json.dumps(kept))
-    then = [replace(cell, settings=old["settings"]) for cell, old in zip(made, kept["cells"], strict=True)]
+    then = [replace(cell, settings=old["settings"]) for cell, old in zip(made, kept["trials"], strict=True)]
     run = finish(folder, then[0], home)
     with pytest.raises(SettingError, match=r"`client-weights`.*protosphere\.Comparison shows what is finished"):
         folder.read()
@@ -154,13 +154,13 @@ def test_a_folder_of_an_earlier_version_can_be_looked_at(folder, made, home):
     [
         (lambda kept: kept.update(format=FORMAT + 1, version="9.9"), f"Protosphere 9.9, format {FORMAT + 1}"),
         (lambda kept: kept.update(format=0, cells="as it was then"), "another version (Protosphere"),
-        (lambda kept: kept["cells"][0]["settings"].pop("rounds"), "whose settings differ in `rounds`"),
-        (lambda kept: kept["cells"][1]["settings"].update(new=1), "whose settings differ in `new`"),
-        (lambda kept: kept.pop("cells"), "cannot be read (KeyError: 'cells')"),
-        (lambda kept: kept["cells"][0].update(colour="red"), "cannot be read (TypeError"),
-        (lambda kept: kept["cells"][0].update(name="../../elsewhere"), '"../../elsewhere" is no run of it)'),
-        (lambda kept: kept["cells"][0].update(name=3), "cannot be read (AttributeError"),
-        (lambda kept: kept["cells"][0].update(settings=[]), "is no run of it)"),
+        (lambda kept: kept["trials"][0]["settings"].pop("rounds"), "whose settings differ in `rounds`"),
+        (lambda kept: kept["trials"][1]["settings"].update(new=1), "whose settings differ in `new`"),
+        (lambda kept: kept.pop("trials"), "cannot be read (KeyError: 'trials')"),
+        (lambda kept: kept["trials"][0].update(colour="red"), "cannot be read (TypeError"),
+        (lambda kept: kept["trials"][0].update(name="../../elsewhere"), '"../../elsewhere" is no run of it)'),
+        (lambda kept: kept["trials"][0].update(name=3), "cannot be read (AttributeError"),
+        (lambda kept: kept["trials"][0].update(settings=[]), "is no run of it)"),
         (lambda kept: kept["comparison"].update(metrics=["final"]), "cannot be read (SettingError"),
         (None, "comparison.json cannot be read (JSONDecodeError"),
     ],
@@ -217,7 +217,7 @@ def test_a_link_in_the_place_of_cells_leads_to_no_files_of_its_readers(folder, m
     mine = tmp_path / "mine"
     (mine / made[0].name).mkdir(parents=True)
     (mine / made[0].name / "thesis.txt").write_text("x")
-    link = folder.path / "cells" if which == "cells" else folder.of(made[0])
+    link = folder.path / "trials" if which == "cells" else folder.of(made[0])
     link.parent.mkdir(exist_ok=True)
     link.symlink_to(mine)
     with pytest.raises(SettingError, match=f"{link} is a link to elsewhere; take it away"):

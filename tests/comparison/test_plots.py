@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from protosphere.comparison.plan import Comparison, Entry, Metric
 from protosphere.comparison.plots import by_value, differences, draw_curves, over
+from protosphere.comparison.spec import ComparisonSpec, Entry, Metric
 from protosphere.reports import canvas
 from protosphere.reports.canvas import NothingToPlotError
 
@@ -16,7 +16,7 @@ METHODS = (
         for value in (1, 3, 100)
     ),
 )
-MADE = Comparison("test", METHODS, (Entry("digits", {"dataset": "digits"}),), metrics=(Metric("", "final"),))
+MADE = ComparisonSpec("test", METHODS, (Entry("digits", {"dataset": "digits"}),), metrics=(Metric("", "final"),))
 
 
 def curve(payload):

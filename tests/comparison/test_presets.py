@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protosphere.comparison.plan import comparison_names, load
+from protosphere.comparison.spec import comparison_names, load
 from protosphere.comparison.trials import not_default, settings_of
 from protosphere.comparison.variants import varied
 from protosphere.data.partition.mixed import MIXED, mixed_rows

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.comparison import trials as compare_cells
+from protosphere.comparison import trials as compare_trials
 from protosphere.comparison.execution import SETTINGS, prepare
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.plan import Comparison, Entry, Metric, Printed, parse_metric
-from protosphere.comparison.trials import cells, not_default, settings_of, toml, with_common_rules
+from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed, parse_metric
+from protosphere.comparison.trials import expand, not_default, settings_of, toml, with_common_rules
 from protosphere.comparison.variants import varied
 from protosphere.core.errors import SettingError
 from protosphere.plans.run_config import plan, read_toml
@@ -23,14 +23,14 @@ DIGITS = Entry("Digits", {"dataset": "digits"})
 
 def comparison(**changes):
     given = {"methods": (LOCAL, NORM), "datasets": (DIGITS,), "seeds": (0, 5), "settings": QUICK}
-    return Comparison("test", **(given | changes))
+    return ComparisonSpec("test", **(given | changes))
 
 
 # --- what lies over what ------------------------------------------------------------------------------
 
 
 def test_every_row_method_and_seed_is_a_cell():
-    found = cells(comparison(partitions=(Entry("even", {"partition": "iid"}), Entry("skewed"))), {}, {})
+    found = expand(comparison(partitions=(Entry("even", {"partition": "iid"}), Entry("skewed"))), {}, {})
     assert [cell.title for cell in found] == [
         f"Digits, {partition} | {method} | seed {seed}"
         for partition in ("even", "skewed")
@@ -59,7 +59,7 @@ def test_methods_whose_own_rules_differ_are_compared_by_rules_that_all_have():
         ({"paper": (printed,)}, (Metric(),)),
     ):
         made = comparison(**{"methods": methods, "seeds": (0,)} | changes)
-        found = with_common_rules(made, cells(made, {}, {}))
+        found = with_common_rules(made, expand(made, {}, {}))
         assert found == replace(made, metrics=metrics)
     assert [str(metric) for metric in common] == ["classifier headline", "discriminant headline"]
     assert tuple(map(parse_metric, map(str, common))) == common
@@ -77,7 +77,7 @@ def test_later_layers_lie_over_earlier_ones():
     ]
     common, dataset, partition, method, overrides = layers
     made = comparison(settings=common)
-    row = compare_cells.Row(Entry("d", dataset, base="protonorm-cifar100"), Entry("p", partition))
+    row = compare_trials.Row(Entry("d", dataset, base="protonorm-cifar100"), Entry("p", partition))
     found = settings_of(made, row, Entry("m", method | {"strategy": "protonorm"}), overrides)
     # rounds are the preset's; each layer decides what no later one does
     assert [found[name] for name in names] == [300, 0.11, 0.12, 0.13, 0.14, 0.15, 0.15]
@@ -114,7 +114,7 @@ def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
     found = settings_of(made, row, LOCAL, {"protonorm.epsilon": 0.5})
     assert (found["protonorm.gamma"], found["protonorm.epsilon"]) == (10.0, 0.0001)
     with pytest.raises(SettingError, match=r"Digits \| Odd \| seed 0: setting `protonorm.gamma` is 3.0, but `local`"):
-        cells(comparison(methods=(Entry("Odd", {"strategy": "local", "protonorm.gamma": 3.0}),)), {}, {})
+        expand(comparison(methods=(Entry("Odd", {"strategy": "local", "protonorm.gamma": 3.0}),)), {}, {})
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
 )
 def test_what_cannot_be_is_said_before_anything_starts(overrides, changes, said):
     with pytest.raises(SettingError) as caught:
-        cells(comparison(**changes), overrides, {})
+        expand(comparison(**changes), overrides, {})
     assert said in str(caught.value)
 
 
@@ -144,7 +144,7 @@ def test_the_settings_file_of_a_cell_says_the_same_again(tmp_path):
     odd = {"rounds": 3, "learning-rate": 1e-5, "shared-init": False, "models": 'a"b\\c,ü', "protonorm.gamma": 2.0}
     (tmp_path / "cell.toml").write_text(toml(odd), "utf-8")
     assert read_toml(tmp_path / "cell.toml") == odd
-    found = cells(comparison(), {"rounds": 7}, {})[-1].settings
+    found = expand(comparison(), {"rounds": 7}, {})[-1].settings
     assert not_default(found) == QUICK | {"strategy": "protonorm", "protonorm.iterations": 9, "rounds": 7, "seed": 5}
 
 
@@ -154,7 +154,7 @@ def test_a_cell_s_run_has_the_partition_and_models_that_were_asked_for_though_th
         site.write_text("x,label\n" + "".join(f"{row},{row % 2}\n" for row in range(80)))
     together = {"dataset": ",".join(map(str, sites)), "partition": "dirichlet", "alpha": 10.0, "clients": 4}
     asked = comparison(datasets=(Entry("Sites", together),), partitions=(), settings={"models": "tiny_perceptron"})
-    found = cells(asked, {}, {})[0]
+    found = expand(asked, {}, {})[0]
     folder = ComparisonFolder.create(asked, [found], str(tmp_path / "results"))
     prepare(folder, found)
     own = plan([str(folder.of(found) / SETTINGS)]).run_config
@@ -175,24 +175,24 @@ def test_data_sets_are_found_where_the_command_says(tmp_path, monkeypatch):
     # one domain of several lies elsewhere
     several = Entry("S", {"dataset": "~/no such folder/usps,~/syn", "partition": "mixed", "shots": 0})
     rows = (Entry("C", base="protonorm-cifar100"), DIGITS, femnist, several)
-    found = cells(comparison(datasets=rows, seeds=(0,), methods=(LOCAL,)), {"rounds": 1}, places)
+    found = expand(comparison(datasets=rows, seeds=(0,), methods=(LOCAL,)), {"rounds": 1}, places)
     wanted = [str(folder), "digits", str(folder), f"{folder},{places['syn']}"]
     assert [cell.settings["dataset"] for cell in found] == wanted
 
 
 def test_a_name_that_no_row_has_is_refused(tmp_path):
     with pytest.raises(SettingError, match=r'--data has "digit" \(did you mean `digits`\?\), but .* are digits\.'):
-        cells(comparison(), {}, {"digit": str(tmp_path)})
+        expand(comparison(), {}, {"digit": str(tmp_path)})
 
 
 def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch):
     def refuse(spec, cache):
-        raise compare_cells.DataError(f"data set {spec.dataset!r} could not be fetched.")
+        raise compare_trials.DataError(f"data set {spec.dataset!r} could not be fetched.")
 
-    monkeypatch.setattr(compare_cells, "open_data", refuse)
+    monkeypatch.setattr(compare_trials, "open_data", refuse)
     rows = (Entry("C10", base="protonorm-cifar10"), Entry("F", base="gfpl-femnist", missing="ask the authors."))
     with pytest.raises(SettingError) as caught:
-        cells(comparison(datasets=rows, settings={}), {}, {})
+        expand(comparison(datasets=rows, settings={}), {}, {})
     for words in (
         "the data set of C10 (on the Hugging Face hub: uoft-cs/cifar10) is not available",
         "say --data cifar10=FOLDER",

@@ -7,19 +7,19 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from protosphere.comparison.figures import figures_of, validation_of, value_of
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.plan import Comparison, Entry, Metric, from_table, load
-from protosphere.comparison.plan import read as read_plan
+from protosphere.comparison.frame import collect, validation_of, value_of
 from protosphere.comparison.plots import by_value, crossed_methods, heat_map, points_by
 from protosphere.comparison.report import write_all
 from protosphere.comparison.selection import chosen
-from protosphere.comparison.trials import cells
+from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, from_table, load
+from protosphere.comparison.spec import read as read_plan
+from protosphere.comparison.trials import expand
 from protosphere.comparison.variants import settings_varied, tuned, varied
 from protosphere.core.errors import SettingError
 from protosphere.record.summary import outcome
 from protosphere.reports.canvas import NothingToPlotError
-from tests.comparison.test_figures import cells_of, line, write_run
+from tests.comparison.test_frame import line, trials_of, write_run
 
 # test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other
 VALIDATION = {"3": (0.5, 0.6), "10": (0.9, 0.7), "30": (0.7, 0.7)}
@@ -29,7 +29,7 @@ TEST = {"3": (0.9, 0.95), "10": (0.4, 0.5), "30": (0.6, 0.6)}
 def plan(*texts, methods=("local", "protonorm"), **changes):
     entries = tuple(Entry(name, {"strategy": name}) for name in methods)
     given = {"methods": entries, "datasets": (Entry("digits", {"dataset": "digits"}),), "seeds": (0, 1)}
-    return varied(Comparison("test", **given | {"choose": "validation", "cross": True} | changes), texts)
+    return varied(ComparisonSpec("test", **given | {"choose": "validation", "cross": True} | changes), texts)
 
 
 def labels(comparison):
@@ -59,7 +59,7 @@ def test_a_file_s_values_are_replaced_by_the_command_line_s():
 def test_variants_of_many_settings_have_folders_of_their_own():
     tried = ["prototype-weight=0.001,1", "learning-rate=0.01,0.1", "local-epochs=1,5"]
     made = varied(chosen(load(), methods="fedproto", seeds="0", cross=True), tried)
-    names = [cell.name for cell in cells(made, {"rounds": 1}, {})]
+    names = [cell.name for cell in expand(made, {"rounds": 1}, {})]
     assert len(set(names)) == 8
     assert all(len(name.encode()) <= 150 for name in names)
 
@@ -67,8 +67,8 @@ def test_variants_of_many_settings_have_folders_of_their_own():
 def test_without_validation_rows_nothing_can_be_chosen():
     made = varied(chosen(load(), methods="protonorm", seeds="0", choose="validation"), ["protonorm.gamma=3,10"])
     with pytest.raises(SettingError, match="validation-share"):
-        cells(made, {"validation-share": 0.0}, {})
-    assert [cell.settings["protonorm.gamma"] for cell in cells(made, {}, {})] == [3.0, 10.0]
+        expand(made, {"validation-share": 0.0}, {})
+    assert [cell.settings["protonorm.gamma"] for cell in expand(made, {}, {})] == [3.0, 10.0]
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def run(tmp_path):
     """run(comparison, missing): a folder with a run for every cell but one, and the cells."""
 
     def make(made, missing=None):
-        found = cells_of(made)
+        found = trials_of(made)
         folder = ComparisonFolder.create(made, found, str(tmp_path / "results"))
         for cell in found:
             value = cell.method.rpartition(" = ")[2]
@@ -122,11 +122,11 @@ def run(tmp_path):
 def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
     made = plan("protonorm.gamma=3,10,30")
     folder, found = run(made)
-    once, kept, (choice,) = tuned(made, figures_of(folder, made, found))
+    once, kept, (choice,) = tuned(made, collect(folder, made, found))
     assert labels(once) == ["local", "protonorm"]
     assert choice.chosen == "protonorm, gamma = 10"
     assert kept.query("method == 'protonorm'").set_index("seed")["metric: headline"].to_dict() == {0: 0.4, 1: 0.5}
-    accuracies, apart, tried, _ = write_all(folder, made, found).grids
+    accuracies, apart, tried, _ = write_all(folder, made, found).tables
     shown = {row[0].text: row[1].text for row in accuracies.lines}
     assert shown["protonorm"] == "45.00 ± 7.07"
     assert shown.keys() == {"local", "protonorm", "majority class"}
@@ -145,7 +145,7 @@ def test_equal_variants_are_named_in_the_table_and_under_it(run, monkeypatch):
     monkeypatch.setitem(VALIDATION, "3", (0.8, 0.8))
     made = plan("protonorm.gamma=3,10,30")
     folder, found = run(made)
-    accuracies, _, tried, _ = write_all(folder, made, found).grids
+    accuracies, _, tried, _ = write_all(folder, made, found).tables
     (words,) = [note for note in accuracies.notes if "chosen" in note]
     assert words.endswith(
         "gamma = 3, chosen on validation samples among 3; equal to gamma = 10: the first of them is taken"
@@ -193,10 +193,10 @@ def test_who_weighs_clients_alike_anyway_is_not_trained_again_for_their_weights(
         "methods": (uniform, Entry("fedavg", {"strategy": "fedavg"})),
         "datasets": (Entry("d", {"dataset": "digits"}),),
     }
-    found = varied(Comparison("test", **made), [WEIGHTS]).methods
+    found = varied(ComparisonSpec("test", **made), [WEIGHTS]).methods
     assert [entry.varied_of for entry in found] == ["", "fedavg", "fedavg"]
     weighted = {"fedproto.aggregation": "weighted"}
-    alone = Comparison("test", **made | {"methods": (Entry("fedproto", {"strategy": "fedproto"}),)}, cross=True)
+    alone = ComparisonSpec("test", **made | {"methods": (Entry("fedproto", {"strategy": "fedproto"}),)}, cross=True)
     assert len(varied(replace(alone, settings=weighted), [WEIGHTS]).methods) == 2
     assert len(varied(alone, [WEIGHTS], weighted).methods) == 2
     assert len(varied(alone, [WEIGHTS, 'fedproto.aggregation="mean","weighted"']).methods) == 4
@@ -205,7 +205,7 @@ def test_who_weighs_clients_alike_anyway_is_not_trained_again_for_their_weights(
 def test_while_a_run_is_missing_nothing_is_chosen(run):
     made = plan("protonorm.gamma=3,10,30")
     folder, found = run(made, missing=("30", 1))
-    accuracies = write_all(folder, made, found).grids[0]
+    accuracies = write_all(folder, made, found).tables[0]
     assert {row[0].text: row[1].text for row in accuracies.lines}["protonorm"] == "-"
     assert any("nothing is chosen" in note for note in accuracies.notes)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.comparison.execution import Processes, run_cells
+from protosphere.comparison.execution import Processes, run_trials
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.plan import Comparison, Entry
-from protosphere.comparison.trials import cells
+from protosphere.comparison.spec import ComparisonSpec, Entry
+from protosphere.comparison.trials import expand
 from protosphere.record.folder import RunFolder
 from tests.integration.watched import alive, descendants
 
@@ -23,7 +23,9 @@ METHODS = (Entry("Local", {"strategy": "local"}), Entry("Norm", {"strategy": "pr
 
 
 def comparison(**changes):
-    return Comparison("test", **({"methods": METHODS, "datasets": DIGITS, "seeds": (0,), "settings": QUICK} | changes))
+    return ComparisonSpec(
+        "test", **({"methods": METHODS, "datasets": DIGITS, "seeds": (0,), "settings": QUICK} | changes)
+    )
 
 
 # --- the same for every method of a row --------------------------------------------------------------------
@@ -72,18 +74,18 @@ def test_every_method_sees_the_same_clients_models_and_samples(told):
 @pytest.mark.integration
 def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     broken = Entry("Broken", {"strategy": "fedproto", "learning-rate": 1e30, "max-failed-rounds": 1})
-    made = cells(comparison(methods=(broken, METHODS[0])), {}, {})
+    made = expand(comparison(methods=(broken, METHODS[0])), {}, {})
     folder = ComparisonFolder.create(comparison(), made, str(tmp_path))
     told = []
     executor = Processes([{}, {}])
-    ended = run_cells(folder, made, executor, told.append)
+    ended = run_trials(folder, made, executor, told.append)
     assert {each.cell.method: bool(each.reason) for each in ended} == {"Broken": True, "Local": False}
     reason = next(each.reason for each in ended if each.reason)
     assert "learning-rate" in reason
     assert "\n" not in reason
     assert told[-1].total == 2
-    both = cells(comparison(methods=METHODS, seeds=(3, 1)), {}, {})
-    order = run_cells(
+    both = expand(comparison(methods=METHODS, seeds=(3, 1)), {}, {})
+    order = run_trials(
         ComparisonFolder.create(comparison(), both, str(tmp_path / "more")), both, Processes([{}]), told.append
     )
     assert [each.cell.seed for each in order] == [3, 3, 1, 1]
@@ -94,7 +96,7 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     assert not (home / "clients" / finished.name).exists(), "models of finished cells do not fill the disk"
     # half of a summary is none: its cell, too, is run again
     before = (finished / "summary.json").stat().st_mtime_ns
-    again = run_cells(folder, made, executor, told.append)
+    again = run_trials(folder, made, executor, told.append)
     assert [each.cell.method for each in again] == ["Broken"]
     assert (finished / "summary.json").stat().st_mtime_ns == before
 
@@ -123,7 +125,7 @@ def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, ho
     process = subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         deadline = time.monotonic() + 240
-        while not any("/5000 |" in p.read_text() for p in tmp_path.glob("results/*/cells/digits-long*/output.log")):
+        while not any("/5000 |" in p.read_text() for p in tmp_path.glob("results/*/trials/digits-long*/output.log")):
             assert process.poll() is None, process.stdout.read()
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -135,7 +137,7 @@ def test_a_signal_discards_the_cell_in_flight_and_a_resume_finishes(tmp_path, ho
     assert process.returncode == 128 + signal.SIGTERM, output
     assert alive(started) == set()
     (place,) = (tmp_path / "results").iterdir()
-    assert [path.name for path in (place / "cells").iterdir()] == ["digits-local-seed0"]
+    assert [path.name for path in (place / "trials").iterdir()] == ["digits-local-seed0"]
     assert list((home / "clients").iterdir()) == []
     folder = ComparisonFolder.find(str(place))
     _, made = folder.read()

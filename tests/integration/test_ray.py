@@ -186,10 +186,10 @@ def test_a_comparison_needs_no_home_that_nodes_share(cluster):
 
 
 def test_a_cell_whose_node_is_killed_is_said_to_have_failed_and_resume_runs_it(cluster):
-    begun = set(cluster.place.glob("compared/*/cells/*"))
+    begun = set(cluster.place.glob("compared/*/trials/*"))
 
     def in_flight():
-        begun_since = cluster.place.glob("compared/*/cells/*/*/metrics.jsonl")
+        begun_since = cluster.place.glob("compared/*/trials/*/*/metrics.jsonl")
         return sum(path.parent.parent not in begun for path in begun_since) >= 2
 
     comparison = cluster.compare(*COMPARED, "-c", cluster.settings)
@@ -200,7 +200,7 @@ def test_a_cell_whose_node_is_killed_is_said_to_have_failed_and_resume_runs_it(c
     assert "its task died" in said
     (folder,) = re.findall(r"--resume (\S+) runs", said)
     cluster.end(cluster.compare("--resume", folder))
-    summaries = [json.loads(path.read_text()) for path in Path(folder).glob("cells/*/*/summary.json")]
+    summaries = [json.loads(path.read_text()) for path in Path(folder).glob("trials/*/*/summary.json")]
     assert [summary["status"] for summary in summaries] == ["completed"] * 4
 
 

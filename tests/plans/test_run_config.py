@@ -8,7 +8,7 @@ from codecs import BOM_UTF8
 import numpy as np
 import pytest
 
-from protosphere.comparison.plan import read as read_plan
+from protosphere.comparison.spec import read as read_plan
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.settings import GONE
 from protosphere.data.forms.folders import listed_classes

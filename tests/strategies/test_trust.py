@@ -158,7 +158,7 @@ def compare_folder(folder, methods=({},), cells=()):
     comparison |= {"methods": [{"label": "x", "settings": settings} for settings in methods]}
     comparison |= {"seeds": [0], "metrics": [{}], "paper": []}
     cell = {"name": "c", "row": "x", "method": "x", "seed": 0}
-    kept = {"format": FORMAT, "version": "x", "comparison": comparison, "cells": [cell | each for each in cells]}
+    kept = {"format": FORMAT, "version": "x", "comparison": comparison, "trials": [cell | each for each in cells]}
     folder.mkdir(exist_ok=True)
     (folder / "comparison.json").write_text(json.dumps(kept | {"jobs": None}))
     return folder
@@ -178,7 +178,7 @@ def test_nor_is_code_run_that_a_cells_run_names(evil, tmp_path):
     folder, mark = evil
     settings = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
     compared = compare_folder(tmp_path / "compared", cells=[{"settings": settings}])
-    run = shutil.copytree(folder, compared / "cells" / "c" / folder.name)
+    run = shutil.copytree(folder, compared / "trials" / "c" / folder.name)
     for changes in ({}, {"own-settings": json.dumps({"protosphere.x": 1})}):
         rename(run, **changes)
         for read in (

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.comparison.plan import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
 from protosphere.comparison.selection import chosen
+from protosphere.comparison.spec import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings
 from protosphere.data.partition.assignment import DataSpec

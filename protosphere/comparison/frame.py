@@ -1,4 +1,4 @@
-"""From the runs of a comparison to its numbers: one frame of all cells, which every table and picture is made of."""
+"""From the runs of a comparison to its numbers: one frame of all trials, which every table and picture is made of."""
 
 import math
 import statistics
@@ -11,8 +11,8 @@ import pandas as pd
 
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.paired import Difference, difference, with_significance
-from protosphere.comparison.plan import DOMAIN_KEYS, ENSEMBLE, MACRO, Comparison, Metric
-from protosphere.comparison.trials import Cell
+from protosphere.comparison.spec import DOMAIN_KEYS, ENSEMBLE, MACRO, ComparisonSpec, Metric
+from protosphere.comparison.trials import Trial
 from protosphere.record.folder import RunFolder
 from protosphere.record.summary import FLOORS, rounds_to_choose_from, with_members
 from protosphere.reports import csv_files
@@ -25,14 +25,14 @@ NO_FIGURES = ("selected_round", "clients", "since", "complete")
 CONTROLS = {RULE: OWN_RULE, POOL: OWN_POOL}
 VALIDATION = "validation"  # column of what variants are chosen by
 TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline was measured
-# columns of the frame of all cells that are not in table.csv: the values exchanged a round, as float32 (None where
+# columns of the frame of all trials that are not in table.csv: the values exchanged a round, as float32 (None where
 # another format was sent), the second model that all clients have, every evaluation by the first metric's rule, and the
 # run's own headline
 BESIDE = ("values", "companion", "curve", "headline")
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeanStd:
     """Mean over seeds, sample standard deviation (ddof 1; None of a single seed), and how many seeds."""
 
     mean: float
@@ -40,22 +40,22 @@ class Spread:
     seeds: int
 
 
-def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence[Cell]) -> pd.DataFrame:
-    """A row for each cell, finished or not, in their order: the columns of table.csv, and those of `BESIDE`.
+def collect(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequence[Trial]) -> pd.DataFrame:
+    """A row for each trial, finished or not, in their order: the columns of table.csv, and those of `BESIDE`.
 
-    Accuracies are shares of 1. A figure that is not there is None, as all of a cell without a finished run are.
+    Accuracies are shares of 1. A figure that is not there is None, as all of a trial without a finished run are.
     """
     metrics = list(map(str, comparison.metrics))
     paper = {(line.row, line.method, line.metric): line.accuracy / 100 for line in comparison.paper}
     rows = []
-    for cell in cells:
-        row: dict[str, Any] = {"row": cell.row, "method": cell.method, "seed": cell.seed}
-        row |= {"strategy": cell.settings["strategy"], "status": "missing"}
-        row |= {f"paper: {metric}": paper.get((cell.row, cell.method, metric)) for metric in metrics}
-        run = folder.run_of(cell)
+    for trial in trials:
+        row: dict[str, Any] = {"row": trial.row, "method": trial.method, "seed": trial.seed}
+        row |= {"strategy": trial.settings["strategy"], "status": "missing"}
+        row |= {f"paper: {metric}": paper.get((trial.row, trial.method, metric)) for metric in metrics}
+        run = folder.run_of(trial)
         if run is not None:
             row |= {"status": "completed", "run": run.relative_to(folder.path).as_posix()}
-            row |= figures_of_run(run, comparison)
+            row |= collect_run(run, comparison)
         rows.append(row)
     first = ["row", "method", "strategy", "seed", "status", "rule"]
     first += [f"{kind}: {metric}" for kind in ("paper", "metric") for metric in metrics]
@@ -68,8 +68,8 @@ def figures_of(folder: ComparisonFolder, comparison: Comparison, cells: Sequence
     return pd.DataFrame([[row.get(name) for name in columns] for row in rows], columns=columns, dtype=object)
 
 
-def figures_of_run(run: Path, comparison: Comparison) -> dict[str, Any]:
-    """What a finished run has in the columns of `figures_of`.
+def collect_run(run: Path, comparison: ComparisonSpec) -> dict[str, Any]:
+    """What a finished run has in the columns of `collect`.
 
     Bytes are of the whole run's training, both directions; `wire_bytes` without evaluations. What begins with `target`
     is of the first evaluation of trained models at the target or above.
@@ -126,13 +126,13 @@ def _macro(summary: Mapping[str, Any]) -> Mapping[str, float | None]:
     return macro
 
 
-def by_method(frame: pd.DataFrame, comparison: Comparison, row: str) -> dict[str, pd.DataFrame]:
-    """The cells of a row of the comparison by method, in the comparison's order."""
-    cells = frame[frame["row"] == row]
-    return {method.label: cells[cells["method"] == method.label] for method in comparison.methods}
+def by_method(frame: pd.DataFrame, comparison: ComparisonSpec, row: str) -> dict[str, pd.DataFrame]:
+    """The trials of a row of the comparison by method, in the comparison's order."""
+    trials = frame[frame["row"] == row]
+    return {method.label: trials[trials["method"] == method.label] for method in comparison.methods}
 
 
-def by_seed(frame: pd.DataFrame, comparison: Comparison, row: str, metric: Metric) -> pd.DataFrame:
+def by_seed(frame: pd.DataFrame, comparison: ComparisonSpec, row: str, metric: Metric) -> pd.DataFrame:
     """One metric of a row of the comparison: seeds down, the comparison's methods across."""
     part = frame[frame["row"] == row].pivot(index="seed", columns="method", values=f"metric: {metric}")
     return part.reindex(columns=[method.label for method in comparison.methods]).astype(float)
@@ -190,15 +190,15 @@ def curve_of(lines: Sequence[Mapping[str, Any]], rule: str) -> pd.DataFrame:
     return accuracies.to_frame("accuracy").join(sent_by_round(lines))
 
 
-def spread(values: Iterable[float | None]) -> Spread | None:
+def summarise(values: Iterable[float | None]) -> MeanStd | None:
     """Over the values that are there; None without any."""
     numbers = [float(value) for value in values if value is not None and value == value]
     if not numbers:
         return None
-    return Spread(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
+    return MeanStd(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
 
 
-def every_difference(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference | None]:
+def every_difference(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference | None]:
     """(row, metric, method) -> its difference to the baseline, seed by seed, in the comparison's order; significance
     is corrected for the number of methods of a row and metric."""
     differences: dict[tuple[str, str, str], Difference | None] = {}
@@ -212,7 +212,7 @@ def every_difference(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[
     return differences
 
 
-def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference]:
+def gains_of_exchange(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference]:
     """(row, figure, method) -> what the exchange adds: the figure of a rule of `CONTROLS` less that of its control in
     the runs of `local`, seed by seed. Significance is corrected as in `every_difference`."""
     gains: dict[tuple[str, str, str], Difference] = {}
@@ -238,7 +238,7 @@ def gains_of_exchange(comparison: Comparison, frame: pd.DataFrame) -> dict[tuple
     return gains
 
 
-def without_control(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
+def without_control(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
     """The controls that `local` lacks where another method has the rule: what the exchange adds cannot be told."""
     is_control = frame["method"] == comparison.control_label
     lacking = []
@@ -250,7 +250,7 @@ def without_control(comparison: Comparison, frame: pd.DataFrame) -> list[str]:
     return lacking
 
 
-def differences_csv(comparison: Comparison, frame: pd.DataFrame) -> str:
+def differences_csv(comparison: ComparisonSpec, frame: pd.DataFrame) -> str:
     """A line for each row, metric and method but the baseline, and for each gain of an exchange; as shares of 1."""
     heads = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "p", "significant"]
     lines: list[list[object]] = [[*heads]]
@@ -271,7 +271,7 @@ def _in_numbers(contrast: Difference | None) -> list[object]:
 
 
 def for_file(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame of all cells as table.csv has it."""
+    """The frame of all trials as table.csv has it."""
     seconds = [None if value is None else round(value, 1) for value in frame["seconds"]]
     return frame.drop(columns=[*BESIDE]).assign(seconds=pd.Series(seconds, index=frame.index, dtype=object))
 

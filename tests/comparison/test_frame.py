@@ -12,22 +12,22 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from protosphere.comparison.figures import (
-    Spread,
+from protosphere.comparison.folder import ComparisonFolder
+from protosphere.comparison.frame import (
+    MeanStd,
     as_csv,
+    collect,
+    collect_run,
     curve_of,
     differences_csv,
-    figures_of,
-    figures_of_run,
-    spread,
+    summarise,
     value_of,
 )
-from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.plan import Comparison, Entry, Metric, Printed
 from protosphere.comparison.plots import curves
 from protosphere.comparison.report import write_all
-from protosphere.comparison.tables import Grid, Shown, console, grids, labels_for, latex, markdown
-from protosphere.comparison.trials import Cell
+from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed
+from protosphere.comparison.tables import Cell, Table, console, labels_for, latex, markdown, tables_of
+from protosphere.comparison.trials import Trial
 from protosphere.comparison.variants import tuned
 from protosphere.core.terms import TERMS
 from protosphere.record.metrics_lines import MAJORITY
@@ -48,7 +48,7 @@ def comparison(**changes):
         "metrics": (Metric("", "final"),),
         "paper": (Printed("CIFAR-10", "FedProto", "final", 82.9),),
     }
-    return Comparison("test", **(given | changes))
+    return ComparisonSpec("test", **(given | changes))
 
 
 def line(number, accuracy):
@@ -91,10 +91,10 @@ def write_run(folder, settings, accuracy, floor=0.5):
     (folder / "summary.json").write_text(json.dumps(summary))
 
 
-def cells_of(made):
+def trials_of(made):
     known = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
     return [
-        Cell(
+        Trial(
             re.sub(r"[^a-z0-9-]+", "-", f"{row.label}-{method.label}-{seed}".lower()),
             row.label,
             method.label,
@@ -112,7 +112,7 @@ def folder(tmp_path):
     """folder(comparison, missing=()): a comparison's folder with a run for every cell of CIFAR-10."""
 
     def make(made, missing=()):
-        cells = cells_of(made)
+        cells = trials_of(made)
         found = ComparisonFolder.create(made, cells, str(tmp_path / "results"))
         for cell in cells:
             if cell.row == "CIFAR-10" and (cell.method, cell.seed) not in missing:
@@ -125,11 +125,11 @@ def folder(tmp_path):
 
 def finished(folder, made):
     """The frame of the finished cells, on which tables and pictures are made."""
-    return tuned(made, figures_of(folder, made, cells_of(made)))[1]
+    return tuned(made, collect(folder, made, trials_of(made)))[1]
 
 
 def tables(folder, made):
-    return grids(made, finished(folder, made))
+    return tables_of(made, finished(folder, made))
 
 
 def test_a_second_model_that_all_clients_have_is_a_note_of_every_table(folder):
@@ -137,9 +137,9 @@ def test_a_second_model_that_all_clients_have_is_a_note_of_every_table(folder):
     found = finished(folder(made), made)
     beside = found.copy()
     beside.loc[0, "companion"] = "the companion cnn4 (12 parameters)"
-    for grid in grids(made, beside):
+    for grid in tables_of(made, beside):
         assert "CIFAR-10, FedProto: with the companion cnn4 (12 parameters)" in grid.notes
-    assert not any("companion" in note for grid in grids(made, found) for note in grid.notes)
+    assert not any("companion" in note for grid in tables_of(made, found) for note in grid.notes)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------
@@ -148,17 +148,17 @@ def test_a_second_model_that_all_clients_have_is_a_note_of_every_table(folder):
 @pytest.mark.parametrize("values", [(0.8, 0.7, 0.9), (0.1, 0.1), (0.2, None, 0.6, 0.4)])
 def test_mean_and_spread_are_numpys_sample_ones(values):
     known = np.array([value for value in values if value is not None])
-    found = spread(values)
+    found = summarise(values)
     assert found.mean == pytest.approx(known.mean(), rel=1e-12)
     assert found.std == pytest.approx(known.std(ddof=1), rel=1e-12)
     assert found.seeds == known.size
-    assert spread(values[:1]) == Spread(values[0], None, 1), "of one there is no spread"
-    assert spread([None]) is spread([]) is None
+    assert summarise(values[:1]) == MeanStd(values[0], None, 1), "of one there is no spread"
+    assert summarise([None]) is summarise([]) is None
 
 
 def test_a_metric_is_a_rule_and_a_figure_of_the_summary(folder):
     made = comparison()
-    cell, place = cells_of(made)[0], folder(made)
+    cell, place = trials_of(made)[0], folder(made)
     summary = json.loads((place.run_of(cell) / "summary.json").read_text())
     values = {
         Metric(): 0.8,
@@ -201,8 +201,8 @@ def test_bytes_and_seconds_to_an_accuracy_are_those_before_its_evaluation():
 )
 def test_the_target_is_reached_at_the_first_evaluation_at_or_above_it(folder, target, reached):
     made = comparison(target=target)
-    cell, place = cells_of(made)[0], folder(made)
-    found = figures_of_run(place.run_of(cell), made)
+    cell, place = trials_of(made)[0], folder(made)
+    found = collect_run(place.run_of(cell), made)
     names = ("target_round", "target_payload_bytes", "target_wire_bytes")
     assert tuple(found.get(name) for name in names) == (reached or (None, None, None))
     # the untrained models were at 0.1 already
@@ -259,7 +259,7 @@ def texts(grid):
 def test_values_a_round_are_told_where_all_seeds_sent_float32(folder):
     made = comparison(paper=())
     place = folder(made)
-    for cell in cells_of(made):
+    for cell in trials_of(made):
         if cell.row == "CIFAR-10":
             # of one method one seed alone sent another format, of the other none
             mixed = cell.method == "FedProto" and cell.seed == 1
@@ -327,7 +327,7 @@ def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold
     assert "|  | CIFAR-10 | paper | MNIST |\n|---|---:|---:|---:|\n" in text
     assert "| CIFAR-10 | **+5.33 [+3.90, +6.77]** |" in text
     assert "| Proto_Norm | **82.00 ± 2.65** |  | - |" in text
-    named = markdown([Grid("cost", "t", ["", "a|b"], [[Shown("**<i>"), Shown("1", True)]])])
+    named = markdown([Table("cost", "t", ["", "a|b"], [[Cell("**<i>"), Cell("1", True)]])])
     assert named == "t\n\n|  | a\\|b |\n|---|---:|\n| \\*\\*\\<i> | **1** |\n"
     text = latex(found)
     assert r"Proto\_Norm & \textbf{82.00 $\pm$ 2.65} &  & - \\" in text
@@ -362,8 +362,8 @@ def test_latex_shows_the_letters_and_signs_that_are_meant():
         r"$\gamma$ - 2",
         "x-.5 $-$3",
     ]
-    shown = [Shown(text) for text in texts]
-    text = latex([Grid("cost", "from <a> by -3 % on CIFAR-10", ["", *texts[1:]], [shown])])
+    shown = [Cell(text) for text in texts]
+    text = latex([Table("cost", "from <a> by -3 % on CIFAR-10", ["", *texts[1:]], [shown])])
     assert f"{' & '.join(written)} \\\\" in text
     assert f"\\toprule\n & {' & '.join(written[1:])} \\\\" in text
     assert r"\caption{From $<$a$>$ by $-$3 \% on CIFAR-10.}" in text
@@ -372,7 +372,7 @@ def test_latex_shows_the_letters_and_signs_that_are_meant():
 def test_of_several_tables_each_note_stands_once_below_all(folder):
     made = comparison(note="a note of the file", target=0.8)
     place = folder(made)
-    found = write_all(place, made, cells_of(made)).grids
+    found = write_all(place, made, trials_of(made)).tables
     notes = list(dict.fromkeys(note for grid in found for note in grid.notes))
     assert "a note of the file" in notes
     assert len(notes) < sum(len(grid.notes) for grid in found), "some are of several tables"
@@ -425,7 +425,7 @@ def test_bold_among_many_methods_is_what_holms_correction_leaves(folder):
     assert {row["method"]: row["significant"] for row in rows} == {"far": "True", "near": "False", "same": "False"}
     frame = pd.DataFrame(lines).assign(companion=None, test_samples=90, gradient_steps=1.0, **{"majority-class": 0.1})
     frame = frame.assign(payload_bytes=1, wire_bytes=1, values=1.0, target_round=None, rule="classifier")
-    grid = grids(made, frame)[1]
+    grid = tables_of(made, frame)[1]
     shown = {line[0].text: line[1] for line in grid.lines}
     assert {name: cell.best for name, cell in shown.items()} == {"far": True, "near": False, "same": False}
     assert any("Holm-corrected for the number of methods" in note for note in grid.notes)
@@ -448,7 +448,7 @@ def test_the_number_of_test_samples_is_a_note_of_every_table(folder):
 
 def with_own_rule(place, made, method, rule):
     """The runs of a method as ones whose own rule is this."""
-    for cell in cells_of(made):
+    for cell in trials_of(made):
         path = place.of(cell) / "run" / "summary.json"
         if cell.method == method and path.exists():
             summary = json.loads(path.read_text())
@@ -472,7 +472,7 @@ def test_accuracies_by_one_rule_stand_beside_what_each_methods_own_rule_gives(fo
     told = "CIFAR-10: accuracy in % by each method's own inference rule: "
     told += "FedProto (local-prototypes) 80.00 ± 10.00; Proto_Norm (classifier) 41.00 ± 1.32"
     assert accuracies.notes.count(told) == 1
-    rows = list(csv.DictReader(as_csv(figures_of(place, made, cells_of(made))).splitlines()))
+    rows = list(csv.DictReader(as_csv(collect(place, made, trials_of(made))).splitlines()))
     assert [row["rule"] for row in rows][:6] == ["local-prototypes"] * 3 + ["classifier"] * 3
 
 
@@ -507,7 +507,7 @@ def test_a_domain_that_no_run_has_is_said_and_beside_a_part_stands_no_majority_c
         "CIFAR-10 (domain-unweighted svhn)": "-",
     }
     without = finished(folder(made), made).drop(columns="domain usps")
-    assert "no client is of the domain usps: no data set here names any" in grids(made, without)[0].notes
+    assert "no client is of the domain usps: no data set here names any" in tables_of(made, without)[0].notes
 
 
 @pytest.mark.parametrize(
@@ -532,17 +532,17 @@ def test_the_majority_class_is_of_the_samples_and_clients_of_the_figure_beside_i
 def test_budgets_that_differ_by_more_than_a_tenth_are_a_note_of_every_table(folder):
     made = comparison()
     place = folder(made)
-    found = figures_of(place, made, cells_of(made))
+    found = collect(place, made, trials_of(made))
 
     def with_steps(**steps):
         told = found.assign(gradient_steps=found["method"].map(steps).astype(object))
         return told[told["status"] == "completed"]
 
-    for grid in grids(made, with_steps(FedProto=12, Proto_Norm=24)):
+    for grid in tables_of(made, with_steps(FedProto=12, Proto_Norm=24)):
         assert (
             "CIFAR-10: budgets differ (FedProto 12, Proto_Norm 24 gradient steps per client per round)"
         ) in grid.notes
-    alike = grids(made, with_steps(FedProto=11, Proto_Norm=12))
+    alike = tables_of(made, with_steps(FedProto=11, Proto_Norm=12))
     assert not any("budgets" in note for grid in alike for note in grid.notes)
     cost = texts(alike[-1])
     assert cost["CIFAR-10, steps"] == ["11", "12"]
@@ -557,7 +557,7 @@ def test_budgets_that_differ_by_more_than_a_tenth_are_a_note_of_every_table(fold
 def test_the_csv_has_every_figure_of_every_cell(folder):
     made = comparison(target=0.8)
     place = folder(made, {("FedProto", 1)})
-    text = as_csv(figures_of(place, made, cells_of(made)))
+    text = as_csv(collect(place, made, trials_of(made)))
     rows = list(csv.DictReader(text.splitlines()))
     assert len(rows) == 12
     assert [row["status"] for row in rows[:6]] == ["completed", "missing", *["completed"] * 4]
@@ -569,7 +569,7 @@ def test_the_csv_has_every_figure_of_every_cell(folder):
     expected |= {"test_samples": "90", "macro accuracy": "0.55", "macro f1": "0.5"}
     expected |= {"local-prototypes selected": "", "payload_bytes": "400", "wire_bytes": "600", "seconds": "12.3"}
     expected |= {"target_round": "2", "target_payload_bytes": "400", "target_wire_bytes": "600"}
-    expected |= {"run": "cells/cifar-10-fedproto-0/run"}
+    expected |= {"run": "trials/cifar-10-fedproto-0/run"}
     assert {name: first[name] for name in expected} == expected
     assert all(None not in row and None not in row.values() for row in rows)
     names = {"row", "method", "strategy", "seed", "status", "paper: final"}
@@ -579,8 +579,8 @@ def test_the_csv_has_every_figure_of_every_cell(folder):
 def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     made = comparison(title="A <b> & c")
     place = folder(made)
-    (place.of(cells_of(made)[0]) / "run" / "report.html").write_text("")
-    written = write_all(place, made, cells_of(made))
+    (place.of(trials_of(made)[0]) / "run" / "report.html").write_text("")
+    written = write_all(place, made, trials_of(made))
     assert [path.name for path in written.paths] == [
         "table.csv",
         "differences.csv",
@@ -596,7 +596,7 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     assert "trials finished: 2 data sets, 2 methods, 3 seeds (0, 1, 2). " in page
     # of bytes and steps
     assert ">Cost</h2>" in page
-    assert 'href="cells/cifar-10-fedproto-0/run/report.html"' in page
+    assert 'href="trials/cifar-10-fedproto-0/run/report.html"' in page
     assert page.count("<figure") == 4, "of the row that has runs"
     assert "<script" not in page
     assert "On CIFAR-10 Proto_Norm reaches 82.00 ± 2.65 % (final), FedProto 80.00 ± 10.00 %: +2.0 points, which" in page
@@ -613,9 +613,9 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
         assert [float(row[f"{name} (bytes)"]) for row in own] == curve[name].tolist()
         assert f"{name} so far, kB" in (place.path / "pictures" / "accuracy-over-bytes-row1.svg").read_text()
     before = {path: path.read_bytes() for path in written.paths}
-    assert {path: path.read_bytes() for path in write_all(place, made, cells_of(made)).paths} == before
+    assert {path: path.read_bytes() for path in write_all(place, made, trials_of(made)).paths} == before
     one = replace(made, datasets=made.datasets[:1], partitions=(Entry("iid"), Entry("skewed")), seeds=(0,), paper=())
-    write_all(place, one, cells_of(one))
+    write_all(place, one, trials_of(one))
     page = (place.path / "report.html").read_text()
     assert "0 of 4 trials finished: 1 data set, 2 partitions, 2 methods, 1 seed (0). " in page
 
@@ -628,7 +628,7 @@ def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(folder):
         paper=(),
     )
     place = ComparisonFolder(folder(comparison()).path)
-    for text in (as_csv(figures_of(place, made, cells_of(made))), differences_csv(made, finished(place, made))):
+    for text in (as_csv(collect(place, made, trials_of(made))), differences_csv(made, finished(place, made))):
         rows = list(csv.reader(text.splitlines()))
         assert len(rows) > 1
         assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]
@@ -640,7 +640,7 @@ def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_e
     found = finished(folder(made, {("Alone", seed) for seed in SEEDS}), made)
     alone = found[found["method"] == "FedProto"].assign(method="Alone")
     found = pd.concat([found, alone], ignore_index=True)
-    assert not any("what the exchange adds" in grid.title for grid in grids(made, found))
+    assert not any("what the exchange adds" in grid.title for grid in tables_of(made, found))
     pool, own_control, control = [0.9, 0.8, 0.95], [0.8, 0.78, 0.84], [0.85, 0.8, 0.84]
     for name, method, values in (
         ("pool final", "FedProto", pool),
@@ -651,7 +651,7 @@ def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_e
         if name not in found:
             found[name] = None
         found.loc[found["method"] == method, name] = values
-    grid = next(grid for grid in grids(made, found) if "what the exchange adds" in grid.title)
+    grid = next(grid for grid in tables_of(made, found) if "what the exchange adds" in grid.title)
     gaps = np.subtract(pool, control)
     # t(0.975, 2) = 4.302653
     half = 4.302653 * gaps.std(ddof=1) / np.sqrt(3)
@@ -668,7 +668,7 @@ def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_e
     assert not any("class shares" in note for note in grid.notes)
     assert not any("its control is missing" in note for note in grid.notes)
     found["encoder final"] = found["pool final"]
-    grid = next(grid for grid in grids(made, found) if "what the exchange adds" in grid.title)
+    grid = next(grid for grid in tables_of(made, found) if "what the exchange adds" in grid.title)
     assert any("encoder-local uses the client's class shares and encoder does not" in n for n in grid.notes)
 
 
@@ -687,8 +687,8 @@ def test_where_local_has_no_control_none_of_another_run_takes_its_place(folder):
         (made, found, "add `local` to the methods"),
         (alone, bare, "name an `encoder` for all methods"),
     ):
-        assert not any("what the exchange adds" in grid.title for grid in grids(plan, frame))
-        assert missing + remedy in grids(plan, frame)[0].notes
+        assert not any("what the exchange adds" in grid.title for grid in tables_of(plan, frame))
+        assert missing + remedy in tables_of(plan, frame)[0].notes
         assert "pool" not in differences_csv(plan, frame)
 
 
@@ -696,5 +696,5 @@ def test_equal_figures_differ_by_nothing(folder):
     made = comparison(paper=())
     found = finished(folder(made), made)
     found["metric: final"] = 0.5
-    apart = next(grid for grid in grids(made, found) if "difference to" in grid.title)
+    apart = next(grid for grid in tables_of(made, found) if "difference to" in grid.title)
     assert apart.lines[0][1].text == "+0.00"

@@ -31,7 +31,7 @@ DOMAIN = "domain"
 # what stands before a domain's name -> its key in summary.json
 DOMAIN_KEYS = {DOMAIN: "domains", "domain-unweighted": "domains-unweighted"}
 ENSEMBLE_FIGURES = ("best", "last-5", "final")
-# of a cell, or of where it runs; never of a row or a method
+# of a trial, or of where it runs; never of a row or a method
 NOT_HERE = {
     "seed": "seeds",
     "results-dir": "--results",
@@ -145,7 +145,7 @@ class Printed:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonSpec:
     """A comparison as its file says it.
 
     Attributes:
@@ -204,7 +204,7 @@ def comparison_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
-def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> Comparison:
+def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> ComparisonSpec:
     """A comparison from a file, from a preset, or the usual one: local, FedProto and ProtoNorm on digits.
 
     Args:
@@ -226,10 +226,10 @@ def load(file: str = "", preset: str = "", methods: Sequence[str] = ()) -> Compa
     if file:
         return read(Path(os.path.expanduser(file)), methods)
     entries = tuple(entry_of(name, "methods") for name in USUAL_METHODS)
-    return Comparison("digits", entries, (entry_of("digits", "datasets"),))
+    return ComparisonSpec("digits", entries, (entry_of("digits", "datasets"),))
 
 
-def read(path: Path, methods: Sequence[str] = ()) -> Comparison:
+def read(path: Path, methods: Sequence[str] = ()) -> ComparisonSpec:
     """Read and check a comparison file.
 
     Args:
@@ -317,7 +317,7 @@ def checked(kind: Callable[..., Checked], values: Mapping[str, Any]) -> Checked:
         raise SettingError(f"`{key}` is {shown(values[name])}, but it {first['msg'].removeprefix('Input ')}.") from None
 
 
-def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
+def from_table(name: str, table: Mapping[str, Any]) -> ComparisonSpec:
     """A comparison from what its file holds.
 
     Args:
@@ -327,7 +327,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
         SettingError: one sentence on the first thing in it that cannot be.
     """
     inner = ("name", "metrics", *HOW_TO_VARY)
-    keys = [item.name.replace("_", "-") for item in fields(Comparison) if item.name not in inner]
+    keys = [item.name.replace("_", "-") for item in fields(ComparisonSpec) if item.name not in inner]
     keys.append("metric")
     for key in table:
         if key in GONE:
@@ -353,7 +353,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Comparison:
         raise SettingError("setting `strategy` stands in [settings]; name it in `methods`.")
     metric = table.get("metric", "headline")
     values["metrics"] = [parse_metric(item) for item in (metric if isinstance(metric, list) else [metric])]
-    comparison = checked(Comparison, values | {"name": name})
+    comparison = checked(ComparisonSpec, values | {"name": name})
     for dataset in comparison.datasets:
         for label in dataset.methods:
             pick(label, comparison.methods, f"`methods` of {dataset.label}", by_label=True)
@@ -397,7 +397,7 @@ def entry_of(item: Any, key: str) -> Entry:
         )
     if key == "datasets" and not base and "dataset" not in settings:
         raise SettingError(f"the data set {shown(item)} names neither `dataset` nor `base`.")
-    # one line, as a table's cell needs it
+    # one line, as a table's trial needs it
     own_label = " ".join(texts["label"].split())
     label = own_label or str(settings.get("strategy", base or short_name(str(settings.get("dataset", "")))))
     if not label:
@@ -424,7 +424,7 @@ def varied_values(table: Mapping[str, Any]) -> dict[str, list[Any]]:
     return {name: values for name, values in leaves(table) if isinstance(values, list)}
 
 
-def _read_printed(tables: Any, comparison: Comparison) -> list[Printed]:
+def _read_printed(tables: Any, comparison: ComparisonSpec) -> list[Printed]:
     """The paper's figures, each with a row, a method and a metric that are there."""
     labels = {"dataset": comparison.datasets, "partition": comparison.partitions}
     # a value that [vary] makes a method of
