@@ -10,7 +10,7 @@ OTHER := .venv-flower-$(FLOWER)
 CUDA_TESTS := tests/strategies/test_contract.py tests/strategies/test_bytes.py tests/strategies/test_golden.py \
 	tests/prototypes/test_mixture.py tests/prototypes/test_masks.py
 
-.PHONY: demo deploy-demo docker-demo test integration cuda-check gpu-check ray-check soak tables mutants settings api-docs docs lint bench clean help
+.PHONY: demo deploy-demo docker-demo test integration cuda-check gpu-check ray-check soak tables mutants settings docs lint bench clean help
 
 help:
 	@echo "make demo    install what is needed, train ten different clients on real digits, and compare with no exchange"
@@ -25,7 +25,6 @@ help:
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
 	@echo "make mutants small wrongs in the code, one after the other, each of which its tests must notice (ten minutes)"
 	@echo "make settings  bring the defaults in pyproject.toml and docs/settings.md up to date with the code"
-	@echo "make api-docs  write docs/api.md anew from the docstrings of the Python API"
 	@echo "make docs    the pages of docs/ as a site to open from disk: docs/_build/index.html"
 	@echo "make lint    ruff and mypy"
 	@echo "make bench   the tables of docs/performance.md, printed anew"
@@ -111,9 +110,6 @@ tables: $(READY)
 
 soak: $(READY)
 	$(BIN)/python -m pytest -m soak -s tests/soak
-
-api-docs: $(READY)
-	$(BIN)/python -m protosphere.api_docs
 
 # every warning is an error; what it makes needs no server and is searched without a network
 docs: $(READY)

@@ -2,7 +2,11 @@
 
 project = "Protosphere"
 author = "The Protosphere developers"
-extensions = ["myst_nb", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx_copybutton", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+autodoc_member_order = "bysource"
+autodoc_typehints = "description"
+# what docstrings have between backticks
+default_role = "code"
 # the second is where myst-nb lays a notebook's pictures
 exclude_patterns = ["_build", "jupyter_execute"]
 html_theme = "furo"
