@@ -14,7 +14,7 @@ import pandas as pd
 from rich.console import Console
 
 from protosphere.arrays import WORDS, data_of, is_arrays
-from protosphere.cli.compare_bar import Bar
+from protosphere.comparison.bar import Bar
 from protosphere.comparison.execution import Processes, environments, run_trials
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import by_method, by_seed, collect, every_difference, for_file, summarise

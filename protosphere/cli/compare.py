@@ -188,8 +188,8 @@ def _run(
     Args:
         of_runs: what `run_trials` is told of each run. run_arguments: with which the others go on as these did.
     """
-    from protosphere.cli.compare_bar import Bar
     from protosphere.comparison import tables
+    from protosphere.comparison.bar import Bar
     from protosphere.comparison.execution import run_trials
     from protosphere.comparison.report import write_all
     from protosphere.launch.processes import Interrupted

@@ -12,9 +12,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from protosphere.cli.compare import PRESETS
-from protosphere.cli.compare_bar import Bar
 from protosphere.cli.main import app
 from protosphere.comparison import execution as running
+from protosphere.comparison.bar import Bar
 from protosphere.comparison.execution import Finished, Progress, Running
 from protosphere.comparison.spec import comparison_names
 from protosphere.comparison.trials import Trial

@@ -79,7 +79,7 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     told = []
     executor = Processes([{}, {}])
     ended = run_trials(folder, made, executor, told.append)
-    assert {each.cell.method: bool(each.reason) for each in ended} == {"Broken": True, "Local": False}
+    assert {each.trial.method: bool(each.reason) for each in ended} == {"Broken": True, "Local": False}
     reason = next(each.reason for each in ended if each.reason)
     assert "learning-rate" in reason
     assert "\n" not in reason
@@ -88,7 +88,7 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     order = run_trials(
         ComparisonFolder.create(comparison(), both, str(tmp_path / "more")), both, Processes([{}]), told.append
     )
-    assert [each.cell.seed for each in order] == [3, 3, 1, 1]
+    assert [each.trial.seed for each in order] == [3, 3, 1, 1]
     assert any(state.running for state in told)
     finished = folder.run_of(made[1])
     left = {path.name for path in folder.of(made[1]).iterdir()}
@@ -97,7 +97,7 @@ def test_a_cell_that_fails_stops_no_other_and_is_run_again(tmp_path, home):
     # half of a summary is none: its cell, too, is run again
     before = (finished / "summary.json").stat().st_mtime_ns
     again = run_trials(folder, made, executor, told.append)
-    assert [each.cell.method for each in again] == ["Broken"]
+    assert [each.trial.method for each in again] == ["Broken"]
     assert (finished / "summary.json").stat().st_mtime_ns == before
 
 
