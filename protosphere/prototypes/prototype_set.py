@@ -103,13 +103,16 @@ class ClassVectors(PartValue):
 class PrototypeSet(ClassVectors):
     """The prototypes of k classes in d dimensions.
 
-    labels: (k,) int64, at least 0, unique, ascending.
-    vectors: (k, d), floating.
-    counts: (k,) int64, at least 1, the samples behind each row, or float64, above 0, where a share of them counts; None
-        where they are unknown or not disclosed.
+    Finite values are not checked here: what comes from outside is checked where it is decoded.
 
-    Raises ValueError when the parts do not fit together. Finite values are not checked here: what
-    comes from outside is checked where it is decoded.
+    Attributes:
+        labels: (k,) int64, at least 0, unique, ascending.
+        vectors: (k, d), floating.
+        counts: (k,) int64, at least 1, the samples behind each row, or float64, above 0, where a share of them counts;
+            None where they are unknown or not disclosed.
+
+    Raises:
+        ValueError: the parts do not fit together.
     """
 
     kind: ClassVar[str] = "prototypes"
