@@ -168,7 +168,12 @@ class Options:
 
 
 class Objective:
-    """The client half of a method. As it stands: cross-entropy alone, prototypes for evaluation only.
+    """The client half of a method. The base class trains with cross-entropy alone and sends nothing.
+
+    A client calls `build` once for its model. A training message calls, in this order, `targets` with what came,
+    `receive`, `targets` once more, `phases`, `loss` with each batch, and `upload` when the local prototypes are
+    measured. A message of evaluation calls `targets`, `evaluation_state` for the rule `received`, and `scores`; it
+    never calls `receive`.
 
     Attributes:
         beside: names of what `build` adds to the module that is no part of the client's own model.
@@ -327,6 +332,10 @@ class Outcome:
 
 class ServerHalf:
     """The server half of a method: plain values in and out. A method overrides `aggregate`, rarely more.
+
+    Before round 1 the server calls `check` with K and d, and `begin`. A round calls `download` for each client that
+    trains, `expected_parts` and `contradiction` for what comes up, `aggregate`, `feature_norm`, and `download` once
+    more for each client that is evaluated.
 
     Attributes:
         settings, options: the run's.
