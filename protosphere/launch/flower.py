@@ -187,17 +187,17 @@ def launch(
             finally:
                 deafen()
                 stop_command = superlink.stop()
-        if stop_command:
-            message = f"the run could not be stopped and may still be running: try `{stop_command}`."
-        # what came to nothing takes its folder away
-        folder = find_folder()
-        folder = folder if folder and folder.is_dir() else None
-        text = listener.text
-        if message:
-            text += superlink.log()
-        # results are a folder of the SuperLink's machine: over a connection that may be another
-        log = _keep_log(text, folder, results_root("") if connection else results) if folder or message else None
-        outcome = Outcome(not message, folder, message, log, superlink.flower_run, listener.can_resume(folder))
+            if stop_command:
+                message = f"the run could not be stopped and may still be running: try `{stop_command}`."
+            # what came to nothing takes its folder away
+            folder = find_folder()
+            folder = folder if folder and folder.is_dir() else None
+            text = listener.text
+            if message:
+                text += superlink.log()
+            # results are a folder of the SuperLink's machine: over a connection that may be another
+            log = _keep_log(text, folder, results_root("") if connection else results) if folder or message else None
+            outcome = Outcome(not message, folder, message, log, superlink.flower_run, listener.can_resume(folder))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if interruption:
