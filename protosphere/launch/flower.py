@@ -53,7 +53,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # seconds, here and below; an overloaded machine takes half a minute to start `flwr`, not two seconds
 ANSWER_PATIENCE = 60.0
 START_PATIENCE = 60.0
-STATUS_PATIENCE = 90.0
+STATUS_PATIENCE = 60.0
 STOP_PATIENCE = 30.0
 SILENCE = 120.0  # without a line of the stream until we ask whether the run is over
 HANDSHAKE_PATIENCE = 5.0
