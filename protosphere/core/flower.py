@@ -343,13 +343,6 @@ def registered_node(answer: str) -> int | None:
     return None
 
 
-def online_nodes(answer: str) -> int:
-    """How many nodes of `flwr supernode list` are heard."""
-    with suppress(ValueError, KeyError, TypeError):
-        return sum(node["status"] == "online" for node in json.loads(answer)["nodes"])
-    return 0
-
-
 def refusal(answer: str) -> str:
     """Why `flwr` did not do as it was told: the end of its JSON's message, or the text that it frames in a box."""
     try:

@@ -4,7 +4,7 @@ A method may declare parts of the kinds of parts.py and nothing else: that is ho
 client" can be tested for every method that promises it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -67,37 +67,21 @@ def mean_norm(uploads: Mapping[int, Payload]) -> float | None:
 
 
 def to_tensors(payload: Payload) -> dict[str, torch.Tensor]:
-    """The payload's tensors by name, for checkpoints and stores: `part/<name>/<kind>/<field>`, or `<field>` where
-    prototypes or mixtures are all that it holds, under the name of their kind."""
-    if is_flat([(name, part.kind) for name, part in payload.items()]):
-        (part,) = payload.values()
-        return part.fields()
-    return {
-        f"part/{name}/{part.kind}/{field}": tensor
-        for name, part in payload.items()
-        for field, tensor in part.fields().items()
-    }
+    """The payload's tensors by name, for checkpoints and stores: `part/<name>/<kind>/<field>`."""
+    tensors: dict[str, torch.Tensor] = {}
+    for name, part in payload.items():
+        for field_name, tensor in part.fields().items():
+            tensors[f"part/{name}/{part.kind}/{field_name}"] = tensor
+    return tensors
 
 
 def from_tensors(tensors: Mapping[str, torch.Tensor]) -> dict[str, PartValue]:
     """Inverse of `to_tensors`."""
-    if not any(name.startswith("part/") for name in tensors):
-        kind: type[PartValue] = MixtureSet if "means" in tensors else PrototypeSet
-        return {kind.kind: kind.from_fields(tensors)}
-    entries_by_part: dict[tuple[str, str], dict[str, torch.Tensor]] = {}
+    fields_by_part: dict[tuple[str, str], dict[str, torch.Tensor]] = {}
     for tensor_name, tensor in tensors.items():
-        _, name, kind_name, entry = tensor_name.split("/", 3)
-        entries_by_part.setdefault((name, kind_name), {})[entry] = tensor
-    return {name: KINDS[kind_name].from_fields(entries) for (name, kind_name), entries in entries_by_part.items()}
-
-
-def is_flat(parts: Sequence[tuple[str, str]]) -> bool:
-    """Whether a payload of these (name, kind) is written without the name of its part: where prototypes or mixtures
-    under the name of their kind are all that it holds."""
-    if len(parts) != 1:
-        return False
-    ((name, kind),) = parts
-    return name == kind != Weights.kind
+        _, name, kind_name, field_name = tensor_name.split("/", 3)
+        fields_by_part.setdefault((name, kind_name), {})[field_name] = tensor
+    return {name: KINDS[kind_name].from_fields(fields) for (name, kind_name), fields in fields_by_part.items()}
 
 
 @dataclass(frozen=True)

@@ -212,12 +212,13 @@ def test_the_newest_targets_are_kept_apart_from_the_generations(store):
     store.save_received(payload(received.with_vectors(-received.vectors)), {"mu": 0.1})
     assert store.generations() == []
     tensors = load_file(store.folder / "received.safetensors")
-    assert tensors["labels"].tolist() == [0, 3]
-    assert tensors["vectors"].tolist() == [[-1.0, -2.0], [-3.0, -4.0]]
-    assert set(tensors) == {"labels", "vectors", "constant/mu"}
+    labels, vectors = (f"part/prototypes/prototypes/{name}" for name in ("labels", "vectors"))
+    assert tensors[labels].tolist() == [0, 3]
+    assert tensors[vectors].tolist() == [[-1.0, -2.0], [-3.0, -4.0]]
+    assert set(tensors) == {labels, vectors, "constant/mu"}
     assert float(tensors["constant/mu"]) == 0.1  # in float64, as it came
     store.save_received(payload(received), {})
-    assert set(load_file(store.folder / "received.safetensors")) == {"labels", "vectors"}
+    assert set(load_file(store.folder / "received.safetensors")) == {labels, vectors}
 
 
 def test_a_folder_that_cannot_be_read_is_not_taken_for_an_empty_one(store, monkeypatch):

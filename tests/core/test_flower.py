@@ -45,7 +45,6 @@ def test_of_an_answer_that_says_nothing_nothing_is_known():
         assert flower.run_status(nothing) == ("unknown", "")
         assert flower.submitted_run(nothing) == ""
         assert flower.registered_node(nothing) is None
-        assert flower.online_nodes(nothing) == 0
 
 
 def test_what_an_answer_says():
@@ -60,8 +59,6 @@ def test_what_an_answer_says():
     assert flower.raised_words("No heartbeat received from the task") == ""
     assert flower.is_silent("No heartbeat received from the task")
     assert flower.registered_node('{"node-id": "17"}') == 17
-    nodes = [{"status": "online"}, {"status": "offline"}]
-    assert flower.online_nodes(json.dumps({"nodes": nodes})) == 1
 
 
 class SuperLinkClient:

@@ -92,8 +92,8 @@ def test_a_run_of_faulty_clients_is_the_run_of_the_uploads_that_survive(fail, ru
 
     tensors, meta = RunFolder(folder).load_checkpoint()
     assert meta["round"] == ROUNDS
-    vectors = tensors["download/-1/vectors"].numpy()
-    assert_same(dict(zip(tensors["download/-1/labels"].tolist(), vectors, strict=True)), prototypes)
+    labels, vectors = (tensors[f"download/-1/part/prototypes/prototypes/{name}"] for name in ("labels", "vectors"))
+    assert_same(dict(zip(labels.tolist(), vectors.numpy(), strict=True)), prototypes)
 
     # each is told by name, each time
     warned = [line for line in run.said if line.startswith("warning: ")]

@@ -62,7 +62,7 @@ def test_downloads_arrive_compressed_and_targets_have_zeros_outside_the_masks(ru
     client_module._states.clear()
     folder = run(SPARSE | own | {"strategy": strategy})
     tensors, meta = RunFolder(folder).load_checkpoint()
-    made, labels = tensors["download/-1/vectors"], tensors["download/-1/labels"]
+    made, labels = (tensors[f"download/-1/part/prototypes/prototypes/{name}"] for name in ("vectors", "labels"))
     assert made.shape == (len(labels), 6)
     masks = class_masks(CLASSES, DIM, 6, seed=0)[labels]
     states = {partition: state for (_, partition, _), (_, state) in client_module._states.items()}

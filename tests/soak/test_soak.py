@@ -154,8 +154,8 @@ def test_fifty_rounds_of_faults_and_kills(tmp_path, metrics):
     oracle = Oracle(federation.journal, CLIENTS)
     prototypes = oracle.check(lines, all_arrive=False)
     tensors, _ = RunFolder(folder).load_checkpoint()
-    vectors = tensors["download/-1/vectors"].numpy()
-    assert_same(dict(zip(tensors["download/-1/labels"].tolist(), vectors, strict=True)), prototypes)
+    labels, vectors = (tensors[f"download/-1/part/prototypes/prototypes/{name}"] for name in ("labels", "vectors"))
+    assert_same(dict(zip(labels.tolist(), vectors.numpy(), strict=True)), prototypes)
     check_stores(federation.journal.events(), stores)
     told = [str(FAILING) in line["problems"] for line in lines[1:]]
     assert all(told), "the client that always fails is named in every round"

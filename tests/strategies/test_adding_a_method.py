@@ -73,7 +73,7 @@ def test_the_printed_method_runs_in_process_by_its_path(project: Path) -> None:
 
 def last_download(folder: Path) -> list[Tensor]:
     """The vectors that went down last."""
-    return list(load_file(folder / "checkpoint.safetensors")["download/-1/vectors"])
+    return list(load_file(folder / "checkpoint.safetensors")["download/-1/part/prototypes/prototypes/vectors"])
 
 
 def test_from_a_project_with_folders_of_our_names_the_command_is_ours(project: Path) -> None:

@@ -15,7 +15,8 @@ VECTORS = torch.tensor([[0.5, -1.0, 3.0], [2.0, 0.0, 1e-30]])
 def test_tensors_and_back(counts):
     sent = PrototypeSet(LABELS, VECTORS, counts)
     tensors = to_tensors(payload(sent))
-    assert tensors.keys() == {"labels", "vectors"} | (set() if counts is None else {"counts"})
+    fields = {"labels", "vectors"} | (set() if counts is None else {"counts"})
+    assert tensors.keys() == {f"part/prototypes/prototypes/{name}" for name in fields}
     back = lone(from_tensors(tensors))
     assert back.labels.equal(LABELS)
     assert back.vectors.equal(VECTORS)
