@@ -147,31 +147,28 @@ def _broken_csv(path: Path, error: Exception) -> DataError:
 
 
 def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Number and content of every row: of a line each, or of one array, which is read as a whole."""
+    """Number and content of every row, a line each."""
+    row = 0
     with path.open("rb") as stream:
-        if stream.read(100).decode("utf-8-sig", "replace").lstrip().startswith("["):
-            stream.seek(0)
-            rows = _parse(path, None, stream.read())
-            yield from ((row, _as_row(path, row, value)) for row, value in enumerate(rows))
-            return
-        stream.seek(0)
-        row = 0
         for line in stream:
-            if line.strip():
-                yield row, _as_row(path, row, _parse(path, row, line))
-                row += 1
+            if not line.strip():
+                continue
+            if row == 0 and line.decode("utf-8-sig", "replace").lstrip().startswith("["):
+                raise DataError(
+                    f"{str(path)!r} holds a JSON array: write one object per line, as pandas does with "
+                    'to_json(orient="records", lines=True).'
+                )
+            yield row, _as_row(path, row, _parse(path, row, line))
+            row += 1
 
 
-def _parse(path: Path, row: int | None, content: bytes) -> Any:
+def _parse(path: Path, row: int, content: bytes) -> Any:
     try:
         return json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError:
         raise _not_utf8(path, row) from None
     except (ValueError, RecursionError):
-        sentence = f"{str(path)!r} is not JSON: write one object a line, or one array of objects."
-        if row is None:
-            raise DataError(sentence) from None
-        raise DataError(f"row {row} of {sentence}") from None
+        raise DataError(f"row {row} of {str(path)!r} is not JSON: write one object per line.") from None
 
 
 def _not_utf8(path: Path, row: int | None) -> DataError:
