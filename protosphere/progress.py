@@ -10,11 +10,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from protosphere.cli.display import Display
 from protosphere.core.plugins import stem
 from protosphere.core.text import duration
 from protosphere.data.domains import short_name
 from protosphere.record.folder import RunFolder
+from protosphere.runs.display import Display
 
 WARNING = "warning: "
 # not below "protosphere", whose lines are kept from other handlers while a run is on

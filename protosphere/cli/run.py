@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from protosphere.cli.display import Display
 from protosphere.cli.options import BAD_INPUT, FAILED, KILLED, Preset, Trust, end, option
 from protosphere.core.errors import UserError
 from protosphere.core.startup import uncollected
+from protosphere.runs.display import Display
 
 if TYPE_CHECKING:
     from protosphere.plans.run_config import Plan, RunConfig

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from protosphere.cli import display as module
-from protosphere.cli.display import Display
 from protosphere.cli.main import app
 from protosphere.launch import flower as launching
+from protosphere.runs import display as module
+from protosphere.runs.display import Display
 
 ROOT = Path(launching.__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "protosphere.cli.main", "run", "--clients", "3", "-c"]
