@@ -1,6 +1,7 @@
 """`protosphere compare`: methods by data sets by partitions by seeds, run, resumed, put into tables."""
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,11 +83,13 @@ def compare(
         bool,
         option("Write a report for each trial; `protosphere report RUN` can also write one later.", None, "--reports"),
     ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start a preset without asking.")] = False,
     trust: Trust = False,
 ) -> None:
     """Compare methods over data sets, partitions and seeds.
 
     On each data set and partition all methods get the same split, initial models and client selection.
+    On a terminal a preset says first what it costs, from one timed round, and asks.
     FILE is a comparison in TOML; without it and --preset, methods are compared on digits with default settings.
 
     A trial is one run: one method, data set, partition and seed. The comparison writes a folder with all trials,
@@ -133,6 +136,8 @@ def compare(
             trials = expand(comparison, overrides, _read_places(data or []))
             comparison = with_common_rules(comparison, trials)
         executor = Tasks(trials, cluster, jobs) if cluster else Processes(environments(trials, jobs, workers or 1))
+        if preset and not yes and not cluster and _is_terminal():
+            _ask(comparison, trials, executor.jobs)
         if not resume:
             folder = ComparisonFolder.create(comparison, trials, results, jobs)
         with folder.hold():
@@ -144,6 +149,23 @@ def compare(
         end(
             f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished trials are kept.", FAILED
         )
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _ask(comparison: "ComparisonSpec", trials: "Sequence[Trial]", jobs: int) -> None:
+    """Say what the trials cost; leave where that is too much."""
+    from protosphere.comparison.cost import estimate
+
+    typer.echo("timing one round, to estimate what the comparison costs ...")
+    try:
+        typer.echo(f"{estimate(comparison, trials, jobs)}.")
+    except UserError as error:
+        typer.echo(str(error))
+    if not typer.confirm("Start?"):
+        raise typer.Exit(FAILED)
 
 
 def _read_overrides(texts: Sequence[str]) -> "RunConfig":

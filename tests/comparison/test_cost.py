@@ -1,0 +1,57 @@
+"""What a comparison says that it costs, before it starts."""
+
+import pytest
+from typer.testing import CliRunner
+
+from protosphere.cli import compare as command
+from protosphere.cli.main import app
+from protosphere.comparison import cost
+from protosphere.comparison.cost import Cost, estimate
+from protosphere.comparison.spec import ComparisonSpec, Entry
+from protosphere.comparison.trials import expand
+from protosphere.core.errors import RunError
+
+QUICK = {"max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
+
+
+def planned(**settings):
+    methods = (Entry("local", {"strategy": "local"} | settings), Entry("fedproto", {"strategy": "fedproto"} | settings))
+    digits = (Entry("digits", {"dataset": "digits"}),)
+    made = ComparisonSpec("test", methods, digits, seeds=(0, 1), settings=QUICK | {"rounds": 50})
+    return made, expand(made, {}, {})
+
+
+@pytest.mark.integration
+def test_it_is_that_of_a_round_times_all_rounds_and_leaves_nothing(home, monkeypatch):
+    seen = []
+    create = cost.ComparisonFolder.create
+    monkeypatch.setattr(cost.ComparisonFolder, "create", lambda *given: seen.append(create(*given)) or seen[-1])
+    found = estimate(*planned(), jobs=2)
+    assert (found.trials, found.jobs) == (4, 2)
+    # 200 rounds of some milliseconds, two at a time
+    assert 0 < found.hours < 0.5
+    assert found.size > 4 * 10_000
+    assert not seen[0].path.exists()
+    assert not list((home / "clients").glob("*"))
+    assert str(found).startswith("4 trials, 2 at a time: about ")
+    assert "2 hours" in str(Cost(1, 1.6, 1, 5))
+
+
+@pytest.mark.integration
+def test_a_round_that_fails_says_why():
+    with pytest.raises(RunError, match=r"a round of digits \| local \| seed 0 failed"):
+        estimate(*planned(**{"learning-rate": 1e30, "max-failed-rounds": 1}), jobs=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "is_terminal", "asks"), [([], True, True), (["--yes"], True, False), ([], False, False)]
+)
+def test_a_preset_asks_on_a_terminal_alone(home, monkeypatch, words, is_terminal, asks):
+    ran = []
+    monkeypatch.setattr(command, "_is_terminal", lambda: is_terminal)
+    monkeypatch.setattr(cost, "estimate", lambda *given: Cost(1, 2.0, 1, 5))
+    monkeypatch.setattr(command, "_run", lambda *given: ran.append(given))
+    arguments = ["--preset", "protonorm-figure2", "--seeds", "0", "--methods", "Local", *words]
+    result = CliRunner().invoke(app, ["compare", *arguments], input="n\n")
+    assert ("1 trials, 1 at a time: about 2 hours" in result.stdout) == asks
+    assert (len(ran), result.exit_code) == ((0, 1) if asks else (1, 0))
