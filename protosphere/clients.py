@@ -118,6 +118,31 @@ class Client:
         transform = self._trained.transform
         return transform.columns if isinstance(transform, InputTransform) else ()
 
+    def export(self, output: str | os.PathLike[str], kind: str = "", rule: str = "", force: bool = False) -> Path:
+        """Write the model as one file that needs nothing of this project, with its prototypes, class names and the way
+        from stored samples to its inputs.
+
+        >>> run.client(0).export(run.folder / "model.pt2", rule="classifier").name
+        'model.pt2'
+
+        Args:
+            output: of the file. kind: `torch` (torch.export, .pt2) or `onnx` (.onnx); "" for what its name ends in.
+            rule: "" for the client's own.
+            force: whether a file that is there may be overwritten.
+
+        Returns:
+            The file.
+
+        Raises:
+            SettingError: another kind or rule, or the file is there; the model cannot be exported, and why.
+        """
+        # it takes torch's compiler along
+        from protosphere.serving.export import export
+
+        target = Path(output).expanduser()
+        export(self._trained, target, kind, rule, force)
+        return target
+
     def _is_table(self, x: "Inputs") -> TypeGuard[pd.DataFrame]:
         return bool(self._columns()) and isinstance(x, pd.DataFrame)
 

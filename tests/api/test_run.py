@@ -291,6 +291,17 @@ def test_report_plot_and_what_a_notebook_shows():
     assert run.name in repr(run)
 
 
+def test_a_client_s_model_is_exported_as_the_command_line_does(tmp_path):
+    client = start(strategy="protonorm").client(0)
+    file = client.export(tmp_path / "model.pt2", rule="classifier")
+    program = torch.export.load(file).module()
+    x = np.zeros((3, *client.input_shape), dtype=np.float32)
+    scores, *_ = program(torch.from_numpy(x))
+    assert torch.allclose(scores.double(), torch.from_numpy(client.predict(x, "classifier").scores), atol=1e-5)
+    with pytest.raises(protosphere.SettingError, match=r"model\.pt2"):
+        client.export(file)
+
+
 def test_prototypes_of_every_round_are_kept_where_that_is_asked_for():
     run, newest = start(strategy="fedproto", keep_prototypes="all"), start(strategy="fedproto")
     for number in (1, 2, 3):
