@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from benchmarks import answers, site_costs
+from benchmarks import answers
 from benchmarks.answers import Answer, page, picture
 from protosphere.comparison.paired import difference
 
@@ -264,21 +264,3 @@ def test_the_one_table_has_a_line_a_method_with_its_rules(answer, tmp_path, monk
 def test_the_one_table_is_what_the_script_makes(page_file):
     text = page_file.read_text("utf-8")
     assert text == answers.with_one_table(text)
-
-
-def test_what_a_site_pays_is_written_from_what_was_kept(tmp_path):
-    kept = {"commit": "abc", "machine": "a machine", "repeats": 3, "methods": {}}
-    # turn by turn twice, three times and four times `local`'s seconds, though the turns themselves are unlike
-    for method, seconds, sizes in (("local", [1, 2, 10], [0, 0]), ("fedproto", [2, 6, 40], [1500, 2500])):
-        kept["methods"][method] = {site_costs.SECONDS: seconds, "payload": sizes, "wire": sizes}
-    (tmp_path / "site_costs.json").write_text(json.dumps(kept))
-    site_costs.write(tmp_path, tmp_path)
-    text = (tmp_path / "site_costs.md").read_text()
-    assert "| `fedproto` | 3.00 | 1.5 / 2.5 |" in text
-    assert text.index("| `local` | 1.00 | 0.0 / 0.0 |") < text.index("| `fedproto`")
-    assert "fedproto" in (tmp_path / "site_costs.svg").read_text()
-
-
-def test_the_page_of_what_a_site_pays_is_what_the_script_makes():
-    kept = json.loads((answers.RESULTS / "site_costs.json").read_text("utf-8"))
-    assert (answers.PAGES / "site_costs.md").read_text("utf-8") == site_costs.page(kept)
