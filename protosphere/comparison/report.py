@@ -87,6 +87,8 @@ def conclude(comparison: ComparisonSpec, frame: pd.DataFrame) -> str:
     seeds = len(comparison.seeds)
     reached = f"On {row} {best} reaches {accuracy(summarise(figures[best]), seeds)} % ({metric})"
     others = "" if len(comparison.rows) == 1 else " Below are the other rows."
+    if best == base and len(means) > 1:
+        return f"{reached}; no other method of {len(means)} is above it.{others}"
     contrast = every_difference(comparison, frame).get((row, str(metric), best))
     if contrast is None or base not in means:
         return f"{reached}.{others}"

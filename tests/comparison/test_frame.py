@@ -24,7 +24,7 @@ from protosphere.comparison.frame import (
     value_of,
 )
 from protosphere.comparison.plots import curves
-from protosphere.comparison.report import write_all
+from protosphere.comparison.report import conclude, write_all
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed
 from protosphere.comparison.tables import Cell, Table, console, labels_for, latex, markdown, tables_of
 from protosphere.comparison.trials import Trial
@@ -612,6 +612,9 @@ def test_all_files_are_written_from_what_is_finished(folder, tmp_path):
     for name in ("payload", "wire"):
         assert [float(row[f"{name} (bytes)"]) for row in own] == curve[name].tolist()
         assert f"{name} so far, kB" in (place.path / "pictures" / "accuracy-over-bytes-row1.svg").read_text()
+    above = comparison(baseline="Proto_Norm")
+    conclusion = conclude(above, finished(place, above))
+    assert conclusion.startswith("On CIFAR-10 Proto_Norm reaches 82.00 ± 2.65 % (final); no other method of 2 is")
     before = {path: path.read_bytes() for path in written.paths}
     assert {path: path.read_bytes() for path in write_all(place, made, trials_of(made)).paths} == before
     one = replace(made, datasets=made.datasets[:1], partitions=(Entry("iid"), Entry("skewed")), seeds=(0,), paper=())
