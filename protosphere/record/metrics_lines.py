@@ -112,14 +112,18 @@ def add_evaluation(
     Args:
         rule: the run's own inference rule.
         ratio: the most that a client may weigh, in medians of all.
-        counts_payload: whether what these messages bring belongs to the payload of training: of a method that sends a
-            download once, they are the first to bring it.
+        counts_payload: whether messages that bring a download belong to training: of a method that sends a download
+            once, they are the first to bring it.
     """
-    up, down = exchanged.bytes_up, exchanged.bytes_down
-    line["bytes"]["evaluation_wire_up"] += up.wire
-    line["bytes"]["evaluation_wire_down"] += down.wire
-    if counts_payload:
-        line["bytes"]["payload_down"] += down.payload
+    sizes = line["bytes"]
+    sizes["evaluation_wire_up"] += exchanged.bytes_up.wire
+    for reply in exchanged.replies:
+        size = exchanged.sent[reply.partition]
+        if counts_payload and size.payload:
+            sizes["payload_down"] += size.payload
+            sizes["wire_down"] += size.wire
+        else:
+            sizes["evaluation_wire_down"] += size.wire
     for name, problem in exchanged.problems().items():
         said = line["problems"].get(name, "")
         # what fails in training often fails in the evaluation, too
