@@ -1,4 +1,4 @@
-"""What a page is put together from: parts, which report.html.j2 turns into one HTML file that needs nothing else.
+"""What a page is put together from: parts, which report_template.py turns into one HTML file that needs nothing else.
 
 Every string that is no `Markup` is escaped on its way in.
 """
@@ -10,12 +10,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment
 from markupsafe import Markup
 
 from protosphere.core.files import own_folder, replacing
 from protosphere.core.terms import NOTATION, TERMS, Term
 from protosphere.core.text import one_line
+from protosphere.reports.report_template import TEMPLATE
 
 if TYPE_CHECKING:
     from protosphere.reports.canvas import Plot
@@ -103,7 +104,7 @@ class Page:
 
     def html(self) -> str:
         """The whole file."""
-        return _environment.get_template("report.html.j2").render(vars(self))
+        return _environment.from_string(TEMPLATE).render(vars(self))
 
 
 def images(plots: Iterable["Plot"]) -> list[Image]:
@@ -172,6 +173,4 @@ def html(value: object) -> Markup:
     return Markup(escape(one_line(MISSING if value is None else str(value))))
 
 
-_environment = Environment(
-    loader=PackageLoader("protosphere", "reports"), autoescape=True, finalize=html, trim_blocks=True, lstrip_blocks=True
-)
+_environment = Environment(autoescape=True, finalize=html, trim_blocks=True, lstrip_blocks=True)

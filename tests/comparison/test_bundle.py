@@ -82,5 +82,13 @@ def test_every_module_is_in_the_bundle(bundled):
     assert modules - bundled == set()
 
 
+def test_every_file_that_a_server_reads_is_in_the_bundle(bundled):
+    """Flower's bundle holds files of a few kinds; presets' partitions are read where a run is started."""
+    files = {path for room in ROOMS for path in (ROOT / room).rglob("*") if path.is_file()}
+    others = {path for path in files if path.suffix not in (".py", ".pyc") and path.name != "py.typed"}
+    left_out = {path.relative_to(ROOT).as_posix() for path in others} - bundled
+    assert {path.rpartition("/")[0] for path in left_out} <= {"protosphere/presets/partitions"}
+
+
 def test_no_test_and_no_benchmark_is_in_the_bundle(bundled):
     assert [name for name in bundled if name.startswith(("tests/", "benchmarks/", "docs/"))] == []

@@ -1,3 +1,9 @@
+"""The Jinja template of report.html. It stands in a module: Flower's bundle of an app holds no .j2 file, and a run over
+Flower writes its report from there."""
+
+# ruff: noqa: E501
+
+TEMPLATE = """\
 {#- The page of a run or of a comparison: one file that needs no network, no script and no other file. What it shows is
     given by parts of page.py, each with its `kind`. -#}
 {%- macro side(loop, words) %}{% if loop.index0 not in words %} class="number"{% endif %}{% endmacro %}
@@ -102,3 +108,4 @@ summary { cursor: pointer; color: var(--accent); margin: .6rem 0; }
 {%- for heading, parts in sections %}<section><h2>{{ heading }}</h2>{% for part in parts %}{{ show(part) }}{% endfor %}</section>{% endfor -%}
 </main><footer>{{ foot }}</footer></body>
 </html>
+"""
