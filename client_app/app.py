@@ -16,7 +16,6 @@ from protosphere.client_app.message_log import note
 from protosphere.client_app.private_client import PrivateClient
 from protosphere.client_app.public_errors import KNOWN, USER_ERRORS, private_words, public_words
 from protosphere.client_app.site import run_of, simulated, site_name
-from protosphere.core.errors import SettingError
 from protosphere.core.flower import APP_RAISED
 from protosphere.core.home import OTHER_HOME, OtherHomeError, home
 from protosphere.core.lru_cache import Recent
@@ -70,7 +69,10 @@ def _add_settings(message: Message, context: Context) -> Context:
     settings = message.content.config_records.get(SETTINGS)
     if settings is None:
         return context
-    run_config: dict[str, Any] = dict(settings)
+    # a list is no setting; as text it is refused by the setting's name
+    run_config: dict[str, Any] = {}
+    for name, value in settings.items():
+        run_config[name] = value if isinstance(value, bool | int | float | str) else repr(value)
     return Context(context.run_id, context.node_id, context.node_config, context.state, run_config)
 
 
@@ -172,7 +174,7 @@ def _is_private(context: Context) -> bool:
     """Whether the run is one under `privacy`; so is one whose settings cannot be read."""
     try:
         return unpacked(context.run_config).get("privacy", "none") != "none"
-    except SettingError:
+    except Exception:
         return True
 
 

@@ -28,7 +28,7 @@ from protosphere.strategies import Run
 from protosphere.strategies.contract import EQUAL_WEIGHT, ClientState, Objective
 from protosphere.wire.payloads import Payload, from_tensors, to_tensors
 
-FORMAT = 1  # of client.json
+FORMAT = 2  # of client.json, and of the states beside it
 
 
 def describe(run: Run, partition: int, model: str, class_names: Sequence[str], transform: Transform) -> dict[str, Any]:

@@ -2,24 +2,21 @@
 
 import logging
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from protosphere.core.errors import RunError, SettingError
-from protosphere.core.flower import call_when_stopped
-from protosphere.core.settings import Settings, refuse_relative_paths
+from protosphere.core.settings import refuse_relative_paths
 from protosphere.core.startup import end_at_once
-from protosphere.record.folder import UNFINISHED, RunFolder
 from protosphere.reports.report import leave_report
 from protosphere.server_app.callbacks import OnRound
 from protosphere.server_app.opening import open_folder
 from protosphere.server_app.roster import RosterError
+from protosphere.server_app.status import status_file
 from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings, refuse_foreign
 from protosphere.strategies.user_method import failing_as
@@ -114,7 +111,7 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
         opened(folder.path)
         try:
             blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
-            with _status_file(run.settings, run.inference, folder, context.run_id, grid), blamed:
+            with status_file(run.settings, run.inference, folder, context.run_id, grid), blamed:
                 PrototypeStrategy(run, folder, on_round).start(grid)
         except (SettingError, RosterError):
             folder.discard_unless_begun()
@@ -127,62 +124,3 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
             leave_report(folder.path)
     log.info("results: %s", folder.path)
     return folder.path
-
-
-@contextmanager
-def _status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: int, grid: Grid) -> Iterator[None]:
-    """Keep status.json up to date while the run inside is on; docs/running.md has its keys.
-
-    A process that was killed leaves it as it was, which `RunFolder.status` sees.
-    """
-    began = time.monotonic()
-    status: dict[str, Any] = {
-        "state": "starting",  # until a round is finished
-        "round": 0,
-        "rounds": settings.rounds,
-        "folder": str(folder.path),
-        "latest": None,
-        "seconds": 0.0,  # since this start
-        "problem": "",
-        "flower_run": str(flower_run),
-    }
-    # a resume that is refused leaves a folder as it was
-    may_write = not settings.resume
-
-    def write(**news: Any) -> None:
-        # what still runs while Flower ends the process changes nothing any more
-        if status["state"] == "stopped":
-            return
-        status.update(news, seconds=time.monotonic() - began)
-        folder.write_status(status)
-
-    def on_line(line: Mapping[str, Any]) -> None:
-        nonlocal may_write
-        may_write = True
-        if test := line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test"):
-            status["latest"] = {"accuracy": test["mean"], "round": line["round"]}
-        write(state="running", round=line["round"])
-
-    def stop() -> None:
-        if may_write and status["state"] in UNFINISHED:
-            with suppress(SettingError):
-                write(state="stopped")
-
-    if may_write:
-        write()
-    call_when_stopped(grid, stop)
-    folder.listeners.append(on_line)
-    try:
-        yield
-    except Exception as error:
-        if may_write:
-            with suppress(SettingError):
-                write(state="failed", problem=str(error))
-        raise
-    except BaseException:
-        # a signal, or in a deployment Flower's word that the run was stopped
-        stop()
-        raise
-    finally:
-        folder.listeners.remove(on_line)
-    write(state="completed")

@@ -67,7 +67,7 @@ from protosphere.server_app.membership import Membership
 from protosphere.server_app.opening import believed_clients, open_folder, opening_lines
 from protosphere.server_app.releases import Releases
 from protosphere.server_app.roster import Roster, RosterError, refuse_too_few
-from protosphere.strategies import Run, read_settings, settings_by_keyword
+from protosphere.strategies import Run, read_settings
 from protosphere.strategies.contract import ROUND_OF_JOINING, Outcome, ServerHalf, own_round, to_everyone
 from protosphere.strategies.user_method import checked_outcome, failing_as
 from protosphere.wire.checks import SETTINGS
@@ -81,15 +81,18 @@ class PrototypeStrategy(Strategy):
     """A Flower strategy over prototypes instead of weights, of any method.
 
     Args:
+        folder: where the run is kept; None where `start` is to make it.
         on_round: called after every round, when its checkpoint is written; False ends the run.
         client_settings: the run's settings, where clients do not find them in their run configuration: they come with
             every message.
     """
 
+    folder: RunFolder
+
     def __init__(
         self,
         run: Run,
-        folder: RunFolder,
+        folder: RunFolder | None,
         on_round: OnRound | None = None,
         client_settings: Mapping[str, Scalar] = MappingProxyType({}),
     ):
@@ -99,7 +102,8 @@ class PrototypeStrategy(Strategy):
             self._further_records[SETTINGS] = ConfigRecord(dict(client_settings))
         self.settings = run.settings
         self.half: ServerHalf = run.method.server(run.settings, run.options)
-        self.folder = folder
+        if folder is not None:
+            self.folder = folder
         terms = Terms(run.exchange, run.private, run.encodes, plugins.digest(run.settings.strategy), run.digest)
         self.roster = Roster(run.settings, terms, self._further_records)
         self.state = RoundState()
@@ -392,7 +396,7 @@ class PrototypeStrategy(Strategy):
 
         Where fewer clients answer than did in the round itself, the round's own figures stay.
         """
-        line = self.folder.lines()[-1]
+        line = self.folder.newest_line()
         if line.get("last"):
             return
         before = copy.deepcopy(line)
@@ -637,21 +641,3 @@ def strategy(run_config: Mapping[str, Scalar], folder: RunFolder | None = None) 
     """
     run = read_settings(run_config)
     return PrototypeStrategy(run, folder or open_folder(run, run_config))
-
-
-class MethodStrategy(PrototypeStrategy):
-    """The strategy of one method, made with the run's settings: `ProtoNorm(gamma=10, rounds=20)`.
-
-    A name is a setting's with `_` in place of `-`; of the method's own settings it is without the prefix. Clients are
-    those of `protosphere.flower_client:app`, and get the settings with each message.
-
-    Raises:
-        SettingError: one sentence on the first setting that cannot be used.
-    """
-
-    method_name: str
-
-    def __init__(self, on_round: OnRound | None = None, **settings: Scalar):
-        run_config = {"strategy": self.method_name, **settings_by_keyword(self.method_name, settings)}
-        run = read_settings(run_config)
-        super().__init__(run, open_folder(run, run_config), on_round, run_config)

@@ -31,7 +31,20 @@ if __name__ == "strategies":
 
 DISCRIMINANT = "discriminant"
 # the strategy of one method as Flower knows strategies; the server's room lies above this one, and is loaded on demand
-FLOWER_STRATEGY = ("protosphere.server_app.strategy", "MethodStrategy")
+FLOWER_STRATEGY = ("protosphere.server_app.method_strategy", "MethodStrategy")
+
+
+# of the contract's members
+FORMER_NAMES = {
+    "arrived": "evaluation_state",
+    "awaited": "expected_parts",
+    "derive_constants": "begin",
+    "download_unit": "norm_scale",
+    "downloads_due": "download",
+    "impossible": "contradiction",
+    "unread": "ignored_settings",
+    "uploads_due": "expected_parts",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -114,6 +127,7 @@ def load_method(name: str) -> Method:
                 f"setting `strategy` is {shown(name)}, which is a {type(plugin).__name__} and no Method; "
                 "docs/adding-a-method.md shows one.",
             )
+        _refuse_former_names(name, plugin)
         return _with_settings_of_halves(plugin)
     if name not in METHODS:
         raise SettingError(
@@ -123,6 +137,21 @@ def load_method(name: str) -> Method:
     module, _, attribute = METHODS[name].module.partition(":")
     method: Method = getattr(import_module(module), attribute or "METHOD")
     return method
+
+
+def _refuse_former_names(name: str, method: Method) -> None:
+    """Refuse a half that overrides what the contract calls otherwise now: nobody would ask it.
+
+    Raises:
+        SettingError: names both.
+    """
+    for half in (method.server, method.objective):
+        for former_name, new_name in FORMER_NAMES.items():
+            if hasattr(half, former_name):
+                raise SettingError(
+                    f"setting `strategy` is {shown(name)}, whose `{half.__name__}` defines `{former_name}`, which the "
+                    f"contract calls `{new_name}` now; rename it (docs/adding-a-method.md)."
+                )
 
 
 def _with_settings_of_halves(method: Method) -> Method:
@@ -284,7 +313,7 @@ def unpacked(run_config: Mapping[str, Scalar]) -> dict[str, Scalar]:
         plugin_settings = json.loads(str(packed_text)) if packed_text else {}
         if not all(isinstance(value, str | int | float) for value in plugin_settings.values()):
             raise TypeError
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         raise SettingError(
             f"setting `own-settings` is {shown(packed_text)}, but it should be empty: give the settings of a method of "
             "your own by their names."

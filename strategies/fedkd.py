@@ -170,7 +170,8 @@ class FedKDObjective(CompanionObjective):
         parts = received or {}
         base = base_of(state.extra)
         if list(parts) == [UPDATE]:
-            assert base is not None
+            if base is None:
+                raise MessageError("a change of the companion came, but this client has none that it could change")
             change = change_of(m.weights_of(parts, UPDATE), base.layout)
             check_tensors(change.tensors, self.settings.max_prototype_norm, signed=True)
             parts = {COMPANION: moved(base, change)}

@@ -168,7 +168,6 @@ METHODS = {
         source="none: training alone",
         up="nothing",
         down="nothing",
-        cost="training alone",
     ),
     "frame": Entry(
         module="protosphere.strategies.frame",
@@ -176,7 +175,6 @@ METHODS = {
         source="none: ProtoNorm's control, targets from the seed, as GFPL's §4.1 has a frame that sends nothing",
         up="nothing",
         down="nothing",
-        cost="training alone",
     ),
     "fedavg": Entry(
         module="protosphere.strategies.fedavg",

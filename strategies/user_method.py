@@ -1,6 +1,7 @@
 """Errors in somebody's own method, told by its file and line: whoever wrote it is the one who can mend it."""
 
 import inspect
+import math
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -173,6 +174,9 @@ def checked_outcome(outcome: object, of: Callable[..., object], parts: Sequence[
         _refuse(of, f"has {_describe(outcome.downloads)} as `downloads`, where a dict from clients to payloads is due")
     for payload in outcome.downloads.values():
         checked_payload(payload, of, parts)
+    for name, number in outcome.constants.items():
+        if not isinstance(name, str) or not isinstance(number, float) or not math.isfinite(number):
+            _refuse(of, f"has {number!r} as the constant {name!r}, where a finite float is due")
     return outcome
 
 

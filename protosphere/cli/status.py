@@ -96,7 +96,8 @@ def _newest_run(results: Path) -> dict[str, Any] | None:
         for line in record.each_line():
             if line["round"]:
                 seconds.append(line["time"]["round"])
-            for partition in line["clients"]:
+            # those too that keep their figures
+            for partition in line["time"].get("client", {}):
                 last_rounds[str(partition)] = line["round"]
     except SettingError as error:
         end(str(error))

@@ -211,12 +211,14 @@ class Processes:
     def failure(self, run: Any) -> str | None:
         """Why a run failed: as it says itself, or, where its process broke, by its exit code and its last line."""
         process, receiver, order = run
-        if process.is_alive():
-            return None
+        # before it is looked at whether the process has ended: it waits until a long reason is read
         with suppress(EOFError):
             if receiver.poll():
                 return str(receiver.recv())
-        lines = (Path(order.place) / OUTPUT).read_text("utf-8", errors="replace").split("\n")
+        if process.is_alive():
+            return None
+        output = Path(order.place) / OUTPUT
+        lines = output.read_text("utf-8", errors="replace").split("\n") if output.exists() else []
         last = next((line for line in reversed(lines) if line.strip()), "without a word")
         return f"it ended with exit code {process.exitcode}: {last}"
 

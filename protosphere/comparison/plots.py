@@ -2,7 +2,7 @@
 and how far it lies from the baseline."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,9 @@ def over(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, kind: str, n
             axes = plot.add_subplot(1, len(columns), place)
             draw_curves(axes, curve_by_method, column, 100 * majority.mean if majority else None)
         # by pairs: a label that begins with "_" would be left out
-        lines = [line for line in axes.lines if line.get_gid() is not None]
-        plot.legend(lines, [str(line.get_gid()) for line in lines], loc="outside lower center", ncols=3 * len(columns))
+        lines = {str(line.get_gid()): line for line in axes.lines if line.get_gid() is not None}
+        ncols = legend_columns(plot, lines)
+        plot.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=ncols)
     ends = ", ".join(f"{method} {100 * curve['mean'].iloc[-1]:.1f} %" for method, curve in curve_by_method.items())
     alt = f"Accuracy over {kind} on {row}, at the end: {ends}."
     numbers = pd.concat(
@@ -221,7 +222,8 @@ def by_value(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting:
         axes.minorticks_off()
         axes.set(xlabel=setting, ylabel=f"test accuracy, % ({comparison.metrics[0]})")
         # by pairs: a label that begins with "_" would be left out
-        plot.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=3)
+        ncols = legend_columns(plot, lines)
+        plot.legend(list(lines.values()), list(lines), loc="outside lower center", ncols=ncols)
     seeds = len(comparison.seeds)
     over_seeds = f"mean over {seeds} seeds, bars: their standard deviation" if seeds > 1 else "of one seed"
     caption = (
@@ -314,3 +316,10 @@ def differences(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, name:
     alt = f"Difference to {comparison.baseline_label} on {row} in points: {'; '.join(texts)}."
     caption = "Mean difference to the baseline, paired by seed, with its 95 % t interval."
     return plot.describe(name, f"Difference to {comparison.baseline_label}", alt, caption, numbers)
+
+
+def legend_columns(plot: Plot, labels: Iterable[str]) -> int:
+    """How many labels fit beside each other below a plot."""
+    longest = max(map(len, labels), default=1)
+    # inches of a line's sample with its gaps, and of a letter
+    return max(1, int(plot.get_figwidth() / (0.6 + 0.075 * longest)))

@@ -273,7 +273,8 @@ def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") 
     with path.open("rb") as file:
         # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
         while line := file.readline(LARGEST_RECORD):
-            text = line.decode("utf-8")
+            # what a damaged disk leaves at the end need not be UTF-8
+            text = line.decode("utf-8", errors="strict" if line.endswith(b"\n") else "replace")
             if text.endswith("\n") or _is_whole(text):
                 yield opened(json.loads(text), path)
             elif last == "whole" or (last == "cut" and not _is_cut_short(text)):

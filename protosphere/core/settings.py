@@ -195,7 +195,7 @@ class Settings(BaseModel):
 
     device: Annotated[str, AfterValidator(device_name)] = "auto"
     precision: Literal["float32", "bf16"] = "float32"
-    threads: AtLeastOne = 1
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
     state_memory: Count = 1024
     results_dir: str = ""
     resume: str = ""

@@ -727,6 +727,6 @@ def mark_stopped(folder: Path) -> None:
 def _find_last_round(folder: Path) -> int:
     """The last finished round."""
     try:
-        return max((line["round"] for line in RunFolder(folder).lines()), default=0)
+        return max((line["round"] for line in RunFolder(folder).lines(with_clients=False)), default=0)
     except (SettingError, KeyError):
         return 0

@@ -100,7 +100,9 @@ def write(path: Path, rounds: Iterable[list[dict[str, Any]]]) -> None:
     import pyarrow
     import pyarrow.parquet
 
-    tables = []
+    # of clients that keep their figures there are no rows
+    kinds = [("round", pyarrow.int64()), ("client", pyarrow.int64()), ("name", pyarrow.string())]
+    tables = [pyarrow.schema([*kinds, ("model", pyarrow.string())]).empty_table()]
     for rows in rounds:
         columns: dict[str, list[Any]] = {}
         for name in dict.fromkeys(name for row in rows for name in row):

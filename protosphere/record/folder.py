@@ -38,7 +38,8 @@ from protosphere.record import client_tables
 
 TIMES_BY_CLIENT = ("train", "evaluate", "client")  # what of a line's `time` is by client
 UNFINISHED = ("starting", "running")  # states of a run that is on
-FORMAT = 2  # of a run's folder; another number means that this program cannot read it
+FORMAT = 3  # of a run's folder; another number means that this program cannot read it
+EARLIER_VERSION = "is of an earlier version of Protosphere, which this one does not read; use that version"
 REMEDY = "bring it back from a copy, or start a new run"
 LONGEST_NAME = (
     100  # bytes of a new run's name before its random digits; a data set's may be longer than a file's can be
@@ -308,12 +309,26 @@ class RunFolder:
         """
         return self._lines("cut")
 
+    def newest_line(self) -> dict[str, Any]:
+        """The last line with its figures by client; empty where there is none.
+
+        Raises:
+            SettingError: a line cannot be read.
+        """
+        newest: dict[str, Any] = {}
+        for line in self.each_line():
+            newest = line
+        return newest
+
     def _lines(self, last: Literal["whole", "cut", "any"]) -> Iterator[dict[str, Any]]:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return
         try:
-            yield from read_sealed_lines(path, last)
+            for line in read_sealed_lines(path, last):
+                if isinstance(line, dict) and "clients_in" in line:
+                    raise SettingError(f"{path} {EARLIER_VERSION}.")
+                yield line
         except DamagedError as error:
             raise SettingError(f"a line of {path} {error}.") from None
         except (OSError, ValueError) as error:
@@ -334,7 +349,13 @@ class RunFolder:
         Raises:
             SettingError: a line up to there is missing, so that the run's figures would be of a part of it.
         """
-        rounds = [line["round"] for line in self._lines("any") if line["round"] <= last_round]
+        try:
+            rounds = [line["round"] for line in self._lines("any") if line["round"] <= last_round]
+        except (TypeError, KeyError):
+            raise SettingError(
+                f"{self.path / 'metrics.jsonl'} holds a line without a round, which this program did not write; "
+                f"{REMEDY}."
+            ) from None
         if rounds != list(range(last_round + 1)):
             raise SettingError(
                 f"{self.path / 'metrics.jsonl'} no longer holds a line for each of the {last_round} finished rounds; "
@@ -521,7 +542,7 @@ def _describe_lost(lines: Sequence[dict[str, Any]], summary: Mapping[str, Any]) 
         return ""
     rounds = [line["round"] for line in lines]
     if rounds and rounds[0] == 1:
-        return "is of an earlier version of Protosphere, which this one does not read; use that version"
+        return EARLIER_VERSION
     for number, actual in enumerate(rounds):
         if actual != number:
             return f"has a line of round {actual} where that of round {number} should be"

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from threadpoolctl import threadpool_info
 
 from protosphere.client_app import app as client_app_module
@@ -81,6 +81,31 @@ def test_a_client_that_cannot_take_part_says_why_and_cannot_train(call, node, se
     reply = call(MessageType.TRAIN, instruction(), settings, node)
     assert named in (decode_report(reply.content)[0].problem if reply.has_content() else refusal(reply))
     assert not reply.has_content() or "arrays" not in reply.content
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"rounds": [1, 2]}, "`rounds`"),
+        ({"nonesuch": ["x"]}, "unknown setting `nonesuch`"),
+        ({"own-settings": "[" * 200_000}, "`own-settings`"),
+        ({"threads": 100_000}, "`threads`"),
+        ({"strategy": b"fedproto"}, "`strategy`"),
+    ],
+)
+def test_settings_that_come_with_a_message_are_refused_in_words(call, settings, words):
+    sent = RecordDict({"settings": ConfigRecord(settings)})
+    assert words in decode_identity(call(MessageType.QUERY, sent).content).problem
+    records = instruction()
+    records["settings"] = ConfigRecord(settings)
+    for message_type in (MessageType.TRAIN, MessageType.EVALUATE):
+        assert words in refusal(call(message_type, records))
+
+
+def test_settings_that_come_with_a_message_take_the_place_of_the_app_s_own(call):
+    sent = RecordDict({"settings": ConfigRecord(dict(QUICK))})
+    identity = decode_identity(call(MessageType.QUERY, sent, {"num-server-rounds": 3}).content)
+    assert (identity.problem, identity.feature_dim) == ("", 8)
 
 
 @pytest.mark.parametrize("message_type", [MessageType.QUERY, MessageType.TRAIN, MessageType.EVALUATE])

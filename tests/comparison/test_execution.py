@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import psutil
@@ -38,6 +39,13 @@ from tests.waiting import comes
 QUICK = {"rounds": 1, "max-samples": 200, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu", "clients": 2}
 LOCAL = Entry("Local", {"strategy": "local"})
 BROKEN = Entry("Broken", {"strategy": "fedproto", "learning-rate": 1e30, "max-failed-rounds": 1})
+
+
+LONG = "x" * 100_000  # a pipe of Linux holds 65,536 bytes
+
+
+def _send_much(sender):
+    sender.send(LONG)
 
 
 def cell(name="c", row="r", method="m", clients=4, **settings):
@@ -82,6 +90,20 @@ def test_a_cell_that_fails_says_why(asked, home):
     assert reason in (folder.of(cell) / OUTPUT).read_text()
     assert folder.run_of(cell) is None
     assert not list((home / "clients").iterdir())
+
+
+def test_a_reason_longer_than_a_pipe_holds_ends_a_trial(asked, home, monkeypatch):
+    _, _, order = asked(BROKEN)
+    executor = Processes([{}])
+    receiver, sender = executor._context.Pipe(duplex=False)
+    process = executor._context.Process(target=_send_much, args=(sender,))
+    process.start()
+    sender.close()
+    deadline = time.monotonic() + 60
+    while (reason := executor.failure((process, receiver, order))) is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    assert reason == LONG
 
 
 @pytest.mark.parametrize("spoil", ["gone", "another comparison", "no cell"])

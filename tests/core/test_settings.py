@@ -33,7 +33,7 @@ TINY = math.ulp(0.0)
 MOST = 2**31 - 1
 AT_LEAST_ONE = (
     *("rounds", "classes-per-client", "min-samples", "spiral-points", "local-epochs"),
-    *("evaluate-every", "max-tokens", "max-failed-rounds", "threads"),
+    *("evaluate-every", "max-tokens", "max-failed-rounds"),
 )
 COUNTS = (
     *("clients", "ways-spread", "shots", "shots-spread", "max-samples", "ensemble-every", "min-replies"),
@@ -46,6 +46,7 @@ NOT_NEGATIVE = ("spiral-noise", "weight-decay", "prototype-weight", "encoder-rad
 # setting -> (values that are just allowed, values that are just not)
 RANGES = {
     **dict.fromkeys(AT_LEAST_ONE, ([1, MOST], [0, -1, MOST + 1])),
+    "threads": ([1, 1024], [0, 1025]),
     **dict.fromkeys(COUNTS, ([0, MOST], [-1, MOST + 1])),
     **dict.fromkeys(("ways", "batch-size", "feature-dim"), ([2, MOST], [1, 0, MOST + 1])),
     **dict.fromkeys(POSITIVE, ([TINY, 1e300], [0.0, -TINY])),

@@ -62,6 +62,12 @@ def test_figures_that_some_rounds_lack_have_one_column(tmp_path):
     assert table["problem"].dropna().tolist() == ["late"]
 
 
+def test_of_clients_that_keep_their_figures_there_are_columns_and_no_rows(tmp_path):
+    client_tables.write(tmp_path / "t.parquet", [[], []])
+    table = pd.read_parquet(tmp_path / "t.parquet")
+    assert (len(table), list(table.columns)) == (0, ["round", "client", "name", "model"])
+
+
 def test_a_run_ends_with_the_table_and_a_resumed_one_has_that_of_a_run_that_was_never_cut(home):
     settings = {"evaluate-every": 1}
     whole, resumed = start(settings | {"rounds": 2}), start(settings | {"rounds": 1})

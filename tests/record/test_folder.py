@@ -1,6 +1,7 @@
 """The run's folder: its name, what resume refuses, lines that a crash cut, and writes that fail half-way."""
 
 import errno
+import json
 import math
 import os
 import re
@@ -418,6 +419,30 @@ def test_the_last_line_is_replaced_whole_or_not_at_all(results, monkeypatch):
     assert folder.lines(with_clients=False)[2]["clients"] == {}
     folder.truncate(2)
     assert folder.lines()[2]["clients"] == {"0": {"x": 2.0}}
+
+
+@pytest.mark.parametrize("last", ["[1]", "1", "{}"])
+def test_a_line_without_a_round_is_refused_where_a_run_goes_on(results, last):
+    folder = finished(1)
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write(last + "\n")
+    assert "holds a line without a round" in refused(folder.truncate, 1)
+
+
+def test_a_run_of_an_earlier_form_is_refused(results):
+    folder = finished(1)
+    with (folder.path / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps({"round": 2, "clients_in": "clients/round-000002.parquet"}) + "\n")
+    for read in (folder.lines, lambda: folder.truncate(1), lambda: [*folder.each_line()]):
+        assert "is of an earlier version of Protosphere" in refused(read)
+
+
+def test_a_tail_that_is_no_text_is_left_out_where_a_run_goes_on(results):
+    folder = finished(1)
+    with (folder.path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"round": 2, "\xff\xfe')
+    folder.truncate(1)
+    assert [line["round"] for line in folder.lines()] == [0, 1]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

@@ -206,6 +206,15 @@ def test_no_run_names_a_model_s_file_at_a_site(project: Path, monkeypatch: pytes
         Client(context)
 
 
+def test_a_half_that_overrides_a_former_name_of_the_contract_is_refused(project: Path) -> None:
+    text = printed("adding-a-method.md")
+    (project / "old.py").write_text(text + "\n\nShrunk.impossible = lambda self, partition, upload: ''\n")
+    with pytest.raises(
+        SettingError, match="`Shrunk` defines `impossible`, which the contract calls `contradiction` now"
+    ):
+        load_method(str(project / "old.py"))
+
+
 # --- one half of ours ----------------------------------------------------------------------------------------
 
 

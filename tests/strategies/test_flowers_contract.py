@@ -14,11 +14,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.serverapp.strategy import Result, Strategy
 
 from protosphere import strategies
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.server_app import strategy as rounds
+from protosphere.server_app.roster import RosterError
 from protosphere.strategies import METHODS, known_settings, load_method
 from protosphere.strategies.tinyproto import TinyProtoSettings
 from tests.strategies.needs import ASKED
@@ -74,13 +75,44 @@ def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, m
         assert (own_line, more > 0) == (line, line["round"] > 0)
 
 
+def test_a_strategy_holds_the_folder_of_its_run_and_starts_once(home):
+    states = []
+
+    def look(line):
+        (folder,) = (home / "results").iterdir()
+        states.append(RunFolder(folder).status()["state"])
+        with pytest.raises(SettingError, match="a run that has not ended"), RunFolder(folder).lock():
+            pass
+        return True
+
+    nodes = [{"partition-id": number, "num-partitions": 3} for number in range(3)]
+    small = {"models": "tiny_perceptron", "max_samples": 400, "rounds": 1, "clients": 3}
+    made = strategies.FedProto(look, **small)
+    made.start(LocalGrid({}, nodes))
+    assert states == ["running"] * 2
+    assert made.folder.status()["state"] == "completed"
+    assert (made.folder.path / "report.html").exists()
+    with pytest.raises(RunError, match="started before"):
+        made.start(LocalGrid({}, nodes))
+    with pytest.raises(RosterError):
+        strategies.FedProto(**small, feature_dim=16, start_timeout=0.1).start(LocalGrid({}, nodes[:1]))
+    assert list((home / "results").iterdir()) == [made.folder.path]
+
+
 def test_a_strategy_takes_settings_by_keyword(home):
     made = strategies.TinyProtoFT(rounds=2, local_epochs=3, sparsity_dim=10, **{"tinyproto.mu": 0.5})
     assert (made.settings.rounds, made.settings.local_epochs) == (2, 3)
     own = made.run.options[TinyProtoSettings]
     assert (own.sparsity_dim, own.mu) == (10, 0.5)
-    with pytest.raises(SettingError, match="unknown setting `nonesuch`"):
-        strategies.FedProto(nonesuch=1)
+    for settings, words in (
+        ({"nonesuch": 1}, "unknown setting `nonesuch`"),
+        ({"strategy": "local"}, "the strategy of `FedProto` is `fedproto`"),
+        ({"protonorm.gamma": 3.0}, "`fedproto` does not read it"),
+        ({"dataset": "./photos"}, "photos"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            strategies.FedProto(**settings)
+    assert not (home / "results").exists()
     with pytest.raises(AttributeError, match="NoneSuch"):
         strategies.NoneSuch  # noqa: B018
 

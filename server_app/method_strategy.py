@@ -1,0 +1,79 @@
+"""A method by its name, for a ServerApp of somebody's own."""
+
+from collections.abc import Callable
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from protosphere.core.errors import RunError, SettingError
+from protosphere.core.settings import Scalar, refuse_relative_paths
+from protosphere.reports.report import leave_report
+from protosphere.server_app.callbacks import OnRound
+from protosphere.server_app.opening import open_folder
+from protosphere.server_app.roster import RosterError
+from protosphere.server_app.status import status_file
+from protosphere.server_app.strategy import PrototypeStrategy
+from protosphere.strategies import read_settings, refuse_foreign, settings_by_keyword
+
+
+class MethodStrategy(PrototypeStrategy):
+    """The strategy of one method, made with the run's settings: `ProtoNorm(gamma=10, rounds=20)`.
+
+    A name is a setting's with `_` in place of `-`; of the method's own settings it is without the prefix. Clients are
+    those of `protosphere.flower_client:app`, and get the settings with each message. The run's folder is made by
+    `start`, which holds it until the run has ended.
+
+    Raises:
+        SettingError: one sentence on the first setting that cannot be used.
+    """
+
+    method_name: str
+
+    def __init__(self, on_round: OnRound | None = None, **settings: Scalar):
+        if "strategy" in settings:
+            raise SettingError(f"the strategy of `{type(self).__name__}` is `{self.method_name}`; take `strategy` out.")
+        self._run_config = {"strategy": self.method_name, **settings_by_keyword(self.method_name, settings)}
+        refuse_foreign(self._run_config)
+        run = read_settings(self._run_config)
+        refuse_relative_paths(run.settings)
+        super().__init__(run, None, on_round, self._run_config)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
+    ) -> Result:
+        """As that of the strategies of all methods.
+
+        Raises:
+            RunError: it has been started before.
+        """
+        if hasattr(self, "folder"):
+            raise RunError("this strategy has been started before; make a new one for another run.")
+        self.folder = open_folder(self.run, self._run_config)
+        with self.folder.lock():
+            try:
+                with status_file(self.settings, self.run.inference, self.folder, 0, grid):
+                    result = super().start(
+                        grid,
+                        initial_arrays,
+                        num_rounds,
+                        timeout,
+                        train_config,
+                        evaluate_config,
+                        evaluate_fn,
+                        should_stop,
+                    )
+            except (SettingError, RosterError):
+                self.folder.discard_unless_begun()
+                raise
+            if self.settings.report:
+                leave_report(self.folder.path)
+        return result

@@ -1,0 +1,72 @@
+"""status.json of a run's folder: how far the run is, for whoever looks on."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from flwr.serverapp import Grid
+
+from protosphere.core.errors import SettingError
+from protosphere.core.flower import call_when_stopped
+from protosphere.core.settings import Settings
+from protosphere.record.folder import UNFINISHED, RunFolder
+
+
+@contextmanager
+def status_file(settings: Settings, rule: str, folder: RunFolder, flower_run: int, grid: Grid) -> Iterator[None]:
+    """Keep status.json up to date while the run inside is on; docs/running.md has its keys.
+
+    A process that was killed leaves it as it was, which `RunFolder.status` sees.
+    """
+    began = time.monotonic()
+    status: dict[str, Any] = {
+        "state": "starting",  # until a round is finished
+        "round": 0,
+        "rounds": settings.rounds,
+        "folder": str(folder.path),
+        "latest": None,
+        "seconds": 0.0,  # since this start
+        "problem": "",
+        "flower_run": str(flower_run),
+    }
+    # a resume that is refused leaves a folder as it was
+    may_write = not settings.resume
+
+    def write(**news: Any) -> None:
+        # what still runs while Flower ends the process changes nothing any more
+        if status["state"] == "stopped":
+            return
+        status.update(news, seconds=time.monotonic() - began)
+        folder.write_status(status)
+
+    def on_line(line: Mapping[str, Any]) -> None:
+        nonlocal may_write
+        may_write = True
+        if test := line.get("evaluation", {}).get("rules", {}).get(rule, {}).get("test"):
+            status["latest"] = {"accuracy": test["mean"], "round": line["round"]}
+        write(state="running", round=line["round"])
+
+    def stop() -> None:
+        if may_write and status["state"] in UNFINISHED:
+            with suppress(SettingError):
+                write(state="stopped")
+
+    if may_write:
+        write()
+    call_when_stopped(grid, stop)
+    folder.listeners.append(on_line)
+    try:
+        yield
+    except Exception as error:
+        if may_write:
+            with suppress(SettingError):
+                write(state="failed", problem=str(error))
+        raise
+    except BaseException:
+        # a signal, or in a deployment Flower's word that the run was stopped
+        stop()
+        raise
+    finally:
+        folder.listeners.remove(on_line)
+    write(state="completed")
