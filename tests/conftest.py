@@ -17,7 +17,6 @@ from deploy import credentials
 from protosphere.core.client_names import NAMELESS, use_client_names
 from protosphere.launch import grid as local_grid
 from protosphere.record.folder import RunFolder
-from protosphere.reports import canvas
 from protosphere.server_app import app
 from protosphere.server_app.strategy import PrototypeStrategy
 
@@ -122,6 +121,9 @@ def no_report(monkeypatch):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Pictures' files are written, but empty: drawing them takes two seconds a page, of whose words a test is."""
+    # the check of a GPU runs tests where matplotlib is not installed
+    from protosphere.reports import canvas
+
     monkeypatch.setattr(canvas, "svg", lambda plot: "<svg></svg>")
 
 

@@ -63,7 +63,7 @@ def test_what_was_received_is_pulled_towards_and_kept_for_prediction(client, hom
     assert report.training.target_norm == pytest.approx(float(targets().vectors.norm(dim=1).mean()), rel=1e-6)
     assert report.training.gradient_ratio > 0
     kept = load_file(home / "clients" / "a-run" / "0" / "received.safetensors")
-    assert torch.equal(kept["vectors"], targets().vectors)
+    assert torch.equal(kept["part/prototypes/prototypes/vectors"], targets().vectors)
 
 
 def test_an_evaluation_is_of_the_model_that_the_round_left_and_of_the_targets_that_come_with_it(client):

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from protosphere.client_app import client as client_module
-from protosphere.client_app.store import Store
+from protosphere.client_app.store import FORMAT, Store
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.data.client_data import Rows
 from protosphere.strategies import read_settings
@@ -89,7 +89,7 @@ def test_the_store_describes_what_prediction_needs(client, home):
     settings = described.pop("settings")
     assert read_settings(settings) == made.run
     names = {"strategy": "fedproto", "model": "tiny_perceptron", "rule": "local-prototypes"}
-    sizes = {"format": 1, "partition": 3, "feature_dim": 8, "class_names": list("0123456789")}
+    sizes = {"format": FORMAT, "partition": 3, "feature_dim": 8, "class_names": list("0123456789")}
     assert described == names | sizes | {"input": made.data.transform.to_dict()}
 
 

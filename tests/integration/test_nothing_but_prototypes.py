@@ -15,6 +15,8 @@ from protosphere.strategies.contract import ServerHalf
 from tests.integration.recorded import CLASSES, DIM, classes_of, decoded, kind_of, lines, recording, trained_in
 
 CLIENTS = 4
+# ProtoNorm begins with directions by a setting alone, TinyProto with a constant
+BEGIN_WITHOUT_DOWNLOADS = ("protonorm", "tinyproto-fp", "tinyproto-ft")
 COUNTED = {"disclose-class-counts": True}
 ENSEMBLE = {"ensemble-every": 2}
 # of the four rounds GFPL's second is its only exchange; what comes of it goes down with the third
@@ -129,9 +131,8 @@ def is_due(run, way, kind, number):
         return trains and number == (EXCHANGE if way == "up" else AFTER)
     if way == "up":
         return bool(run.exchange.up) and trains
-    # those that begin with prototypes of all classes, and the others once something was uploaded; ProtoNorm begins with
-    # directions by a setting alone
-    begins = run.method.server.begin is not ServerHalf.begin and run.settings.strategy != "protonorm"
+    # those that begin with prototypes of all classes, and the others once something was uploaded
+    begins = run.method.server.begin is not ServerHalf.begin and run.settings.strategy not in BEGIN_WITHOUT_DOWNLOADS
     return bool(run.exchange.down) and (number > trains or begins)
 
 

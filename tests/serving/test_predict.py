@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from protosphere.client_app.encoder import loaded
-from protosphere.client_app.store import StoreError
+from protosphere.client_app.store import FORMAT, StoreError
 from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
@@ -227,7 +227,7 @@ def test_short_names_of_encoders_are_taken_for_prediction_too(trained_run):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 99}, "has format 99, .* reads format 1"),
+        ({"format": 99}, f"has format 99, .* reads format {FORMAT}"),
         ({"format": None}, "has format None"),
         ({"settings": None}, "lacks settings"),
         ({"input": {"shape": [1, 8, 8]}}, "what the model's inputs are"),
