@@ -9,19 +9,14 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from protosphere.core.errors import RunError, SettingError
 from protosphere.core.settings import refuse_relative_paths
 from protosphere.core.startup import end_at_once
-from protosphere.reports.report import leave_report
 from protosphere.server_app.callbacks import OnRound
 from protosphere.server_app.opening import open_folder
-from protosphere.server_app.roster import RosterError
-from protosphere.server_app.status import status_file
+from protosphere.server_app.status import USER_ERRORS, record_run
 from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings, refuse_foreign
-from protosphere.strategies.user_method import failing_as
 
-USER_ERRORS = (SettingError, RosterError, RunError)
 # what marks our lines in Flower's stream, and among them why a run failed
 PREFIX, PREFIX_OF_ERRORS = "[protosphere] ", "[protosphere error] "
 
@@ -109,18 +104,7 @@ def _run(grid: Grid, context: Context, opened: Callable[[Path], None], on_round:
     with folder.lock():
         log.info("results: %s", folder.path)
         opened(folder.path)
-        try:
-            blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
-            with status_file(run.settings, run.inference, folder, context.run_id, grid), blamed:
-                PrototypeStrategy(run, folder, on_round).start(grid)
-        except (SettingError, RosterError):
-            folder.discard_unless_begun()
-            raise
-        except RunError:
-            if run.settings.report and (folder.path / "metrics.jsonl").exists():
-                leave_report(folder.path)
-            raise
-        if run.settings.report:
-            leave_report(folder.path)
+        with record_run(run, folder, context.run_id, grid):
+            PrototypeStrategy(run, folder, on_round).start(grid)
     log.info("results: %s", folder.path)
     return folder.path

@@ -1,18 +1,15 @@
 """A method by its name, for a ServerApp of somebody's own."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
-from protosphere.core.errors import RunError, SettingError
+from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, refuse_relative_paths
-from protosphere.reports.report import leave_report
 from protosphere.server_app.callbacks import OnRound
 from protosphere.server_app.opening import open_folder
-from protosphere.server_app.roster import RosterError
-from protosphere.server_app.status import status_file
+from protosphere.server_app.status import record_run
 from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings, refuse_foreign, settings_by_keyword
 
@@ -39,41 +36,8 @@ class MethodStrategy(PrototypeStrategy):
         refuse_relative_paths(run.settings)
         super().__init__(run, None, on_round, self._run_config)
 
-    def start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord | None = None,
-        num_rounds: int | None = None,
-        timeout: float | None = None,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
-        should_stop: Callable[[int, Result], bool] | None = None,
-    ) -> Result:
-        """As that of the strategies of all methods.
-
-        Raises:
-            RunError: it has been started before.
-        """
-        if hasattr(self, "folder"):
-            raise RunError("this strategy has been started before; make a new one for another run.")
+    @contextmanager
+    def _open_run(self, grid: Grid) -> Iterator[None]:
         self.folder = open_folder(self.run, self._run_config)
-        with self.folder.lock():
-            try:
-                with status_file(self.settings, self.run.inference, self.folder, 0, grid):
-                    result = super().start(
-                        grid,
-                        initial_arrays,
-                        num_rounds,
-                        timeout,
-                        train_config,
-                        evaluate_config,
-                        evaluate_fn,
-                        should_stop,
-                    )
-            except (SettingError, RosterError):
-                self.folder.discard_unless_begun()
-                raise
-            if self.settings.report:
-                leave_report(self.folder.path)
-        return result
+        with self.folder.lock(), record_run(self.run, self.folder, 0, grid):
+            yield

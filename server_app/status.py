@@ -1,4 +1,4 @@
-"""status.json of a run's folder: how far the run is, for whoever looks on."""
+"""What a run's folder gets beside its rounds: status.json while the run is on, for whoever looks on, and its report."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -7,10 +7,38 @@ from typing import Any
 
 from flwr.serverapp import Grid
 
-from protosphere.core.errors import SettingError
+from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import call_when_stopped
 from protosphere.core.settings import Settings
 from protosphere.record.folder import UNFINISHED, RunFolder
+from protosphere.reports.report import leave_report
+from protosphere.server_app.agreement import RosterError
+from protosphere.strategies import Run
+from protosphere.strategies.user_method import failing_as
+
+USER_ERRORS = (SettingError, RosterError, RunError)
+
+
+@contextmanager
+def record_run(run: Run, folder: RunFolder, flower_run: int, grid: Grid) -> Iterator[None]:
+    """Keep status.json while the run inside is on, and leave its report; a folder without a round goes.
+
+    Raises:
+        RunError: somebody's own method fails inside.
+    """
+    try:
+        blamed = failing_as(RunError, run.settings.strategy, run.method, USER_ERRORS)
+        with status_file(run.settings, run.inference, folder, flower_run, grid), blamed:
+            yield
+    except (SettingError, RosterError):
+        folder.discard_unless_begun()
+        raise
+    except RunError:
+        if run.settings.report and (folder.path / "metrics.jsonl").exists():
+            leave_report(folder.path)
+        raise
+    if run.settings.report:
+        leave_report(folder.path)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Any
 
@@ -117,6 +117,7 @@ class PrototypeStrategy(Strategy):
         self.releases = Releases(run.settings, self.half) if run.private else None
         self.shared_test: SharedLabels | None = None
         self._rounds = run.settings.rounds
+        self._is_started = False
         self._silent_partitions: set[int] = set()  # at the last evaluation
         self._sent_bytes: dict[int, Bytes] = {}  # of the messages that were made last
         self._offered: set[int] = set()  # whose message of these brings a download, or names it
@@ -141,11 +142,28 @@ class PrototypeStrategy(Strategy):
         Raises:
             SettingError: what cannot work with these clients, or on resume with the rounds already run.
             RosterError: the clients do not fit together, or are not those of the run to resume.
-            RunError: the run cannot go on; its last finished round can be resumed.
+            RunError: the run cannot go on; its last finished round can be resumed. Or it has been started before.
             ValueError: an argument that has no meaning here: there are no global weights.
         """
         if initial_arrays or train_config or evaluate_config or evaluate_fn:
             raise ValueError("a prototype strategy has no global weights and reads its settings from the run")
+        if self._is_started:
+            raise RunError("this strategy has been started before; make a new one for another run.")
+        self._is_started = True
+        with self._open_run(grid):
+            return self._run_rounds(grid, num_rounds, timeout, should_stop)
+
+    def _open_run(self, grid: Grid) -> AbstractContextManager[None]:
+        """Around all rounds; here the caller has the folder, and holds it."""
+        return nullcontext()
+
+    def _run_rounds(
+        self,
+        grid: Grid,
+        num_rounds: int | None,
+        timeout: float | None,
+        should_stop: Callable[[int, Result], bool] | None,
+    ) -> Result:
         rounds = self._rounds = num_rounds or self.settings.rounds
         refuse_other_rounds(self.run, self.folder, rounds)
         self.timeout = timeout or self.settings.round_timeout

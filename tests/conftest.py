@@ -17,7 +17,7 @@ from deploy import credentials
 from protosphere.core.client_names import NAMELESS, use_client_names
 from protosphere.launch import grid as local_grid
 from protosphere.record.folder import RunFolder
-from protosphere.server_app import app
+from protosphere.server_app import status
 from protosphere.server_app.strategy import PrototypeStrategy
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
@@ -115,7 +115,7 @@ def nameless():
 @pytest.fixture(autouse=True)
 def no_report(monkeypatch):
     """Runs leave no report: drawing takes a second each time, and those tests that look at one ask for it."""
-    monkeypatch.setattr(app, "leave_report", lambda folder: None)
+    monkeypatch.setattr(status, "leave_report", lambda folder: None)
 
 
 @pytest.fixture

@@ -231,7 +231,7 @@ def _run_here(run_plan: "Plan", workers: int, verbose: bool, display: Display) -
     from protosphere.launch.flower import describe_stop
     from protosphere.launch.grid import KeptLines, run_in_process
     from protosphere.launch.processes import Interrupted, interruptible
-    from protosphere.server_app.app import USER_ERRORS
+    from protosphere.server_app.status import USER_ERRORS
 
     display.stage("starting the clients")
     lines = KeptLines(display.line if verbose else _show_once(display))

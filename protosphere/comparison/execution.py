@@ -25,7 +25,7 @@ from protosphere.launch.grid import KeptLines, end_with_parent, run_in_process
 from protosphere.launch.processes import import_path, interruptible
 from protosphere.launch.ray_cluster import Cluster, join
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.app import USER_ERRORS
+from protosphere.server_app.status import USER_ERRORS
 
 OUTPUT = "output.log"
 SETTINGS = "settings.toml"

@@ -96,7 +96,7 @@ def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROTOSPHERE_HOME", str(place / "home"))
-        patch.setattr("protosphere.server_app.app.leave_report", lambda folder: None)
+        patch.setattr("protosphere.server_app.status.leave_report", lambda folder: None)
         yield place
 
 

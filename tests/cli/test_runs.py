@@ -28,7 +28,7 @@ def trained(tmp_path_factory):
     place = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PROTOSPHERE_HOME", str(place))
-        patch.setattr("protosphere.server_app.app.leave_report", lambda folder: None)
+        patch.setattr("protosphere.server_app.status.leave_report", lambda folder: None)
         own = ({"strategy": "protonorm"}, {"strategy": "local"}, {"strategy": "protonorm", "seed": 1})
         runs = [run_in_process(QUICK | each, clients=4, workers=1, show=lambda line: None) for each in own]
     return place, [run.name for run in runs]

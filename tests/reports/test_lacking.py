@@ -17,7 +17,7 @@ from protosphere.reports import report as report_module
 from protosphere.reports.label_distribution import holdings
 from protosphere.reports.report import leave_report, write_report
 from protosphere.reports.results import read_results
-from protosphere.server_app import app as app_module
+from protosphere.server_app import status
 from tests.reports.fabricated import fabricate
 from tests.reports.pages import ANGLES, CONFUSION, EVERY, MAP, MARGINS, SEPARATION, outline, pictures
 
@@ -122,7 +122,7 @@ def test_a_forged_partition_file_is_not_believed(tmp_path):
 
 @pytest.fixture
 def reporting(monkeypatch):
-    monkeypatch.setattr(app_module, "leave_report", leave_report)
+    monkeypatch.setattr(status, "leave_report", leave_report)
 
 
 def test_a_run_leaves_its_report_and_one_that_fails_after_a_round_too(run, reporting, home, monkeypatch):

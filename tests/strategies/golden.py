@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from protosphere.launch.grid import run_in_process
-from protosphere.server_app import app
+from protosphere.server_app import status
 from protosphere.strategies import METHODS, known_settings, load_method
 from tests.device import PLACE, PRECISION
 from tests.strategies.needs import ASKED
@@ -101,7 +101,7 @@ def path_of(name: str) -> Path:
 def main(names: list[str], show: Callable[[str], None] = print) -> None:
     """Write the files anew, and say what changed."""
     torch.set_num_threads(1)
-    app.leave_report = lambda folder: None
+    status.leave_report = lambda folder: None
     FOLDER.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as home:
         os.environ["PROTOSPHERE_HOME"] = home

@@ -18,6 +18,8 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND
+from protosphere.reports.report import leave_report
+from protosphere.server_app import status
 from protosphere.server_app import strategy as rounds
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import METHODS, known_settings, load_method
@@ -75,7 +77,8 @@ def test_the_lines_of_docs_flower_md_run_in_a_server_app_of_ones_own(tmp_path, m
         assert (own_line, more > 0) == (line, line["round"] > 0)
 
 
-def test_a_strategy_holds_the_folder_of_its_run_and_starts_once(home):
+def test_a_strategy_holds_the_folder_of_its_run_and_starts_once(home, monkeypatch):
+    monkeypatch.setattr(status, "leave_report", leave_report)
     states = []
 
     def look(line):
