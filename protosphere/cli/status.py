@@ -92,7 +92,7 @@ def _newest_run(results: Path) -> dict[str, Any] | None:
     seconds: list[float] = []
     last_rounds: dict[str, int] = {}
     try:
-        told, roster = record.status(), record.roster()
+        status, roster = record.status(), record.roster()
         for line in record.each_line():
             if line["round"]:
                 seconds.append(line["time"]["round"])
@@ -110,9 +110,9 @@ def _newest_run(results: Path) -> dict[str, Any] | None:
         clients.append({"partition": partition, "name": names.get(partition), "last_round": round_number})
     return {
         "folder": str(record.path),
-        "state": told["state"],
-        "round": told["round"],
-        "rounds": told["rounds"],
+        "state": status["state"],
+        "round": status["round"],
+        "rounds": status["rounds"],
         "seconds_per_round": round(sum(seconds) / len(seconds), 1) if seconds else None,
         "clients": clients,
     }

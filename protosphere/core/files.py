@@ -145,14 +145,19 @@ def read_whole(path: Path, most: int = LARGEST) -> bytes:
         IrregularError: it is no regular file, or has more than `most` bytes.
         OSError: it cannot be read.
     """
-    status = path.stat()
-    if kind := _kind(status):
-        raise IrregularError(f"it is, or leads to, {kind} and no file with an end")
+    status = _regular_status(path)
     if status.st_size > most:
         raise IrregularError(f"it has {status.st_size} bytes, and at most {most} are read")
     with path.open("rb") as file:
         # no more than that, since not all that is a regular file has an end
         return file.read(status.st_size)
+
+
+def _regular_status(path: Path) -> os.stat_result:
+    status = path.stat()
+    if kind := _kind(status):
+        raise IrregularError(f"it is, or leads to, {kind} and no file with an end")
+    return status
 
 
 def refuse_irregular(path: Path, most: int = LARGEST) -> None:
@@ -268,8 +273,7 @@ def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") 
         DamagedError: a line is not what was written, or the last one is not what it may be.
         OSError, ValueError: it cannot be read.
     """
-    if kind := _kind(path.stat()):
-        raise IrregularError(f"it is, or leads to, {kind} and no file with an end")
+    _regular_status(path)
     with path.open("rb") as file:
         # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
         while line := file.readline(LARGEST_RECORD):

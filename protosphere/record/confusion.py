@@ -78,12 +78,6 @@ def macro(triples: Iterable[Sequence[int]]) -> dict[str, float | None]:
     return {"accuracy": accuracy, "f1": math.fsum(scores) / len(scores)}
 
 
-def macro_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """`macro` over all clients, of a run's lines; nothing where no client told."""
-    confusion = _last(lines)
-    return macro(together(confusion["models"].values())) if confusion else {}
-
-
 def per_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """`classes` of a run's summary: by which rule, per class over all clients, and by architecture; and `macro`."""
     confusion = _last(lines)
