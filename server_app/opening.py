@@ -1,12 +1,12 @@
 """How a run opens: its folder, the clients whose claims are believed, and what is said of them before round 1."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from protosphere.core.client_names import client_names, client_word
 from protosphere.core.flower import minor_name
 from protosphere.core.settings import Scalar, Settings
-from protosphere.core.text import class_words, one_class, one_line, quoted
+from protosphere.core.text import one_class, one_line, quoted
 from protosphere.record.folder import RunFolder
 from protosphere.record.metrics_lines import LEGEND
 from protosphere.record.summary import companions
@@ -18,7 +18,7 @@ from protosphere.strategies.weights import OtherWeightsError
 from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.payloads import Identity
 
-MOST_CLIENTS = 50  # that have a line of their own
+MOST_MODELS = 5  # that are named
 MOST_ALONE = 5  # items that few clients name
 LONGEST_MODEL = 60  # characters of the name that a client gives its model
 LONGEST_ITEM = 100  # characters of what a client says that it discloses, where few others do
@@ -77,8 +77,40 @@ def _disclosed_by_few(identities: Mapping[int, Identity]) -> list[str]:
     return [*rare[:MOST_ALONE], *more]
 
 
+def _holdings(identities: Mapping[int, Identity]) -> list[str]:
+    """How many samples and classes clients have, of those that say it."""
+    rows = [identity.rows for identity in identities.values() if identity.rows]
+    if not rows:
+        return ["  samples and classes: withheld by the clients"]
+    counts = [_range(row[split] for row in rows) for split in range(3)]
+    classes = _range(len(identity.classes) for identity in identities.values() if identity.rows)
+    withheld = len(identities) - len(rows)
+    remark = f" ({withheld} clients withhold theirs)" if withheld else ""
+    return [
+        f"  samples per client: {counts[0]} for training, {counts[1]} for validation, {counts[2]} for testing, of "
+        f"{classes} classes{remark}"
+    ]
+
+
+def _range(numbers: Iterable[int]) -> str:
+    """`3`, or `3 to 5`."""
+    values = list(numbers)
+    return str(values[0]) if min(values) == max(values) else f"{min(values):,} to {max(values):,}"
+
+
+def _models(identities: Mapping[int, Identity]) -> str:
+    """`2 tiny_cnn (22,250 parameters), 1 tiny_perceptron (58,442)`, the most frequent first."""
+    counts = Counter((_shorten_model_name(identity), identity.parameters) for identity in identities.values())
+    common = counts.most_common(MOST_MODELS)
+    parts = []
+    for index, ((name, parameters), number) in enumerate(common):
+        parts.append(f"{number} {name} ({parameters:,}{'' if index else ' parameters'})")
+    rest = len(identities) - sum(number for _, number in common)
+    return ", ".join([*parts, *([f"{rest} others, which roster.json lists"] if rest else [])])
+
+
 def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int) -> list[str]:
-    """What is about to run: the task, what crosses, each client."""
+    """What is about to run: the task, what crosses, and who takes part; roster.json has each client."""
     settings = run.settings
     lines = [
         f"{settings.strategy} on {settings.dataset}: {len(identities)} clients, {num_classes} classes, "
@@ -86,22 +118,11 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
     ]
     if "prototypes" in run.exchange.kinds() and settings.wire_dtype != "float32":
         lines.append(f"  prototypes are sent as {settings.wire_dtype}")
-    lines.append("  clients, with their training + validation + test samples:")
+    lines += [*_holdings(identities), f"  models: {_models(identities)}"]
     names = client_names(map(vars, identities.values()))
-    named = sorted(identities.items())
-    for partition, identity in named[:MOST_CLIENTS]:
-        remark = "" if identity.trains else ": no training samples, takes part in evaluation only"
-        rows = "{} + {} + {} samples, ".format(*identity.rows[:3]) if identity.rows else ""
-        data_text = (
-            rows + class_words(identity.classes, identity.class_names) if rows else "samples and classes withheld"
-        )
-        size = f"{identity.parameters:,} parameters"
-        lines.append(
-            f"  {client_word(partition, names)}: {_shorten_model_name(identity)} ({size}), {data_text}{remark}"
-        )
-    if counts_by_model := Counter(_shorten_model_name(identity) for _, identity in named[MOST_CLIENTS:]):
-        models = ", ".join(f"{count} of {model}" for model, count in sorted(counts_by_model.items()))
-        lines.append(f"  and {counts_by_model.total()} more ({models}), which roster.json lists")
+    for partition, identity in sorted(identities.items()):
+        if not identity.trains:
+            lines.append(f"  {client_word(partition, names)} has no training samples: it takes part in evaluation only")
     if companion := companions(identity.companion for identity in identities.values()):
         lines.append(f"  with each client's own model, in every figure: {one_line(companion, 2 * LONGEST_MODEL)}")
     lines += [*_disclosed_by_few(identities), f"  {LEGEND}"]

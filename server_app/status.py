@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import Grid
@@ -11,7 +12,6 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.core.flower import call_when_stopped
 from protosphere.core.settings import Settings
 from protosphere.record.folder import UNFINISHED, RunFolder
-from protosphere.reports.report import leave_report
 from protosphere.server_app.agreement import RosterError
 from protosphere.strategies import Run
 from protosphere.strategies.user_method import failing_as
@@ -39,6 +39,14 @@ def record_run(run: Run, folder: RunFolder, flower_run: int, grid: Grid) -> Iter
         raise
     if run.settings.report:
         leave_report(folder.path)
+
+
+def leave_report(folder: Path) -> None:
+    """Write the report of a run's folder; a failure is logged, and the run stands."""
+    # half a second of imports that no round waits for
+    from protosphere.reports import report
+
+    report.leave_report(folder)
 
 
 @contextmanager

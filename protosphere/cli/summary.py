@@ -14,17 +14,15 @@ from protosphere.core.client_names import NAMELESS, client_names, client_word
 from protosphere.core.errors import SettingError
 from protosphere.core.text import readable_size
 from protosphere.record.folder import RunFolder
-from protosphere.record.summary import doubts
-
-# the unweighted ones, which few presets ask for, would make the table wider than a terminal
-FIGURES = ("selected", "best", "client-best", "last-5", "final")
+from protosphere.record.summary import doubts, primary_figure
 
 
 def print_summary(folder: Path) -> None:
-    """Print the headline figures by inference rule, the majority-class baseline, bytes, seconds, and where all of it
-    is."""
+    """Print accuracies by inference rule, what to know of them, bytes, seconds, where the results are, what is next."""
     summary = json.loads((folder / "summary.json").read_text("utf-8"))
     if summary["rules"]:
+        name, data, clients = summary["strategy"], summary["dataset"], summary["clients"]
+        typer.echo(f"{name} on {data}, {clients} clients, {summary['rounds']} rounds: test accuracy in %")
         console().print(_table(summary))
     for line in _lines(summary, _names(folder)):
         typer.echo(line)
@@ -32,6 +30,10 @@ def print_summary(folder: Path) -> None:
         typer.echo(f"report: {folder / 'report.html'}")
     # not through the console, which would break a long path
     typer.echo(f"results: {folder}")
+    if summary["rules"] and summary["strategy"] != "local":
+        typer.echo(
+            f"next: `protosphere compare --methods local,frame,{summary['strategy']}` tells what the exchange adds"
+        )
 
 
 def _names(folder: Path) -> Mapping[int, str]:
@@ -43,52 +45,54 @@ def _names(folder: Path) -> Mapping[int, str]:
 
 
 def _table(summary: Mapping[str, Any]) -> Table:
-    headline = summary["headline"]
-    table = Table(
-        title=f"{summary['strategy']} on {summary['dataset']}: accuracy in %, {summary['rounds']} rounds",
-        title_justify="left",
-        title_style="",
-        box=box.SIMPLE_HEAD,
-    )
+    """Each rule's accuracy at the round with its best validation accuracy or, without validation samples, the last."""
+    table = Table(box=box.SIMPLE_HEAD)
     table.add_column("inference rule", no_wrap=True)
-    for figure in FIGURES:
-        table.add_column(figure, justify="right", no_wrap=True)
-    for rule, values in summary["rules"].items():
-        mark = " *" if rule == headline["rule"] else ""
-        table.add_row(rule + mark, *(_percent(values.get(figure)) for figure in FIGURES))
+    for head in ("all clients", "worst client", "round"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for rule, figures in summary["rules"].items():
+        mark = " *" if rule == summary["headline"]["rule"] else ""
+        figure = primary_figure(figures)
+        number = figures["selected_round"] if figure == "selected" else summary["rounds"]
+        table.add_row(rule + mark, _percent(figures.get(figure)), _percent(figures.get("worst")), str(number))
     return table
 
 
 def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
-    headline, sizes = summary["headline"], summary["bytes"]
-    floor = summary["floor"]["majority-class"]
-    where = f" (round {headline['round']}, {headline['clients']} clients)" if headline.get("clients") else ""
-    unweighted = (
-        f" (unweighted mean over clients: {_percent(headline['unweighted'])} %)" if headline.get("unweighted") else ""
-    )
-    accuracy_line = (
-        f"* headline: {headline['figure']}{where} {_percent(headline['accuracy'])} %{unweighted}; "
-        f"majority-class baseline: {_percent(floor)} %"
-    )
-    if summary.get("settings", {}).get("privacy") == "release" and not summary["rules"]:
-        accuracy_line = "accuracy: withheld by the clients (`privacy`); `protosphere report --state` prints it there"
+    sizes = summary["bytes"]
     payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
-    above = wire - payload
     evaluation = sizes["evaluation_wire_up"] + sizes["evaluation_wire_down"]
     return [
         *([f"all accuracies are measured with {summary['companion']}"] if "companion" in summary else []),
-        accuracy_line,
-        *doubts(summary, names),
+        *_accuracy_lines(summary),
+        *(f"note: {doubt}" for doubt in doubts(summary, names)),
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
-        f"payload: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down; "
-        f"on the wire: {readable_size(sizes['wire_up'])} up, {readable_size(sizes['wire_down'])} down, including "
-        f"{readable_size(above)} of overhead; evaluation takes another {readable_size(evaluation)}",
+        f"sent: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down, and "
+        f"{readable_size(wire - payload)} of overhead; evaluation takes another {readable_size(evaluation)}",
         *_step_lines(summary),
         *_domain_lines(summary),
         *_all_classes_lines(summary),
         *_ensemble_lines(summary),
         *_failure_lines(summary, names),
         f"time: {summary['seconds']:.1f} s",
+    ]
+
+
+def _accuracy_lines(summary: Mapping[str, Any]) -> list[str]:
+    """What the table's figures are, and the baseline that any useful model exceeds."""
+    headline = summary["headline"]
+    if not summary["rules"]:
+        if summary.get("settings", {}).get("privacy") == "release":
+            return ["accuracy: withheld by the clients (`privacy`); `protosphere report --state` prints it there"]
+        return ["accuracy: no client could be evaluated"]
+    if headline["figure"] == "selected":
+        choice = "each rule at the round with its best validation accuracy"
+    else:
+        choice = "without validation samples, after the last round"
+    majority = _percent(summary["floor"]["majority-class"])
+    return [
+        f"* the rule by which this method predicts; {choice}",
+        f"always predicting a client's most frequent class reaches {majority}",
     ]
 
 

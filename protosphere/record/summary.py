@@ -16,7 +16,8 @@ MAJORITY_UNWEIGHTED = "majority-class-unweighted"  # the same, as an unweighted 
 MAJORITY_ALL_CLASSES = "majority-class-all-classes"  # over the test samples of classes that a client lacks, too
 FLOORS = (MAJORITY, MAJORITY_UNWEIGHTED, MAJORITY_ALL_CLASSES)
 FIGURES = ("selected", "best", "client-best", "client-best-unweighted", "last-5", "final", "final-unweighted")
-FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "clients")
+FIGURES_OF_RULE = ("selected", "selected_round", *FIGURES[1:], "worst", "clients")
+FAR_BELOW = 0.1  # by so much a trained classifier is seldom below a linear discriminant of its own features
 
 
 def summarise(
@@ -139,9 +140,10 @@ def headlines(
         evaluation, TinyProto's), client-best (mean of every client's own best, weighted by its test samples as all
         other figures are) and client-best-unweighted (every client alike, ProtoNorm's), last-5 (mean of the last five
         evaluations, or of as many as there are, FedPAGR's), each None before the first evaluation of trained models;
-        final; final-unweighted (every client alike, as GFPL and PFPL average); clients, how many were evaluated in the
-        rounds among which was chosen, at most; and where clients are tested on the classes that they lack, too,
-        all-classes (of the last evaluation).
+        final; final-unweighted (every client alike, as GFPL and PFPL average); worst, the worst client's accuracy at
+        the evaluation of selected, else of final; clients, how many were evaluated in the rounds among which was
+        chosen, at most; and where clients are tested on the classes that they lack, too, all-classes (of the last
+        evaluation).
     """
     evaluations = [with_members(line) for line in lines if line.get("evaluation", {}).get("rules")]
     rules = list(dict.fromkeys(rule for evaluation in evaluations for rule in evaluation["rules"]))
@@ -199,6 +201,7 @@ def _headline(
         "last-5": _last_five([(number, splits["test"]["mean"]) for number, splits in tested]),
         "final": last["test"]["mean"],
         "final-unweighted": last["test"].get("plain_mean"),
+        "worst": (selected or last)["test"].get("worst"),
         "clients": max((_count_clients(splits) for _, splits in eligible), default=None),
     }
     if members := evaluations[-1].get("members"):
@@ -331,7 +334,38 @@ def doubts(summary: Mapping[str, Any], client_names: Mapping[int, str] = NAMELES
             f"{names} reports many more test samples than the others: its weight is capped at `max-weight-ratio` "
             "times their median"
         )
+    if summary["rounds"] == 0 and summary["rules"]:
+        sentences.append("the run ended before its first round: these are untrained models")
+    elif sentence := _doubt_of_training(summary):
+        sentences.append(sentence)
     return sentences
+
+
+def _doubt_of_training(summary: Mapping[str, Any]) -> str:
+    """A sentence where the private models look hardly trained, else ""."""
+    by_rule, majority = summary["rules"], summary["floor"].get(MAJORITY)
+    accuracy = _accuracy_of(by_rule.get("classifier", {}))
+    discriminant = _accuracy_of(by_rule.get("discriminant", {}))
+    if accuracy is None or not summary.get("gradient_steps"):
+        return ""
+    if majority is not None and accuracy < majority:
+        reason = f"their classifiers reach {_percent(accuracy)}, always predicting the most frequent class "
+        reason += _percent(majority)
+    elif discriminant is not None and accuracy < discriminant - FAR_BELOW:
+        reason = f"their classifiers reach {_percent(accuracy)}, a linear discriminant of their features "
+        reason += _percent(discriminant)
+    else:
+        return ""
+    return f"the private models may be hardly trained: {reason}; try more `rounds` or `local-epochs`"
+
+
+def _accuracy_of(figures: Mapping[str, float | int | None]) -> float | int | None:
+    """A rule's accuracy by the figure that heads a run."""
+    return figures.get(primary_figure(figures))
+
+
+def _percent(accuracy: float) -> str:
+    return f"{100 * accuracy:.1f} %"
 
 
 def companions(named: Iterable[str]) -> str:

@@ -68,19 +68,21 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert result.exit_code == 0, result.output
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[1:3] == ["results: /there", "round 1/2 | accuracy"]
-    assert lines[3] == "protonorm on digits: accuracy in %, 2 rounds"
+    assert lines[3] == "protonorm on digits, 3 clients, 2 rounds: test accuracy in %"
     rows = [line.split() for line in lines]
-    assert ["inference", "rule", "selected", "best", "client-best", "last-5", "final"] in rows
-    assert ["classifier", "-", "72.0", "70.0", "45.0", "50.0"] in rows
-    assert ["local-prototypes", "*", "91.1", "95.0", "96.0", "90.0", "94.0"] in rows
+    assert ["inference", "rule", "all", "clients", "worst", "client", "round"] in rows
+    # without validation samples the last round's
+    assert ["classifier", "50.0", "40.0", "2"] in rows
+    assert ["local-prototypes", "*", "91.1", "80.8", "2"] in rows
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"gradient_steps": 12.5}))
     assert "12.5 gradient steps per client per round" in invoke().stdout
-    assert lines[-4:] == [
-        "* headline: selected (round 2, 3 clients) 91.1 %; majority-class baseline: 31.8 %",
-        "payload: 12.8 kB up, 2.50 MB down; on the wire: 28.4 kB up, 2.60 MB down, including 115.6 kB of "
-        "overhead; evaluation takes another 12.0 kB",
+    assert lines[-6:] == [
+        "* the rule by which this method predicts; each rule at the round with its best validation accuracy",
+        "always predicting a client's most frequent class reaches 31.8",
+        "sent: 12.8 kB up, 2.50 MB down, and 115.6 kB of overhead; evaluation takes another 12.0 kB",
         "time: 61.2 s",
         f"results: {folder}",
+        "next: `protosphere compare --methods local,frame,protonorm` tells what the exchange adds",
     ]
     assert "\x1b" not in result.stdout
 
@@ -106,14 +108,14 @@ def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
     }
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": failures}))
     lines = invoke().stdout.splitlines()
-    assert lines[-4:-2] == [
+    assert lines[-5:-3] == [
         "client 10 failed in 3 of 3 rounds, the last time in round 3: upload dropped: a vector holds NaN",
         "client 2 failed in 1 of 3 rounds, the last time in round 1: no reply in time",
     ]
     many = {str(p): failures["2"] for p in range(12)}
     (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": many}))
     lines = invoke().stdout.splitlines()
-    assert lines[-3] == "2 more clients failed in some rounds; metrics.jsonl lists them"
+    assert lines[-4] == "2 more clients failed in some rounds; metrics.jsonl lists them"
     assert sum(line.startswith("client ") for line in lines) == 10
 
 
@@ -172,7 +174,9 @@ def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder)
     headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5}
     bare = SUMMARY | {"headline": headline, "floor": {"majority-class": None}}
     (folder / "summary.json").write_text(json.dumps(bare))
-    assert "* headline: final 50.0 %; majority-class baseline: - %" in invoke().stdout
+    shown = invoke().stdout
+    assert "* the rule by which this method predicts; without validation samples, after the last round" in shown
+    assert "always predicting a client's most frequent class reaches -" in shown
 
 
 @pytest.mark.parametrize(

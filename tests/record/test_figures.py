@@ -158,6 +158,7 @@ def test_headlines_of_a_sequence_made_by_hand():
             "last-5": pytest.approx((0.50 + 0.70 + 0.60 + 0.40 + 0.55) / 5),
             "final": 0.55,
             "final-unweighted": None,
+            "worst": None,
             "clients": 0,
         }
     }
@@ -237,7 +238,12 @@ def test_a_rule_that_begins_later_is_measured_from_there():
     found = headlines(lines)
     assert set(found) == {"classifier", "global-prototypes"}
     figures = dict.fromkeys(("selected", "best", "client-best", "client-best-unweighted", "last-5", "final"), 0.4)
-    assert found["global-prototypes"] == figures | {"selected_round": 1, "clients": 0, "final-unweighted": None}
+    assert found["global-prototypes"] == figures | {
+        "selected_round": 1,
+        "clients": 0,
+        "final-unweighted": None,
+        "worst": None,
+    }
     assert found["classifier"]["final"] == 0.2
 
 

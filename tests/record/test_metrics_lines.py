@@ -231,6 +231,7 @@ def test_the_summary():
         "last-5": pytest.approx((0.6 + 0.9 + 0.5) / 3),
         "final": 0.5,
         "final-unweighted": 0.5,
+        "worst": 0.5,
         "clients": 1,
     }
     headline = {"rule": "classifier", "figure": "selected", "accuracy": 0.5, "round": 3}
@@ -331,3 +332,34 @@ def test_where_clients_came_and_went_the_choice_is_told():
     values = summary["rules"]["classifier"] | {"since": 4, "complete": True}
     (sentence,) = doubts(summary | {"rules": {"classifier": values}})
     assert "since round 4, which have the final clients" in sentence
+
+
+HARDLY = "the private models may be hardly trained: their classifiers reach "
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "discriminant", "majority", "steps", "reason"),
+    [
+        (0.44, 0.86, 0.3, 2.5, f"{HARDLY}44.0 %, a linear discriminant of their features 86.0 %"),
+        (0.29, None, 0.3, 2.5, f"{HARDLY}29.0 %, always predicting the most frequent class 30.0 %"),
+        (0.78, 0.86, 0.3, 2.5, ""),
+        (0.44, 0.86, 0.3, None, ""),
+        (None, 0.86, 0.3, 2.5, ""),
+    ],
+    ids=["below the discriminant", "below the majority", "a little below", "nobody trained", "no classifier"],
+)
+def test_models_that_are_hardly_trained_are_named(accuracy, discriminant, majority, steps, reason):
+    # 5 points are usual where there are few samples
+    rules = {
+        "classifier": {"selected": None, "final": accuracy},
+        "discriminant": {"selected": discriminant, "final": 0.1},
+    }
+    summary = {"headline": {"rule": "classifier"}, "rules": rules, "floor": {MAJORITY: majority}}
+    summary |= {"clients": 2, "rounds": 3, "gradient_steps": steps}
+    remedy = "; try more `rounds` or `local-epochs`"
+    assert doubts(summary) == ([reason + remedy] if reason else [])
+
+
+def test_a_run_that_ended_before_its_first_round_says_that_nothing_is_trained():
+    summary = summary_of() | {"rounds": 0}
+    assert doubts(summary) == ["the run ended before its first round: these are untrained models"]

@@ -169,11 +169,11 @@ def test_the_start_is_told(federation, say):
     federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
     said = say()
     assert said[0] == "fedproto on digits: 3 clients, 4 classes, d = 3, 3 rounds, inference rule local-prototypes"
-    assert said[1] == "  clients, with their training + validation + test samples:"
-    assert said[2] == "  client 0: scripted (7 parameters), 20 + 4 + 6 samples, 2 classes: b, d"
-    assert said[3].endswith("samples, no class: no training samples, takes part in evaluation only")
-    assert said[5] == f"  {LEGEND}"
-    assert said[6].startswith("warning: 1 client holds only one class (2: a): always answering it is right")
+    assert said[1] == ("  samples per client: 0 to 20 for training, 4 for validation, 6 for testing, of 0 to 2 classes")
+    assert said[2] == "  models: 3 scripted (7 parameters)"
+    assert said[3] == "  client 1 has no training samples: it takes part in evaluation only"
+    assert said[4] == f"  {LEGEND}"
+    assert said[5].startswith("warning: 1 client holds only one class (2: a): always answering it is right")
 
 
 def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
