@@ -1,0 +1,260 @@
+"""The tables of README.md and docs/results.md, from stored figures: no figure is typed.
+
+    protosphere compare benchmarks/tables/constants.toml --data usps=../usps ...
+    python -m benchmarks.tables store constants FOLDER --command 'protosphere compare ...' --commit ...
+    python -m benchmarks.tables    # the tables anew
+
+A table is a comparison file, benchmarks/tables/NAME.toml. `store` leaves its figures in benchmarks/results/NAME.csv, a
+line for each data set, method, seed and metric, and in NAME.json where they were measured, with the digest of the
+comparison file. No table is made of figures whose comparison file has changed since. `store` takes the seeds that are
+finished on every data set and by every method.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from benchmarks.common import ROOT, described_parser, table_head, table_row, where
+from protosphere.comparison.paired import Difference, difference, with_significance
+
+SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+# in a page, a table stands between these two
+BEGIN, END = "<!-- {}, made by python -m benchmarks.tables -->", "<!-- end of {} -->"
+METRIC = "metric: "
+# columns of a comparison's table.csv that are stored beside its metrics
+BESIDE = ("validation", "majority-class", "payload_bytes", "gradient_steps", "rounds", "clients", "seconds")
+BESIDE += ("test_samples",)
+CLASSIFIER, DISCRIMINANT = "classifier selected", "discriminant selected"
+CONTROL = "local"
+# what a method predicts by that has no private model of its own, or more than that
+OWN_RULES = {"fedcgs": "encoder selected", "protosphere": "pool selected"}
+# the rule of the control that needs no exchange, for each rule of an exchanged discriminant
+LOCAL_RULES = {"encoder selected": "encoder-local selected", "pool selected": "pool-local selected"}
+
+
+class Stored:
+    """The stored figures of one table.
+
+    Attributes:
+        frame: columns data, method, seed, metric, value.
+        source: command, commit, machine and the specification's digest.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.frame = pd.read_csv(RESULTS / f"{name}.csv")
+        self.source: dict[str, str] = json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+        if self.source["specification"] != digest(name):
+            raise SystemExit(
+                f"benchmarks/tables/{name}.toml has changed since commit {self.source['commit']} measured it: measure "
+                "it anew, or put the file back."
+            )
+
+    def values(self, data: str, method: str, metric: str) -> "pd.Series[float]":
+        """Seed -> value, of the seeds that have one."""
+        frame = self.frame
+        chosen = frame[(frame["data"] == data) & (frame["method"] == method) & (frame["metric"] == metric)]
+        values: pd.Series[float] = chosen.set_index("seed")["value"].dropna()
+        return values
+
+    def names(self, column: str) -> list[str]:
+        """The data sets or the methods, in the order of the specification."""
+        return list(dict.fromkeys(self.frame[column]))
+
+    def describe(self) -> str:
+        """Where the figures come from, in a sentence."""
+        seeds = sorted(set(self.frame["seed"]))
+        source = self.source
+        return (
+            f"Measured by `{source['command']}`, commit {source['commit']}, "
+            f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, {source['machine']}: "
+            f"`benchmarks/results/{self.name}.csv`."
+        )
+
+
+def digest(name: str) -> str:
+    """Of a table's specification."""
+    return hashlib.sha256((SPECIFICATIONS / f"{name}.toml").read_bytes()).hexdigest()[:12]
+
+
+def store(name: str, folder: Path, command: str, commit: str) -> None:
+    """Keep the figures of a comparison's folder under benchmarks/results.
+
+    Raises:
+        SystemExit: no seed is finished on every data set by every method.
+    """
+    table = pd.read_csv(folder / "table.csv")
+    is_finished = (table["status"] == "completed").groupby(table["seed"]).all()
+    table = table[table["seed"].isin(is_finished[is_finished].index)]
+    if table.empty:
+        raise SystemExit(f"{folder} has no finished seed; `protosphere compare --resume {folder}` goes on with it.")
+    metrics = [column for column in table.columns if column.startswith(METRIC)]
+    tidy = table.melt(["row", "method", "seed"], [*metrics, *BESIDE], "metric", "value").dropna(subset="value")
+    tidy["metric"] = tidy["metric"].str.removeprefix(METRIC)
+    RESULTS.mkdir(exist_ok=True)
+    tidy.rename(columns={"row": "data"}).to_csv(RESULTS / f"{name}.csv", index=False, float_format="%.6g")
+    machine = where().partition(", ")[2]
+    source = {"command": command, "commit": commit, "machine": machine, "specification": digest(name)}
+    (RESULTS / f"{name}.json").write_text(json.dumps(source, indent=1) + "\n", "utf-8")
+
+
+def accuracies(with_deviation: bool) -> Iterator[str]:
+    """A line for each method and rule, a column for each data set."""
+    stored = Stored("methods")
+    data_sets = stored.names("data")
+    yield table_head("method", "predicts by", *data_sets, "kB per round", left=2)
+    majority = [_mean(stored.values(data, CONTROL, "majority-class"), with_deviation) for data in data_sets]
+    yield table_row(["most frequent class", "", *majority, "0"])
+    for method in stored.names("method"):
+        for metric in _metrics_of(method):
+            cells = [_mean(stored.values(data, method, metric), with_deviation) for data in data_sets]
+            yield table_row([f"`{method}`", f"`{_rule(metric)}`", *cells, _kilobytes(stored, method)])
+
+
+def _metrics_of(method: str) -> list[str]:
+    """By which a method stands in the table."""
+    if method in OWN_RULES:
+        return [OWN_RULES[method]]
+    return [CLASSIFIER, DISCRIMINANT, *LOCAL_RULES.values()] if method == CONTROL else [CLASSIFIER, DISCRIMINANT]
+
+
+def _rule(metric: str) -> str:
+    return metric.partition(" ")[0]
+
+
+def _mean(values: "pd.Series[float]", with_deviation: bool) -> str:
+    if values.empty:
+        return "-"
+    deviation = f" ± {100 * values.std():.1f}" if with_deviation and len(values) > 1 else ""
+    return f"{100 * values.mean():.1f}{deviation}"
+
+
+def _kilobytes(stored: Stored, method: str) -> str:
+    """Payload of all clients per round, both ways: the least and the most over the data sets."""
+    means = []
+    for data in stored.names("data"):
+        payload, rounds = (stored.values(data, method, name) for name in ("payload_bytes", "rounds"))
+        means.append(float((payload / rounds).mean()) / 1e3)
+    ends = dict.fromkeys(f"{end(means):,.0f}" for end in (min, max))
+    return " to ".join(ends)
+
+
+def gains() -> Iterator[str]:
+    """Each method less `local` by the same rule, or by the rule that needs no exchange, with its interval."""
+    stored = Stored("methods")
+    data_sets = stored.names("data")
+    yield table_head("method", "rule, minus that of `local`", *data_sets, left=2)
+    judged: dict[str, dict[tuple[str, str], Difference | None]] = {}
+    for data in data_sets:
+        contrasts: dict[tuple[str, str], Difference | None] = {}
+        for method in stored.names("method"):
+            if method == CONTROL:
+                continue
+            for metric in _metrics_of(method):
+                own = stored.values(data, method, metric)
+                control = stored.values(data, CONTROL, LOCAL_RULES.get(metric, metric))
+                contrasts[method, metric] = difference(own.to_dict(), control.to_dict())
+        judged[data] = with_significance(contrasts)
+    for method, metric in judged[data_sets[0]]:
+        words = f"`{_rule(metric)}`"
+        if metric in LOCAL_RULES:
+            words += f" minus `{_rule(LOCAL_RULES[metric])}`"
+        cells = [_interval(judged[data][method, metric]) for data in data_sets]
+        yield table_row([f"`{method}`", words, *cells])
+
+
+def _interval(contrast: Difference | None) -> str:
+    if contrast is None:
+        return "-"
+    words = f"{100 * contrast.mean:+.1f}"
+    if contrast.low is not None and contrast.high is not None:
+        words += f" [{100 * contrast.low:+.1f}, {100 * contrast.high:+.1f}]"
+    return f"**{words}**" if contrast.significant else words
+
+
+def constants() -> Iterator[str]:
+    """Each method's accuracy on validation samples by each value that was tried; the best one is bold."""
+    yield table_head("method", "constant", "validation accuracy by value", left=3)
+    for method, (setting, accuracies) in validation_accuracies(Stored("constants")).items():
+        best = max(accuracies, key=accuracies.__getitem__)
+        cells = []
+        for value, accuracy in accuracies.items():
+            words = f"{value}: {100 * accuracy:.1f}"
+            cells.append(f"**{words}**" if value == best else words)
+        yield table_row([f"`{method}`", f"`{setting}`", ", ".join(cells)])
+
+
+def validation_accuracies(stored: Stored) -> dict[str, tuple[str, dict[str, float]]]:
+    """Method -> its setting, and by value the accuracy on validation samples, averaged over the data sets."""
+    accuracies: dict[str, tuple[str, dict[str, float]]] = {}
+    for variant in stored.names("method"):
+        method, _, setting = variant.partition(", ")
+        name, _, value = setting.partition(" = ")
+        means = [stored.values(data, variant, "validation").mean() for data in stored.names("data")]
+        accuracies.setdefault(method, (name, {}))[1][value] = float(sum(means) / len(means))
+    return accuracies
+
+
+def convergence() -> Iterator[str]:
+    """What four times the rounds add to `local`."""
+    stored = Stored("convergence")
+    budgets = stored.names("method")
+    yield table_head(
+        "data set", *(f"`{rule}`, {budget}" for rule in ("classifier", "discriminant") for budget in budgets)
+    )
+    for data in stored.names("data"):
+        metrics = ("classifier final", "discriminant final")
+        cells = [_mean(stored.values(data, budget, metric), True) for metric in metrics for budget in budgets]
+        yield table_row([data, *cells])
+
+
+def sources() -> Iterator[str]:
+    """Where all of it was measured."""
+    for path in sorted(RESULTS.glob("*.csv")):
+        yield f"- {path.stem}: {Stored(path.stem).describe()}"
+
+
+TABLES: dict[str, Callable[[], Iterator[str]]] = {
+    "the table": lambda: accuracies(with_deviation=False),
+    "the table with deviations": lambda: accuracies(with_deviation=True),
+    "gains": gains,
+    "constants": constants,
+    "convergence": convergence,
+    "sources": sources,
+}
+
+
+def renewed(text: str) -> str:
+    """A page with each of its tables made anew."""
+    for name, lines in TABLES.items():
+        begin, end = BEGIN.format(name), END.format(name)
+        if begin in text:
+            table = "\n".join([begin, "", *lines(), "", end])
+            text = re.sub(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, new=table: new, text, flags=re.DOTALL)
+    return text
+
+
+def main() -> None:
+    """Store a comparison, or write the tables anew."""
+    parser = described_parser(__doc__)
+    store_parser = parser.add_subparsers(dest="action").add_parser("store")
+    store_parser.add_argument("name")
+    store_parser.add_argument("folder", type=Path)
+    store_parser.add_argument("--command", required=True, help="by which it was measured")
+    store_parser.add_argument("--commit", required=True, help="of the program that measured it")
+    options: Any = parser.parse_args()
+    if options.action == "store":
+        store(options.name, options.folder, options.command, options.commit)
+        return
+    for page in PAGES:
+        page.write_text(renewed(page.read_text("utf-8")), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
