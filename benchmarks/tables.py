@@ -13,6 +13,7 @@ finished on every data set and by every method.
 import hashlib
 import json
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -178,11 +179,25 @@ def _interval(contrast: Difference | None) -> str:
     return f"**{words}**" if contrast.significant else words
 
 
+def claims() -> Iterator[str]:
+    """Each claim's difference on every data set, corrected for the number of data sets."""
+    stored = Stored("methods")
+    data_sets = stored.names("data")
+    yield table_head("claim", *data_sets)
+    for claim in tomllib.loads((SPECIFICATIONS / "claims.toml").read_text("utf-8"))["claims"]:
+        contrasts: dict[str, Difference | None] = {}
+        for data in data_sets:
+            own, base = (stored.values(data, claim[name], claim["metric"]) for name in ("method", "base"))
+            contrasts[data] = difference(own.to_dict(), base.to_dict())
+        judged = with_significance(contrasts)
+        yield table_row([claim["claim"], *(_interval(judged[data]) for data in data_sets)])
+
+
 def constants() -> Iterator[str]:
     """Each method's accuracy on validation samples by each value that was tried; the best one is bold."""
     yield table_head("method", "constant", "validation accuracy by value", left=3)
     for method, (setting, accuracies) in validation_accuracies(Stored("constants")).items():
-        best = max(accuracies, key=accuracies.__getitem__)
+        best = best_value(accuracies)
         cells = []
         for value, accuracy in accuracies.items():
             words = f"{value}: {100 * accuracy:.1f}"
@@ -199,6 +214,11 @@ def validation_accuracies(stored: Stored) -> dict[str, tuple[str, dict[str, floa
         means = [stored.values(data, variant, "validation").mean() for data in stored.names("data")]
         accuracies.setdefault(method, (name, {}))[1][value] = float(sum(means) / len(means))
     return accuracies
+
+
+def best_value(accuracies: dict[str, float]) -> str:
+    """The value with the highest accuracy, of equal ones the last."""
+    return max(reversed(accuracies), key=lambda value: round(accuracies[value], 6))
 
 
 def convergence() -> Iterator[str]:
@@ -224,6 +244,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "the table": lambda: accuracies(with_deviation=False),
     "the table with deviations": lambda: accuracies(with_deviation=True),
     "gains": gains,
+    "claims": claims,
     "constants": constants,
     "convergence": convergence,
     "sources": sources,
