@@ -19,6 +19,7 @@ from protosphere.wire.claims import CappedSampleCounts
 from protosphere.wire.payloads import Identity
 
 MOST_MODELS = 5  # that are named
+MOST_NAMES = 10  # of clients
 MOST_ALONE = 5  # items that few clients name
 LONGEST_MODEL = 60  # characters of the name that a client gives its model
 LONGEST_ITEM = 100  # characters of what a client says that it discloses, where few others do
@@ -92,6 +93,15 @@ def _holdings(identities: Mapping[int, Identity]) -> list[str]:
     ]
 
 
+def _names(names: Mapping[int, str]) -> list[str]:
+    """Which clients have a name, the first ones of many."""
+    if not names:
+        return []
+    parts = [f"{partition} ({name})" for partition, name in list(names.items())[:MOST_NAMES]]
+    more = len(names) - len(parts)
+    return [f"  names: client {', '.join(parts)}" + f" and {more} more, which roster.json lists" * (more > 0)]
+
+
 def _range(numbers: Iterable[int]) -> str:
     """`3`, or `3 to 5`."""
     values = list(numbers)
@@ -120,6 +130,7 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
         lines.append(f"  prototypes are sent as {settings.wire_dtype}")
     lines += [*_holdings(identities), f"  models: {_models(identities)}"]
     names = client_names(map(vars, identities.values()))
+    lines += _names(names)
     for partition, identity in sorted(identities.items()):
         if not identity.trains:
             lines.append(f"  {client_word(partition, names)} has no training samples: it takes part in evaluation only")

@@ -21,7 +21,9 @@ from protosphere.server_app import status
 from protosphere.server_app.strategy import PrototypeStrategy
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
-QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"}
+# an epoch of plain SGD: what is tested is seen in few steps
+ONE_EPOCH = {"local-epochs": 1, "momentum": 0.0}
+QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"} | ONE_EPOCH
 
 
 @pytest.fixture(scope="session", autouse=True)

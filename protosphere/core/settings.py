@@ -147,10 +147,10 @@ class Settings(BaseModel):
     spiral_noise: NotNegative = 0.2
     spiral_points: AtLeastOne = 1000
 
-    local_epochs: AtLeastOne = 1
+    local_epochs: AtLeastOne = 5
     batch_size: AtLeastTwo = 32
     learning_rate: Positive = 0.01
-    momentum: Share = 0.0
+    momentum: Share = 0.9
     weight_decay: NotNegative = 0.0
     optimizer_state: Literal["fresh", "persistent"] = "fresh"
     shared_init: bool = True
@@ -158,7 +158,7 @@ class Settings(BaseModel):
     encoder: Annotated[str, AfterValidator(full_encoder_name)] = ""
     encoder_radius: NotNegative = 0.0
     feature_activation: Literal["linear", "relu"] = "linear"
-    prototype_weight: NotNegative = 10.0
+    prototype_weight: NotNegative = 1.0
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
     prototypes_from: Literal["model", "training"] = "model"
 

@@ -36,7 +36,7 @@ def start(**asked):
 
 def test_it_is_the_run_of_the_command(run, metrics, home):
     asked = {"dataset": "spiral", "spiral-points": 60, "strategy": "protonorm", "protonorm.gamma": 5.0, "rounds": 3}
-    whole = run(asked | {"feature-dim": 64, "max-samples": 0}, clients=3)
+    whole = run(asked | {"feature-dim": 64, "max-samples": 0, "local-epochs": 5, "momentum": 0.9}, clients=3)
     assert metrics(start(strategy="protonorm", protonorm__gamma=5.0).folder) == metrics(whole)
 
 

@@ -37,8 +37,7 @@ def test_a_list_of_tables_is_a_run_of_sites_by_their_names():
     words = 'dataset="berlin.csv,paris.csv,rome.csv" strategy="fedproto" rounds=2'
     done = CliRunner().invoke(app, ["run", "-c", words])
     assert done.exit_code == 0, done.output
-    for number, name in enumerate(("berlin", "paris", "rome")):
-        assert f"  client {number} ({name}): tiny_perceptron (" in done.output
+    assert "  names: client 0 (berlin), 1 (paris), 2 (rome)" in done.output
     assert "3 tables are 3 sites: berlin, paris, rome" in done.output
     assert "models: tiny_perceptron for every client, since the data are rows of numbers" in done.output
     run = protosphere.load("latest")

@@ -11,7 +11,7 @@ from protosphere.launch import flower as launching
 from protosphere.launch.flower import Outcome
 
 ROOT = Path(launching.__file__).resolve().parents[2]
-QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
+QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu" local-epochs=1 momentum=0.0'
 SELECTED = {"selected": 0.9111, "selected_round": 2, "best": 0.95, "client-best": 0.96, "last-5": 0.9, "final": 0.94}
 SELECTED |= {"worst": 0.808}
 SUMMARY = {

@@ -23,6 +23,7 @@ from protosphere.record.summary import FIGURES, FLOORS
 from tests.pictures import paint
 
 QUICK = 'rounds=1 max-samples=200 feature-dim=12 models="tiny_perceptron" device="cpu" clients=2'
+QUICK += " local-epochs=1 momentum=0.0"
 SUMMARY = {
     "status": "completed",
     "clients": 2,

@@ -17,6 +17,8 @@ from protosphere.strategies.contract import ClientState
 
 CLASSES, DIM, INPUTS = 4, 5, 6
 QUICK = {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "strategy": "fedproto", "device": "cpu"}
+ONE_EPOCH = {"local-epochs": 1, "momentum": 0.0}
+QUICK |= ONE_EPOCH
 
 
 def rows_of(labels, seed):
@@ -46,7 +48,7 @@ def parts():
         norm=False,
         seed=0,
     ):
-        run = read_settings({"feature-dim": DIM, "batch-size": 4, "learning-rate": 0.1} | (settings or {}))
+        run = read_settings(ONE_EPOCH | {"feature-dim": DIM, "batch-size": 4, "learning-rate": 0.1} | (settings or {}))
         objective = run.method.objective(run.settings, run.options, CLASSES)
         torch.manual_seed(seed)
         state = ClientState(objective.build(network(norm), seed))

@@ -151,7 +151,9 @@ def test_the_gradient_ratio_is_that_of_the_first_batch(parts):
 
 
 def test_the_figures_are_means_over_steps_and_norms(parts):
-    made = parts({"strategy": "fedproto", "learning-rate": 1e-12, "local-epochs": 3, "batch-size": 7})
+    made = parts(
+        {"strategy": "fedproto", "learning-rate": 1e-12, "local-epochs": 3, "batch-size": 7, "prototype-weight": 10.0}
+    )
     targets = receive(made)
     figures = train(made.objective, made.state, made.data, STREAM, 1)
     assert (figures.rows, figures.steps) == (21, 9)

@@ -32,6 +32,9 @@ SETTINGS = {
     "models": "tiny_perceptron",
     "feature-dim": 12,
     "fraction-train": 0.7,
+    "local-epochs": 1,
+    "momentum": 0.0,
+    "prototype-weight": 10.0,
 } | PLACE
 # by its own schedule nothing would cross in three rounds; what dropout draws is another on every kind of device, and so
 # may be the number of singular values of an energy, but for one

@@ -7,8 +7,10 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,6 +28,7 @@ from protosphere.core.errors import ModelError, RunError, SettingError
 from protosphere.launch.grid import run_in_process
 from protosphere.models import build
 from protosphere.plans.run_config import plan
+from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.server_app.agreement import Terms, agree
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import METHODS, known_settings, load_method, packed, read_settings, unpacked
@@ -69,6 +72,32 @@ def test_the_printed_method_runs_in_process_by_its_path(project: Path) -> None:
     # beta = 1 moves every prototype onto the common mean: all targets of the last round coincide
     first, *others = last_download(folder)
     assert all((first - other).abs().max() < 1e-6 for other in others)
+
+
+def test_the_printed_momentum_is_that_of_its_equations(tmp_path: Path, halves: Callable[..., Any]) -> None:
+    """Against a loop over classes; class 2 comes in the second round, class 0 is not reported in the third."""
+    (tmp_path / "momentum.py").write_text(printed("adding-a-method.md", 3))
+    server = halves({"strategy": str(tmp_path / "momentum.py"), "momentum.beta": 0.7}, 3, 2).server
+    generator = torch.Generator().manual_seed(0)
+    place: dict[int, Tensor] = {}
+    velocity: dict[int, Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for number, labels in enumerate(([0, 1], [0, 1, 2], [1, 2]), start=1):
+        vectors = [torch.randn(len(labels), 2, generator=generator) for _ in range(2)]
+        uploads = {client: {"prototypes": PrototypeSet(torch.tensor(labels), v)} for client, v in enumerate(vectors)}
+        outcome = server.aggregate(uploads, state, number)
+        state = outcome.state
+        for row, label in enumerate(labels):
+            mean = (vectors[0][row] + vectors[1][row]) / 2
+            before = place.get(label, mean)
+            velocity[label] = 0.7 * velocity.get(label, torch.zeros(2)) + mean - before
+            place[label] = before + velocity[label]
+        for label in place.keys() - {*labels}:
+            # its mean is where it was
+            velocity[label] = 0.7 * velocity[label]
+            place[label] = place[label] + velocity[label]
+        expected = torch.stack([place[label] for label in sorted(place)])
+        torch.testing.assert_close(outcome.downloads[-1]["prototypes"].vectors, expected)
 
 
 def last_download(folder: Path) -> list[Tensor]:

@@ -15,6 +15,7 @@ from tests.said import DeviceError, Said, Saying
 from tests.strategies.needs import FEW, NEEDS
 
 QUICK = 'dataset="spiral" spiral-points=12 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
+QUICK += " local-epochs=1 momentum=0.0"
 IMAGES = 'dataset="digits" feature-dim=10 max-samples=100 models="tiny_cnn,tiny_resnet" batch-size=8'
 LACKING = {"cuda": (), "mps": (torch.float64,)}
 MORE = {name: NEEDS.get(name, {}) | FEW.get(name, {}) for name in METHODS}

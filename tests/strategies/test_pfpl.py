@@ -124,4 +124,4 @@ def test_figures_by_domain(federation, say):
     summary = summary_of(run)
     assert summary["domains"]["photo"]["classifier"] == pytest.approx((2 + 2 * 2) / 12)
     assert set(summary["domains"]) == {"photo", "sketch"}
-    assert any("client 1 (sketch): scripted" in line for line in say())
+    assert any("names: client 0 (photo 1), 1 (sketch)" in line for line in say())

@@ -17,6 +17,7 @@ from tests.device import PLACE
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral
 SMALL = {"dataset": "spiral", "spiral-points": 30, "models": "tiny_perceptron", "feature-dim": DIM} | PLACE
+SMALL |= {"local-epochs": 1, "momentum": 0.0}
 
 
 def start(settings, clients=CLIENTS, workers=1, grid=LocalGrid):
