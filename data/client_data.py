@@ -12,11 +12,11 @@ from torch import Tensor
 
 from protosphere.core.errors import DataError
 from protosphere.core.lru_cache import Recent
-from protosphere.data.decoded_cache import Decoded
-from protosphere.data.forms.tabular import Column, columns_of, numeric
+from protosphere.data.forms.table_schema import Column, TableSchema, columns_from_json
 from protosphere.data.forms.texts import Texts
 from protosphere.data.partition.assignment import DataSpec, assignment, domain_of, name_of, open_data
 from protosphere.data.partition.way_shot import WAY_SHOT
+from protosphere.data.samples import Samples
 
 _CACHE_BYTES = 2**30
 _ROWS_AT_ONCE = 1024
@@ -110,7 +110,7 @@ class InputTransform:
     @classmethod
     def from_dict(cls, stored: dict[str, Any]) -> "InputTransform":
         """The inverse of to_dict."""
-        columns = columns_of(stored.get("columns", ()))
+        columns = columns_from_json(stored.get("columns", ()))
         return cls(float(stored["scale"]), tuple(stored["mean"]), tuple(stored["std"]), tuple(stored["shape"]), columns)
 
 
@@ -267,7 +267,7 @@ def _load(
     )
 
 
-def rows_of(data: Decoded, rows: np.ndarray, device: torch.device, encode: Encode | None = None) -> Rows:
+def rows_of(data: Samples, rows: np.ndarray, device: torch.device, encode: Encode | None = None) -> Rows:
     """Some rows of a decoded data set as tensors on a device.
 
     Raises:
@@ -280,7 +280,7 @@ def rows_of(data: Decoded, rows: np.ndarray, device: torch.device, encode: Encod
     return Rows(inputs.to(device), torch.from_numpy(data.labels[rows]).to(device))
 
 
-def refuse_other_inputs(data: Decoded, texts: bool) -> None:
+def refuse_other_inputs(data: Samples, texts: bool) -> None:
     """Refuse a data set that holds no texts where the model reads `texts`, and the other way round.
 
     Raises:
@@ -295,7 +295,7 @@ def refuse_other_inputs(data: Decoded, texts: bool) -> None:
     )
 
 
-def _transform(data: Decoded, encode: Encode | None, train: np.ndarray, normalise: bool) -> Transform:
+def _transform(data: Samples, encode: Encode | None, train: np.ndarray, normalise: bool) -> Transform:
     """Of constants; a table's numbers, or with `normalise` all channels, by a client's rows `train`."""
     if isinstance(data.inputs, Texts) or encode is not None:
         assert encode is not None
@@ -308,7 +308,7 @@ def _transform(data: Decoded, encode: Encode | None, train: np.ndarray, normalis
         by_channel = by_channels(data.inputs, train, data.scale)
         return replace(plain, mean=by_channel[0], std=by_channel[1])
     mean, std = np.zeros(shape[0]), np.ones(shape[0])
-    numbers = numeric(data.columns)
+    numbers = TableSchema(data.columns).numeric
     mean[numbers], std[numbers] = standard(data.inputs[train][:, numbers])
     return replace(plain, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
 

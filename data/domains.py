@@ -1,5 +1,5 @@
-"""Domains: several data sets of one task as one, whose rows know their domain: images, brought to one size and channel
-count, arrays of numbers of one shape, or tables of the same columns.
+"""Domains: several data sets of one task as one, whose samples know their domain: images, brought to one size and
+channel count, arrays of numbers of one shape, or tables of the same columns.
 
 PFPL's mixed heterogeneity needs them. A `dataset` setting names them as a list with commas, or as the subfolders of a
 folder, `<folder>/*`.
@@ -18,30 +18,23 @@ import numpy as np
 
 from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
-from protosphere.data.decoded_cache import (
-    Decoded,
-    Recipe,
-    cache_key,
-    decode,
-    explained,
-    kept,
-    open_rows,
-    read_kept,
-    write_about,
-    write_rows,
-)
-from protosphere.data.forms.arrays import Arrays
+from protosphere.data.cache import cached, make_key, read_cached
+from protosphere.data.decode import Recipe, decode, explaining, read_tables
 from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible, listed_classes
 from protosphere.data.forms.images import in_bytes, resized
-from protosphere.data.forms.sources import Source, locate
-from protosphere.data.forms.table_files import rows_in, types_of
-from protosphere.data.forms.tabular import holds_images, is_numbers
-from protosphere.data.forms.texts import Texts
+from protosphere.data.forms.sources import locate
+from protosphere.data.forms.table_files import count_rows, types_of
+from protosphere.data.forms.tables import holds_images
+from protosphere.data.forms.texts import Texts, write_texts
+from protosphere.data.samples import INPUTS, Samples
 
 _BLOCK = 1000
 _LISTED = 5  # labels in a sentence
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.domains")
+
+
+# --- which data sets a setting names ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -79,9 +72,7 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     else:
         every = next(filter(is_every, items), None)
         if every is not None:
-            raise DataError(
-                f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.",
-            )
+            raise DataError(f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.")
         domains = [Domain(_name_of(item), item) for item in items]
     names = [domain.name for domain in domains]
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -100,6 +91,26 @@ def _name_of(item: str) -> str:
     return (path.stem if path.suffix in TABLE_SUFFIXES else path.name) or item
 
 
+def _absolute(path: str) -> Path:
+    return Path(os.path.abspath(os.path.expanduser(path)))
+
+
+def _subfolders(every: str) -> list[Path]:
+    root = _absolute(every).parent
+    if not root.is_dir():
+        raise DataError(f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.")
+    # a link that leads nowhere is a domain that is missing, not one to leave out
+    folders = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and is_visible(path))
+    if folders and all(path.name in ("train", *TEST_SPLITS) for path in folders):
+        raise DataError(
+            f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
+            f"set dataset to {str(root)!r}."
+        )
+    if not folders:
+        raise DataError(f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.")
+    return folders
+
+
 def are_tables(dataset: str) -> bool:
     """Whether a `dataset` setting lists tables of numbers, categories or texts. Reads their heads alone.
 
@@ -107,7 +118,7 @@ def are_tables(dataset: str) -> bool:
         DataError: what `locate_all` raises.
     """
     domains = domains_of(dataset)
-    return bool(domains) and _is_table(_places(domains)[0])
+    return bool(domains) and _is_table(_locate_each(domains)[0])
 
 
 def locate_all(dataset: str) -> list[str | Folder]:
@@ -117,19 +128,75 @@ def locate_all(dataset: str) -> list[str | Folder]:
         DataError: what `domains_of` and, naming the domain, `locate` raise; a domain of another form than the first.
     """
     domains = domains_of(dataset)
-    return _places(domains) if domains else [locate(dataset)]
+    return _locate_each(domains) if domains else [locate(dataset)]
 
 
-def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
-    """The decoded data set of a recipe whose `dataset` is a single one (then what `decode` gives) or several domains.
+def _locate_each(domains: Sequence[Domain]) -> list[str | Folder]:
+    """Where the domains lie, which are all images or arrays, or all tables of one format."""
+    places: list[str | Folder] = []
+    for domain in domains:
+        with _naming(domain.name):
+            places.append(locate(domain.dataset))
+        if places[-1] == "spiral":
+            raise _describe_unfit(domain.name, "numbers")
+    forms = [place.format if isinstance(place, Folder) and _is_table(place) else "" for place in places]
+    for domain, form in zip(domains, forms, strict=True):
+        if form != forms[0]:
+            first, other = [f"a {kind} table" if kind else "images or arrays" for kind in (forms[0], form)]
+            raise DataError(
+                f"domain {domains[0].name!r} holds {first}, but {domain.name!r} {other}: list data sets of one form."
+            )
+    return places
+
+
+def _is_table(place: str | Folder) -> bool:
+    """Whether a place holds a table, and no images in one."""
+    if not isinstance(place, Folder) or place.format not in TABLE_SUFFIXES.values():
+        return False
+    try:
+        return place.format != "parquet" or not holds_images(types_of(place.train[0]))
+    except Exception:
+        # whoever reads the whole table says what is wrong with it
+        return True
+
+
+def _describe_unfit(domain: str, content: str) -> DataError:
+    return DataError(
+        f"domain {domain!r} holds {content}, but domains must be images, arrays or tables: take it out of dataset."
+    )
+
+
+@contextmanager
+def _naming(domain: str) -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise type(error)(f"domain {domain!r}: {error}") from error
+
+
+# --- their samples ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One domain: the samples `train` and `test` (rows, int64) of a data set."""
+
+    name: str
+    samples: Samples
+    train: np.ndarray
+    test: np.ndarray
+
+
+def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples:
+    """The samples of a recipe whose `dataset` is a single one (then what `decode` gives) or several domains.
 
     Images are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
     three channels if one has them; to pixels of full scale 255. Arrays that are no uint8 images stay as they are, and
-    all have one shape and type. Tables are read as the files of one, of the classes of all. Labels
-    are matched by the classes' names, in the first domain's order; or in that of a `classes.txt` beside the subfolders,
-    which names the classes of all domains, and those of a domain that only numbers its own. The domains' training rows
-    come first, interleaved in proportion, then their test rows likewise, so that
-    the first rows are of all domains alike. Groups of different domains are different groups.
+    all have one shape and type. Tables are read as the files of one, of the classes of all. Labels are matched by the
+    classes' names, in the first domain's order; or in that of a `classes.txt` beside the subfolders, which names the
+    classes of all domains, and those of a domain that only numbers its own. The domains' training samples come first,
+    interleaved in proportion, then their test samples likewise, so that the first ones are of all domains alike. Groups
+    of different domains are different groups.
 
     Args:
         recipe: of all the domains.
@@ -138,7 +205,7 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
 
     Raises:
         DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is neither images nor
-            arrays or has no training row, arrays of another shape or type than the first domain's, classes that a
+            arrays or has no training sample, arrays of another shape or type than the first domain's, classes that a
             `classes.txt` for all does not name, and with `same` different classes, or, of tables, labels that are not
             of one task.
     """
@@ -146,37 +213,105 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded:
     if not domains:
         return decode(recipe, cache_dir)
     key, common = _key_of_all(recipe, domains, classes)
-    if _is_table(locate(domains[0].dataset)):
+    are_of_tables = _is_table(locate(domains[0].dataset))
 
-        def write(partial: Path) -> None:
-            with explained(recipe.dataset, cache_dir):
-                _combine_tables(recipe, domains, classes, common, partial)
+    def read(target: Path) -> Samples:
+        begin = time.perf_counter()
+        with tempfile.TemporaryDirectory(dir=target) as scratch:
+            if are_of_tables:
+                with explaining(recipe.dataset, cache_dir):
+                    parts, class_names = _read_tables(recipe, domains, classes, common, Path(scratch))
+            else:
+                parts = [_read_part(recipe, domain, cache_dir) for domain in domains]
+                if common:
+                    parts = [_name_numbers(part, common) for part in parts]
+                class_names = common or _match_classes(parts, classes)
+            samples = _concatenate(parts, class_names, target)
+        names = ", ".join(samples.domain_names)
+        _log.info("combined %s: %d samples in %.1f s", names, len(samples.labels), time.perf_counter() - begin)
+        return replace(samples, name=short_name(recipe.dataset))
 
-        return kept(cache_dir, key, write)
-    return kept(cache_dir, key, lambda partial: _combine(recipe, domains, classes, common, partial, cache_dir))
+    return cached(cache_dir, key, read)
 
 
-def kept_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Decoded | None:
+def read_cached_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples | None:
     """What `open_all` gives if the cache in `cache_dir` holds it whole, else None.
 
     Raises:
         DataError: what `locate_all` raises.
     """
     domains = () if recipe.code is not None else domains_of(recipe.dataset)
-    key = _key_of_all(recipe, domains, classes)[0] if domains else recipe.key()
-    return read_kept(cache_dir, key)
+    return read_cached(cache_dir, _key_of_all(recipe, domains, classes)[0] if domains else recipe.key())
 
 
 def _key_of_all(recipe: Recipe, domains: Sequence[Domain], classes: str) -> tuple[str, tuple[str, ...]]:
     """The cache entry of several domains, and the classes that are listed for all of them."""
     common = listed_classes(_absolute(recipe.dataset).parent) if len(listed(recipe.dataset)) == 1 else ()
+    _locate_each(domains)
     keys = []
-    _places(domains)
     for domain in domains:
         with _naming(domain.name):
             keys.append(replace(recipe, dataset=domain.dataset, listed="" if common else recipe.listed).key())
-    names = tuple(domain.name for domain in domains)
-    return cache_key(["domains", names, keys, classes, common]), common
+    return make_key(["domains", [domain.name for domain in domains], keys, classes, common]), common
+
+
+def _read_part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Part:
+    """A domain of images or arrays."""
+    with _naming(domain.name):
+        # the key has asked for lists of classes, or there is one for all domains
+        samples = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
+    if isinstance(samples.inputs, Texts) or samples.columns:
+        raise _describe_unfit(domain.name, "texts on a hub" if isinstance(samples.inputs, Texts) else "a table")
+    if not samples.train_rows:
+        raise _describe_untrained(domain.name)
+    rows = np.arange(len(samples.labels))
+    return Part(domain.name, samples, rows[: samples.train_rows], rows[samples.train_rows :])
+
+
+def _describe_untrained(domain: str) -> DataError:
+    return DataError(f"domain {domain!r} has no training sample: give it some, or take it out of dataset.")
+
+
+def _concatenate(parts: Sequence[Part], class_names: tuple[str, ...], target: Path) -> Samples:
+    """The samples of all parts as one data set, whose inputs are written to the folder `target`."""
+    tables = [interleaved([len(part.train) for part in parts])[0], interleaved([len(part.test) for part in parts])[0]]
+    table = np.concatenate(tables)
+    source = np.empty(len(table), np.int64)
+    labels, groups = np.empty(len(table), np.int64), np.empty(len(table), np.int64)
+    sites = np.empty(len(table), np.int64)
+    number = {name: label for label, name in enumerate(class_names)}
+    group_count = 0
+    for index, part in enumerate(parts):
+        # interleaving keeps each part's own order
+        places = table == index
+        rows = np.concatenate([part.train, part.test])
+        source[places] = rows
+        labels[places] = np.array([number[name] for name in part.samples.class_names], np.int64)[
+            part.samples.labels[rows]
+        ]
+        if part.samples.groups is not None:
+            groups[places] = part.samples.groups[rows] + group_count
+            group_count += int(part.samples.groups.max()) + 1
+        if part.samples.sites is not None:
+            sites[places] = part.samples.sites[rows]
+
+    first = parts[0].samples
+    inputs, scale = _join_inputs(parts, table, source, target)
+    return Samples(
+        first.name,
+        inputs,
+        labels,
+        len(tables[0]),
+        class_names,
+        scale,
+        first.columns,
+        groups=groups if first.groups is not None else None,
+        domains=table,
+        domain_names=tuple(part.name for part in parts),
+        # tables are read as the files of one, which numbers its sites
+        sites=sites if first.sites is not None else None,
+        site_names=first.site_names,
+    )
 
 
 def interleaved(counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -196,112 +331,114 @@ def interleaved(counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     return tables[order], rows[order]
 
 
-def _absolute(path: str) -> Path:
-    return Path(os.path.abspath(os.path.expanduser(path)))
+def _join_inputs(
+    parts: Sequence[Part], table: np.ndarray, source: np.ndarray, target: Path
+) -> tuple[np.ndarray | Texts, float]:
+    """Sample after sample of the parts that `table` numbers, its rows `source`; and the value of a full-scale one."""
+    if isinstance(parts[0].samples.inputs, Texts):
+        texts = parts[0].samples.inputs
+        write_texts((texts[source[row : row + 1]][0] for row in range(len(source))), target)
+        return Texts.open(target), 1.0
+
+    arrays = [part.samples.inputs for part in parts if isinstance(part.samples.inputs, np.ndarray)]
+    are_images = _are_images([part.name for part in parts], arrays)
+    shape = np.max([inputs.shape[1:] for inputs in arrays], axis=0).tolist()
+    joined = np.lib.format.open_memmap(target / INPUTS, mode="w+", dtype=arrays[0].dtype, shape=(len(table), *shape))
+    for index, (part, inputs) in enumerate(zip(parts, arrays, strict=True)):
+        places = np.flatnonzero(table == index)
+        for start in range(0, places.size, _BLOCK):
+            some = places[start : start + _BLOCK]
+            block = inputs[source[some]]
+            if are_images:
+                # a grey image is repeated in every channel
+                images = in_bytes(np.asarray(block), part.samples.scale)
+                block = np.stack([resized(image, *shape[1:]) for image in images])
+            joined[some] = block
+    joined.flush()
+    return joined, 255.0 if are_images else parts[0].samples.scale
 
 
-def _subfolders(every: str) -> list[Path]:
-    root = _absolute(every).parent
-    if not root.is_dir():
-        raise DataError(
-            f"data path {str(root)!r} is no folder: check its spelling, and that this machine has it.",
-        )
-    # a link that leads nowhere is a domain that is missing, not one to leave out
-    folders = sorted(path for path in root.iterdir() if (path.is_dir() or not path.exists()) and is_visible(path))
-    if folders and all(path.name in ("train", *TEST_SPLITS) for path in folders):
-        raise DataError(
-            f"{every!r} takes each subfolder of {str(root)!r} for a domain, but they are the splits of one data set: "
-            f"set dataset to {str(root)!r}.",
-        )
-    if not folders:
-        raise DataError(
-            f"{str(root)!r} has no subfolders, but {every!r} takes each for a domain: make them there.",
-        )
-    return folders
+def _are_images(names: Sequence[str], arrays: Sequence[np.ndarray]) -> bool:
+    """Whether all are images of bytes, which can be brought to one size; other arrays must have one shape and type.
 
-
-@contextmanager
-def _naming(domain: str) -> Iterator[None]:
-    try:
-        yield
-    except DataError as error:
-        raise type(error)(f"domain {domain!r}: {error}") from error
-
-
-def _places(domains: Sequence[Domain]) -> list[str | Folder]:
-    """Where the domains lie, which are all images or arrays, or all tables of one format."""
-    places: list[str | Folder] = []
-    for domain in domains:
-        with _naming(domain.name):
-            places.append(locate(domain.dataset))
-        if places[-1] == "spiral":
-            raise _make_unfit_error(domain.name, "numbers")
-    forms = [place.format if isinstance(place, Folder) and _is_table(place) else "" for place in places]
-    other = next((number for number, form in enumerate(forms) if form != forms[0]), None)
-    if other is not None:
-        kinds = [(form and f"a {form} table") or "images or arrays" for form in (forms[0], forms[other])]
-        raise DataError(
-            f"domain {domains[0].name!r} holds {kinds[0]}, but {domains[other].name!r} {kinds[1]}: list data sets of "
-            "one form.",
-        )
-    return places
-
-
-def _is_table(place: str | Folder) -> bool:
-    """Whether a place holds a table, and no images in one."""
-    if not isinstance(place, Folder) or place.format not in TABLE_SUFFIXES.values():
-        return False
-    try:
-        return place.format != "parquet" or not holds_images(types_of(place.train[0]))
-    except Exception:
-        # whoever reads the whole table says what is wrong with it
+    Raises:
+        DataError: the first that differs from the first domain.
+    """
+    forms = [(str(inputs.dtype), inputs.shape[1:]) for inputs in arrays]
+    images = all(kind == "uint8" and len(shape) == 3 for kind, shape in forms)
+    # grey is brought to colour, and nothing else to another number of channels
+    if images and len({shape[0] for _, shape in forms} - {1}) < 2:
         return True
+    for name, form in zip(names, forms, strict=True):
+        if form != forms[0]:
+            both = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
+            raise DataError(
+                f"domains {names[0]!r} and {name!r} hold samples of {both}, but only images as uint8 are brought to "
+                "one size: give both one shape and type."
+            )
+    return False
 
 
-def _make_unfit_error(domain: str, content: str) -> DataError:
-    return DataError(
-        f"domain {domain!r} holds {content}, but domains must be images, arrays or tables: take it out of dataset.",
-    )
+# --- their classes ---------------------------------------------------------------------------------------------------
 
 
-def _combine_tables(
-    recipe: Recipe, domains: Sequence[Domain], classes: str, common: tuple[str, ...], partial: Path
-) -> None:
-    """Write tables as one data set to the folder `partial`: as files of one, so that all have the same features."""
-    begin = time.perf_counter()
-    folders = [place for place in _places(domains) if isinstance(place, Folder)]
-    names = tuple(domain.name for domain in domains)
-    _refuse_other_lists(folders, names)
-    if is_numbers(folders[0], recipe.columns, bool(recipe.listed)):
-        _refuse_other_columns(folders, names)
-    splits = [[path for folder in folders for path in files(folder)] for files in (_train_of, _test_of)]
-    whole = replace(folders[0], train=tuple(splits[0]), test=tuple(splits[1]))
-    whole = replace(whole, class_names=common or whole.class_names)
-    train, test = ([sum(map(rows_in, files(folder))) for folder in folders] for files in (_train_of, _test_of))
-    empty = next((name for name, count in zip(names, train, strict=True) if not count), None)
-    if empty is not None:
-        raise DataError(f"domain {empty!r} has no training sample: give it some, or take it out of dataset.")
-    with tempfile.TemporaryDirectory(dir=partial) as unpacked:
-        rows = open_rows(recipe, whole, Path(unpacked))
-        if classes == "same" and not whole.class_names:
-            tables = np.split(rows.labels[: rows.train_rows], np.cumsum(train)[:-1])
-            _refuse_other_labels([{rows.class_names[label] for label in np.unique(part)} for part in tables], names)
-        table, order = _proportional(train, test)
-        write_rows(recipe, _reordered(rows, order, table, recipe.columns.group), whole.name, partial, table, names)
-    _log.info("combined %s: %d samples in %.1f s", ", ".join(names), len(order), time.perf_counter() - begin)
+def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
+    """The classes of all domains of images or arrays, by name, the first domain's first.
+
+    Raises:
+        LabelsError: `classes` is "same", and they differ.
+    """
+    first = parts[0].samples.class_names
+    for part in parts if classes == "same" else ():
+        own = part.samples.class_names
+        sides = {
+            parts[0].name: [name for name in first if name not in own],
+            part.name: [name for name in own if name not in first],
+        }
+        differing = "; ".join(f"only {side!r} has {', '.join(some)}" for side, some in sides.items() if some)
+        if differing:
+            raise LabelsError(
+                f"domains {parts[0].name!r} and {part.name!r} have different classes ({differing}): name them alike in "
+                'each classes.txt, or set classes = "union".'
+            )
+    return tuple(dict.fromkeys(name for part in parts for name in part.samples.class_names))
 
 
-def _refuse_other_labels(labels: Sequence[set[str]], names: Sequence[str]) -> None:
+def _name_numbers(part: Part, common: tuple[str, ...]) -> Part:
+    """A domain whose classes are among those of the `classes.txt` for all, which names them where they are numbers."""
+    class_names = part.samples.class_names
+    unknown = next((name for name in class_names if name not in common), None)
+    if unknown is None:
+        return part
+    if class_names != tuple(map(str, range(len(class_names)))):
+        raise LabelsError(
+            f"domain {part.name!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, "
+            "or rename it."
+        )
+    if len(class_names) > len(common):
+        raise LabelsError(
+            f"domain {part.name!r} has {len(class_names)} numbered classes, but the classes.txt beside it names "
+            f"{len(common)}: give it a line for each, in label order."
+        )
+    return replace(part, samples=replace(part.samples, class_names=common[: len(class_names)]))
+
+
+def _refuse_other_labels(parts: Sequence[Part]) -> None:
     """Refuse tables whose labels are not of one task: two that no other table has, or one in two spellings.
+
+    A site's table may lack a class, so that its labels need not be those of all.
 
     Raises:
         LabelsError: it names two tables and their labels.
     """
+    labels = []
+    for part in parts:
+        labels.append({part.samples.class_names[label] for label in np.unique(part.samples.labels[part.train])})
 
-    def refuse(one: int, other: int, how: str, word: str, other_word: str) -> None:
-        raise LabelsError(
-            f"{names[one]!r} and {names[other]!r} {how} ({word}; {other_word}): write them alike in all tables, list "
-            'the classes in a classes.txt beside each, or set classes = "union".'
+    def describe(one: int, other: int, how: str, words: str, other_words: str) -> LabelsError:
+        return LabelsError(
+            f"{parts[one].name!r} and {parts[other].name!r} {how} ({words}; {other_words}): write them alike in all "
+            'tables, list the classes in a classes.txt beside each, or set classes = "union".'
         )
 
     spellings: dict[str, tuple[str, int]] = {}
@@ -309,197 +446,61 @@ def _refuse_other_labels(labels: Sequence[set[str]], names: Sequence[str]) -> No
         for word in sorted(own):
             known, first = spellings.setdefault(word.casefold().rstrip("."), (word, number))
             if word != known:
-                refuse(first, number, "have one label in two spellings", repr(known), repr(word))
+                raise describe(first, number, "have one label in two spellings", repr(known), repr(word))
     for number, own in enumerate(labels):
         others = [other for other in range(len(labels)) if other != number]
         if len(own) > 1 and all(own.isdisjoint(labels[other]) for other in others):
             words = [", ".join(map(repr, sorted(labels[n])[:_LISTED])) for n in (number, others[0])]
-            refuse(number, others[0], "have no label in common", *words)
+            raise describe(number, others[0], "have no label in common", *words)
 
 
-def _train_of(folder: Folder) -> tuple[Path, ...]:
-    return folder.train
+# --- tables ----------------------------------------------------------------------------------------------------------
 
 
-def _test_of(folder: Folder) -> tuple[Path, ...]:
-    return folder.test
+def _read_tables(
+    recipe: Recipe, domains: Sequence[Domain], classes: str, common: tuple[str, ...], target: Path
+) -> tuple[list[Part], tuple[str, ...]]:
+    """Tables as the files of one, so that all have the same features; and their classes."""
+    folders = [place for place in _locate_each(domains) if isinstance(place, Folder)]
+    names = [domain.name for domain in domains]
+    _refuse_other_lists(folders, names)
+    train = [sum(map(count_rows, folder.train)) for folder in folders]
+    test = [sum(map(count_rows, folder.test)) for folder in folders]
+    for name, count in zip(names, train, strict=True):
+        if not count:
+            raise _describe_untrained(name)
 
-
-def _proportional(train: Sequence[int], test: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that lie table after table, training rows first, in the order of `interleaved`: the table of each, and its
-    number before."""
-    tables, order, used = [], [], 0
-    for counts in (train, test):
-        table, row = interleaved(counts)
-        begins = used + np.cumsum([0, *counts])[:-1]
-        tables.append(table)
-        order.append(begins[table] + row)
-        used += sum(counts)
-    return np.concatenate(tables), np.concatenate(order)
-
-
-def _reordered(rows: Arrays | Source, order: np.ndarray, table: np.ndarray, group: str) -> Arrays | Source:
-    """Rows in another order of their training and test parts, where groups of different tables are different."""
-    extra = {name: values[order] for name, values in rows.extra.items()}
-    if group:
-        extra[group] = np.unique(extra[group], return_inverse=True)[1] * (int(table.max()) + 1) + table
-    if isinstance(rows, Arrays):
-        return replace(rows, inputs=rows.inputs[order], labels=rows.labels[order], extra=extra)
-    parts = {"train": order[: rows.train_rows], "test": order[rows.train_rows :] - rows.train_rows}
-    tables = {split: part.select(parts[split]) for split, part in rows.tables.items()}
-    return replace(rows, tables=tables, labels=rows.labels[order], extra=extra)
+    whole = replace(
+        folders[0],
+        train=tuple(path for folder in folders for path in folder.train),
+        test=tuple(path for folder in folders for path in folder.test),
+        class_names=common or folders[0].class_names,
+    )
+    samples = read_tables(recipe, whole, target)
+    bounds = np.cumsum([*train, *test])[:-1]
+    rows = np.split(np.arange(len(samples.labels)), bounds)
+    parts = []
+    for number, name in enumerate(names):
+        parts.append(Part(name, samples, rows[number], rows[len(names) + number]))
+    if classes == "same" and not whole.class_names:
+        _refuse_other_labels(parts)
+    return parts, samples.class_names
 
 
 def _refuse_other_lists(folders: Sequence[Folder], names: Sequence[str]) -> None:
     """Refuse tables that have other lists of classes or columns beside them: they are read as one."""
-    for what, lists in (
-        ("classes.txt", [folder.class_names for folder in folders]),
-        (SCHEMA, [_content(folder.root / SCHEMA) for folder in folders]),
-    ):
-        other = next((name for name, content in zip(names, lists, strict=True) if content != lists[0]), None)
-        if other is not None:
+
+    def content(path: Path) -> bytes:
+        return path.read_bytes() if path.is_file() else b""
+
+    for name, folder in zip(names, folders, strict=True):
+        what = ""
+        if folder.class_names != folders[0].class_names:
+            what = "classes.txt"
+        elif content(folder.root / SCHEMA) != content(folders[0].root / SCHEMA):
+            what = SCHEMA
+        if what:
             raise DataError(
-                f"domains {names[0]!r} and {other!r} do not have the same {what} beside them: give both the same, or "
-                "none.",
+                f"domains {names[0]!r} and {name!r} do not have the same {what} beside them: give both the same, or "
+                "none."
             )
-
-
-def _content(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
-
-
-def _refuse_other_columns(folders: Sequence[Folder], names: Sequence[str]) -> None:
-    """Refuse tables of numbers of which one lacks a column that another has; a columns.json says which ones count."""
-    if (folders[0].root / SCHEMA).is_file():
-        return
-    columns = [list(types_of(folder.train[0])) for folder in folders]
-    for name, own in zip(names, columns, strict=True):
-        for other, theirs in zip(names, columns, strict=True):
-            lacking = next((column for column in theirs if column not in own), None)
-            if lacking is not None:
-                raise DataError(
-                    f"domain {name!r} has no column {lacking!r}, which {other!r} has; its columns are "
-                    f"{', '.join(own)}: give all the same columns, or name those to use in a {SCHEMA} beside them.",
-                )
-
-
-def _combine(
-    recipe: Recipe, domains: Sequence[Domain], classes: str, common: tuple[str, ...], partial: Path, cache_dir: Path
-) -> None:
-    """Write the domains as one data set to the folder `partial`."""
-    begin = time.perf_counter()
-    parts = [_part(recipe, domain, cache_dir) for domain in domains]
-    names = tuple(domain.name for domain in domains)
-    images = _are_images(parts, names)
-    parts = [_name_classes(part, name, common) for part, name in zip(parts, names, strict=True)] if common else parts
-    class_names = common or _class_names(parts, names, classes)
-    number = {name: label for label, name in enumerate(class_names)}
-    train = [part.train_rows for part in parts]
-    test = [len(part.labels) - part.train_rows for part in parts]
-    table = np.concatenate([interleaved(train)[0], interleaved(test)[0]])
-    labels = np.empty(table.size, dtype=np.int64)
-    groups = np.empty(table.size, dtype=np.int64)
-    used = 0
-    for index, part in enumerate(parts):
-        mask = table == index
-        labels[mask] = np.array([number[name] for name in part.class_names], dtype=np.int64)[part.labels]
-        if part.groups is not None:
-            groups[mask] = part.groups + used
-            used += int(part.groups.max()) + 1
-    np.save(partial / "labels.npy", labels)
-    np.save(partial / "domains.npy", table)
-    if recipe.columns.group:
-        np.save(partial / "groups.npy", groups)
-    _write_inputs(parts, table, images, partial / "inputs.npy")
-    write_about(
-        partial, short_name(recipe.dataset), sum(train), class_names, 255.0 if images else parts[0].scale, names
-    )
-    _log.info("combined %s: %d samples in %.1f s", ", ".join(names), labels.size, time.perf_counter() - begin)
-
-
-def _part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Decoded:
-    with _naming(domain.name):
-        # the key has asked for lists of classes, or there is one for all domains
-        part = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
-    if isinstance(part.inputs, Texts) or part.columns:
-        raise _make_unfit_error(domain.name, "texts on a hub" if isinstance(part.inputs, Texts) else "a table")
-    if not part.train_rows:
-        raise DataError(
-            f"domain {domain.name!r} has no training sample: give it some, or take it out of dataset.",
-        )
-    return part
-
-
-def _are_images(parts: Sequence[Decoded], names: Sequence[str]) -> bool:
-    """Whether all are images of bytes, which can be brought to one size; other arrays must have one shape and type.
-
-    Raises:
-        DataError: the first that differs from the first domain.
-    """
-    forms = [(str(part.inputs.dtype), part.inputs.shape[1:]) for part in parts if not isinstance(part.inputs, Texts)]
-    images = all(kind == "uint8" and len(shape) == 3 for kind, shape in forms)
-    # grey is brought to colour, and nothing else to another number of channels
-    if images and len({shape[0] for _, shape in forms} - {1}) < 2:
-        return True
-    for name, form in zip(names, forms, strict=True):
-        if form != forms[0]:
-            forms_text = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
-            raise DataError(
-                f"domains {names[0]!r} and {name!r} hold samples of {forms_text}, but only images as uint8 are brought "
-                "to one size: give both one shape and type.",
-            )
-    return False
-
-
-def _name_classes(part: Decoded, domain: str, common: tuple[str, ...]) -> Decoded:
-    """A domain whose classes are among those of the `classes.txt` for all, which names them where they are numbers."""
-    class_names = part.class_names
-    unknown = next((name for name in class_names if name not in common), None)
-    if unknown is None:
-        return part
-    if class_names != tuple(map(str, range(len(class_names)))):
-        raise LabelsError(
-            f"domain {domain!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, or "
-            "rename it.",
-        )
-    if len(class_names) > len(common):
-        raise LabelsError(
-            f"domain {domain!r} has {len(class_names)} numbered classes, but the classes.txt beside it names "
-            f"{len(common)}: give it a line for each, in label order.",
-        )
-    return replace(part, class_names=common[: len(class_names)])
-
-
-def _class_names(parts: Sequence[Decoded], names: Sequence[str], classes: str) -> tuple[str, ...]:
-    first = parts[0].class_names
-    if classes == "union":
-        return tuple(dict.fromkeys(name for part in parts for name in part.class_names))
-    for name, part in zip(names, parts, strict=True):
-        sides = {
-            names[0]: [class_name for class_name in first if class_name not in part.class_names],
-            name: [class_name for class_name in part.class_names if class_name not in first],
-        }
-        if any(sides.values()):
-            differing = "; ".join(f"only {side!r} has {', '.join(some)}" for side, some in sides.items() if some)
-            raise LabelsError(
-                f"domains {names[0]!r} and {name!r} have different classes ({differing}): name them alike in each "
-                'classes.txt, or set classes = "union".',
-            )
-    return first
-
-
-def _write_inputs(parts: Sequence[Decoded], table: np.ndarray, are_images: bool, target: Path) -> None:
-    """The rows of all parts, each where `table` has its part's number, in their order; images brought to one size."""
-    arrays = [part.inputs for part in parts if isinstance(part.inputs, np.ndarray)]
-    shape = np.max([inputs.shape[1:] for inputs in arrays], axis=0).tolist()
-    target_inputs = np.lib.format.open_memmap(target, mode="w+", dtype=arrays[0].dtype, shape=(table.size, *shape))
-    for index, inputs in enumerate(arrays):
-        rows = np.flatnonzero(table == index)
-        for start in range(0, rows.size, _BLOCK):
-            block = inputs[start : start + _BLOCK]
-            if are_images:
-                # a grey image is repeated in every channel
-                images = in_bytes(np.asarray(block), parts[index].scale)
-                block = np.stack([resized(image, *shape[1:]) for image in images])
-            target_inputs[rows[start : start + _BLOCK]] = block
-    target_inputs.flush()

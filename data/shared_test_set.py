@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from protosphere.data.client_data import Encode, Rows, rows_of
-from protosphere.data.decoded_cache import Decoded
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from protosphere.data.partition.row_hashes import fingerprint
+from protosphere.data.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def shared_rows(where: SharedTestSpec, device: torch.device, encode: Encode | No
     return rows_of(data, rows, device, encode), _fingerprint(where)
 
 
-def _open(where: SharedTestSpec) -> tuple[Decoded, np.ndarray]:
+def _open(where: SharedTestSpec) -> tuple[Samples, np.ndarray]:
     """The decoded data set and which of its rows are the shared test set."""
     data = open_data(where.spec, where.cache_dir)
     return data, assignment(where.spec, data, where.cache_dir).shared

@@ -9,7 +9,8 @@ import numpy as np
 
 from protosphere.core import objects, plugins
 from protosphere.core.errors import CodeError, DataError, ModelError
-from protosphere.data.forms.arrays import Arrays, arranged
+from protosphere.data.forms.arrays import arrange
+from protosphere.data.samples import Samples
 
 _DATASET = "data set", "a torch Dataset of (tensor, int), or a pair of two"
 _PARTITION = "partition", "a list with an array of different sample numbers for each client"
@@ -71,10 +72,10 @@ def _of_module(name: str) -> str:
     return hashlib.blake2b(files[-1].read_bytes(), digest_size=8).hexdigest() if files[-1].is_file() else ""
 
 
-def read_code(code: OwnCode, class_names: tuple[str, ...] = ()) -> Arrays:
+def read_code(code: OwnCode, class_names: tuple[str, ...] = ()) -> Samples:
     """The rows that a callable gives: every item of a Dataset, read once in its order.
 
-    Inputs are tensors or arrays of one shape, taken as `arranged` takes them; labels whole numbers. The names of
+    Inputs are tensors or arrays of one shape, taken as `arrange` takes them; labels whole numbers. The names of
     classes are the first one's attribute `classes`, where it has one.
 
     Raises:
@@ -86,7 +87,7 @@ def read_code(code: OwnCode, class_names: tuple[str, ...] = ()) -> Arrays:
     except DatasetError as error:
         raise _make_return_error(code, _DATASET, f"gives {error}") from error.__cause__
     names = class_names or tuple(arrays.pop("classes", np.array([])).tolist())
-    return arranged(code.name, arrays, names)
+    return arrange(code.name, arrays, names)
 
 
 def rows_of(datasets: Sequence[Any]) -> dict[str, np.ndarray]:

@@ -14,7 +14,7 @@ import torch
 from protosphere.arrays import WORDS, array
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import InputTransform
-from protosphere.data.forms.tabular import Column
+from protosphere.data.forms.table_schema import Column
 from protosphere.serving.input_rows import encoded
 from protosphere.serving.predict import WITH_PROBABILITIES, Trained, inputs_of, open_trained
 

@@ -6,15 +6,17 @@ import hashlib
 import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
-from protosphere.data.forms.columns import MOST_NAMES, Columns
+from protosphere.data.forms.columns import USUAL, Columns
+from protosphere.data.forms.labels import MOST_NAMES
+from protosphere.data.partition.groups import by_first
+from protosphere.data.samples import Samples, number_sites
 
 SUFFIX = ".npz"
 AXES = ("NCHW", "NHWC", "NHW")
@@ -24,27 +26,7 @@ _OWN = ("x", "y", "x_test", "y_test", "classes", "axes")
 _BLOCK = 4096  # rows
 
 
-@dataclass(frozen=True, eq=False)
-class Arrays:
-    """Rows in memory, training rows first.
-
-    Attributes:
-        inputs: (n, C, H, W) or (n, ...), uint8 of full scale 255 or float32. labels: (n,) int64 in 0..K−1.
-        train_rows: how many are for training. class_names: K names.
-        extra: further values of each row, (n,), by name. columns: of a table (tabular.py).
-        scale: the value of a full-scale input.
-    """
-
-    inputs: np.ndarray
-    labels: np.ndarray
-    train_rows: int
-    class_names: tuple[str, ...]
-    extra: Mapping[str, np.ndarray]
-    columns: tuple[Any, ...] = ()
-    scale: float = 1.0
-
-
-def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alone: bool = False) -> Arrays:
+def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alone: bool = False) -> Samples:
     """What a `.npz` file holds.
 
     Args:
@@ -53,12 +35,17 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
         alone: rows that cannot be used are left out and decide on nothing else.
 
     Raises:
-        DataError: the file cannot be read, lacks x or y, or holds what `arranged` refuses.
+        DataError: the file cannot be read, lacks x or y, or holds what `arrange` refuses.
     """
-    extra_names = _name_extras(columns)
-    arrays, other_names = _load_archive(path, [*_OWN, *(name + end for name in extra_names for end in ("", _TEST))])
+    for setting, column in columns.named.items():
+        if setting in ("text-column", "label-column"):
+            raise DataError(
+                f"{setting} is {column!r}, but arrays have their inputs in x and their labels in y: leave it empty."
+            )
+    wanted = [*_OWN, *columns.extra, *(name + _TEST for name in columns.extra)]
+    arrays, other_names = _load_archive(path, wanted)
     _refuse_misnamed(str(path), other_names)
-    return arranged(str(path), arrays, class_names, extra_names, alone)
+    return arrange(str(path), arrays, class_names, columns, alone)
 
 
 def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray | None, tuple[str, ...]]:
@@ -76,9 +63,11 @@ def read_inputs(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndar
         raise DataError(f"{str(path)!r} has no array x: give it the inputs as x, and perhaps their labels as y.")
     x = arrays["x"]
     axes = str(arrays["axes"]) if "axes" in arrays else ""
-    forms = {"NCHW": x.shape[1:], "NHWC": (*x.shape[3:], *x.shape[1:3]), "NHW": (1, *x.shape[1:])}
-    fitting = [name for name, form in forms.items() if len(name) == x.ndim and len(shape) == 3 and form == shape]
-    x = _inputs(str(path), "x", x, axes or (fitting[0] if len(fitting) == 1 else ""), alone=True)
+    if not axes and len(shape) == 3:
+        forms = {"NCHW": x.shape[1:], "NHWC": (*x.shape[3:], *x.shape[1:3]), "NHW": (1, *x.shape[1:])}
+        fitting = [name for name, form in forms.items() if len(name) == x.ndim and form == shape]
+        axes = fitting[0] if len(fitting) == 1 else ""
+    x = _store_inputs(str(path), "x", x, axes, alone=True)
     if "y" in arrays and arrays["y"].shape != (len(x),):
         raise DataError(f"{str(path)!r} has y of shape {arrays['y'].shape} beside {len(x)} rows in x: one label a row.")
     return x, arrays.get("y"), other_names
@@ -88,131 +77,126 @@ def _load_archive(path: Path, entries: Sequence[str]) -> tuple[dict[str, np.ndar
     """Those of the entries that a `.npz` file has, and the names of its other ones."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in entries if name in archive.files}, tuple(
-                name for name in archive.files if name not in entries
-            )
+            arrays = {name: archive[name] for name in archive.files if name in entries}
+            return arrays, tuple(name for name in archive.files if name not in entries)
     except Exception as error:
         # broken archives and pickled objects show in exceptions of every kind
         raise DataError(
             f"{str(path)!r} cannot be read ({type(error).__name__}: {error}): write it with numpy.savez(FILE, x=..., "
-            "y=...), of numbers and strings, no objects.",
+            "y=...), of numbers and strings, no objects."
         ) from error
 
 
-def _name_extras(columns: Columns) -> tuple[str, ...]:
-    idle = next((name for name in columns.named if name in ("text-column", "label-column")), "")
-    if idle:
-        raise DataError(
-            f"{idle} is {columns.named[idle]!r}, but arrays have their inputs in x and their labels in y: leave it "
-            "empty.",
-        )
-    return tuple(columns.named.values())
-
-
-def arranged(
+def arrange(
     name: str,
     arrays: Mapping[str, np.ndarray],
     class_names: tuple[str, ...] = (),
-    extra_names: tuple[str, ...] = (),
+    columns: Columns = USUAL,
     alone: bool = False,
-) -> Arrays:
-    """Arrays by name (`x`, `y`, `x_test`, `y_test`, `classes`, `axes`) as rows of a data set.
+) -> Samples:
+    """Arrays by name (`x`, `y`, `x_test`, `y_test`, `classes`, `axes`) as samples.
 
     Args:
-        name: the data set's, for errors. class_names: go before `classes`. extra_names: arrays of more values of rows.
+        name: the data set's, for messages. class_names: go before `classes`.
+        columns: the names of arrays of groups and sites.
 
     Raises:
         DataError: an array is missing, of another length, shape or type than it can be, or a value that is not finite
             or no class.
     """
-    for key in ("x", "y", *(["y_test"] if "x_test" in arrays else []), *(["x_test"] if "y_test" in arrays else [])):
+    required = ["x", "y"]
+    ends = [""]
+    if "x_test" in arrays or "y_test" in arrays:
+        required += ["x_test", "y_test"]
+        ends.append(_TEST)
+    for key in required:
         if key not in arrays:
-            _refuse(
-                name,
-                f"has no array {key}: give it x and y (and both of x_test and y_test, or none)",
-            )
-    splits = ("", _TEST) if "x_test" in arrays else ("",)
+            raise _refusal(name, f"has no array {key}: give it x and y (and both of x_test and y_test, or none)")
+
     axes = str(arrays["axes"]) if "axes" in arrays else ""
-    inputs = [_inputs(name, "x" + end, np.asarray(arrays["x" + end]), axes, alone) for end in splits]
+    inputs = [_store_inputs(name, "x" + end, np.asarray(arrays["x" + end]), axes, alone) for end in ends]
     if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
         shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs)
-        _refuse(name, f"holds rows of {shapes} in x and x_test: give both one shape and type")
+        raise _refusal(name, f"holds rows of {shapes} in x and x_test: give both one shape and type")
     class_names = class_names or tuple(map(str, np.asarray(arrays.get("classes", ())).tolist()))
     if len(set(class_names)) < len(class_names):
-        _refuse(name, "names a class twice in classes: give each class one name, in label order")
-    labels = [np.asarray(arrays["y" + end]) for end in splits]
-    for end, x, y in zip(splits, inputs, labels, strict=True):
+        raise _refusal(name, "names a class twice in classes: give each class one name, in label order")
+    labels = [np.asarray(arrays["y" + end]) for end in ends]
+    for end, x, y in zip(ends, inputs, labels, strict=True):
         if y.shape != (len(x),):
-            _refuse(
-                name,
-                f"has y{end} of shape {y.shape} beside {len(x)} rows in x{end}: one label a row",
-            )
-    numbered, class_names = _number_labels(name, labels, class_names, alone)
-    extra = {key: _extra(name, key, arrays, splits, inputs) for key in extra_names}
-    masks = [np.ones(len(y), dtype=bool) for y in numbered]
+            raise _refusal(name, f"has y{end} of shape {y.shape} beside {len(x)} rows in x{end}: one label a row")
+    numbers, class_names = _number_labels(name, labels, class_names, alone)
+    extra = {key: _read_extra(name, key, arrays, ends, inputs) for key in columns.extra}
+
+    # where rows stand alone, those that cannot be used are left out
+    usable = [np.ones(len(y), dtype=bool) for y in numbers]
     if alone:
-        masks = [(y >= 0) & finite_rows(x) for x, y in zip(inputs, numbered, strict=True)]
-    every = np.concatenate(masks)
-    return Arrays(
-        np.concatenate([x[mask] for x, mask in zip(inputs, masks, strict=True)]),
-        np.concatenate([y[mask] for y, mask in zip(numbered, masks, strict=True)]),
-        int(masks[0].sum()),
+        usable = [(y >= 0) & finite_rows(x) for x, y in zip(inputs, numbers, strict=True)]
+    rows = np.concatenate(usable)
+    groups, sites = None, None
+    site_names: tuple[str, ...] = ()
+    if columns.group:
+        groups = by_first(extra[columns.group][rows])
+    if columns.partition:
+        sites, site_names = number_sites(extra[columns.partition][rows])
+    return Samples(
+        name,
+        np.concatenate(inputs)[rows] if alone else np.concatenate(inputs),
+        np.concatenate(numbers)[rows],
+        int(usable[0].sum()),
         class_names,
-        {key: values[every] for key, values in extra.items()},
         scale=255.0 if inputs[0].dtype == np.uint8 else 1.0,
+        groups=groups,
+        sites=sites,
+        site_names=site_names,
     )
 
 
 def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
-    """Refuse `xtest` or `X_test`, which would be no test rows, and nobody would be told.
-
-    Raises:
-        DataError: an array that is called nearly as one of ours.
-    """
+    """Refuse `xtest` or `X_test`, which would be no test rows, and nobody would hear of it."""
     meant = {array_name.replace("_", ""): array_name for array_name in _OWN}
     for key in keys:
         array_name = meant.get(key.lower().replace("_", ""), key)
         if array_name != key:
-            _refuse(
-                name,
-                f"has an array {key!r}: if it is {array_name}, call it that, else something else",
-            )
+            raise _refusal(name, f"has an array {key!r}: if it is {array_name}, call it that, else something else")
 
 
-def _inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.ndarray:
+def _store_inputs(name: str, key: str, x: np.ndarray, axes: str, alone: bool) -> np.ndarray:
     """An array of inputs as it is stored: uint8 or float32, images as (n, C, H, W)."""
-    image = bool(axes) or x.ndim == 4 or (x.ndim == 3 and x.dtype == np.uint8)
+    is_image = bool(axes) or x.ndim == 4 or (x.ndim == 3 and x.dtype == np.uint8)
     if x.ndim < 2 or 0 in x.shape[1:]:
-        _refuse(name, f"has {key} of shape {x.shape}: give it (n, ...), a row each")
+        raise _refusal(name, f"has {key} of shape {x.shape}: give it (n, ...), a row each")
     if x.dtype == bool or (x.dtype.kind in "iu" and x.dtype != np.uint8 and x.ndim == 2):
         x = x.astype(np.float32)
     if x.dtype != np.uint8 and x.dtype.kind != "f":
-        _refuse(
+        raise _refusal(
             name,
             f"has {key} of type {x.dtype} and shape {x.shape}: give pixels as uint8 (0 to 255), all else as float32",
         )
-    x = _channels_first(name, key, x, axes) if image else x
+    if is_image:
+        x = _put_channels_first(name, key, x, axes)
     if x.dtype == np.uint8:
         return np.ascontiguousarray(x)
+
     with np.errstate(over="ignore"):
         x = np.ascontiguousarray(x, dtype=np.float32)
     for start in range(0, 0 if alone else len(x), _BLOCK):
         wrong = np.argwhere(~np.isfinite(x[start : start + _BLOCK]))
         if wrong.size:
             row, *place = wrong[0].tolist()
-            where = ", ".join(map(str, (row + start, *place)))
-            _refuse(
+            index = (row + start, *place)
+            raise _refusal(
                 name,
-                f"has {x[(row + start, *place)]} at {key}[{where}], but inputs must be finite float32 numbers: mend "
-                "or drop the row",
+                f"has {x[index]} at {key}[{', '.join(map(str, index))}], but inputs must be finite float32 numbers: "
+                "mend or drop the row",
             )
     return x
 
 
-def _channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray:
+def _put_channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray:
     """Images as (n, C, H, W). Of (n, a, b, c) the channels are the axis a or c that alone has 1 to 4 entries."""
     if axes and (axes not in AXES or len(axes) != x.ndim):
-        _refuse(
+        raise _refusal(
             name,
             f"says that the axes of its images are {axes!r}, but {key} has the shape {x.shape}: it can be "
             f"{', '.join(AXES)}, a letter an axis",
@@ -221,7 +205,7 @@ def _channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.ndarray
         return x[:, None]
     first, last = x.shape[1] in CHANNELS, x.shape[3] in CHANNELS
     if not axes and first == last:
-        _refuse(
+        raise _refusal(
             name,
             f"has {key} of shape {x.shape}, of which {'either' if first else 'neither'} of the axes 1 and 3 can be the "
             'channels (1 to 4 of them): say which with axes="NCHW" or axes="NHWC" beside x',
@@ -236,51 +220,48 @@ def _number_labels(
     if all(y.dtype.kind in "US" for y in labels):
         texts = [y.astype(str) for y in labels]
         names = class_names or tuple(np.unique(np.concatenate(texts)).tolist())
-        order = {class_name: number for number, class_name in enumerate(names)}
-        numbered = [
-            np.array([order.get(text, -1) for text in split_texts.tolist()], dtype=np.int64) for split_texts in texts
-        ]
+        number = {class_name: label for label, class_name in enumerate(names)}
+        numbers = [np.array([number.get(text, -1) for text in y.tolist()], dtype=np.int64) for y in texts]
     elif all(y.dtype.kind in "iub" for y in labels):
-        numbered = [y.astype(np.int64) for y in labels]
-        largest = max((int(y.max()) for y in numbered if y.size), default=-1)
+        numbers = [y.astype(np.int64) for y in labels]
+        largest = max((int(y.max()) for y in numbers if y.size), default=-1)
         names = class_names or tuple(map(str, range(min(largest, MOST_NAMES) + 1)))
     else:
         types = " and ".join(str(y.dtype) for y in labels)
-        _refuse(name, f"has labels of type {types}: give class numbers 0, 1, 2, ... or names")
+        raise _refusal(name, f"has labels of type {types}: give class numbers 0, 1, 2, ... or names")
     if len(names) > MOST_NAMES:
-        _refuse(
-            name,
-            f"would make {len(names)} classes, more than {MOST_NAMES}: mend y",
-        )
+        raise _refusal(name, f"would make {len(names)} classes, more than {MOST_NAMES}: mend y")
     if alone:
-        return [np.where((y >= 0) & (y < len(names)), y, -1) for y in numbered], names
-    for split, y in zip(("y", "y_test"), numbered, strict=False):
+        return [np.where((y >= 0) & (y < len(names)), y, -1) for y in numbers], names
+
+    for split, y, given in zip(("y", "y_test"), numbers, labels, strict=False):
         wrong = np.flatnonzero((y < 0) | (y >= len(names)))
         if wrong.size:
             row = int(wrong[0])
-            value = labels[0 if split == "y" else 1][row]
-            _refuse(
+            raise _refusal(
                 name,
-                f"has the label {value!s} at {split}[{row}], but there are {len(names)} classes: correct it, or name "
-                "the classes in classes.txt",
+                f"has the label {given[row]!s} at {split}[{row}], but there are {len(names)} classes: correct it, or "
+                "name the classes in classes.txt",
             )
-    return numbered, names
+    return numbers, names
 
 
-def _extra(
-    name: str, key: str, arrays: Mapping[str, np.ndarray], splits: tuple[str, ...], inputs: list[np.ndarray]
+def _read_extra(
+    name: str, key: str, arrays: Mapping[str, np.ndarray], ends: Sequence[str], inputs: Sequence[np.ndarray]
 ) -> np.ndarray:
+    """The groups, or the sites, of all rows."""
     values = []
-    for end, x in zip(splits, inputs, strict=True):
+    for end, x in zip(ends, inputs, strict=True):
         column = np.asarray(arrays.get(key + end, ()))
         if column.shape != (len(x),) or column.dtype.kind not in "iuUS":
-            _refuse(
+            raise _refusal(
                 name,
                 f"has no array {key + end} of {len(x)} whole numbers or strings, one a row of x{end}: add it, or leave "
                 "that setting empty",
             )
-        values.append(column.astype(str) if column.dtype.kind in "US" else column)
-    if len({column.dtype.kind in "US" for column in values}) > 1:
+        values.append(column)
+    # a string in one split makes strings of all
+    if any(column.dtype.kind in "US" for column in values):
         values = [column.astype(str) for column in values]
     return np.concatenate(values)
 
@@ -293,19 +274,19 @@ def finite_rows(x: np.ndarray) -> np.ndarray:
     return finite
 
 
-def _refuse(name: str, sentence: str) -> NoReturn:
-    raise DataError(f"{name!r} {sentence}.")
+def _refusal(name: str, sentence: str) -> DataError:
+    return DataError(f"{name!r} {sentence}.")
 
 
 def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
     """Write arrays by name to a file in `folder` that is called by its content; what is there already stays.
 
     Raises:
-        DataError: it cannot be written, or `arranged` refuses them.
+        DataError: it cannot be written, or `arrange` refuses them.
     """
     plain_arrays = {name: _to_plain(np.asarray(values)) for name, values in arrays.items()}
     _refuse_misnamed("dataset", plain_arrays)
-    arranged("dataset", plain_arrays)
+    arrange("dataset", plain_arrays)
     digest = hashlib.blake2b(digest_size=8)
     for name, values in sorted(plain_arrays.items()):
         digest.update(repr((name, values.dtype.str, values.shape)).encode())
@@ -317,7 +298,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
         with (
             replacing(path) as temporary,
-            open(temporary, "wb", opener=_mine) as file,
+            open(temporary, "wb", opener=_open_private) as file,
             # as savez, which cannot write an array of the name of one of its arguments
             zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive,
         ):
@@ -339,6 +320,6 @@ def _to_plain(values: np.ndarray) -> np.ndarray:
     return values
 
 
-def _mine(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     """For this user alone, as all that is kept of data."""
     return os.open(path, flags, 0o600)

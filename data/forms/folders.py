@@ -17,7 +17,7 @@ FILE_SUFFIXES = {".npz": "arrays", **TABLE_SUFFIXES}
 Listed = Literal["", "tables", "all"]
 _HELD = {"images": ("images", "name of a folder"), "arrays": ("arrays", "label")}
 # What the Hugging Face hub puts beside the tables.
-SCHEMA = "columns.json"  # of a table of numbers (tabular.py)
+SCHEMA = "columns.json"  # of a table of numbers (table_schema.py)
 _ABOUT = ("dataset_infos.json", "dataset_info.json", SCHEMA)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 

@@ -4,66 +4,149 @@ PIL is imported only to decode: a deployment starts a process a message, and dec
 """
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from protosphere.core.errors import DataError
+from protosphere.core.errors import DataError, UnsizedError
 from protosphere.core.files import LARGEST_ROW, refuse_irregular
+from protosphere.data.forms.folders import Folder
+from protosphere.data.samples import INPUTS, Samples
 
 if TYPE_CHECKING:
     from PIL import Image
-
-    from protosphere.data.forms.sources import Source
 
 _GREY = ("1", "L", "LA", "La")
 # Pillow's modes of more than 8 bits a channel
 TOO_DEEP = ("I", "F", "I;16", "I;16L", "I;16B", "I;16N")
 
 
-def decode_images(source: "Source", target: Path, image_size: int = 0, colour: bool = False) -> None:
-    """Write all images, one channel if all are grey, else three, to the array file `target`.
+@dataclass(frozen=True)
+class Picture:
+    """An encoded image.
+
+    Attributes:
+        place: where it stands, for messages.
+        stored: {bytes, path} as a table holds it, a path without bytes a file; None for none.
+    """
+
+    place: str
+    stored: dict[str, Any] | None
+
+    def __str__(self) -> str:
+        path = self.stored["path"] if self.stored else None
+        return f"{self.place} ({path})" if path else self.place
+
+    def open(self) -> "Image.Image":
+        """The image, its header read and its pixels not yet.
+
+        Raises:
+            DataError: there is none, or it cannot be read.
+        """
+        if not self.stored or (self.stored["bytes"] is None and not self.stored["path"]):
+            raise DataError(f"{self} has no image: give it one or drop the row.")
+        try:
+            return open_image(self.stored)
+        except Exception as error:
+            raise self._describe(error) from error
+
+    def decode(self, mode: str) -> np.ndarray:
+        """Its pixels (C, H, W) in Pillow's mode "L" or "RGB".
+
+        Raises:
+            DataError: it cannot be read.
+        """
+        image = self.open()
+        try:
+            pixels = np.asarray(image.convert(mode))
+        except Exception as error:
+            raise self._describe(error) from error
+        return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
+
+    def _describe(self, error: Exception) -> DataError:
+        return DataError(f"{self} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.")
+
+
+def decode_images(
+    pictures: Callable[[], Iterator[Picture]], target: Path, image_size: int = 0, colour: bool = False
+) -> None:
+    """Write all images, one channel if all are grey, else three, to the array file `target`, (n, C, H, W) uint8.
 
     Args:
-        source: with encoded images; training rows come first in the file.
-        target: an .npy of (n, C, H, W) uint8.
+        pictures: gives them anew each time: their headers are read first, and then their pixels.
         image_size: H and W in pixels, to which every image is brought; 0 for the size that all have.
         colour: three channels whatever the images are.
 
     Raises:
         DataError: an unreadable image, one of more than 8 bits a channel, or, without `image_size`, of another size.
     """
-    first: tuple[Where, tuple[int, int]] | None = None
-    grey = not colour
-    rows = 0
-    for where, image in _images(source):
-        rows += 1
+    count, grey, size, first = 0, not colour, (0, 0), ""
+    for picture in pictures():
+        image = picture.open()
         if depth := too_deep(image):
             raise DataError(
-                f"{where} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first.",
+                f"{picture} has pixels of mode {depth}, but images must have 8 bits a channel: convert it first."
             )
-        grey = grey and image.mode in _GREY
-        first = first or (where, image.size)
-        if image.size != first[1] and not image_size:
+        if not count:
+            size, first = image.size, str(picture)
+        if image.size != size and not image_size:
             raise DataError(
-                f"{where} is {_size(image.size)} pixels but {first[0]} {_size(first[1])}: the images of a data set "
-                "must have one size, so resize them first, or set image-size to the one that all are brought to.",
+                f"{picture} is {_size(image.size)} pixels but {first} {_size(size)}: the images of a data set must "
+                "have one size, so resize them first, or set image-size to the one that all are brought to."
             )
-    width, height = first[1] if first else (0, 0)
-    if image_size:
-        width = height = image_size
-    shape = (rows, 1 if grey else 3, height, width)
+        count += 1
+        grey = grey and image.mode in _GREY
+
+    width, height = (image_size, image_size) if image_size else size
+    shape = (count, 1 if grey else 3, height, width)
     inputs = np.lib.format.open_memmap(target, mode="w+", dtype=np.uint8, shape=shape)
-    for row, (where, image) in enumerate(_images(source)):
-        try:
-            pixels = np.asarray(image.convert("L" if grey else "RGB"))
-        except Exception as error:
-            raise _unreadable(where, error) from error
-        inputs[row] = resized(pixels[None] if grey else pixels.transpose(2, 0, 1), height, width)
+    for row, picture in enumerate(pictures()):
+        inputs[row] = resized(picture.decode("L" if grey else "RGB"), height, width)
     inputs.flush()
+
+
+def read_image_folder(folder: Folder, target: Path, image_size: int = 0, alone: bool = False) -> Samples:
+    """The images of a folder of classes, which are written to the folder `target`.
+
+    Args:
+        alone: images that cannot be read are left out, and decide on nothing.
+
+    Raises:
+        DataError: what decode_images raises.
+    """
+    if alone:
+        refuse_unsized(image_size)
+    numbers = {name: label for label, name in enumerate(folder.class_names)}
+    split_depth = 1 if (folder.root / "train").is_dir() else 0
+    pictures: list[Picture] = []
+    labels: list[int] = []
+    train_rows = 0
+    for split, paths in folder.splits.items():
+        for row, path in enumerate(paths):
+            stored = {"bytes": None, "path": str(path)}
+            if alone and not is_readable(stored):
+                continue
+            pictures.append(Picture(f"row {row} of the {split} table of {folder.name!r}", stored))
+            labels.append(numbers[path.relative_to(folder.root).parts[split_depth]])
+        if split == "train":
+            train_rows = len(pictures)
+
+    decode_images(lambda: iter(pictures), target / INPUTS, image_size, colour=alone)
+    inputs = np.load(target / INPUTS, mmap_mode="r")
+    return Samples(folder.name, inputs, np.array(labels, np.int64), train_rows, folder.class_names, scale=255.0)
+
+
+def refuse_unsized(image_size: int) -> None:
+    """Refuse private images without a size that all sites have agreed on, before any is looked at.
+
+    Raises:
+        UnsizedError: `image_size` is 0.
+    """
+    if not image_size:
+        raise UnsizedError("setting `image-size` is 0; under `privacy` a site's own images need one.")
 
 
 def resized(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -84,20 +167,8 @@ def in_bytes(inputs: np.ndarray, scale: float) -> np.ndarray:
     return inputs if scale == 255 else np.rint(inputs * (255 / scale)).astype(np.uint8)
 
 
-@dataclass(frozen=True)
-class Where:
-    """An image's place, and the data set's and the image's own names."""
-
-    row: int
-    split: str
-    names: str
-
-    def __str__(self) -> str:
-        return f"row {self.row} of the {self.split} table{self.names}"
-
-
 def open_image(stored: dict[str, Any] | None) -> "Image.Image":
-    """An image of a table, {bytes, path}, its header read and its pixels not yet; a path without bytes is a file.
+    """An image as a table holds it, its header read and its pixels not yet.
 
     Raises:
         Exception: of many a kind, as Pillow has them, where it is no image.
@@ -138,27 +209,6 @@ def too_deep(image: "Image.Image") -> str:
             if decoder.startswith("ppm") and isinstance(part, int) and part > 255:
                 return f"{image.mode};16"
     return ""
-
-
-def _images(source: "Source") -> "Iterator[tuple[Where, Image.Image]]":
-    """Each image, opened, with the words that name it; training rows first."""
-    for split, row, cell in source.cells():
-        stored = cell.as_py()
-        path = stored["path"] if stored else None
-        where = Where(row, split, f" of {source.name!r}" + (f" ({path})" if path else ""))
-        if not stored or (stored["bytes"] is None and not path):
-            raise DataError(f"{where} has no image: give it one or drop the row.")
-        try:
-            image = open_image(stored)
-        except Exception as error:
-            raise _unreadable(where, error) from error
-        yield where, image
-
-
-def _unreadable(where: Where, error: Exception) -> DataError:
-    return DataError(
-        f"{where} is no readable image ({type(error).__name__}: {error}): replace it or drop the row.",
-    )
 
 
 def _size(size: tuple[int, int]) -> str:

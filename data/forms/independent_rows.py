@@ -21,19 +21,20 @@ def usable(
     """Which rows have a class of the list, a group where groups are asked for, and an input that can be read.
 
     Args:
-        labels, groups, inputs: Arrow's cells, a row each.
-        is_readable: whether an input can be read, None if it is missing.
+        labels, groups: Arrow's cells, a row each. inputs: values, None for what is missing.
+        is_readable: whether an input can be read.
 
     Returns:
         The numbers of these rows and of their classes, both (m,) int64.
     """
     numbers = [_class_number(_value(cell), class_names) for cell in labels]
-    has_group = [True] * len(numbers) if groups is None else [_value(cell) not in (None, "") for cell in groups]
-    rows = [
-        row
-        for row, (number, is_grouped, cell) in enumerate(zip(numbers, has_group, inputs, strict=True))
-        if number is not None and is_grouped and is_readable(_value(cell))
-    ]
+    has_group = [True] * len(numbers)
+    if groups is not None:
+        has_group = [_value(cell) not in (None, "") for cell in groups]
+    rows = []
+    for row, value in enumerate(inputs):
+        if numbers[row] is not None and has_group[row] and is_readable(value):
+            rows.append(row)
     return np.array(rows, dtype=np.int64), np.array([numbers[row] for row in rows], dtype=np.int64)
 
 

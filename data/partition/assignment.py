@@ -12,8 +12,9 @@ import numpy as np
 from protosphere.core.client_names import joined_names
 from protosphere.core.errors import DataError
 from protosphere.core.paths import is_path, is_several
-from protosphere.data.decoded_cache import Decoded, Recipe, decode, one_writer
-from protosphere.data.domains import kept_all, open_all
+from protosphere.data.cache import one_writer
+from protosphere.data.decode import Recipe, decode
+from protosphere.data.domains import open_all, read_cached_all
 from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.folders import Listed
 from protosphere.data.partition.assignment_file import Assignment, read_assignment, write_assignment
@@ -25,6 +26,7 @@ from protosphere.data.partition.row_hashes import occurs_once
 from protosphere.data.partition.secret_split import secret_split
 from protosphere.data.partition.table import TABLE, table_digest, table_rows
 from protosphere.data.partition.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
+from protosphere.data.samples import Samples
 from protosphere.data.user_code import OwnCode, dealt_by_code
 
 FORMAT = 4
@@ -89,7 +91,7 @@ class DataSpec:
     normalise: bool = False
 
 
-def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Decoded:
+def open_data(spec: DataSpec, cache_dir: Path, data_path: str | None = None) -> Samples:
     """The decoded data set of `spec`, or the one at `data_path`, from the cache in `cache_dir`.
 
     Raises:
@@ -125,7 +127,7 @@ def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray
     Downloads, decodes and writes nothing.
     """
     try:
-        data = kept_all(_recipe(spec, spec.dataset), cache_dir, spec.classes)
+        data = read_cached_all(_recipe(spec, spec.dataset), cache_dir, spec.classes)
     except DataError:
         return None
     if data is None:
@@ -136,7 +138,7 @@ def cached_partition_labels(spec: DataSpec, cache_dir: Path) -> tuple[np.ndarray
     return class_counts(data.labels, row_assignment.held, len(data.class_names)), data.class_names
 
 
-def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = False) -> Assignment:
+def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, own: bool = False) -> Assignment:
     """Who holds which rows of `data`; with `own` a single client holds them all and no partitioner runs.
 
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
@@ -162,7 +164,7 @@ def assignment(spec: DataSpec, data: Decoded, cache_dir: Path, *, own: bool = Fa
     return row_assignment
 
 
-def _file(spec: DataSpec, data: Decoded, cache_dir: Path, own: bool) -> Path:
+def _file(spec: DataSpec, data: Samples, cache_dir: Path, own: bool) -> Path:
     table = table_digest(spec.partition_table) if spec.partition == TABLE and not own else ""
     about = {name: value for name, value in asdict(spec).items() if value is not None}
     del about["normalise"]  # it does not decide whose rows are whose
@@ -172,7 +174,7 @@ def _file(spec: DataSpec, data: Decoded, cache_dir: Path, own: bool) -> Path:
     return cache_dir / "assignments" / f"{hashlib.sha256(content.encode()).hexdigest()[:24]}.npz"
 
 
-def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
+def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
     total, train_rows = len(data.labels), data.train_rows
     official = spec.split == "official"
     few = spec.partition in (WAY_SHOT, MIXED) and not own
@@ -229,32 +231,32 @@ def _assign(spec: DataSpec, data: Decoded, own: bool) -> Assignment:
     return Assignment(train, test, validation, unheld, shared)
 
 
-def domain_of(data: Decoded, rows: np.ndarray) -> str:
+def domain_of(data: Samples, rows: np.ndarray) -> str:
     """The one domain of which all these rows are, "" where there are none or several."""
     domain_numbers = np.unique(data.domains[rows]) if data.domains is not None else np.empty(0, dtype=np.int64)
     return data.domain_names[domain_numbers[0]] if domain_numbers.size == 1 else ""
 
 
-def name_of(spec: DataSpec, data: Decoded, rows: np.ndarray) -> str:
+def name_of(spec: DataSpec, data: Samples, rows: np.ndarray) -> str:
     """What the partition calls a client with these rows: the values of the column, or the data sets, that it has got;
     "" where the partition has no names."""
     dealt_by = _dealt_by(spec, data)
-    names = data.dealt_names if spec.partition == COLUMN else data.domain_names
+    names = data.site_names if spec.partition == COLUMN else data.domain_names
     if dealt_by is None or not names:
         return ""
     return joined_names([names[number] for number in np.unique(dealt_by[rows])])
 
 
-def _dealt_by(spec: DataSpec, data: Decoded) -> np.ndarray | None:
+def _dealt_by(spec: DataSpec, data: Samples) -> np.ndarray | None:
     """The number of each row by which it goes to a client whole; None where the partition draws."""
-    return {COLUMN: data.dealt, SITES: data.domains}.get(spec.partition)
+    return {COLUMN: data.sites, SITES: data.domains}.get(spec.partition)
 
 
-def _units(data: Decoded, rows: np.ndarray) -> Units:
+def _units(data: Samples, rows: np.ndarray) -> Units:
     return units_of(data.labels[rows], None if data.groups is None else data.groups[rows])
 
 
-def _cells(spec: DataSpec, data: Decoded) -> tuple[np.ndarray, int]:
+def _cells(spec: DataSpec, data: Samples) -> tuple[np.ndarray, int]:
     """Of what each row is that a client is tested on all or nothing of, and how many kinds of that there are: its
     class, and with `mixed` also its domain."""
     if spec.partition != MIXED or data.domains is None:
@@ -263,7 +265,7 @@ def _cells(spec: DataSpec, data: Decoded) -> tuple[np.ndarray, int]:
     return cells_of(data.labels, data.domains, len(data.class_names)), kinds
 
 
-def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) -> list[np.ndarray]:
+def _deal_rows(spec: DataSpec, units: Units, data: Samples, pool: np.ndarray) -> list[np.ndarray]:
     draws = {name: getattr(spec, name) for name in ("ways", "ways_spread", "shots", "shots_spread", "seed")}
     if spec.partition == MIXED and data.domains is not None:
         domains = data.domains[pool]
@@ -296,7 +298,7 @@ def _deal_rows(spec: DataSpec, units: Units, data: Decoded, pool: np.ndarray) ->
         raise DataError(f"{str(error).rstrip('.')}; samples that share a group count as one here.") from error
 
 
-def _refuse_for_few(partition: str, data: Decoded) -> None:
+def _refuse_for_few(partition: str, data: Samples) -> None:
     """What `way-shot`, `mixed` and `table`, which give out some rows, cannot be dealt of."""
     if partition == WAY_SHOT and data.train_rows == len(data.labels):
         raise DataError(
@@ -308,7 +310,7 @@ def _refuse_for_few(partition: str, data: Decoded) -> None:
             f"the {MIXED} partition gives each client one of several domains, but {data.name!r} is one: set dataset "
             'to a list ("mnist,usps") or to a "<folder>/*" of several, or take another partition.',
         )
-    if partition == COLUMN and data.dealt is None:
+    if partition == COLUMN and data.sites is None:
         raise DataError(
             "the column partition divides the samples by a table's column, but the data have none: take another."
         )
@@ -324,7 +326,7 @@ def _refuse_for_few(partition: str, data: Decoded) -> None:
         )
 
 
-def _refuse_without_test_rows(data: Decoded) -> None:
+def _refuse_without_test_rows(data: Samples) -> None:
     """Refuse a data set, or one with a domain, that no client could be tested on."""
     what = f"data set {data.name!r}"
     lacking = data.train_rows == len(data.labels)
@@ -337,7 +339,7 @@ def _refuse_without_test_rows(data: Decoded) -> None:
         )
 
 
-def _refuse_untested(data: Decoded, pool: np.ndarray, official_test: np.ndarray, test: Sequence[np.ndarray]) -> None:
+def _refuse_untested(data: Samples, pool: np.ndarray, official_test: np.ndarray, test: Sequence[np.ndarray]) -> None:
     """Refuse official test samples on which no client is tested; classes that have no training sample are named.
 
     Raises:
@@ -361,7 +363,7 @@ def _refuse_untested(data: Decoded, pool: np.ndarray, official_test: np.ndarray,
         )
 
 
-def _refuse_shared_groups(data: Decoded, official: bool) -> None:
+def _refuse_shared_groups(data: Samples, official: bool) -> None:
     shared = shared_group(data.groups, data.train_rows) if official and data.groups is not None else None
     if shared is not None:
         raise DataError(
@@ -371,7 +373,7 @@ def _refuse_shared_groups(data: Decoded, official: bool) -> None:
         )
 
 
-def _set_aside(data: Decoded, among: np.ndarray, used: np.ndarray, spec: DataSpec) -> np.ndarray:
+def _set_aside(data: Samples, among: np.ndarray, used: np.ndarray, spec: DataSpec) -> np.ndarray:
     """The rows of the shared test set: a stratified share of the rows `among`, of those whose content no other row
     that is `used` repeats (of a group's rows: of any of them), so that no client trains on a copy either."""
     if not spec.shared_test_share:

@@ -5,13 +5,13 @@ from itertools import pairwise
 
 import numpy as np
 
-from protosphere.data.decoded_cache import Decoded
 from protosphere.data.partition.groups import Units
 from protosphere.data.partition.row_hashes import content_hashes
+from protosphere.data.samples import Samples
 
 
 def secret_split(
-    data: Decoded, pool: np.ndarray, units: Units, secret: str, test_share: float, validation_share: float
+    data: Samples, pool: np.ndarray, units: Units, secret: str, test_share: float, validation_share: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Train, test and validation units: a unit's side is HMAC-SHA256(secret, content of its rows) / 2^256.
 

@@ -54,7 +54,7 @@ def data(
 
     Exits 0, or 2 if the data or the settings cannot be used.
     """
-    from protosphere.data.forms.tabular import write_schema
+    from protosphere.data.forms.table_schema import TableSchema
     from protosphere.data.partition.table import write_table
     from protosphere.plans.run_config import plan
     from protosphere.reports.partition_preview import refuse_ending, view, write_picture
@@ -76,7 +76,7 @@ def data(
                     f"--export-columns is {str(export_columns)!r}, but {data_view.dataset!r} is no table of numbers; "
                     "leave it out."
                 )
-            write_schema(export_columns, [column for column, _ in data_view.columns])
+            TableSchema(tuple(column for column, _ in data_view.columns)).save(export_columns)
     except UserError as error:
         end(str(error))
     if as_json:

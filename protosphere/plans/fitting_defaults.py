@@ -70,7 +70,7 @@ def fitting_clients(run_config: Mapping[str, Scalar], settings: Settings) -> dic
     if settings.partition != COLUMN or settings.clients:
         return dict(run_config)
     data = open_data(data_spec(settings, MOST_CLIENTS), home() / "cache")
-    values = MOST_CLIENTS if data.dealt is None else int(np.unique(data.dealt).size)
+    values = MOST_CLIENTS if data.sites is None else int(np.unique(data.sites).size)
     return {**run_config, "clients": min(values, MOST_CLIENTS)}
 
 

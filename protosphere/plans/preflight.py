@@ -12,11 +12,11 @@ from protosphere.core.home import home, results_root
 from protosphere.core.settings import Settings
 from protosphere.data.augment import refuse_unfit
 from protosphere.data.client_data import refuse_other_inputs
-from protosphere.data.decoded_cache import Decoded
 from protosphere.data.domains import locate_all
 from protosphere.data.forms.texts import Texts
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import assignment, open_data
+from protosphere.data.samples import Samples
 from protosphere.models import build, check_model, model_names, reads_text
 from protosphere.models.text import Tokens
 from protosphere.server_app.ensemble import shared_test_set
@@ -64,7 +64,7 @@ def check(run: Run, clients: int, folder: Path | None = None, here: bool = True)
         _refuse_encoder(data, settings)
 
 
-def _refuse_unfit(name: str, data: Decoded, settings: Settings) -> None:
+def _refuse_unfit(name: str, data: Samples, settings: Settings) -> None:
     """Have what a client would have of its model: of a text model the tokenizer alone, the rest is large."""
     if isinstance(data.inputs, Texts):
         Tokens(name, settings.max_tokens)([])
@@ -73,7 +73,7 @@ def _refuse_unfit(name: str, data: Decoded, settings: Settings) -> None:
         _built(name, shape, settings.feature_dim, len(data.class_names), settings.feature_activation)
 
 
-def _refuse_encoder(data: Decoded, settings: Settings) -> None:
+def _refuse_encoder(data: Samples, settings: Settings) -> None:
     """Have the public encoder that clients of this machine will have; weights of a hub are fetched.
 
     Raises:

@@ -11,12 +11,12 @@ from protosphere.core.client_names import client_names
 from protosphere.core.errors import SettingError
 from protosphere.core.home import home
 from protosphere.core.settings import Settings
-from protosphere.data.decoded_cache import Decoded
-from protosphere.data.forms.tabular import Column, missing_rows
+from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.data.forms.texts import Texts
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import Assignment, DataSpec, assignment, domain_of, name_of, open_data
 from protosphere.data.partition.partitioners import class_counts
+from protosphere.data.samples import Samples
 from protosphere.reports.label_distribution import Holdings
 
 PICTURES = (".svg", ".png")
@@ -172,14 +172,14 @@ def _select_dealt(settings: Settings, row_assignment: Assignment) -> list[np.nda
     return [np.concatenate(parts) for parts in zip(row_assignment.train, row_assignment.validation, strict=True)]
 
 
-def _columns(data: Decoded) -> list[tuple[Column, int]]:
+def _columns(data: Samples) -> list[tuple[Column, int]]:
     if not data.columns or isinstance(data.inputs, Texts):
         return []
-    lacking = missing_rows(data.columns, data.inputs)
+    lacking = TableSchema(data.columns).count_missing(data.inputs)
     return [(column, lacking.get(column.name, 0)) for column in data.columns]
 
 
-def _inputs(data: Decoded) -> str:
+def _inputs(data: Samples) -> str:
     if isinstance(data.inputs, Texts):
         return "texts"
     shape = " × ".join(map(str, data.inputs.shape[1:]))
@@ -203,7 +203,7 @@ def _partition(settings: Settings, clients: int) -> dict[str, Any]:
     return {"clients": clients, **chosen, "seed": settings.seed}
 
 
-def _clients(spec: DataSpec, data: Decoded, row_assignment: Assignment) -> list[Client]:
+def _clients(spec: DataSpec, data: Samples, row_assignment: Assignment) -> list[Client]:
     counts = class_counts(data.labels, row_assignment.held, len(data.class_names))
     return [
         Client(

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from protosphere.core.errors import SettingError
 from protosphere.core.files import replacing
 from protosphere.data.client_data import InputTransform
-from protosphere.data.forms.tabular import MISSING, NUMBER, Column
+from protosphere.data.forms.labels import MISSING
+from protosphere.data.forms.table_schema import NUMBER, Column
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.serving.predict import PIXEL, Trained
 from protosphere.strategies.encoder_space import directions

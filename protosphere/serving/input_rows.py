@@ -21,7 +21,7 @@ from protosphere.data.forms.columns import LABEL_COLUMNS
 from protosphere.data.forms.folders import TABLE_SUFFIXES
 from protosphere.data.forms.images import resized
 from protosphere.data.forms.table_files import read_columns, types_of
-from protosphere.data.forms.tabular import CATEGORY, NOTHING, Column, cell_word, features_of
+from protosphere.data.forms.table_schema import CATEGORY, NOTHING, Column, describe_cell
 from protosphere.serving.labelled_data import labels_of
 from protosphere.serving.predict import PIXEL, Answer, Trained, judged, reads_images
 
@@ -157,7 +157,7 @@ def encoded(
             raise DataError(f"the rows lack the column {column.name!r}, by which this client was trained: add it.")
         cells = table.column(column.name)
         try:
-            part, wrong = features_of(column, cells)
+            part, wrong = column.encode(cells)
         except pyarrow.ArrowNotImplementedError:
             raise DataError(
                 f"the rows have {cells.type} in the column {column.name!r}, but features are numbers and strings: "
@@ -168,7 +168,7 @@ def encoded(
             if column.kind == CATEGORY:
                 unknown[row] = (*unknown.get(row, ()), column.name)
                 continue
-            what = cell_word(cells[row].as_py())
+            what = describe_cell(cells[row].as_py())
             problems.setdefault(row, f"{what} in the column {column.name!r}, where {_describe_training(what)}")
     return np.concatenate(parts, axis=1), problems, unknown
 

@@ -12,7 +12,7 @@ import protosphere
 from protosphere.arrays import data_of
 from protosphere.core.home import home as home_of
 from protosphere.data.client_data import client_data
-from protosphere.data.forms.tabular import encode
+from protosphere.data.forms.table_schema import TableSchema
 from protosphere.data.from_settings import data_spec
 from protosphere.serving.export import export
 from protosphere.serving.predict import open_trained
@@ -103,7 +103,9 @@ def test_a_table_of_numbers_is_learnt_and_a_client_reads_rows_like_its_own(tmp_p
     assert (found.labels == Y).mean() > 0.6
     # as the program that stands alone says
     export(open_trained(client.folder, "cpu"), tmp_path / "client.pt2", rule="classifier")
-    inputs = encode("x", "given", open_trained(client.folder, "cpu").transform.columns, pa.Table.from_pandas(frame))
+    inputs = TableSchema(open_trained(client.folder, "cpu").transform.columns).encode(
+        "x", "given", pa.Table.from_pandas(frame)
+    )
     scores, _ = torch.export.load(tmp_path / "client.pt2").module()(torch.from_numpy(inputs))
     assert np.allclose(scores.detach().numpy(), found.scores, atol=1e-4)
     with pytest.raises(protosphere.DataError, match="'b'"):

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.data.decoded_cache import Recipe
+from protosphere.data.decode import Recipe
 from protosphere.data.domains import open_all
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import chisquare
 
 from protosphere.core.errors import DataError
-from protosphere.data.decoded_cache import Recipe, decode
+from protosphere.data.decode import Recipe, decode
 from protosphere.data.partition.assignment import assignment, open_data
 from protosphere.data.partition.partitioners import class_counts
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.decoded_cache import Recipe, decode
-from protosphere.data.forms.arrays import arranged, read_arrays, read_inputs, write_arrays
+from protosphere.data.decode import Recipe, decode
+from protosphere.data.forms.arrays import arrange, read_arrays, read_inputs, write_arrays
 from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.folders import read_folder
 from tests.data.draws import decoded
@@ -177,7 +177,7 @@ def test_a_file_in_memory_is_as_good(tmp_path):
     np.savez_compressed(file, x=X, y=Y)
     (tmp_path / "rows.npz").write_bytes(file.getvalue())
     assert np.array_equal(
-        arranged("rows", {"x": X, "y": Y}).labels, decoded(str(tmp_path / "rows.npz"), tmp_path).labels
+        arrange("rows", {"x": X, "y": Y}).labels, decoded(str(tmp_path / "rows.npz"), tmp_path).labels
     )
 
 
@@ -185,5 +185,5 @@ def test_an_array_may_be_called_as_an_argument_of_numpy_s(tmp_path):
     arrays = {"x": X, "y": Y, "file": np.arange(len(Y)), "allow_pickle": np.arange(len(Y)).astype(str)}
     path = write_arrays(tmp_path, arrays)
     kept = read_arrays(path, (), Columns(group="file", partition="allow_pickle"))
-    assert kept.extra["file"].tolist() == list(range(len(Y)))
-    assert kept.extra["allow_pickle"].tolist() == list(map(str, range(len(Y))))
+    assert kept.groups.tolist() == kept.sites.tolist() == list(range(len(Y)))
+    assert kept.site_names == tuple(map(str, range(len(Y))))

@@ -3,7 +3,7 @@
 import pytest
 
 from protosphere.core.paths import listed
-from protosphere.data.decoded_cache import Recipe
+from protosphere.data.decode import Recipe
 from protosphere.data.domains import domains_of, locate_all, open_all, short_name
 from tests.data.draws import decoded, refusal
 

@@ -10,11 +10,10 @@ import pytest
 from PIL import Image
 
 from protosphere.data.client_data import client_data
-from protosphere.data.decoded_cache import Recipe
+from protosphere.data.decode import Recipe
 from protosphere.data.domains import interleaved, locate_all, open_all
-from protosphere.data.forms.columns import USUAL, Columns
+from protosphere.data.forms.columns import Columns
 from protosphere.data.forms.images import open_image
-from protosphere.data.forms.sources import load_source, locate
 from protosphere.data.partition.assignment import DataSpec, open_data
 from tests.data.draws import decoded, refusal
 
@@ -29,8 +28,9 @@ ABC = ("ant", "bee", "cat")
 
 def files_of(folder):
     """The images of a made domain, as PIL reads them, and their labels: training rows first."""
-    source = load_source(locate(folder), USUAL, Path(folder).parents[1] / "unpacked")
-    return [open_image(cell.as_py()) for _, _, cell in source.cells()], source.labels.tolist()
+    paths = [path for path in (Path(folder) / "train.parquet", Path(folder) / "test.parquet") if path.exists()]
+    rows = [row for path in paths for row in pq.read_table(path).to_pylist()]
+    return [open_image(row["image"]) for row in rows], [row["label"] for row in rows]
 
 
 # --- their images ---------------------------------------------------------------------------------------------------

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.decoded_cache import Decoded
 from protosphere.data.partition.assignment import DataSpec, assignment
 from protosphere.data.partition.groups import units_of
+from protosphere.data.samples import Samples
 
 
 def rows_with_groups(seed, rows=900, groups=250, classes=4):
@@ -20,7 +20,9 @@ def made(labels, groups, train_rows=None, key="made"):
     """A decoded data set of `labels` whose inputs all differ."""
     inputs = np.arange(len(labels), dtype=np.float32)[:, None]
     names = tuple(str(k) for k in range(int(labels.max()) + 1))
-    return Decoded(key, "made", inputs, labels, len(labels) if train_rows is None else train_rows, names, 1.0, groups)
+    return Samples(
+        "made", inputs, labels, len(labels) if train_rows is None else train_rows, names, groups=groups, key=key
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))

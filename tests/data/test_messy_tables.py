@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.decoded_cache import Recipe, decode
+from protosphere.data.decode import Recipe, decode
 from protosphere.data.domains import open_all
 from protosphere.data.forms.columns import Columns
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
@@ -58,7 +58,7 @@ def test_a_patient_is_the_same_however_it_is_written(decoded, suffix, patients):
     data = decoded({"patient": alternating(*patients)}, suffix, group="patient", partition="")
     assert len(np.unique(data.groups)) == 2
     data = decoded({"clinic": alternating(*patients)}, suffix, partition="clinic")
-    assert data.dealt_names == (str(patients[0]).removesuffix(".0"), str(patients[2]).removesuffix(".0"))
+    assert data.site_names == (str(patients[0]).removesuffix(".0"), str(patients[2]).removesuffix(".0"))
 
 
 @pytest.mark.parametrize("word", ["NaN", "?", "NULL", "n.a.", "-"])

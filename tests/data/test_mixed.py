@@ -9,10 +9,10 @@ import pytest
 
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import client_data
-from protosphere.data.decoded_cache import Decoded
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
 from protosphere.data.partition.mixed import cells_of, mixed_rows
 from protosphere.data.partition.partitioners import class_counts
+from protosphere.data.samples import Samples
 from tests.data.draws import alike, assert_distributed, disjoint
 
 NAMES, PLACES = tuple("abcdef"), ("photo", "sketch", "art")
@@ -140,7 +140,17 @@ def test_what_cannot_be_dealt_is_named(change, words):
 
 def made(train_rows, groups=None, domains=DOMAINS, places=PLACES):
     inputs = np.arange(len(LABELS), dtype=np.float32)[:, None]
-    return Decoded("made", "made", inputs, LABELS, train_rows, NAMES, 1.0, groups, domains, places)
+    return Samples(
+        "made",
+        inputs,
+        LABELS,
+        train_rows,
+        NAMES,
+        groups=groups,
+        domains=domains,
+        domain_names=places,
+        key="made",
+    )
 
 
 DATA = made(9_000)

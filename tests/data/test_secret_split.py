@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from protosphere.data.decoded_cache import Decoded
 from protosphere.data.partition.assignment import DataSpec, assignment
 from protosphere.data.partition.groups import units_of
 from protosphere.data.partition.secret_split import secret_split
+from protosphere.data.samples import Samples
 
 SECRET, OTHER = "07" * 32, "08" * 32
 
 
 def made(inputs, groups=None, key="made"):
     labels = np.arange(len(inputs)) % 3
-    return Decoded(key, "made", inputs, labels, len(inputs), ("a", "b", "c"), 1.0, groups)
+    return Samples("made", inputs, labels, len(inputs), ("a", "b", "c"), groups=groups, key=key)
 
 
 def sides(inputs, groups=None, secret=SECRET):

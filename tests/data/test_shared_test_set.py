@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from protosphere.core.errors import DataError
-from protosphere.data.decoded_cache import Decoded
 from protosphere.data.partition import assignment as assignment_module
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
+from protosphere.data.samples import Samples
 from protosphere.data.shared_test_set import SharedTestSpec, shared_labels, shared_rows
 from tests.data.draws import alike
 
@@ -26,7 +26,7 @@ def table(copies=0, seed=0):
         content[rng.permutation(np.arange(copies, N))[:copies]] = content[:copies]
     labels = rng.choice(4, size=N, p=(0.4, 0.3, 0.2, 0.1))
     inputs = content.reshape(-1, 1).view(np.uint8)
-    return Decoded(f"table-{copies}-{seed}", "made", inputs, labels, TRAIN, tuple("abcd"), 255.0)
+    return Samples("made", inputs, labels, TRAIN, tuple("abcd"), 255.0, key=f"table-{copies}-{seed}")
 
 
 def spec_of(share, **changes):

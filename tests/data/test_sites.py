@@ -117,15 +117,15 @@ def test_official_test_tables_go_to_their_site(tmp_path):
     [
         (
             lambda table: table.rename(columns={"colour": "color"}),
-            "domain 'berlin' has no column 'color', which 'paris'",
+            "has no column 'colour' in paris.csv; its columns are size, color, label",
         ),
-        (lambda table: table.drop(columns="size"), "domain 'paris' has no column 'size', which 'berlin' has"),
+        (lambda table: table.drop(columns="size"), "has no column 'size' in paris.csv; its columns are colour, label"),
         (lambda table: table[:0], "domain 'paris' has no training sample"),
     ],
 )
 def test_what_keeps_tables_apart_is_said_by_site(sites, tmp_path, change, said):
     dataset = sites(change=lambda name, table: change(table) if name == "paris" else table)
-    assert refusal(open_data, DataSpec(dataset, 3, "sites"), tmp_path / "cache").startswith(said)
+    assert said in refusal(open_data, DataSpec(dataset, 3, "sites"), tmp_path / "cache")
 
 
 def test_tables_of_two_forms_or_lists_and_one_table_alone_are_refused(sites, tmp_path):

@@ -15,7 +15,8 @@ import pytest
 from PIL import Image
 
 from protosphere.core.errors import DataError
-from protosphere.data.forms.columns import MOST_NAMES, Columns
+from protosphere.data.forms.columns import Columns
+from protosphere.data.forms.labels import MOST_NAMES
 from protosphere.data.forms.sources import locate
 from protosphere.data.forms.table_files import types_of
 from protosphere.data.forms.texts import Texts
@@ -207,14 +208,14 @@ def test_the_row_of_a_broken_line_is_counted_over_blocks(tmp_path, monkeypatch):
     [
         (b'{"text": "a", "label": 1}\n\n{"text": "secret"}', "row 1 of the train table of"),
         (b'{"text": "a", "label": 1}\n{"text": "b", "label": "1"}', "row 1 of .* has text in column 'label', where"),
-        (b'{"text": "a", "label": true}', "row 0 of .* has a bool in column 'label'"),
-        (b'{"text": "a", "label": 1e400}', "row 0 of .* has a float in column 'label'"),
-        (b'{"text": "a", "label": 9223372036854775808}', "row 0 of .* has 9223372036854775808 in column 'label'"),
+        (b'{"text": "a", "label": true}', "column 'label' of .* holds bool, but labels must be class"),
+        (b'{"text": "a", "label": 1e400}', "column 'label' of .* holds double, but labels must be class"),
+        (b'{"text": "a", "label": 9223372036854775808}', "column 'label' of .* holds double, but labels must be class"),
         (b'{"text": 7, "label": 1}', "column 'text' of the train table of .* holds whole numbers"),
         (b'{"text": "\\ud83d", "label": 1}', "row 0 of .* has half of a .u pair in column 'text'"),
         (b'{"text": "a", "label": 1}\n{"text": "\xff", "label": 1}', "row 1 of .* is not UTF-8"),
-        (b'{"text": "a", "label": 1}\n{"text": "secret', "row 1 of .* is not JSON"),
-        (b'{"text": "a", "label": 1}\n["secret"]', "row 1 of .* is no object"),
+        (b'{"text": "a", "label": 1}\n{"text": "secret', "row 1 of .* is no JSON object"),
+        (b'{"text": "a", "label": 1}\n["secret"]', "row 1 of .* is no JSON object"),
         (b'\n[{"text": "secret", "label": 1}]', "holds a JSON array: write one object per line"),
         (b"", "has no text column; it has no columns"),
     ],
@@ -243,18 +244,13 @@ def test_columns_that_cannot_be_used(tmp_path, suffix, columns, words):
 
 
 @pytest.mark.parametrize("change", [{"label": "0"}, {"id": "5"}])
-@pytest.mark.parametrize(
-    ("suffix", "words"),
-    [
-        (".parquet", "column '{}' holds strings in the test table of"),
-        (".jsonl", "has text in column '{}', where other"),
-    ],
-)
-def test_tables_typed_differently(tmp_path, suffix, change, words):
+@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
+def test_tables_typed_differently(tmp_path, suffix, change):
     row = {"text": "a", "label": 0, "id": 5}
     put(tmp_path / "set" / f"train{suffix}", [row])
     put(tmp_path / "set" / f"test{suffix}", [row | change])
-    assert words.format(next(iter(change))) in failure(tmp_path / "set", group="id")
+    words = f"column {next(iter(change))!r} holds strings in the test table of"
+    assert words in failure(tmp_path / "set", group="id")
 
 
 def test_groups_that_are_no_ids_and_files_of_other_columns(tmp_path):
@@ -262,7 +258,7 @@ def test_groups_that_are_no_ids_and_files_of_other_columns(tmp_path):
     assert re.search("column 'id' of .* holds double, but groups", failure(tmp_path / "set", group="id"))
     for split, column in (("train", "label"), ("test", "class")):
         put(tmp_path / "other" / f"{split}.csv", of("x", column), ("text", column))
-    assert "test.csv' has the columns text, class, but train.csv text and label" in failure(tmp_path / "other")
+    assert "has no column 'label' in test.csv; its columns are text, class" in failure(tmp_path / "other")
 
 
 @pytest.mark.parametrize("column", ["text", "label", "id"])
@@ -275,7 +271,7 @@ def test_parquet_with_bytes_that_are_no_text(tmp_path, column):
 
 
 def test_more_names_than_classes_can_be(tmp_path, monkeypatch):
-    monkeypatch.setattr("protosphere.data.forms.columns.MOST_NAMES", 2)
+    monkeypatch.setattr("protosphere.data.forms.labels.MOST_NAMES", 2)
     put(tmp_path / "set" / "train.csv", ROWS)
     assert re.search("column 'label' of .* would make 3 classes, more than 2", failure(tmp_path / "set"))
     (tmp_path / "set" / "classes.txt").write_text("a\nb\nc\n")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from protosphere.core.errors import DataError
-from protosphere.data.decoded_cache import Decoded
 from protosphere.data.partition.assignment import DataSpec, assignment
 from protosphere.data.partition.partitioners import class_counts
 from protosphere.data.partition.way_shot import way_shot_rows
+from protosphere.data.samples import Samples
 from tests.data.draws import alike, assert_distributed, disjoint
 
 LABELS = np.random.default_rng(3).permutation(np.arange(12_000) % 10)
@@ -137,7 +137,7 @@ def test_what_cannot_be_dealt_is_named(change, words):
 
 def made(labels, train_rows, groups=None):
     inputs = np.arange(len(labels), dtype=np.float32)[:, None]
-    return Decoded("made", "made", inputs, labels, train_rows, NAMES, 1.0, groups)
+    return Samples("made", inputs, labels, train_rows, NAMES, groups=groups, key="made")
 
 
 DATA = made(LABELS, 10_000)

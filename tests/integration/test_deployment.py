@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 
 from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.cli.main import app
-from protosphere.data.forms.tabular import Column, write_schema
+from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.launch.flower import free_port
 from protosphere.launch.grid import LocalGrid
 from tests.integration.watched import PATIENCE, Watched
@@ -61,7 +61,7 @@ def as_table(folder, seed):
     frame.loc[::9, "age"] = np.nan
     frame.assign(label=np.array(["well", "ill"])[label]).to_csv(folder / "rows.csv", index=False)
     columns = [Column("age", "number", missing=True), Column("ward", "category", ("east", "west"))]
-    write_schema(folder / "columns.json", columns)
+    TableSchema(columns).save(folder / "columns.json")
     return folder / "rows.csv"
 
 

@@ -26,7 +26,7 @@ def test_the_clients_find_data_and_rows_in_the_cache(home, monkeypatch):
     # a simulation's clients: a site's own would want its classes listed
     monkeypatch.setattr("protosphere.client_app.site._here", True)
     # were anything of the specification another, there would be something to work out
-    for name in ("protosphere.data.decoded_cache._decode", "protosphere.data.partition.assignment._assign"):
+    for name in ("protosphere.data.decode._read", "protosphere.data.partition.assignment._assign"):
         monkeypatch.setattr(name, lambda *_: pytest.fail("not in the cache"))
     client = Client(Context(1, 1, {"partition-id": 2, "num-partitions": 3}, RecordDict(), settings))
     assert len(client.data.train) > 0

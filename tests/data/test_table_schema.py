@@ -11,9 +11,9 @@ import torch
 
 from protosphere.core.errors import DataError, ModelError
 from protosphere.data.client_data import InputTransform, client_data
-from protosphere.data.decoded_cache import Recipe, decode
+from protosphere.data.decode import Recipe, decode
 from protosphere.data.forms.columns import Columns
-from protosphere.data.forms.tabular import Column, missing_rows, numeric, read_schema, write_schema
+from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.data.partition.assignment import DataSpec
 from protosphere.models import build
 from tests.data.draws import decoded
@@ -69,8 +69,8 @@ def test_columns_become_features_and_missing_values_what_they_are(table, tmp_pat
     assert found.columns == SCHEMA
     assert np.array_equal(np.array(found.inputs), expected(FRAME), equal_nan=True)
     assert (found.labels.tolist(), found.scale) == (FRAME["label"].tolist(), 1.0)
-    assert numeric(SCHEMA).tolist() == [True, False, True, *[False] * 6]
-    assert missing_rows(SCHEMA, found.inputs) == {"age": 4, "job": 10}
+    assert TableSchema(SCHEMA).numeric.tolist() == [True, False, True, *[False] * 6]
+    assert TableSchema(SCHEMA).count_missing(found.inputs) == {"age": 4, "job": 10}
     # one file by its path is the same
     assert decoded(str(table(suffix=suffix) / f"train.{suffix}"), tmp_path / "cache").columns == SCHEMA
 
@@ -112,7 +112,7 @@ def test_a_json_column_may_be_missing_in_a_whole_file(table, tmp_path, split):
 @pytest.mark.parametrize("cells", [pd.to_datetime(["2020-01-01", "2021-01-01"]), [[1], [2, 3]]])
 def test_a_file_of_columns_makes_no_feature_of_times_and_lists(table, tmp_path, kind, cells):
     root = table(pd.DataFrame({"a": cells, "label": [0, 1]}), "parquet")
-    write_schema(root / "columns.json", (Column("a", kind, ("u",) if kind == "category" else (), True),))
+    TableSchema((Column("a", kind, ("u",) if kind == "category" else (), True),)).save(root / "columns.json")
     with pytest.raises(DataError, match="in the column 'a', but features are numbers and strings"):
         decoded(str(root), tmp_path / "cache")
 
@@ -178,8 +178,8 @@ def test_a_constant_and_what_a_client_lacks_altogether_are_no_division_by_nothin
 
 
 def test_sites_agree_on_features_by_a_file(table, tmp_path):
-    write_schema(tmp_path / "columns.json", SCHEMA)
-    assert read_schema(tmp_path / "columns.json") == SCHEMA
+    TableSchema(SCHEMA).save(tmp_path / "columns.json")
+    assert TableSchema.load(tmp_path / "columns.json").columns == SCHEMA
     # a site that lacks values of every column
     frame = FRAME[(FRAME["job"] == "cook") & FRAME["age"].notna()].assign(noise=1.5)
     root = table(frame, name="site")
@@ -196,7 +196,7 @@ def test_sites_agree_on_features_by_a_file(table, tmp_path):
 
 def test_truths_may_be_words_where_the_column_is_known_to_be_numbers(tmp_path):
     (tmp_path / "t.csv").write_text("a,label\nTrue,x\nfalse,y\n1,x\n,y\n")
-    write_schema(tmp_path / "columns.json", (Column("a", "number", missing=True),))
+    TableSchema((Column("a", "number", missing=True),)).save(tmp_path / "columns.json")
     found = decoded(str(tmp_path / "t.csv"), tmp_path / "cache").inputs
     assert np.array_equal(np.array(found), [[1, 0], [0, 0], [1, 0], [np.nan, 1]], equal_nan=True)
 
@@ -217,7 +217,7 @@ def test_what_the_file_does_not_know_is_refused_by_name_and_left_out_where_rows_
     frame = FRAME.astype(object)
     frame.loc[2, list(cells)] = list(cells.values())
     root = table(frame)
-    write_schema(root / "columns.json", SCHEMA)
+    TableSchema(SCHEMA).save(root / "columns.json")
     with pytest.raises(DataError, match=words):
         decoded(str(root), tmp_path / "cache")
     (root / "classes.txt").write_text("a\nb\nc\n")
@@ -256,7 +256,7 @@ def test_texts_ids_and_times_are_no_features(table, tmp_path, column, words):
     root = table(FRAME.assign(more=column), "parquet")
     with pytest.raises(DataError, match=words):
         decoded(str(root), tmp_path / "cache")
-    write_schema(root / "columns.json", SCHEMA[:2])
+    TableSchema(SCHEMA[:2]).save(root / "columns.json")
     assert decoded(str(root), tmp_path / "cache").inputs.shape == (N, 3)
 
 

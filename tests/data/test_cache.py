@@ -4,7 +4,6 @@ import errno
 import io
 import json
 import logging
-import os
 import struct
 import sys
 import zlib
@@ -17,8 +16,7 @@ import pytest
 from PIL import Image
 
 from protosphere.core.errors import DataError
-from protosphere.data import decoded_cache as decoded_module
-from protosphere.data.decoded_cache import Recipe
+from protosphere.data.decode import Recipe
 from protosphere.data.domains import open_all
 from tests.data.draws import decoded
 
@@ -35,7 +33,7 @@ def ask(number, all_there, files, cache, said):
 @pytest.fixture
 def decodes(caplog):
     """How many decodes the log has counted in this process."""
-    caplog.set_level(logging.INFO, "data.decoded")
+    caplog.set_level(logging.INFO, "data.decode")
     return lambda: sum(record.getMessage().startswith("decoded ") for record in caplog.records)
 
 
@@ -165,46 +163,6 @@ def test_a_damaged_cache_is_made_anew(parquet_folder, tmp_path, decodes):
         del again
 
 
-def flip(path, place):
-    content = bytearray(path.read_bytes())
-    content[place] ^= 8
-    stat = path.stat()
-    path.write_bytes(content)
-    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-
-
-@pytest.mark.parametrize("name", ["inputs.npy", "labels.npy", "about.json"])
-def test_a_flipped_bit_is_noticed_once_a_process_and_the_cache_made_anew(
-    parquet_folder, tmp_path, decodes, caplog, monkeypatch, name
-):
-    cache = tmp_path / "cache"
-    first = decoded(str(parquet_folder), cache)
-    inputs, labels, folder = np.array(first.inputs), first.labels, cache / "decoded" / first.key
-    del first
-    # a digit of train_rows, or the last byte
-    flip(folder / name, (folder / name).read_bytes().index(b'"train_rows": ') + 14 if name == "about.json" else -1)
-    # as another process
-    monkeypatch.setattr(decoded_module, "_checked", set())
-    again = decoded(str(parquet_folder), cache)
-    assert decodes() == 2
-    assert caplog.text.count(f"the decoded data in {folder} are not as they were written; they are made anew") == 1
-    assert np.array_equal(again.inputs, inputs)
-    assert np.array_equal(again.labels, labels)
-    assert again.train_rows == 40
-    monkeypatch.setattr(decoded_module, "_digest", lambda path: pytest.fail("a file is read a second time"))
-    assert np.array_equal(decoded(str(parquet_folder), cache).inputs, inputs)
-
-
-def test_an_entry_of_an_earlier_version_is_read_without_a_word(parquet_folder, tmp_path, decodes, caplog):
-    key = decoded(str(parquet_folder), tmp_path / "cache").key
-    path = tmp_path / "cache" / "decoded" / key / "about.json"
-    about = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("digest", "digests")}
-    path.write_text(json.dumps(about))
-    assert len(decoded(str(parquet_folder), tmp_path / "cache").labels) == 52
-    assert decodes() == 1
-    assert "digest" not in caplog.text
-
-
 def test_what_a_killed_process_left_does_no_harm(parquet_folder, tmp_path):
     cache = tmp_path / "cache"
     key = decoded(str(parquet_folder), tmp_path / "elsewhere").key
@@ -227,7 +185,7 @@ def test_a_file_of_the_data_that_cannot_be_opened_is_not_told_as_the_cache_s(tmp
     def refused(*_):
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "t.csv"))
 
-    monkeypatch.setattr("protosphere.data.forms.tabular.read_columns", refused)
+    monkeypatch.setattr("protosphere.data.forms.tables.read_columns", refused)
     with pytest.raises(DataError, match=r"the data .*t\.csv' cannot be read \(Permission denied\): let the user"):
         decoded(str(tmp_path / "t.csv"), tmp_path / "cache")
 

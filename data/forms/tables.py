@@ -1,0 +1,386 @@
+"""A data set in tables, of files or of the hub: numbers and categories, texts, or encoded images."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from protosphere.core.errors import DataError
+from protosphere.data.forms.columns import (
+    IMAGE_COLUMNS,
+    TEXT_COLUMNS,
+    Columns,
+    find_label,
+    list_columns,
+    refuse_absent,
+)
+from protosphere.data.forms.folders import SCHEMA, Folder
+from protosphere.data.forms.images import Picture, decode_images, is_readable, refuse_unsized
+from protosphere.data.forms.independent_rows import usable
+from protosphere.data.forms.labels import is_string, name_kind, read_labels, read_values, refuse_other_type
+from protosphere.data.forms.table_files import parquet_schema, read_cells, read_columns, types_of
+from protosphere.data.forms.table_schema import Column, TableSchema, join_tables
+from protosphere.data.forms.texts import Texts, write_texts
+from protosphere.data.partition.groups import by_first
+from protosphere.data.samples import INPUTS, Samples, number_sites
+
+if TYPE_CHECKING:
+    import datasets
+    import pyarrow
+
+TEXT, IMAGE = "text", "image"
+_BATCH = 1000
+
+
+class Split(Protocol):
+    """The training or the test table of a data set."""
+
+    @property
+    def types(self) -> Mapping[str, pyarrow.DataType]:
+        """Its columns, in their order, and what each holds."""
+
+    def read(self, names: Sequence[str]) -> pyarrow.Table:
+        """Some columns."""
+
+    def cells(self, name: str) -> Iterator[Any]:
+        """Arrow's cells of one column."""
+
+
+@dataclass(frozen=True)
+class FileSplit:
+    """A split in files of one format."""
+
+    name: str
+    paths: tuple[Path, ...]
+
+    @property
+    def types(self) -> Mapping[str, pyarrow.DataType]:
+        """Of the first file."""
+        return types_of(self.paths[0])
+
+    def read(self, names: Sequence[str]) -> pyarrow.Table:
+        """Some columns of all files.
+
+        Raises:
+            DataError: a file lacks one.
+        """
+        parts = []
+        for path in self.paths:
+            types = types_of(path)
+            for name in names:
+                # a JSON file without rows has no columns
+                if name not in types and (types or path.suffix not in (".json", ".jsonl")):
+                    raise DataError(
+                        f"{self.name!r} has no column {name!r} in {path.name}; {list_columns(types)}: give all tables "
+                        f"the columns of the first, or of {SCHEMA}."
+                    )
+            parts.append(read_columns(path, names))
+        return join_tables(self.name, parts)
+
+    def cells(self, name: str) -> Iterator[Any]:
+        """Arrow's cells of one column, file after file."""
+        for path in self.paths:
+            yield from read_cells(path, name)
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """A split that `datasets` has fetched from the hub."""
+
+    name: str
+    split: str
+    table: datasets.Dataset
+
+    @property
+    def types(self) -> Mapping[str, pyarrow.DataType]:
+        """Its columns."""
+        schema = self.table.features.arrow_schema
+        return {name: schema.field(name).type for name in schema.names}
+
+    def read(self, names: Sequence[str]) -> pyarrow.Table:
+        """Some columns.
+
+        Raises:
+            DataError: it lacks one.
+        """
+        for name in names:
+            if name not in self.table.column_names:
+                raise DataError(
+                    f"{self.name!r} has no column {name!r} in its {self.split} table; "
+                    f"{list_columns(self.table.column_names)}: give both tables the same columns."
+                )
+        return self.table.select_columns(list(names)).with_format("arrow")[:]
+
+    def cells(self, name: str) -> Iterator[Any]:
+        """Arrow's cells of one column."""
+        for batch in self.table.select_columns([name]).with_format("arrow").iter(_BATCH):
+            yield from batch.column(name)
+
+
+def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
+    """Whether a folder's tables hold numbers and categories: a `columns.json` lies there, or no column is an image or
+    has a usual name of texts, and it is no site's."""
+    if columns.text:
+        return False
+    if (folder.root / SCHEMA).is_file():
+        return True
+    if site:
+        return False
+    try:
+        types = types_of(folder.train[0])
+    except Exception:
+        # whoever reads the whole table says what is wrong with it
+        return False
+    for name in TEXT_COLUMNS:
+        # parquet alone knows numbers from strings before every row is read
+        if name in types and (folder.format != "parquet" or is_string(types[name])):
+            return False
+    return not holds_images(types) and len(types) > 1
+
+
+def holds_images(types: Mapping[str, pyarrow.DataType]) -> bool:
+    """Whether a table of these columns may hold images: strings and numbers alone are none."""
+    return any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in types.values())
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """How a data set's tables are read.
+
+    Attributes:
+        name: the data set's, for messages. splits: "train", and perhaps "test".
+        columns: what the settings name. class_names: those of a classes.txt, () for none.
+        untyped: the format may write numbers as strings. texts_only: it holds no images.
+        features: what `datasets` says of columns, by name. image_size: that of images, 0 for their own.
+        alone: whether each row is judged by itself (independent_rows.py).
+    """
+
+    name: str
+    splits: Mapping[str, Split]
+    columns: Columns
+    class_names: tuple[str, ...] = ()
+    untyped: bool = False
+    texts_only: bool = False
+    features: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    image_size: int = 0
+    alone: bool = False
+
+    def read_numbers(self, schema: TableSchema | None) -> Samples:
+        """Rows of numbers and categories as features, by a schema, or by what the whole table holds.
+
+        Raises:
+            DataError: no label column, a column of another kind than numbers or strings, a value that is none of its
+                column's, unusable labels or groups.
+        """
+        types = self.splits["train"].types
+        refuse_absent(self.name, types, self.columns)
+        label = self.columns.label or find_label(self.name, types, self.columns.extra)
+        others = [label, *self.columns.extra]
+        feature_names = [name for name in types if name not in others]
+        if schema is not None:
+            feature_names = [column.name for column in schema.columns]
+
+        tables = {split: part.read([*feature_names, *others]) for split, part in self.splits.items()}
+        keys = {split: table.select(others) for split, table in tables.items()}
+        self._refuse_other_types(keys, label)
+        schema = schema or TableSchema.fit(self.name, tables, feature_names)
+        encoded = {split: schema.encode(self.name, split, table, self.alone) for split, table in tables.items()}
+        if self.alone:
+            for split, table in keys.items():
+                finite = [bool(row) for row in ~np.isinf(encoded[split]).any(axis=1)]
+                keys[split], rows = self._select_usable(table, label, iter(finite), bool)
+                encoded[split] = encoded[split][rows]
+        return self._samples(np.concatenate(list(encoded.values())), keys, label, columns=schema.columns)
+
+    def read_inputs(self, folder: Path) -> Samples:
+        """Rows of images or texts, which are written to `folder`.
+
+        Raises:
+            DataError: no column of inputs or of labels, an input that cannot be used, unusable labels or groups.
+        """
+        types = self.splits["train"].types
+        refuse_absent(self.name, types, self.columns)
+        kind, inputs = self._find_inputs(types)
+        if self.alone and kind == IMAGE:
+            refuse_unsized(self.image_size)
+        label = self.columns.label or find_label(self.name, types, [*self.columns.extra, inputs])
+        keys = {split: part.read([label, *self.columns.extra]) for split, part in self.splits.items()}
+        self._refuse_other_types(keys, label)
+        selected: dict[str, np.ndarray] = {}
+        if self.alone:
+            for split, table in keys.items():
+                cells = (_to_python(cell) for cell in self.splits[split].cells(inputs))
+                keys[split], selected[split] = self._select_usable(
+                    table, label, cells, is_readable if kind == IMAGE else _is_text
+                )
+
+        noted = self.features.get(label, {}).get("names")
+        class_names = self.class_names or (tuple(map(str, noted)) if isinstance(noted, list) else ())
+        # labels first: they are read in no time, and images are not
+        samples = self._samples(np.empty(0), keys, label, class_names)
+        if kind == IMAGE:
+
+            def pictures() -> Iterator[Picture]:
+                for split, row, cell in self._cells(inputs, selected):
+                    yield Picture(f"row {row} of the {split} table of {self.name!r}", cell.as_py())
+
+            decode_images(pictures, folder / INPUTS, self.image_size, self.alone)
+            return replace(samples, inputs=np.load(folder / INPUTS, mmap_mode="r"), scale=255.0)
+        write_texts(self._texts(inputs, selected), folder)
+        return replace(samples, inputs=Texts.open(folder))
+
+    def _find_inputs(self, types: Mapping[str, pyarrow.DataType]) -> tuple[str, str]:
+        """Whether the table holds images or texts, and the column that does.
+
+        A table is text if a setting names the column, or if it has no image column and has a text column of a usual
+        name.
+        """
+        if self.columns.text:
+            return TEXT, self.columns.text
+        free = [name for name in types if name not in self.columns.named.values()]
+        if not self.texts_only:
+            for name in free:
+                if self.features.get(name, {}).get("_type") == "Image":
+                    return IMAGE, name
+            for name in IMAGE_COLUMNS:
+                if name in free and str(types[name]).startswith("struct"):
+                    return IMAGE, name
+        for name in TEXT_COLUMNS:
+            if name in free and (self.texts_only or is_string(types[name])):
+                return TEXT, name
+
+        kind, remedy = TEXT, f"name it {TEXT_COLUMNS[0]} or set text-column"
+        if not self.texts_only:
+            kind = IMAGE
+            remedy = (
+                f"name one {IMAGE_COLUMNS[0]} with encoded images as struct{{bytes, path}}, or set text-column to the "
+                "one with texts"
+            )
+        raise DataError(
+            f"{self.name!r} has no {kind} column; {list_columns(types)}: {remedy}; a site's table of numbers needs a "
+            f"{SCHEMA}."
+        )
+
+    def _refuse_other_types(self, keys: Mapping[str, pyarrow.Table], label: str) -> None:
+        for name in keys["train"].column_names:
+            # labels of rows that stand alone are numbered row by row
+            if not (self.alone and name == label):
+                refuse_other_type(self.name, name, {split: table.column(name) for split, table in keys.items()})
+
+    def _select_usable(
+        self, keys: pyarrow.Table, label: str, inputs: Iterator[Any], is_usable: Callable[[Any], bool]
+    ) -> tuple[pyarrow.Table, np.ndarray]:
+        """The rows that can be used, with the numbers of their classes in place of labels, and which they are."""
+        groups = keys.column(self.columns.group) if self.columns.group else None
+        rows, numbers = usable(keys.column(label), groups, inputs, is_usable, self.class_names)
+        keys = keys.take(rows)
+        return keys.set_column(keys.column_names.index(label), label, [numbers]), rows
+
+    def _samples(
+        self,
+        inputs: np.ndarray,
+        keys: Mapping[str, pyarrow.Table],
+        label: str,
+        class_names: tuple[str, ...] | None = None,
+        columns: tuple[Column, ...] = (),
+    ) -> Samples:
+        """Samples of these inputs with the labels, groups and sites that `keys` hold by split."""
+
+        def cells(name: str) -> dict[str, pyarrow.ChunkedArray]:
+            return {split: table.column(name) for split, table in keys.items()}
+
+        class_names = self.class_names if class_names is None else class_names
+        labels, class_names = read_labels(self.name, label, cells(label), class_names, untyped=self.untyped)
+        groups, sites = None, None
+        site_names: tuple[str, ...] = ()
+        if self.columns.group:
+            groups = by_first(read_values(self.name, self.columns.group, cells(self.columns.group)))
+        if self.columns.partition:
+            values = read_values(self.name, self.columns.partition, cells(self.columns.partition))
+            sites, site_names = number_sites(values)
+        return Samples(
+            self.name,
+            inputs,
+            labels,
+            keys["train"].num_rows,
+            class_names,
+            columns=columns,
+            groups=groups,
+            sites=sites,
+            site_names=site_names,
+        )
+
+    def _cells(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int, Any]]:
+        """Arrow's cells of the rows that are used, each with its split and its row there."""
+        for split, part in self.splits.items():
+            chosen = set(selected[split].tolist()) if split in selected else None
+            for row, cell in enumerate(part.cells(name)):
+                if chosen is None or row in chosen:
+                    yield split, row, cell
+
+    def _texts(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[str]:
+        for split, row, cell in self._cells(name, selected):
+            place = f"row {row} of the {split} table of {self.name!r}"
+            try:
+                text = cell.as_py()
+            except UnicodeDecodeError:
+                raise DataError(f"{place} is not UTF-8: write its text in UTF-8.") from None
+            if text is not None and not isinstance(text, str):
+                raise DataError(
+                    f"column {name!r} of the {split} table of {self.name!r} holds {name_kind(cell.type)}, but texts "
+                    "must be strings."
+                )
+            if text is None or not text.strip():
+                raise DataError(f"{place} has no text: give it one or drop the row.")
+            yield text
+
+
+def read_table_folder(
+    folder: Folder, columns: Columns, target: Path, *, image_size: int = 0, site: bool = False, alone: bool = False
+) -> Samples:
+    """The samples of a folder's tables; inputs that are large are written to `target`.
+
+    Raises:
+        DataError: what TableReader raises; an `image_size` of what holds no images.
+    """
+    reader = TableReader(
+        folder.name,
+        {split: FileSplit(folder.name, paths) for split, paths in folder.splits.items()},
+        columns,
+        folder.class_names,
+        untyped=folder.format in ("csv", "parquet"),
+        texts_only=folder.format in ("csv", "json"),
+        features=features_of_schema(parquet_schema(folder.train[0])) if folder.format == "parquet" else {},
+        image_size=image_size,
+        alone=alone,
+    )
+    if not is_numbers(folder, columns, site):
+        return reader.read_inputs(target)
+    return reader.read_numbers(TableSchema.load(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None)
+
+
+def features_of_schema(schema: pyarrow.Schema) -> dict[str, dict[str, Any]]:
+    """What `datasets` has noted of the columns: their classes' names, and which are images. Notes of another form,
+    which somebody else may have written, do not count."""
+    try:
+        noted = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: feature for name, feature in noted.items() if isinstance(feature, dict)}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _to_python(cell: Any) -> Any:
+    """None for what is no UTF-8."""
+    try:
+        return cell.as_py()
+    except UnicodeDecodeError:
+        return None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
