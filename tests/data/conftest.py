@@ -1,6 +1,8 @@
 """Small data sets on disk, made with PIL, in the forms that a user's folder can have."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,16 @@ def encode(array, file_format="PNG"):
     buffer = io.BytesIO()
     Image.fromarray(array).save(buffer, file_format)
     return buffer.getvalue()
+
+
+def deep_colours():
+    """A PNG of 4×4 pixels with 16 bits in each of three channels, which Pillow does not write."""
+    rows = b"".join(b"\0" + bytes(4 * 3 * 2) for _ in range(4))
+    content = b"\x89PNG\r\n\x1a\n"
+    header = struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)
+    for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")):
+        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return content
 
 
 def write_table(path, images, labels, image_column="image", label_column="label"):

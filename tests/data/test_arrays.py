@@ -75,52 +75,9 @@ def test_what_is_no_rows_is_refused(x, tmp_path):
         read_inputs(saved(tmp_path / "x.npz", x=x), (5,))
 
 
-NAN, INF = np.zeros((6, 2, 2), np.float32), np.zeros((6, 4))
-NAN[4, 1, 0], INF[5, 3] = np.nan, 1e39
 X = np.zeros((6, 4), np.float32)
-BAD = [
-    ({"y": Y}, "no array x"),
-    ({"x": X}, "no array y"),
-    ({"x": X, "y": Y, "x_test": X}, "no array y_test"),
-    ({"x": X, "y": Y, "y_test": Y}, "no array x_test"),
-    ({"x": NAN, "y": Y}, r"has nan at x\[4, 1, 0\]"),
-    ({"x": X, "y": Y, "x_test": INF, "y_test": Y}, r"has inf at x_test\[5, 3\]"),
-    ({"x": X, "y": Y[:5]}, r"y of shape \(5,\) beside 6 rows"),
-    ({"x": X, "y": Y.astype(float)}, "labels of type float64"),
-    ({"x": X, "y": np.array([0, 1, 2, 0, -1, 1])}, r"the label -1 at y\[4\]"),
-    ({"x": X, "y": Y, "classes": ["a", "b"]}, r"the label 2 at y\[2\]"),
-    ({"x": X, "y": np.array(list("abcabd")), "classes": list("abc")}, r"the label d at y\[5\]"),
-    ({"x": X, "y": Y, "classes": ["a", "b", "a"]}, "a class twice"),
-    ({"x": X, "y": Y, "X_test": X, "ytest": Y}, "an array 'X_test': if it is x_test"),
-    ({"x": X, "y": Y + 10_000}, "more than 10000"),
-    ({"x": X[:, :0], "y": Y}, "a row each"),
-    ({"x": X[:, 0], "y": Y}, "a row each"),
-    ({"x": np.zeros((6, 8, 9), np.int64), "y": Y}, "of type int64"),
-    ({"x": X.astype("U"), "y": Y}, "of type <U"),
-    ({"x": np.zeros((6, 3, 8, 3), np.uint8), "y": Y}, "either of the axes"),
-    ({"x": np.zeros((6, 13, 8, 9), np.uint8), "y": Y}, "neither of the axes"),
-    ({"x": X, "y": Y, "axes": "NCHW"}, "axes of its images are 'NCHW'"),
-    ({"x": X, "y": Y, "x_test": X[:, :3], "y_test": Y}, "one shape and type"),
-]
-
-
-@pytest.mark.parametrize(("held", "words"), BAD)
-def test_what_is_no_data_set_is_refused_by_its_place(held, words, tmp_path):
-    path = saved(tmp_path / "rows.npz", **held)
-    with pytest.raises(DataError, match=words):
-        decoded(str(path), tmp_path / "cache")
-    # and tells nothing of the file
-
-
-@pytest.mark.parametrize("content", [b"no archive", b""])
-def test_what_is_no_file_of_arrays_is_refused(content, tmp_path):
-    (tmp_path / "rows.npz").write_bytes(content)
-    with pytest.raises(DataError, match="savez"):
-        decoded(str(tmp_path / "rows.npz"), tmp_path / "cache")
-    # an object could run code
-    objects = saved(tmp_path / "objects.npz", x=np.array([{}]), y=Y)
-    with pytest.raises(DataError, match="no objects"):
-        decoded(str(objects), tmp_path / "cache")
+NAN = np.zeros((6, 2, 2), np.float32)
+NAN[4, 1, 0] = np.nan
 
 
 def test_classes_groups_and_test_rows(tmp_path):

@@ -1,23 +1,16 @@
 """The decoded cache: once per machine, whole or not at all, and pixels as they are in the files."""
 
-import errno
 import io
 import json
 import logging
 import struct
 import sys
-import zlib
 from multiprocessing import get_context
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from protosphere.core.errors import DataError
-from protosphere.data.decode import Recipe
-from protosphere.data.domains import open_all
 from tests.data.draws import decoded
 
 
@@ -75,40 +68,6 @@ def test_a_pixel_may_have_16_bits_in_all(tmp_path):
     (tmp_path / "set" / "red" / "a.bmp").write_bytes(file)
     data = decoded(str(tmp_path / "set"), tmp_path / "cache")
     assert data.inputs[0, :, 0, 0].tolist() == [255, 0, 0]
-
-
-def deep_colours():
-    """A PNG of 4×4 pixels with 16 bits in each of three channels, which Pillow does not write."""
-    pixels = b"".join(b"\0" + bytes(4 * 3 * 2) for _ in range(4))
-    content = b"\x89PNG\r\n\x1a\n"
-    header = struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)
-    for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(pixels)), (b"IEND", b"")):
-        content += struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-    return content
-
-
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
-        (np.zeros((4, 5, 3), dtype=np.uint8), r"row 2 .*\(2\.png\) is 5×4 pixels but row 0 .* 4×4"),
-        (b"torn", r"row 2 of the train table .*\(2\.png\) is no readable image"),
-        (b"not an image", r"row 2 of the train table .*\(2\.png\) is no readable image"),
-        (None, r"row 2 of the train table .*\(2\.png\) is no readable image"),
-        (np.zeros((4, 4), dtype=np.uint16), "row 2 .* has pixels of mode I;16"),
-        (deep_colours(), "row 2 .* has pixels of mode RGB;16B, but images must have 8 bits a channel"),
-        (b"P6\n4 4\n65535\n" + bytes(96), "row 2 .* has pixels of mode RGB;16, but images must have 8 bits a channel"),
-    ],
-)
-def test_images_that_cannot_be_used(tmp_path, write, png, bad, words):
-    good = png(np.zeros((4, 4, 3), dtype=np.uint8))
-    content = png(bad) if isinstance(bad, np.ndarray) else good[:-50] if bad == b"torn" else bad
-    write(tmp_path / "set" / "train.parquet", [good, good, content], [0, 1, 0])
-    with pytest.raises(DataError, match=words):
-        decoded(str(tmp_path / "set"), tmp_path / "cache")
-    assert [path.suffix for path in (tmp_path / "cache" / "decoded").iterdir()] == [".lock"]
-    write(tmp_path / "none" / "train.parquet", [], np.empty(0, dtype=np.int64))
-    with pytest.raises(DataError, match="has no samples"):
-        decoded(str(tmp_path / "none"), tmp_path / "cache")
 
 
 def test_six_processes_decode_once(parquet_folder, tmp_path, monkeypatch):
@@ -171,31 +130,3 @@ def test_what_a_killed_process_left_does_no_harm(parquet_folder, tmp_path):
     (left / "inputs.npy").write_bytes(b"half of it")
     assert len(decoded(str(parquet_folder), cache).labels) == 52
     assert not left.exists()
-
-
-def test_a_cache_that_cannot_be_written(parquet_folder, tmp_path):
-    (tmp_path / "cache").write_text("a file stands where the folder should be")
-    with pytest.raises(DataError, match=r"the data cache .* cannot be written .* set PROTOSPHERE_HOME"):
-        decoded(str(parquet_folder), tmp_path / "cache")
-
-
-def test_a_file_of_the_data_that_cannot_be_opened_is_not_told_as_the_cache_s(tmp_path, monkeypatch):
-    (tmp_path / "t.csv").write_text("a,b,label\n1,2,x\n2,3,y\n")
-
-    def refused(*_):
-        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "t.csv"))
-
-    monkeypatch.setattr("protosphere.data.forms.tables.read_columns", refused)
-    with pytest.raises(DataError, match=r"the data .*t\.csv' cannot be read \(Permission denied\): let the user"):
-        decoded(str(tmp_path / "t.csv"), tmp_path / "cache")
-
-
-@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: whole[:60] + bytes(40) + whole[100:]])
-def test_a_damaged_table_of_a_list_is_told_as_one(tmp_path, damage):
-    table = pa.table({"a": [1.0, 2.0] * 20, "b": [3.0, 4.0] * 20, "label": ["x", "y"] * 20})
-    for name in ("one", "two"):
-        pq.write_table(table, tmp_path / f"{name}.parquet")
-    whole = (tmp_path / "two.parquet").read_bytes()
-    (tmp_path / "two.parquet").write_bytes(damage(whole))
-    with pytest.raises(DataError, match=r"two\.parquet' cannot be read \(.*\): a file there is damaged"):
-        open_all(Recipe(f"{tmp_path / 'one.parquet'},{tmp_path / 'two.parquet'}"), tmp_path / "cache")

@@ -1,11 +1,8 @@
 """Which data sets a `dataset` setting names, and what it cannot name."""
 
-import pytest
-
 from protosphere.core.paths import listed
-from protosphere.data.decode import Recipe
-from protosphere.data.domains import domains_of, locate_all, open_all, short_name
-from tests.data.draws import decoded, refusal
+from protosphere.data.domains import domains_of, short_name
+from tests.data.draws import decoded
 
 
 def test_a_list_names_its_domains_by_the_last_part_of_a_path():
@@ -40,40 +37,6 @@ def test_all_subfolders_that_are_not_hidden_sorted_by_name(domain, tmp_path, mon
         assert [each.dataset for each in found] == [str(tmp_path / "all" / name) for name in names]
     (tmp_path / "all").rename(tmp_path / "all, or some")
     assert len(domains_of(str(tmp_path / "all, or some" / "*"))) == 3
-
-
-@pytest.mark.parametrize(
-    ("dataset", "words"),
-    [
-        ("digits,,usps", "dataset is 'digits,,usps', a list with an empty item"),
-        ("digits,", "a list with an empty item"),
-        ("usps,/data/usps", "dataset names two domains 'usps'"),
-        ("digits,mnist,digits", "dataset names two domains 'digits'"),
-        ("digits,/data/*", "dataset lists '/data/*' among others"),
-        ("/nowhere/at/all/*", "data path '/nowhere/at/all' is no folder"),
-    ],
-)
-def test_lists_that_cannot_be_read(dataset, words, tmp_path):
-    assert words in refusal(domains_of, dataset)
-    assert words in refusal(locate_all, dataset)
-    assert words in refusal(open_all, Recipe(dataset), tmp_path / "cache")
-    assert not (tmp_path / "cache").exists()
-
-
-def test_a_link_that_leads_nowhere_is_a_missing_domain(domain, opened, tmp_path):
-    domain("a"), domain("b")
-    (tmp_path / "all" / "c").symlink_to(tmp_path / "unmounted")
-    (tmp_path / "all" / "notes.txt").write_text("no domain")
-    assert [each.name for each in domains_of(str(tmp_path / "all" / "*"))] == ["a", "b", "c"]
-    assert refusal(opened, str(tmp_path / "all" / "*")).startswith("domain 'c': data path ")
-
-
-def test_the_splits_of_one_data_set_and_hidden_folders_are_no_domains(tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / "one" / split / "ant").mkdir(parents=True)
-    assert f"set dataset to {str(tmp_path / 'one')!r}" in refusal(domains_of, str(tmp_path / "one" / "*"))
-    (tmp_path / "all" / ".hidden").mkdir(parents=True)
-    assert "has no subfolders" in refusal(domains_of, str(tmp_path / "all" / "*"))
 
 
 def test_a_short_name():

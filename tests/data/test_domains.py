@@ -4,14 +4,13 @@ import logging
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
 from protosphere.data.client_data import client_data
 from protosphere.data.decode import Recipe
-from protosphere.data.domains import interleaved, locate_all, open_all
+from protosphere.data.domains import interleaved, open_all
 from protosphere.data.forms.columns import Columns
 from protosphere.data.forms.images import open_image
 from protosphere.data.partition.assignment import DataSpec, open_data
@@ -121,39 +120,7 @@ def test_arrays_of_one_shape_are_domains_as_they_are(shape, dtype, scale, opened
     assert sorted(client.domain for client in clients) == ["north.npz", "south.npz"]
 
 
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((4,), "float32"), ((5,), "uint8"), ((3, 8, 8), "uint8"), ((5, 1), "float32")]
-)
-def test_arrays_of_another_shape_or_type_are_refused_by_name(shape, dtype, opened, tmp_path):
-    arrays_of(tmp_path / "a.npz", 1, (5,), "float32")
-    arrays_of(tmp_path / "b.npz", 2, shape, dtype)
-    said = refusal(opened, str(tmp_path / "a.npz"), str(tmp_path / "b.npz"))
-    assert said.startswith("domains 'a.npz' and 'b.npz' hold samples of float32 (5,) and")
-    assert str(shape) in said
-
-
-@pytest.mark.parametrize("held", ["numbers", "texts"])
-def test_what_has_no_images_cannot_be_resized(held, tmp_path):
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "train.csv").write_text("text,label\na,0\nb,1\n")
-    dataset = "spiral" if held == "numbers" else str(tmp_path / "set")
-    text = refusal(decoded, dataset, tmp_path / "cache", image_size=8)
-    assert text.startswith(f"image-size is 8, but {dataset!r} holds {held}")
-
-
 # --- their classes --------------------------------------------------------------------------------------------------
-
-
-def test_different_classes_are_named(domain, opened):
-    folders = [
-        domain("a"),
-        domain("b", classes=("bee", "cat", "ant")),
-        domain("c", classes=("cat", "dog", "ant", "eel")),
-    ]
-    said = refusal(opened, *folders)
-    assert "domains 'a' and 'c' have different classes (only 'a' has bee; only 'c' has dog, eel): " in said
-    only = refusal(opened, folders[1], domain("d", classes=("ant", "bee")))
-    assert "domains 'b' and 'd' have different classes (only 'b' has cat):" in only
 
 
 def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
@@ -212,62 +179,6 @@ def test_numbered_classes_match_by_their_digits(domain, opened):
 
 
 # --- bad ones among good ones ---------------------------------------------------------------------------------------
-
-
-def test_a_domain_that_is_not_there_or_empty_is_never_skipped(domain, opened, tmp_path):
-    good = domain("good")
-    assert "domain 'gone': data path" in refusal(opened, good, str(tmp_path / "gone"))
-    (tmp_path / "all" / "void").mkdir()
-    for action in (locate_all, lambda dataset: opened(*dataset.split(","))):
-        assert "domain 'digit': unknown data set 'digit'" in refusal(action, f"{good},digit")
-        text = refusal(action, str(tmp_path / "all" / "*"))
-        assert text.startswith("domain 'void': ")
-        assert "holds no images" in text
-    # nothing was decoded before all had been looked up
-    assert not (tmp_path / "cache").exists()
-
-
-BAD = {
-    # what is wrong: training and test rows, the words of the refusal, and how many domains are kept whole
-    "image": (4, 4, "domain 'bad': row 2 of the train table", 1),
-    "size": (4, 4, "domain 'bad': row 2 of the train table", 1),
-    "rows": (0, 0, "domain 'bad': data set", 1),
-    "training": (0, 4, "domain 'bad' has no training sample", 2),
-    "group": (4, 4, "domain 'good': group-column is 'patient'", 0),
-}
-
-
-@pytest.mark.parametrize("bad", BAD)
-def test_one_bad_domain_is_named_and_nothing_half_written(bad, domain, opened, write, png, tmp_path):
-    train, test, words, whole = BAD[bad]
-    good, other = domain("good"), domain("bad", train, test)
-    third = {"image": b"no image", "size": png(np.zeros((6, 7), dtype=np.uint8))}
-    if bad in third:
-        fine = [png(np.zeros((6, 6), dtype=np.uint8))] * 2
-        write(Path(other) / "train.parquet", [*fine, third[bad]], [0, 1, 2])
-    assert words in refusal(opened, good, other, columns=Columns(group="patient" if bad == "group" else ""))
-    # the domains that are whole stay, what is made of them all was not begun or is gone
-    left = [path for path in (tmp_path / "cache" / "decoded").iterdir() if path.suffix != ".lock"]
-    assert len(left) == whole
-    assert all((path / "about.json").is_file() for path in left)
-
-
-@pytest.mark.parametrize(
-    ("held", "what"),
-    [("spiral", ""), ("csv", "a csv table"), ("parquet", "a parquet table"), ("table", "a parquet table")],
-)
-def test_images_and_tables_are_no_domains_of_one_task(held, what, domain, opened, tmp_path):
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    if held == "csv":
-        (notes / "train.csv").write_text("text,label\na,0\nb,1\n")
-    elif held == "table":
-        pq.write_table(pa.table({"age": [1, 2], "label": [0, 1]}), notes / "train.parquet")
-    else:
-        pq.write_table(pa.table({"text": ["a", "b"], "label": [0, 1]}), notes / "train.parquet")
-    item = "spiral" if held == "spiral" else str(notes)
-    said = f"domain 'a' holds images or arrays, but 'notes' {what}: " if what else "domain 'spiral' holds numbers, but"
-    assert refusal(opened, domain("a"), item).startswith(said)
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------

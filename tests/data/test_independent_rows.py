@@ -12,7 +12,7 @@ from PIL import Image
 
 from protosphere.data.forms.columns import Columns
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
-from tests.data.test_cache import deep_colours
+from tests.data.conftest import deep_colours
 
 SECRET = "07" * 32
 SIZE = 8

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from protosphere.core.errors import DataError
 from protosphere.data.client_data import client_data
 from protosphere.data.domains import are_tables
 from protosphere.data.forms.columns import Columns
@@ -110,36 +109,6 @@ def test_official_test_tables_go_to_their_site(tmp_path):
         assert data.train_rows == 24
         assert sorted(data.inputs[found.test[number]][:, 0].tolist()) == [1000.0 * number + row for row in range(5)]
         assert len(found.train[number]) + len(found.validation[number]) == 12
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (
-            lambda table: table.rename(columns={"colour": "color"}),
-            "has no column 'colour' in paris.csv; its columns are size, color, label",
-        ),
-        (lambda table: table.drop(columns="size"), "has no column 'size' in paris.csv; its columns are colour, label"),
-        (lambda table: table[:0], "domain 'paris' has no training sample"),
-    ],
-)
-def test_what_keeps_tables_apart_is_said_by_site(sites, tmp_path, change, said):
-    dataset = sites(change=lambda name, table: change(table) if name == "paris" else table)
-    assert said in refusal(open_data, DataSpec(dataset, 3, "sites"), tmp_path / "cache")
-
-
-def test_tables_of_two_forms_or_lists_and_one_table_alone_are_refused(sites, tmp_path):
-    csv, parquet = sites().split(",")[0], sites("parquet").split(",")[1]
-    said = refusal(open_data, DataSpec(f"{csv},{parquet}", 2, "sites"), tmp_path / "cache")
-    assert said.startswith("domain 'berlin' holds a csv table, but 'paris' a parquet table: list data sets of one form")
-    (tmp_path / "own").mkdir()
-    frame(1, 9).to_csv(tmp_path / "own" / "oslo.csv", index=False)
-    (tmp_path / "own" / "classes.txt").write_text("no\nyes\nmaybe\n")
-    said = refusal(open_data, DataSpec(f"{csv},{tmp_path}/own/oslo.csv", 2, "sites"), tmp_path / "cache")
-    assert "'berlin' and 'oslo' do not have the same classes.txt beside them" in said
-    alone = DataSpec(csv, 1, "sites")
-    with pytest.raises(DataError, match="the sites partition gives each client one data set of a list"):
-        assignment(alone, open_data(alone, tmp_path / "cache"), tmp_path / "cache")
 
 
 def test_a_columns_values_name_its_clients(tmp_path):

@@ -7,17 +7,12 @@ import re
 import runpy
 from pathlib import Path
 
-import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from PIL import Image
 
-from protosphere.core.errors import DataError
 from protosphere.data.forms.columns import Columns
-from protosphere.data.forms.labels import MOST_NAMES
-from protosphere.data.forms.sources import locate
 from protosphere.data.forms.table_files import types_of
 from protosphere.data.forms.texts import Texts
 from tests.data.draws import decoded, refusal
@@ -155,146 +150,6 @@ def test_parquet_with_images_and_texts_is_what_is_asked_for(tmp_path, png):
     assert image.inputs.shape == (3, 3, 2, 2)
     assert (image.labels.tolist(), image.groups.tolist()) == ([1, 1, 0], [0, 0, 1])
     assert everything(opened(tmp_path / "set", text="text")) == ["x", "y", "z"]
-
-
-def test_a_hub_id_with_texts(tmp_path, monkeypatch):
-    label = datasets.ClassLabel(names=["no", "yes"])
-    features = datasets.Features({"sentence": datasets.Value("string"), "label": label})
-    train = datasets.Dataset.from_dict({"sentence": ["a", "b"], "label": [1, 0]}, features=features)
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: datasets.DatasetDict({"train": train}))
-    data = decoded("owner/sst2", tmp_path)
-    assert (everything(data), data.labels.tolist(), data.class_names) == (["a", "b"], [1, 0], ("no", "yes"))
-
-
-CSV_ERRORS = [
-    ("text,label\na,x\n  ,y\n", "row 1 of the train table of {root!r} has no text"),
-    ("text,label\na,x\nsecret,\n", "row 1 of the train table of {root!r} has no label"),
-    ("text,label\na,-1\n", "row 0 of the train table of {root!r} has the label -1"),
-    ("text,label\na,99999999\n", f"would make 100000000 classes, more than {MOST_NAMES}"),
-    ("text,label\na,x\nsecret\n", "row 1 of '{root}/train.csv' has another number of fields (1) than the header (2)"),
-    ("text,label\nsecret,x,y\n", "row 0 of '{root}/train.csv' has another number of fields (3) than the header (2)"),
-    ('text,label\n"secret\nb,x\n', "another number of fields (1) than the header (2)"),
-    ("text,label\na,x\nsecret\xff,x\n", "row 1 of '{root}/train.csv' is not UTF-8"),
-    ("t\xffxt,label\na,x\n", "'{root}/train.csv' is not UTF-8"),
-    ("", "'{root}/train.csv' is empty"),
-    ("text,label\n", "data set {root!r} has no samples"),
-    ("text,text\na,x\n", "names the column 'text' twice"),
-    ("content;label\na;x\n", "has semicolons between its fields, but a CSV file has commas"),
-    ("text,class\na,x\n", "{root!r} has no label column; its columns are text, class"),
-]
-
-
-@pytest.mark.parametrize(("content", "words"), CSV_ERRORS)
-def test_csv_that_cannot_be_used(tmp_path, content, words):
-    root = tmp_path / "set"
-    root.mkdir()
-    (root / "train.csv").write_bytes(content.encode("latin-1"))
-    assert words.replace("{root!r}", repr(str(root))).replace("{root}", str(root)) in failure(root)
-
-
-def test_the_row_of_a_broken_line_is_counted_over_blocks(tmp_path, monkeypatch):
-    monkeypatch.setattr("protosphere.data.forms.table_files._BLOCK_BYTES", 64)
-    (tmp_path / "set").mkdir()
-    for rows, words in (
-        ('"a\nb",x\n' * 50 + "secret\n", "row 50 of"),
-        ("a,x\n" + "secret" * 50 + ",x\n", "a row of more than 64 bytes"),
-    ):
-        (tmp_path / "set" / "train.csv").write_text("text,label\n" + rows)
-        assert words in failure(tmp_path / "set")
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b'{"text": "a", "label": 1}\n\n{"text": "secret"}', "row 1 of the train table of"),
-        (b'{"text": "a", "label": 1}\n{"text": "b", "label": "1"}', "row 1 of .* has text in column 'label', where"),
-        (b'{"text": "a", "label": true}', "column 'label' of .* holds bool, but labels must be class"),
-        (b'{"text": "a", "label": 1e400}', "column 'label' of .* holds double, but labels must be class"),
-        (b'{"text": "a", "label": 9223372036854775808}', "column 'label' of .* holds double, but labels must be class"),
-        (b'{"text": 7, "label": 1}', "column 'text' of the train table of .* holds whole numbers"),
-        (b'{"text": "\\ud83d", "label": 1}', "row 0 of .* has half of a .u pair in column 'text'"),
-        (b'{"text": "a", "label": 1}\n{"text": "\xff", "label": 1}', "row 1 of .* is not UTF-8"),
-        (b'{"text": "a", "label": 1}\n{"text": "secret', "row 1 of .* is no JSON object"),
-        (b'{"text": "a", "label": 1}\n["secret"]', "row 1 of .* is no JSON object"),
-        (b'\n[{"text": "secret", "label": 1}]', "holds a JSON array: write one object per line"),
-        (b"", "has no text column; it has no columns"),
-    ],
-)
-def test_json_that_cannot_be_used(tmp_path, content, words):
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "train.jsonl").write_bytes(content)
-    assert re.search(words, failure(tmp_path / "set"))
-
-
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [
-        ({"text": "note"}, "text-column is 'note', but .* has no such column; its columns are text, label, id"),
-        ({"label": "class"}, "label-column is 'class', but"),
-        ({"group": "patient"}, "group-column is 'patient', but"),
-        ({"text": "text", "group": "text"}, "text-column = 'text', group-column = 'text' name one column of .* twice"),
-        ({"group": "id"}, "row 2 of the train table of .* has no group in column 'id'"),
-    ],
-)
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
-def test_columns_that_cannot_be_used(tmp_path, suffix, columns, words):
-    rows = [{"text": "a", "label": "x", "id": number} for number in ("1", "2", None)]
-    put(tmp_path / "set" / f"train{suffix}", rows, ("text", "label", "id"))
-    assert re.search(words, failure(tmp_path / "set", **columns))
-
-
-@pytest.mark.parametrize("change", [{"label": "0"}, {"id": "5"}])
-@pytest.mark.parametrize("suffix", [".parquet", ".jsonl"])
-def test_tables_typed_differently(tmp_path, suffix, change):
-    row = {"text": "a", "label": 0, "id": 5}
-    put(tmp_path / "set" / f"train{suffix}", [row])
-    put(tmp_path / "set" / f"test{suffix}", [row | change])
-    words = f"column {next(iter(change))!r} holds strings in the test table of"
-    assert words in failure(tmp_path / "set", group="id")
-
-
-def test_groups_that_are_no_ids_and_files_of_other_columns(tmp_path):
-    put(tmp_path / "set" / "train.parquet", [{"text": "a", "label": 0, "id": 0.5}])
-    assert re.search("column 'id' of .* holds double, but groups", failure(tmp_path / "set", group="id"))
-    for split, column in (("train", "label"), ("test", "class")):
-        put(tmp_path / "other" / f"{split}.csv", of("x", column), ("text", column))
-    assert "has no column 'label' in test.csv; its columns are text, class" in failure(tmp_path / "other")
-
-
-@pytest.mark.parametrize("column", ["text", "label", "id"])
-def test_parquet_with_bytes_that_are_no_text(tmp_path, column):
-    (tmp_path / "set").mkdir()
-    broken = pa.array([b"ok", b"\xff\xfe"]).view(pa.string())
-    table = pa.table({"text": ["a", "b"], "label": ["x", "y"], "id": ["1", "2"]} | {column: broken})
-    pq.write_table(table, tmp_path / "set" / "a.parquet")
-    assert re.search("row 1 of the train table of .* not UTF-8", failure(tmp_path / "set", group="id"))
-
-
-def test_more_names_than_classes_can_be(tmp_path, monkeypatch):
-    monkeypatch.setattr("protosphere.data.forms.labels.MOST_NAMES", 2)
-    put(tmp_path / "set" / "train.csv", ROWS)
-    assert re.search("column 'label' of .* would make 3 classes, more than 2", failure(tmp_path / "set"))
-    (tmp_path / "set" / "classes.txt").write_text("a\nb\nc\n")
-    assert opened(tmp_path / "set").class_names == ("a", "b", "c")
-
-
-def test_folders_of_several_formats(tmp_path):
-    put(tmp_path / "set" / "train.csv", ROWS)
-    put(tmp_path / "set" / "test.parquet", ROWS)
-    with pytest.raises(DataError, match=r"holds tables of several formats \(train\.csv, test\.parquet\)"):
-        locate(str(tmp_path / "set"))
-    (tmp_path / "set" / "test.parquet").unlink()
-    (tmp_path / "set" / "ant").mkdir()
-    Image.new("L", (2, 2)).save(tmp_path / "set" / "ant" / "a.png")
-    with pytest.raises(DataError, match=r"holds a table, train\.csv, and images, ant/a\.png"):
-        locate(str(tmp_path / "set"))
-
-
-@pytest.mark.parametrize("setting", ["text", "label", "group"])
-def test_what_is_no_table_has_no_columns(image_folder, tmp_path, setting):
-    for name in ("digits", "spiral", str(image_folder)):
-        said = refusal(decoded, name, tmp_path, columns=Columns(**{setting: "note"}))
-        assert f"{setting}-column is 'note', but {name!r} is no table" in said
 
 
 BOM = {".csv": "text,label\na,x\n", ".jsonl": '{"text": "a", "label": "x"}\n'}

@@ -18,8 +18,8 @@ from protosphere.record.folder import RunFolder
 from protosphere.serving.labelled_data import read_labelled
 from protosphere.serving.predict import open_trained, predict
 from protosphere.strategies.contract import EQUAL_WEIGHT
+from tests.data.conftest import deep_colours
 from tests.data.draws import decoded
-from tests.data.test_cache import deep_colours
 from tests.serving.counted import assert_predicts_as_counted, rows_of
 from tests.strategies.needs import ASKED
 
