@@ -21,6 +21,7 @@ P, S, R, W, C = (
 )
 ON = S + "test_devices.py -k "
 COMPARISON = "protosphere/comparison/"
+D = "data/"
 
 MUTANTS = {
     # --- mathematics
@@ -519,6 +520,115 @@ MUTANTS = {
         "if share < test_share else",
         "if share < test_share * len(units) / 600 else",
         "tests/data/test_secret_split.py",
+    ),
+    # --- data
+    "short rows of CSV skipped": Mutant(
+        D + "forms/table_files.py",
+        "parse_options=csv.ParseOptions(newlines_in_values=True),",
+        'parse_options=csv.ParseOptions(newlines_in_values=True, invalid_row_handler=lambda row: "skip"),',
+        "tests/data/test_refusals.py",
+    ),
+    "a missing category that is none": Mutant(
+        D + "forms/table_schema.py",
+        "            features[missing, -1] = 1",
+        "            features[missing, 0] = 1",
+        "tests/data/test_table_schema.py",
+    ),
+    "a missing number without its indicator": Mutant(
+        D + "forms/table_schema.py",
+        "features = [numbers, missing.astype(np.float32)] if",
+        "features = [numbers, np.zeros_like(numbers)] if",
+        "tests/data/test_table_schema.py",
+    ),
+    "a wrong cell let through": Mutant(
+        D + "forms/table_schema.py", "elif wrong.any():", "elif wrong.all():", "tests/data/test_refusals.py"
+    ),
+    "classes in the order of their names turned round": Mutant(
+        D + "forms/labels.py",
+        "class_names = tuple(distinct)",
+        "class_names = tuple(distinct[::-1])",
+        "tests/data/test_texts.py",
+    ),
+    "ill with a blank another class": Mutant(
+        D + "forms/labels.py",
+        "texts = pc.utf8_trim_whitespace(cells)",
+        "texts = cells",
+        "tests/data/test_messy_tables.py",
+    ),
+    "the patient 7.0 another than 7": Mutant(
+        D + "forms/labels.py",
+        r'pattern=r"^(-?[0-9]+)\.0+$"',
+        r'pattern=r"^(-?[0-9]+)\.1+$"',
+        "tests/data/test_messy_tables.py",
+    ),
+    "a patient on two sides of a split": Mutant(
+        D + "partition/groups.py",
+        "return np.flatnonzero(_mark(units, len(self))[self.of_row])",
+        "return np.sort(units)",
+        "tests/data/test_groups.py",
+    ),
+    "patients of two sites that are one": Mutant(
+        D + "domains.py",
+        "group_count += int(part.samples.groups.max()) + 1",
+        "group_count += 0",
+        "tests/data/test_domains.py -k groups",
+    ),
+    "a sample that no client gets": Mutant(
+        D + "partition/partitioners.py",
+        "parts = np.array_split(np.arange(labels.size), num_partitions)",
+        "parts = np.array_split(np.arange(labels.size - 1), num_partitions)",
+        "tests/data/test_partitions.py",
+    ),
+    "validation samples that are tested on": Mutant(
+        D + "partition/partitioners.py",
+        "in_validation = ~in_test & (rank < (test + validation)[codes])",
+        "in_validation = rank < (test + validation)[codes]",
+        "tests/data/test_partitions.py",
+    ),
+    "a test set copied into training": Mutant(
+        D + "partition/row_hashes.py",
+        "counts[where] == 1",
+        "counts[where] >= 1",
+        "tests/data/test_shared_test_set.py tests/data/test_row_hashes.py",
+    ),
+    "numbers scaled by test samples too": Mutant(
+        D + "client_data.py",
+        "standard(data.inputs[train][:, numbers])",
+        "standard(np.asarray(data.inputs)[:, numbers])",
+        "tests/data/test_table_schema.py",
+    ),
+    "a changed file that is read from the cache": Mutant(
+        D + "forms/folders.py",
+        "return status.st_size, status.st_mtime_ns",
+        "return 0, 0",
+        "tests/data/test_changed_files.py -k csv",
+    ),
+    "features of one sample with the label of another": Mutant(
+        D + "domains.py", "source[places] = rows", "source[places] = rows[::-1]", "tests/data/test_sites.py"
+    ),
+    "classes of domains matched by number": Mutant(
+        D + "domains.py",
+        "np.array([number[name] for name in part.samples.class_names], np.int64)",
+        "np.arange(len(class_names))",
+        "tests/data/test_domains.py",
+    ),
+    "a private row that refuses the others": Mutant(
+        D + "forms/independent_rows.py",
+        "and has_group[row] and is_readable(value):",
+        "and has_group[row]:",
+        "tests/data/test_independent_rows.py",
+    ),
+    "an image that lies on its side": Mutant(
+        D + "forms/images.py",
+        "else pixels.transpose(2, 0, 1)",
+        "else pixels.transpose(2, 1, 0)",
+        "tests/data/test_cache.py tests/data/test_domains.py",
+    ),
+    "half of an entry taken for the whole": Mutant(
+        D + "cache.py",
+        "os.rename(partial, folder)",
+        'shutil.copytree(partial, folder, ignore=lambda *_: ["labels.npy"])',
+        "tests/data/test_cache.py",
     ),
     # --- nginx before a SuperLink
     "nginx for paths that begin well": Mutant(
