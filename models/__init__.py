@@ -14,7 +14,7 @@ from torch import nn
 from protosphere.core import objects, plugins
 from protosphere.core.errors import ModelError, words_of
 from protosphere.models.small import FLAT, SMALL
-from protosphere.models.split import SplitModel, keep_layout, probe, split
+from protosphere.models.split import POOLED, SplitModel, keep_layout, probe, split
 from protosphere.models.text import encoder_name, reads_text, same_inputs, seed_name, text_backbone, told_name
 
 if __name__ == "models":
@@ -96,9 +96,10 @@ def build(
     """Build a model on the CPU; the same arguments give the same weights to the bit, in every process.
 
     Args:
-        name: one of ours, a torchvision classifier constructor, `hf:<hub id or path>` (see `protosphere.models.text`),
-            `package.module:callable` or `./file.py:callable` (`model` unless it is named), which is called as
-            callable(input_shape=, num_classes=, feature_dim=), with those of the three that it has, and returns a
+        name: one of ours, a torchvision classifier constructor, also with `?pool` after it (`split`),
+            `hf:<hub id or path>` (see `protosphere.models.text`), `package.module:callable` or
+            `./file.py:callable` (`model` unless it is named), which is called as callable(input_shape=,
+            num_classes=, feature_dim=), with those of the three that it has, and returns a
             SplitModel, or a backbone that `protosphere.models.split.split` completes.
         input_shape: (C, H, W) with sides of 8 pixels or more, (F,) for flat rows, (max-tokens,) for texts; any other
             for a callable, or a perceptron, which flattens it.
@@ -123,7 +124,8 @@ def build(
                 raise ModelError(f"it gives a {kind}; let it return a SplitModel or another torch module.")
             _refuse_other_types(network)
             if not isinstance(network, SplitModel):
-                network = split(network, input_shape, feature_dim, num_classes, feature_activation)
+                pools = name.endswith(POOLED)
+                network = split(network, input_shape, feature_dim, num_classes, feature_activation, pools)
             else:
                 _check_widths(network, input_shape, feature_dim, num_classes)
             if len(input_shape) == 3 and plugins.is_plugin(name):
@@ -161,7 +163,7 @@ def _check_name(name: str) -> None:
         return
     from protosphere.models.vision import classifier_names
 
-    if name not in classifier_names():
+    if name.removesuffix(POOLED) not in classifier_names():
         near = difflib.get_close_matches(name, [*SMALL, *FAMILIES, *classifier_names()], n=1, cutoff=0.0)[0]
         raise ModelError(
             f"model {name!r} is unknown; the nearest is {near!r}. Allowed are {', '.join(SMALL)}, the families "
@@ -191,7 +193,7 @@ def _maker(name: str, input_shape: tuple[int, ...], feature_dim: int, num_classe
     if not plugins.is_plugin(name):
         from protosphere.models.vision import vision_backbone
 
-        return partial(vision_backbone, name, input_shape)
+        return partial(vision_backbone, name.removesuffix(POOLED), input_shape)
     make = _user_callable(name)
     return partial(
         make, **_accepted(make, {"input_shape": input_shape, "num_classes": num_classes, "feature_dim": feature_dim})

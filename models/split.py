@@ -11,13 +11,14 @@ from protosphere.core.errors import ModelError
 
 log = logging.getLogger("protosphere")
 KEPT = "keeps_layout"  # attribute of an extractor
+POOLED = "?pool"  # after the name of a torchvision network
 
 
 class SplitModel(nn.Module):
     """f: input -> z in R^d, g: R^d -> K logits (methods page, section 0).
 
     Args:
-        extractor: (n, *input_shape) -> (n, d), its last layer linear.
+        extractor: (n, *input_shape) -> (n, d), its last layer linear, or a pooling of features.
         feature_dim: d.
         num_classes: K.
         feature_activation: what is applied to z: "linear" leaves negative coordinates within reach of aligned
@@ -58,14 +59,17 @@ def split(
     feature_dim: int,
     num_classes: int,
     feature_activation: str = "linear",
+    pools: bool = False,
 ) -> SplitModel:
     """Bring a backbone to d: global average pooling of a feature map, then one linear layer.
 
     Args:
         backbone: (n, *input_shape) -> (n, width) or (n, width, h, w), of any width.
+        pools: whether means of neighbouring features take the linear layer's place, as in ProtoNorm's release: feature
+            j is the mean of the backbone's from floor(j width / d) to ceil((j + 1) width / d).
 
     Raises:
-        ModelError: the backbone gives something else.
+        ModelError: the backbone gives something else, or has fewer features than d and `pools`.
     """
     shape = probe(backbone, input_shape)
     layers: OrderedDict[str, nn.Module] = OrderedDict(backbone=backbone)
@@ -82,7 +86,12 @@ def split(
             "layer before them, for they are taken for the backbone's features",
             num_classes,
         )
-    layers["projection"] = nn.Linear(shape[1], feature_dim)
+    if pools and shape[1] < feature_dim:
+        raise ModelError(
+            f"it has {shape[1]} features to pool, fewer than feature-dim {feature_dim}; lower that, or leave {POOLED} "
+            "out of the name"
+        )
+    layers["projection"] = nn.AdaptiveAvgPool1d(feature_dim) if pools else nn.Linear(shape[1], feature_dim)
     return SplitModel(nn.Sequential(layers), feature_dim, num_classes, feature_activation)
 
 

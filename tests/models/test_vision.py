@@ -53,6 +53,29 @@ def test_a_large_colour_image_changes_the_classifier_alone(name: str, classifier
     assert torch.equal(network.eval()(x), reference.eval()(x))
 
 
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "efficientnet_b0"])
+def test_means_of_neighbouring_features_take_the_projection_s_place(name: str) -> None:
+    """ProtoNorm's release: `base.fc = nn.AdaptiveAvgPool1d(feature_dim)`."""
+    x = torch.randn(3, 3, 32, 32)
+    model = models.build(f"{name}?pool", (3, 32, 32), 100, 5, 0).eval()
+    backbone = vision_backbone(name, (3, 32, 32)).eval()
+    backbone.load_state_dict(model.extractor.backbone.state_dict())
+    features = backbone(x)
+    width = features.shape[1]
+    expected = [features[:, j * width // 100 : -(-(j + 1) * width // 100)].mean(dim=1) for j in range(100)]
+    assert torch.allclose(model.features(x), torch.stack(expected, dim=1), atol=1e-6)
+    # nothing is learnt between the backbone and the classifier
+    assert {key.split(".")[1] for key in model.state_dict() if key.startswith("extractor")} == {"backbone"}
+
+
+@pytest.mark.parametrize(
+    ("name", "dim", "words"), [("resnet18?pool", 513, "512 features to pool"), ("cnn2?pool", 8, "unknown")]
+)
+def test_what_cannot_be_pooled_is_refused(name: str, dim: int, words: str) -> None:
+    with pytest.raises(models.ModelError, match=words):
+        models.build(name, (3, 32, 32), dim, 5, 0)
+
+
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_classifiers_fit_eight_pixels(name: str) -> None:
     assert name in classifier_names()
