@@ -217,8 +217,9 @@ def _number_labels(
     name: str, labels: list[np.ndarray], class_names: tuple[str, ...], alone: bool
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Labels as numbers, −1 for what is no class where rows stand alone; and the classes' names."""
+    labels = [_whole_numbers(y) for y in labels]
     if all(y.dtype.kind in "US" for y in labels):
-        texts = [y.astype(str) for y in labels]
+        texts = [np.char.strip(y.astype(str)) for y in labels]
         names = class_names or tuple(np.unique(np.concatenate(texts)).tolist())
         number = {class_name: label for label, class_name in enumerate(names)}
         numbers = [np.array([number.get(text, -1) for text in y.tolist()], dtype=np.int64) for y in texts]
@@ -228,7 +229,8 @@ def _number_labels(
         names = class_names or tuple(map(str, range(min(largest, MOST_NAMES) + 1)))
     else:
         types = " and ".join(str(y.dtype) for y in labels)
-        raise _refusal(name, f"has labels of type {types}: give class numbers 0, 1, 2, ... or names")
+        bins = "; put numbers with decimals into a few bins, as numpy.digitize does" if "float" in types else ""
+        raise _refusal(name, f"has labels of type {types}: give class numbers 0, 1, 2, ... or names{bins}")
     if len(names) > MOST_NAMES:
         raise _refusal(name, f"would make {len(names)} classes, more than {MOST_NAMES}: mend y")
     if alone:
@@ -246,13 +248,20 @@ def _number_labels(
     return numbers, names
 
 
+def _whole_numbers(values: np.ndarray) -> np.ndarray:
+    """Fractions all of which are whole numbers as these: 7.0 is the class, or the group, 7."""
+    if values.dtype.kind != "f" or not np.array_equal(values, np.trunc(values)) or not np.isfinite(values).all():
+        return values
+    return values.astype(np.int64)
+
+
 def _read_extra(
     name: str, key: str, arrays: Mapping[str, np.ndarray], ends: Sequence[str], inputs: Sequence[np.ndarray]
 ) -> np.ndarray:
     """The groups, or the sites, of all rows."""
     values = []
     for end, x in zip(ends, inputs, strict=True):
-        column = np.asarray(arrays.get(key + end, ()))
+        column = _whole_numbers(np.asarray(arrays.get(key + end, ())))
         if column.shape != (len(x),) or column.dtype.kind not in "iuUS":
             raise _refusal(
                 name,
@@ -262,7 +271,7 @@ def _read_extra(
         values.append(column)
     # a string in one split makes strings of all
     if any(column.dtype.kind in "US" for column in values):
-        values = [column.astype(str) for column in values]
+        values = [np.char.strip(column.astype(str)) for column in values]
     return np.concatenate(values)
 
 

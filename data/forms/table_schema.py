@@ -263,7 +263,7 @@ def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: n
             continue
         remedy = "correct that cell, or empty it where it has no value"
         if word.count(",") == 1 and is_number(word.replace(",", ".")):
-            remedy = "write decimals with a point"
+            remedy = "write decimals with a point, and nothing between thousands"
         place = str(row) if row < train_rows else f"{row - train_rows} of its test table"
         raise DataError(
             f"{name!r} has {word!r} in row {place} in the column {column!r}, whose other values are numbers: {remedy}; "

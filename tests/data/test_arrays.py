@@ -96,6 +96,16 @@ def test_classes_groups_and_test_rows(tmp_path):
     assert (found.class_names, found.labels.tolist()) == (("c", "b", "a", "d"), [0, 2, 1, 0, 2, 1, 1, 0])
 
 
+@pytest.mark.parametrize(
+    ("labels", "names"), [(Y.astype(float), ("0", "1", "2")), (["ill", "ill ", " well"] * 2, ("ill", "well"))]
+)
+@pytest.mark.parametrize("groups", [[7.0, 7.0, 8.0] * 2, ["P7", "P7 ", "P8"] * 2])
+def test_a_class_and_a_patient_are_the_same_however_they_are_written(labels, names, groups, tmp_path):
+    path = saved(tmp_path / "rows.npz", x=X, y=np.array(labels), who=np.array(groups))
+    found = decoded(str(path), tmp_path / "cache", columns=Columns(group="who"))
+    assert (found.class_names, found.groups.tolist()) == (names, [0, 0, 1, 0, 0, 1])
+
+
 def test_a_row_that_stands_alone_and_cannot_be_used_decides_on_nothing(tmp_path):
     path = saved(tmp_path / "rows.npz", x=NAN, y=np.array([0, 1, 5, 0, 1, 1]))
     with pytest.raises(DataError, match=r"no classes\.txt"):

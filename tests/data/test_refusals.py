@@ -269,7 +269,7 @@ ARRAYS = [
     ({"x": NAN, "y": Y}, "has nan at x[4, 1, 0]"),
     ({"x": X, "y": Y, "x_test": INF, "y_test": Y}, "has inf at x_test[5, 3]"),
     ({"x": X, "y": Y[:5]}, "y of shape (5,) beside 6 rows"),
-    ({"x": X, "y": Y.astype(float)}, "labels of type float64"),
+    ({"x": X, "y": Y + 0.5}, "labels of type float64: give class numbers 0, 1, 2, ... or names; put numbers with"),
     ({"x": X, "y": np.array([0, 1, 2, 0, -1, 1])}, "the label -1 at y[4]"),
     ({"x": X, "y": Y, "classes": ["a", "b"]}, "the label 2 at y[2]"),
     ({"x": X, "y": np.array(list("abcabd")), "classes": list("abc")}, "the label d at y[5]"),
