@@ -18,16 +18,16 @@ from protosphere.data.domains import open_all, read_cached_all
 from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.folders import Listed
 from protosphere.data.partition.assignment_file import Assignment, read_assignment, write_assignment
-from protosphere.data.partition.column import COLUMN, SITES, column_clients, column_rows, unit_values
-from protosphere.data.partition.groups import Units, shared_group, units_of
-from protosphere.data.partition.mixed import MIXED, cells_of, mixed_rows
-from protosphere.data.partition.partitioners import class_counts, deal_test_rows, partition_rows, split_rows
+from protosphere.data.partition.column import COLUMN
+from protosphere.data.partition.dealing import All, Pool, dealer_of, sites_of
+from protosphere.data.partition.groups import shared_group
+from protosphere.data.partition.partitioners import class_counts, split_rows
 from protosphere.data.partition.row_hashes import occurs_once
 from protosphere.data.partition.secret_split import secret_split
-from protosphere.data.partition.table import TABLE, table_digest, table_rows
-from protosphere.data.partition.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
+from protosphere.data.partition.table import TABLE, table_digest
+from protosphere.data.partition.way_shot import WAY_SHOT
 from protosphere.data.samples import Samples
-from protosphere.data.user_code import OwnCode, dealt_by_code
+from protosphere.data.user_code import OwnCode
 
 FORMAT = 4
 _LISTED = 5  # classes in a sentence
@@ -175,60 +175,54 @@ def _file(spec: DataSpec, data: Samples, cache_dir: Path, own: bool) -> Path:
 
 
 def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
-    total, train_rows = len(data.labels), data.train_rows
-    official = spec.split == "official"
-    few = spec.partition in (WAY_SHOT, MIXED) and not own
-    way_shot = few and spec.partition == WAY_SHOT
-    if few or (spec.partition in (TABLE, COLUMN, SITES) and not own):
-        _refuse_for_few(spec.partition, data)
+    dealer = All() if own else dealer_of(spec, data)
     if not (own and spec.secret):
         # there no row decides whether its client takes part
-        if official:
-            _refuse_without_test_rows(data)
-        _refuse_shared_groups(data, official)
-    available = train_rows if official else total
-    used = min(spec.max_samples, available) if spec.max_samples else available
-    # as large a part of the test rows as of the training rows; a site may have no training row at all
-    tested = round((total - train_rows) * (used / train_rows if train_rows else 1)) if official else 0
-    pool, official_test = np.arange(used), np.arange(train_rows, train_rows + tested)
-    shared = _set_aside(data, official_test if official else pool, np.concatenate([pool, official_test]), spec)
-    pool, official_test = np.setdiff1d(pool, shared), np.setdiff1d(official_test, shared)
-    units = _units(data, pool)
-    parts = [np.arange(len(units))] if own else _deal_rows(spec, units, data, pool)
-    test_share = 0.0 if official else spec.test_share
-    train: list[np.ndarray] = []
-    test: list[np.ndarray] = []
-    validation: list[np.ndarray] = []
-    for client, part in enumerate(parts):
-        seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
-        shares = test_share, spec.validation_share
-        if own and spec.secret:
-            rows = list(secret_split(data, pool, units, spec.secret, *shares))
-        else:
-            rows = [part[chosen] for chosen in split_rows(units.labels[part], *shares, seed)]
-        for target, chosen in zip((train, test, validation), rows, strict=True):
-            target.append(pool[units.rows(chosen)])
-    unheld = [np.empty(0, dtype=np.int64) for _ in train]
-    if official:
-        tests = _units(data, official_test)
-        if own:
-            dealt = [np.arange(len(tests))]
-        elif (dealt_by := _dealt_by(spec, data)) is not None:
-            clients = column_clients(dealt_by[pool], spec.clients, spec.partition)
-            values = unit_values(dealt_by[official_test], tests.of_row, len(tests))
-            dealt = column_rows(values, clients, spec.clients)
-        elif few:
-            cells, kinds = _cells(spec, data)
-            dealt = rows_of_held_classes(cells[official_test], class_counts(cells[pool], parts, kinds))
-        else:
-            counts = class_counts(units.labels, parts, len(data.class_names))
-            dealt = deal_test_rows(tests.labels, counts, spec.seed)
-        test = [official_test[tests.rows(chosen)] for chosen in dealt]
-        if way_shot:
-            unheld = [np.setdiff1d(official_test, rows) for rows in test]
+        _refuse_official(spec, data)
+    train, official, shared = _select(spec, data)
+    pool = Pool.of(data, train)
+    parts = dealer.deal(pool)
+    assigned = [_split(spec, pool, part, client, own) for client, part in enumerate(parts)]
+    trains, tests, validations = (list(side) for side in zip(*assigned, strict=True))
+    unheld = [np.empty(0, dtype=np.int64) for _ in parts]
+    if spec.split == "official":
+        test_pool = Pool.of(data, official)
+        dealt = dealer.deal_tests(pool, parts, test_pool)
+        tests = [official[test_pool.units.rows(chosen)] for chosen in dealt]
+        if spec.partition == WAY_SHOT and not own:
+            unheld = [np.setdiff1d(official, rows) for rows in tests]
         if not own:
-            _refuse_untested(data, pool, official_test, test)
-    return Assignment(train, test, validation, unheld, shared)
+            _refuse_untested(data, train, official, tests)
+    return Assignment(trains, tests, validations, unheld, shared)
+
+
+def _select(spec: DataSpec, data: Samples) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The rows that are dealt and split, the official test rows that are dealt (none of split = "pooled"), and the
+    shared test set, which nobody gets."""
+    total, train_rows = len(data.labels), data.train_rows
+    is_official = spec.split == "official"
+    available = train_rows if is_official else total
+    used = min(spec.max_samples, available) if spec.max_samples else available
+    tested = 0
+    if is_official:
+        # as large a part of the test rows as of the training rows; a site may have no training row at all
+        tested = round((total - train_rows) * (used / train_rows if train_rows else 1))
+
+    pool, official = np.arange(used), np.arange(train_rows, train_rows + tested)
+    shared = _set_aside(data, official if is_official else pool, np.concatenate([pool, official]), spec)
+    return np.setdiff1d(pool, shared), np.setdiff1d(official, shared), shared
+
+
+def _split(spec: DataSpec, pool: Pool, part: np.ndarray, client: int, own: bool) -> list[np.ndarray]:
+    """A client's training, test and validation rows, of the units that it has got."""
+    shares = 0.0 if spec.split == "official" else spec.test_share, spec.validation_share
+    if own and spec.secret:
+        chosen = secret_split(pool.samples, pool.rows, pool.units, spec.secret, *shares)
+    else:
+        seed = int(np.random.SeedSequence([spec.seed, client]).generate_state(1)[0])
+        positions = split_rows(pool.units.labels[part], *shares, seed)
+        chosen = (part[positions[0]], part[positions[1]], part[positions[2]])
+    return [pool.rows[pool.units.rows(units)] for units in chosen]
 
 
 def domain_of(data: Samples, rows: np.ndarray) -> str:
@@ -240,102 +234,31 @@ def domain_of(data: Samples, rows: np.ndarray) -> str:
 def name_of(spec: DataSpec, data: Samples, rows: np.ndarray) -> str:
     """What the partition calls a client with these rows: the values of the column, or the data sets, that it has got;
     "" where the partition has no names."""
-    dealt_by = _dealt_by(spec, data)
+    sites = sites_of(spec, data)
     names = data.site_names if spec.partition == COLUMN else data.domain_names
-    if dealt_by is None or not names:
+    if sites is None or not names:
         return ""
-    return joined_names([names[number] for number in np.unique(dealt_by[rows])])
+    return joined_names([names[number] for number in np.unique(sites[rows])])
 
 
-def _dealt_by(spec: DataSpec, data: Samples) -> np.ndarray | None:
-    """The number of each row by which it goes to a client whole; None where the partition draws."""
-    return {COLUMN: data.sites, SITES: data.domains}.get(spec.partition)
-
-
-def _units(data: Samples, rows: np.ndarray) -> Units:
-    return units_of(data.labels[rows], None if data.groups is None else data.groups[rows])
-
-
-def _cells(spec: DataSpec, data: Samples) -> tuple[np.ndarray, int]:
-    """Of what each row is that a client is tested on all or nothing of, and how many kinds of that there are: its
-    class, and with `mixed` also its domain."""
-    if spec.partition != MIXED or data.domains is None:
-        return data.labels, len(data.class_names)
-    kinds = len(data.class_names) * len(data.domain_names)
-    return cells_of(data.labels, data.domains, len(data.class_names)), kinds
-
-
-def _deal_rows(spec: DataSpec, units: Units, data: Samples, pool: np.ndarray) -> list[np.ndarray]:
-    draws = {name: getattr(spec, name) for name in ("ways", "ways_spread", "shots", "shots_spread", "seed")}
-    if spec.partition == MIXED and data.domains is not None:
-        domains = data.domains[pool]
-        return mixed_rows(units.labels, domains, spec.clients, data.class_names, data.domain_names, **draws)
-    if spec.partition == WAY_SHOT:
-        return way_shot_rows(units.labels, spec.clients, data.class_names, **draws)
-    if (dealt_by := _dealt_by(spec, data)) is not None:
-        values = unit_values(dealt_by[pool], units.of_row, len(units))
-        return column_rows(values, column_clients(values, spec.clients, spec.partition), spec.clients)
-    if spec.dealer is not None:
-        groups = None if data.groups is None else data.groups[pool]
-        rows = dealt_by_code(spec.dealer, data.labels[pool], groups, spec.clients, spec.seed)
-        return rows if units.of_row is None else [np.unique(units.of_row[client_rows]) for client_rows in rows]
-    if spec.partition == TABLE:
-        return table_rows(units.labels, spec.partition_table, spec.clients, data.class_names, spec.seed)
-    try:
-        return partition_rows(
-            units.labels,
-            spec.clients,
-            spec.partition,
-            alpha=spec.alpha,
-            self_balancing=spec.self_balancing,
-            classes_per_client=spec.classes_per_client,
-            min_samples=spec.min_samples,
-            seed=spec.seed,
-        )
-    except DataError as error:
-        if units.of_row is None:
-            raise
-        raise DataError(f"{str(error).rstrip('.')}; samples that share a group count as one here.") from error
-
-
-def _refuse_for_few(partition: str, data: Samples) -> None:
-    """What `way-shot`, `mixed` and `table`, which give out some rows, cannot be dealt of."""
-    if partition == WAY_SHOT and data.train_rows == len(data.labels):
-        raise DataError(
-            f"data set {data.name!r} has no official test samples, which the {WAY_SHOT} partition tests on: give one "
-            "that has, or another partition.",
-        )
-    if partition == MIXED and len(data.domain_names) < 2:
-        raise DataError(
-            f"the {MIXED} partition gives each client one of several domains, but {data.name!r} is one: set dataset "
-            'to a list ("mnist,usps") or to a "<folder>/*" of several, or take another partition.',
-        )
-    if partition == COLUMN and data.sites is None:
-        raise DataError(
-            "the column partition divides the samples by a table's column, but the data have none: take another."
-        )
-    if partition == SITES and len(data.domain_names) < 2:
-        raise DataError(
-            "the sites partition gives each client one data set of a list, but dataset is one: set it to a list, as "
-            '"./berlin.csv,./paris.csv", or take another partition.'
-        )
-    if data.groups is not None and partition not in (COLUMN, SITES):
-        raise DataError(
-            f"the {partition} partition divides single samples, but those of {data.name!r} come in groups: use another "
-            "partition, or no group-column.",
-        )
-
-
-def _refuse_without_test_rows(data: Samples) -> None:
-    """Refuse a data set, or one with a domain, that no client could be tested on."""
+def _refuse_official(spec: DataSpec, data: Samples) -> None:
+    """Refuse split = "official" of a data set, or one with a domain, that no client could be tested on, or whose groups
+    are on both sides."""
+    if spec.split != "official":
+        return
     what = f"data set {data.name!r}"
     lacking = data.train_rows == len(data.labels)
     if data.domains is not None:
         tested = np.bincount(data.domains[data.train_rows :], minlength=len(data.domain_names))
         lacking, what = not tested.all(), f"domain {data.domain_names[int(tested.argmin())]!r}"
     if lacking:
+        raise DataError(f'{what} has no official test samples: set split = "pooled", and each client splits its own.')
+    shared = None if data.groups is None else shared_group(data.groups, data.train_rows)
+    if shared is not None:
         raise DataError(
-            f'{what} has no official test samples: set split = "pooled", and each client splits its own.',
+            f"row {shared[1] - data.train_rows} of the test table of {data.name!r} has the group of row {shared[0]} of "
+            'the train table: drop the rows of that group from one of them, or set split = "pooled", where each client '
+            "splits its own groups."
         )
 
 
@@ -363,22 +286,12 @@ def _refuse_untested(data: Samples, pool: np.ndarray, official_test: np.ndarray,
         )
 
 
-def _refuse_shared_groups(data: Samples, official: bool) -> None:
-    shared = shared_group(data.groups, data.train_rows) if official and data.groups is not None else None
-    if shared is not None:
-        raise DataError(
-            f"row {shared[1] - data.train_rows} of the test table of {data.name!r} has the group of row {shared[0]} of "
-            'the train table: drop the rows of that group from one of them, or set split = "pooled", where each client '
-            "splits its own groups.",
-        )
-
-
 def _set_aside(data: Samples, among: np.ndarray, used: np.ndarray, spec: DataSpec) -> np.ndarray:
     """The rows of the shared test set: a stratified share of the rows `among`, of those whose content no other row
     that is `used` repeats (of a group's rows: of any of them), so that no client trains on a copy either."""
     if not spec.shared_test_share:
         return np.empty(0, dtype=np.int64)
-    units = _units(data, among)
+    units = Pool.of(data, among).units
     fresh = units.whole(np.flatnonzero(np.isin(among, used[occurs_once(data.inputs, used)])))
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
     chosen = split_rows(units.labels[fresh], spec.shared_test_share, 0.0, seed)[1]

@@ -1,5 +1,7 @@
 """Rows that share a group, a patient say, as one unit: units are dealt and split, and their rows follow them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +18,19 @@ class Units:
     labels: np.ndarray
     of_row: np.ndarray | None
 
+    @classmethod
+    def of(cls, labels: np.ndarray, groups: np.ndarray | None) -> Units:
+        """Of rows with `labels` (n,) int of at least 0 and `groups` (n,) int; None: each row is its own unit."""
+        if groups is None or not len(groups):
+            return cls(labels, None)
+        of_row = by_first(groups)
+        num_classes = int(labels.max()) + 1
+        pairs, counts = np.unique(of_row * num_classes + labels, return_counts=True)
+        units, classes = np.divmod(pairs, num_classes)
+        order = np.lexsort((classes, -counts, units))
+        heads = np.unique(units[order], return_index=True)[1]
+        return cls(classes[order][heads].astype(labels.dtype), of_row)
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -31,19 +46,6 @@ class Units:
             return np.sort(rows)
         outside = ~_mark(rows, len(self.of_row))
         return np.flatnonzero(~_mark(self.of_row[outside], len(self)))
-
-
-def units_of(labels: np.ndarray, groups: np.ndarray | None) -> Units:
-    """The units of rows with `labels` (n,) int of at least 0 and `groups` (n,) int; None: each row is its own unit."""
-    if groups is None or not len(groups):
-        return Units(labels, None)
-    of_row = by_first(groups)
-    num_classes = int(labels.max()) + 1
-    pairs, counts = np.unique(of_row * num_classes + labels, return_counts=True)
-    units, classes = np.divmod(pairs, num_classes)
-    order = np.lexsort((classes, -counts, units))
-    heads = np.unique(units[order], return_index=True)[1]
-    return Units(classes[order][heads].astype(labels.dtype), of_row)
 
 
 def by_first(values: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ def mixed_rows(
     labels: np.ndarray,
     domains: np.ndarray,
     num_clients: int,
+    rng: np.random.Generator,
     class_names: Sequence[str],
     domain_names: Sequence[str],
     *,
@@ -21,7 +22,6 @@ def mixed_rows(
     ways_spread: int,
     shots: int,
     shots_spread: int,
-    seed: int,
 ) -> list[np.ndarray]:
     """Give each client one domain, some of its classes, and of each of them some rows that no other client has.
 
@@ -33,11 +33,10 @@ def mixed_rows(
     Args:
         labels: (n,) int in 0..K−1, the class of each row.
         domains: (n,) int in 0..D−1, the domain of each row.
-        num_clients: at least D.
+        num_clients: at least D. rng: decides the rows.
         class_names: K names, for messages. domain_names: D names, 2 at least.
         ways: w̄, 2 to the number of classes of the domain that has most. ways_spread: ŵ, at least 0.
         shots: s̄, at least 0. shots_spread: ŝ, at least 0.
-        seed: at least 0; the same seed, labels and domains give the same rows.
 
     Returns:
         For each client its row indices, sorted, int64; disjoint, rarely a cover.
@@ -61,8 +60,6 @@ def mixed_rows(
             "a domain of more classes.",
         )
     check_ways(ways, int(classes.max()))
-    # way_shot_rows draws from [seed, 0, 2]
-    rng = np.random.default_rng([seed, 0, 3])
     domain_of_client = rng.permutation(np.resize(rng.permutation(len(domain_names)), num_clients))
     allowed = domain_of_client[:, None] == domain_of_cell
     demand = draw_wanted(allowed, ways, ways_spread, max(shots, 1), shots_spread if shots else 0, rng)

@@ -26,7 +26,7 @@ def table_digest(path: str) -> str:
 
 
 def table_rows(
-    labels: np.ndarray, path: str, num_clients: int, class_names: Sequence[str], seed: int
+    labels: np.ndarray, num_clients: int, rng: np.random.Generator, path: str, class_names: Sequence[str]
 ) -> list[np.ndarray]:
     """Deal rows as a table counts them: those of each class in a seeded shuffle, the first clients first.
 
@@ -51,8 +51,6 @@ def table_rows(
             f"but {had[label]} are there: give the data that it was made of, leave max-samples 0, or lower that "
             "column.",
         )
-    # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1], way_shot [seed, 0, 2]
-    rng = np.random.default_rng([seed, 0, 3])
     dealt: list[list[np.ndarray]] = [[] for _ in range(num_clients)]
     for label, column in enumerate(demand.T):
         rows = rng.permutation(np.flatnonzero(labels == label))

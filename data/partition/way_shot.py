@@ -13,13 +13,13 @@ FEWEST_WAYS = 2  # of one class alone every answer is right
 def way_shot_rows(
     labels: np.ndarray,
     num_clients: int,
+    rng: np.random.Generator,
     class_names: Sequence[str],
     *,
     ways: int,
     ways_spread: int,
     shots: int,
     shots_spread: int,
-    seed: int,
 ) -> list[np.ndarray]:
     """Give each client some classes, and of each of them some rows that no other client has.
 
@@ -30,11 +30,10 @@ def way_shot_rows(
 
     Args:
         labels: (n,) int in 0..K−1, the class of each row.
-        num_clients: at least 1.
+        num_clients: at least 1. rng: decides the rows.
         class_names: K names, for messages.
         ways: w̄, 2 to the number of classes that have rows. ways_spread: ŵ, at least 0.
         shots: s̄, at least 1. shots_spread: ŝ, at least 0.
-        seed: at least 0; the same seed and labels give the same rows.
 
     Returns:
         For each client its row indices, sorted, int64; disjoint, rarely a cover.
@@ -51,8 +50,6 @@ def way_shot_rows(
             f"of {present.size}: raise max-samples if it is set, or give a data set of more classes."
         )
     check_ways(ways, present.size)
-    # partition_rows draws from [seed, attempt], assignment from [seed, client] and [seed, 0, 1]
-    rng = np.random.default_rng([seed, 0, 2])
     allowed = np.ones((num_clients, present.size), dtype=bool)
     demand = draw_wanted(allowed, ways, ways_spread, shots, shots_spread, rng)
     had = np.bincount(codes)

@@ -230,7 +230,7 @@ def test_on_pfpls_map_each_client_has_exactly_three_classes():
     domains, labels = np.divmod(np.repeat(np.arange(28), 60), 7)
     draws = {name.replace("-", "_"): found[name] for name in ("ways", "ways-spread", "shots", "shots-spread")}
     for seed in comparison.seeds:
-        parts = mixed_rows(labels, domains, found["clients"], "abcdefg", "pacs", **draws, seed=seed)
+        parts = mixed_rows(labels, domains, found["clients"], np.random.default_rng(seed), "abcdefg", "pacs", **draws)
         assert [np.unique(labels[part]).size for part in parts] == [3] * 20
 
 

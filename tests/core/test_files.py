@@ -101,7 +101,7 @@ def test_nor_by_a_path_in_a_table_or_as_a_partition_table(tmp_path):
     assert "leads to, a device" in said.get()
     pipe(tmp_path / "who.csv")
     with pytest.raises(DataError, match=r"who\.csv' is, or leads to, a device, a pipe"):
-        table_rows(np.zeros(4, np.int64), str(tmp_path / "who.csv"), 2, ("a",), 0)
+        table_rows(np.zeros(4, np.int64), 2, np.random.default_rng(0), str(tmp_path / "who.csv"), ("a",))
 
 
 def test_two_that_write_a_file_at_once_each_write_the_whole_of_it(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from protosphere.core.errors import DataError
 from protosphere.data.partition.assignment import DataSpec, assignment
-from protosphere.data.partition.groups import units_of
+from protosphere.data.partition.groups import Units
 from protosphere.data.samples import Samples
 
 
@@ -28,7 +28,7 @@ def made(labels, groups, train_rows=None, key="made"):
 @pytest.mark.parametrize("seed", range(3))
 def test_units_are_those_of_a_loop(seed):
     labels, groups = rows_with_groups(seed, rows=60, groups=25)
-    units = units_of(labels, groups)
+    units = Units.of(labels, groups)
     first_seen = list(dict.fromkeys(groups.tolist()))
     assert len(units) == len(first_seen)
     for unit, group in enumerate(first_seen):
@@ -44,7 +44,7 @@ def test_units_are_those_of_a_loop(seed):
     without = np.array(wanted[1:])
     assert units.whole(without).tolist() == sorted({2, 5, 9} - {first_seen.index(groups[wanted[0]])})
     # what the groups are called does not matter
-    renamed = units_of(labels, -3 * groups)
+    renamed = Units.of(labels, -3 * groups)
     assert np.array_equal(units.of_row, renamed.of_row)
     assert np.array_equal(units.labels, renamed.labels)
 

@@ -24,7 +24,9 @@ USUAL = {"ways": 4, "ways_spread": 2, "shots": 6, "shots_spread": 3, "seed": 0}
 
 
 def deal(labels=LABELS, domains=DOMAINS, clients=20, names=NAMES, places=PLACES, **settings):
-    return mixed_rows(labels, domains, clients, names, places, **USUAL | settings)
+    draws = USUAL | settings
+    rng = np.random.default_rng([draws.pop("seed"), 0, 3])
+    return mixed_rows(labels, domains, clients, rng, names, places, **draws)
 
 
 def counted(parts, labels=LABELS, domains=DOMAINS):

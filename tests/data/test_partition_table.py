@@ -33,12 +33,14 @@ OTHER_ORDER = '\ufeffclient,dog,"frog, green",cat\r\n0,0,5,3\r\n1,20,0,7\r\n\r\n
 
 @pytest.mark.parametrize("counts", [COUNTS, OTHER_ORDER])
 def test_each_client_gets_what_the_table_counts_and_no_row_twice_whatever_the_order_of_columns(table, counts):
-    parts = table_rows(LABELS, table(counts), 2, NAMES, seed=3)
+    parts = table_rows(LABELS, 2, np.random.default_rng(3), table(counts), NAMES)
     assert class_counts(LABELS, parts, 3).tolist() == COUNTS.tolist()
     assert all((np.diff(part) > 0).all() for part in parts)
     assert disjoint(parts).size == COUNTS.sum()
     path = table(np.array([[5, 10, 2], [5, 10, 3]]))
-    deal = [np.concatenate(table_rows(LABELS, path, 2, NAMES, seed)).tolist() for seed in (0, 0, 1)]
+    deal = [
+        np.concatenate(table_rows(LABELS, 2, np.random.default_rng(seed), path, NAMES)).tolist() for seed in (0, 0, 1)
+    ]
     assert deal[0] == deal[1] != deal[2]
 
 
@@ -62,7 +64,7 @@ BAD = {
 @pytest.mark.parametrize(("content", "refusal"), BAD.items(), ids=BAD.values())
 def test_what_does_not_fit_is_refused_by_a_sentence(content, refusal, table):
     with pytest.raises(DataError, match=refusal) as raised:
-        table_rows(LABELS, table(content), 2, NAMES, 0)
+        table_rows(LABELS, 2, np.random.default_rng(0), table(content), NAMES)
     assert "\n" not in str(raised.value)
 
 
@@ -72,7 +74,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content, reason):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError, match=rf"nope.csv' cannot be read \({reason}"):
-        table_rows(LABELS, str(path), 2, NAMES, 0)
+        table_rows(LABELS, 2, np.random.default_rng(0), str(path), NAMES)
 
 
 def test_clients_split_what_the_table_gave_them_and_another_file_deals_anew(tmp_path):
@@ -97,5 +99,5 @@ def test_what_is_written_is_read_whatever_the_classes_are_called(tmp_path, names
     counts = np.array([[3, 1], [2, 4]])
     write_table(tmp_path / "table.csv", counts, names)
     labels = np.repeat([0, 1], 6)
-    rows = table_rows(labels, str(tmp_path / "table.csv"), 2, names, 0)
+    rows = table_rows(labels, 2, np.random.default_rng(0), str(tmp_path / "table.csv"), names)
     assert class_counts(labels, rows, 2).tolist() == counts.tolist()

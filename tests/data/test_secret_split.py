@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from protosphere.data.partition.assignment import DataSpec, assignment
-from protosphere.data.partition.groups import units_of
+from protosphere.data.partition.groups import Units
 from protosphere.data.partition.secret_split import secret_split
 from protosphere.data.samples import Samples
 
@@ -19,7 +19,7 @@ def made(inputs, groups=None, key="made"):
 def sides(inputs, groups=None, secret=SECRET):
     """content -> side."""
     data = made(inputs, groups)
-    units = units_of(data.labels, groups)
+    units = Units.of(data.labels, groups)
     parts = secret_split(data, np.arange(len(inputs)), units, secret, 0.25, 0.1)
     assert sorted(np.concatenate(parts)) == list(range(len(units)))
     return {float(inputs[row, 0]): side for side, part in enumerate(parts) for row in units.rows(part)}
@@ -45,7 +45,7 @@ def test_a_unit_less_moves_no_other_and_order_says_nothing(grouped):
 def test_the_assignment_of_a_sites_own_rows_uses_it(tmp_path):
     data = made(np.arange(90, dtype=np.float32)[:, None])
     plain, secret = (assignment(DataSpec("made", 1, secret=word), data, tmp_path, own=True) for word in ("", SECRET))
-    units = units_of(data.labels, None)
+    units = Units.of(data.labels, None)
     expected = secret_split(data, np.arange(90), units, SECRET, 0.25, 0.1)
     assert all(
         np.array_equal(*pair)

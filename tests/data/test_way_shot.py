@@ -19,7 +19,9 @@ USUAL = {"ways": 4, "ways_spread": 2, "shots": 6, "shots_spread": 3, "seed": 0}
 
 
 def deal(labels=LABELS, clients=40, names=NAMES, **settings):
-    return way_shot_rows(labels, clients, names, **USUAL | settings)
+    draws = USUAL | settings
+    rng = np.random.default_rng([draws.pop("seed"), 0, 2])
+    return way_shot_rows(labels, clients, rng, names, **draws)
 
 
 def counted(seeds=40, labels=LABELS, num_classes=10, **settings):
