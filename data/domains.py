@@ -20,7 +20,7 @@ from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.paths import is_every, is_path, is_several, items_of, listed
 from protosphere.data.cache import cached, make_key, read_cached
 from protosphere.data.decode import Recipe, decode, explaining, read_tables
-from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible, listed_classes
+from protosphere.data.forms.folders import SCHEMA, TABLE_SUFFIXES, TEST_SPLITS, Folder, is_visible
 from protosphere.data.forms.images import in_bytes, resized
 from protosphere.data.forms.sources import locate
 from protosphere.data.forms.table_files import count_rows, types_of
@@ -193,10 +193,9 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples:
     Images are brought to `image_size` or, where that is 0, to the largest height and the largest width among them; to
     three channels if one has them; to pixels of full scale 255. Arrays that are no uint8 images stay as they are, and
     all have one shape and type. Tables are read as the files of one, of the classes of all. Labels are matched by the
-    classes' names, in the first domain's order; or in that of a `classes.txt` beside the subfolders, which names the
-    classes of all domains, and those of a domain that only numbers its own. The domains' training samples come first,
-    interleaved in proportion, then their test samples likewise, so that the first ones are of all domains alike. Groups
-    of different domains are different groups.
+    classes' names, in the first domain's order. The domains' training samples come first, interleaved in proportion,
+    then their test samples likewise, so that the first ones are of all domains alike. Groups of different domains are
+    different groups.
 
     Args:
         recipe: of all the domains.
@@ -205,14 +204,13 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples:
 
     Raises:
         DataError: what `decode` and `locate_all` raise (of a domain, naming it), a domain that is neither images nor
-            arrays or has no training sample, arrays of another shape or type than the first domain's, classes that a
-            `classes.txt` for all does not name, and with `same` different classes, or, of tables, labels that are not
-            of one task.
+            arrays or has no training sample, arrays of another shape or type than the first domain's, and with `same`
+            different classes, or, of tables, labels that are not of one task.
     """
     domains = () if recipe.code is not None else domains_of(recipe.dataset)
     if not domains:
         return decode(recipe, cache_dir)
-    key, common = _key_of_all(recipe, domains, classes)
+    key = _key_of_all(recipe, domains, classes)
     are_of_tables = _is_table(locate(domains[0].dataset))
 
     def read(target: Path) -> Samples:
@@ -220,12 +218,10 @@ def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples:
         with tempfile.TemporaryDirectory(dir=target) as scratch:
             if are_of_tables:
                 with explaining(recipe.dataset, cache_dir):
-                    parts, class_names = _read_tables(recipe, domains, classes, common, Path(scratch))
+                    parts, class_names = _read_tables(recipe, domains, classes, Path(scratch))
             else:
                 parts = [_read_part(recipe, domain, cache_dir) for domain in domains]
-                if common:
-                    parts = [_name_numbers(part, common) for part in parts]
-                class_names = common or _match_classes(parts, classes)
+                class_names = _match_classes(parts, classes)
             samples = _concatenate(parts, class_names, target)
         names = ", ".join(samples.domain_names)
         _log.info("combined %s: %d samples in %.1f s", names, len(samples.labels), time.perf_counter() - begin)
@@ -241,24 +237,23 @@ def read_cached_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> S
         DataError: what `locate_all` raises.
     """
     domains = () if recipe.code is not None else domains_of(recipe.dataset)
-    return read_cached(cache_dir, _key_of_all(recipe, domains, classes)[0] if domains else recipe.key())
+    return read_cached(cache_dir, _key_of_all(recipe, domains, classes) if domains else recipe.key())
 
 
-def _key_of_all(recipe: Recipe, domains: Sequence[Domain], classes: str) -> tuple[str, tuple[str, ...]]:
-    """The cache entry of several domains, and the classes that are listed for all of them."""
-    common = listed_classes(_absolute(recipe.dataset).parent) if len(listed(recipe.dataset)) == 1 else ()
+def _key_of_all(recipe: Recipe, domains: Sequence[Domain], classes: str) -> str:
+    """The cache entry of several domains."""
     _locate_each(domains)
     keys = []
     for domain in domains:
         with _naming(domain.name):
-            keys.append(replace(recipe, dataset=domain.dataset, listed="" if common else recipe.listed).key())
-    return make_key(["domains", [domain.name for domain in domains], keys, classes, common]), common
+            keys.append([domain.name, replace(recipe, dataset=domain.dataset).key()])
+    return make_key(["domains", keys, classes])
 
 
 def _read_part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Part:
     """A domain of images or arrays."""
     with _naming(domain.name):
-        # the key has asked for lists of classes, or there is one for all domains
+        # the key has asked for lists of classes
         samples = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
     if isinstance(samples.inputs, Texts) or samples.columns:
         raise _describe_unfit(domain.name, "texts on a hub" if isinstance(samples.inputs, Texts) else "a table")
@@ -404,25 +399,6 @@ def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for part in parts for name in part.samples.class_names))
 
 
-def _name_numbers(part: Part, common: tuple[str, ...]) -> Part:
-    """A domain whose classes are among those of the `classes.txt` for all, which names them where they are numbers."""
-    class_names = part.samples.class_names
-    unknown = next((name for name in class_names if name not in common), None)
-    if unknown is None:
-        return part
-    if class_names != tuple(map(str, range(len(class_names)))):
-        raise LabelsError(
-            f"domain {part.name!r} has a class {unknown!r} that the classes.txt beside it does not name: add it there, "
-            "or rename it."
-        )
-    if len(class_names) > len(common):
-        raise LabelsError(
-            f"domain {part.name!r} has {len(class_names)} numbered classes, but the classes.txt beside it names "
-            f"{len(common)}: give it a line for each, in label order."
-        )
-    return replace(part, samples=replace(part.samples, class_names=common[: len(class_names)]))
-
-
 def _refuse_other_labels(parts: Sequence[Part]) -> None:
     """Refuse tables whose labels are not of one task: two that no other table has, or one in two spellings.
 
@@ -458,7 +434,7 @@ def _refuse_other_labels(parts: Sequence[Part]) -> None:
 
 
 def _read_tables(
-    recipe: Recipe, domains: Sequence[Domain], classes: str, common: tuple[str, ...], target: Path
+    recipe: Recipe, domains: Sequence[Domain], classes: str, target: Path
 ) -> tuple[list[Part], tuple[str, ...]]:
     """Tables as the files of one, so that all have the same features; and their classes."""
     folders = [place for place in _locate_each(domains) if isinstance(place, Folder)]
@@ -474,7 +450,6 @@ def _read_tables(
         folders[0],
         train=tuple(path for folder in folders for path in folder.train),
         test=tuple(path for folder in folders for path in folder.test),
-        class_names=common or folders[0].class_names,
     )
     samples = read_tables(recipe, whole, target)
     bounds = np.cumsum([*train, *test])[:-1]

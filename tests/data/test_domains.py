@@ -141,44 +141,10 @@ def unlisted(folder):
     return folder
 
 
-def test_a_classes_txt_beside_the_domains_settles_their_classes(domain, opened, tmp_path):
-    every = str(tmp_path / "all" / "*")
-    a, b = domain("a", classes=("cat", "ant")), unlisted(domain("b", classes=("0", "1", "2")))
-    assert "domains 'a' and 'b' have different classes" in refusal(opened, every)
-    names = tmp_path / "all" / "classes.txt"
-    for listed_names in (("ant", "bee", "cat", "dog"), ("cat", "ant", "bee")):
-        names.write_text("\n".join(listed_names) + "\n")
-        found = opened(every)
-        assert found.class_names == listed_names
-        assert names_of(found, 0) == ["cat", "ant"] * 3 + ["cat", "ant", "cat"]
-        assert names_of(found, 1) == list(listed_names[:3]) * 3
-    names.write_text("ant\nbee\ndog\n")
-    assert refusal(opened, every).startswith(
-        "domain 'a' has a class 'cat' that the classes.txt beside it does not name"
-    )
-    # a list says nothing of what lies beside its items
-    assert "different classes" in refusal(opened, a, b)
-
-
-def test_a_classes_txt_for_all_names_numbers_only_where_they_are_no_names(domain, opened, tmp_path):
-    names = tmp_path / "all" / "classes.txt"
-    unlisted(domain("a", classes=("0", "1", "2")))
-    domain("b", classes=("2", "1", "0"))
-    names.write_text("2\n0\n1\n")
-    found = opened(str(tmp_path / "all" / "*"))
-    assert [names_of(found, d)[:3] for d in (0, 1)] == [["0", "1", "2"], ["2", "1", "0"]]
-    names.write_text("ant\nbee\n")
-    said = refusal(opened, str(tmp_path / "all" / "*"))
-    assert said.startswith("domain 'a' has 3 numbered classes, but the classes.txt beside it names 2:")
-
-
 def test_numbered_classes_match_by_their_digits(domain, opened):
     data = opened(domain("named", classes=("2", "0", "1")), unlisted(domain("numbered", classes=("0", "1", "2"))))
     assert data.class_names == ("2", "0", "1")
     assert data.labels[data.domains == 1].tolist() == [1, 2, 0] * 3
-
-
-# --- bad ones among good ones ---------------------------------------------------------------------------------------
 
 
 # --- the cache ------------------------------------------------------------------------------------------------------
