@@ -31,7 +31,7 @@ from protosphere.comparison.frame import VALIDATION, summarise
 from protosphere.comparison.paired import Difference, ahead, difference
 from protosphere.comparison.spec import ComparisonSpec, read
 from protosphere.comparison.tables import accuracy
-from protosphere.comparison.variants import best_of, varied
+from protosphere.comparison.variants import best_of, with_variants
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.reports import canvas
 
@@ -78,7 +78,7 @@ class Answer:
     @cached_property
     def comparison(self) -> ComparisonSpec:
         """As its file has it, every variant a method."""
-        return varied(read(QUESTIONS / f"{self.name}.toml"))
+        return with_variants(read(QUESTIONS / f"{self.name}.toml"))
 
     @cached_property
     def question(self) -> str:

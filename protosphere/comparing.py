@@ -17,12 +17,12 @@ from protosphere.arrays import WORDS, data_of, is_arrays
 from protosphere.comparison.bar import Bar
 from protosphere.comparison.execution import Processes, environments, run_trials
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.frame import by_method, by_seed, collect, every_difference, for_file, summarise
+from protosphere.comparison.frame import collect, differences, for_file, means_of
 from protosphere.comparison.report import REPORT, write_all
 from protosphere.comparison.spec import ComparisonSpec, from_table
 from protosphere.comparison.tables import labels_for, latex, tables_of
 from protosphere.comparison.trials import expand, with_common_rules
-from protosphere.comparison.variants import Choice, settings_varied, tuned, varied
+from protosphere.comparison.variants import Choice, choose_variants, settings_varied, with_variants
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
@@ -43,10 +43,6 @@ Entry = str | Mapping[str, Value]
 USUAL_DATA = ("digits",)
 ARRAYS = "arrays"
 LABELS = ("label", "base", "missing")
-# columns of `Comparison.table` by those of the frame of all trials
-COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
-OF_DIFFERENCE = {"difference": "mean", "low": "low", "high": "high", "seeds": "seeds"}
-OF_DIFFERENCE |= {"p": "p", "significant": "significant"}
 
 
 def compare(
@@ -140,7 +136,7 @@ def compare(
         "settings": common_settings,
     }
     comparison = from_table("comparison", table)
-    comparison = varied(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
+    comparison = with_variants(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
     planned = expand(comparison, {}, {})
     comparison = with_common_rules(comparison, planned)
     executor = Processes(environments(planned, jobs, workers))
@@ -187,7 +183,7 @@ class Comparison:
             ) from None
         self.folder = self._comparison_folder.path.resolve()
         self._trust = trust
-        self._comparison, self._cells = self._comparison_folder.read(trust, to_run=False)
+        self._comparison, self._trials = self._comparison_folder.read(trust, to_run=False)
 
     def table(self) -> pd.DataFrame:
         """A row for each method, row of the comparison and metric: mean and deviation over seeds, bytes, seconds.
@@ -200,41 +196,26 @@ class Comparison:
         >>> list(found.table().columns[:6])
         ['row', 'method', 'metric', 'mean', 'std', 'seeds']
         """
-        comparison, frame, choices = self._tidy()
-        rows: list[dict[str, Any]] = []
-        for row in comparison.rows:
-            for method, runs in by_method(frame, comparison, row.label).items():
-                costs = {name: summarise(runs[column]) for name, column in COSTS.items()}
-                for metric in comparison.metrics:
-                    over = summarise(by_seed(frame, comparison, row.label, metric)[method])
-                    line: dict[str, Any] = {"row": row.label, "method": method, "metric": str(metric)}
-                    line |= {"mean": over and over.mean, "std": over and over.std, "seeds": over.seeds if over else 0}
-                    rows.append(line | {name: cost and cost.mean for name, cost in costs.items()})
-        table = pd.DataFrame(rows)
+        comparison, trials, choices = self._finished()
+        table = means_of(comparison, trials)
         if choices:
             chosen = {(choice.row, choice.method): choice.values(choice.chosen) for choice in choices}
             table["chosen"] = [chosen.get(labels, "") for labels in zip(table["row"], table["method"], strict=True)]
-        return table.astype(dict.fromkeys(("mean", "std", *COSTS), float))
+        return table
 
     def differences(self) -> pd.DataFrame:
         """A row for each method but the baseline, row of the comparison and metric: the `difference` to the baseline
         over the seeds that both have, with `low` and `high`, the ends of its 95 % interval by a paired t test.
 
-        Columns are `row`, `method`, `baseline`, `metric`, mean `difference` (shares of 1), `low` and `high` (not
-        a number for a single seed), and `seeds`. `p` is the test's, `significant` whether it rejects equality at 5 %
-        after Holm's correction for the methods of a row and metric.
+        Columns are `row`, `metric`, `method`, `baseline`, the `seeds` that both have, mean `difference` (shares of 1),
+        `low` and `high` (not a number for a single seed). `p` is the test's, `significant` whether it rejects equality
+        at 5 % after Holm's correction for the methods of a row and metric.
 
         >>> found.differences()[["method", "baseline", "seeds"]].values.tolist()
         [['protonorm, gamma 5', 'local', 1]]
         """
-        comparison, frame, _ = self._tidy()
-        rows = [
-            {"row": row, "method": method, "baseline": comparison.baseline_label, "metric": metric}
-            | {name: contrast and getattr(contrast, attribute) for name, attribute in OF_DIFFERENCE.items()}
-            for (row, metric, method), contrast in every_difference(comparison, frame).items()
-        ]
-        table = pd.DataFrame(rows, columns=["row", "method", "baseline", "metric", *OF_DIFFERENCE])
-        return table.astype(dict.fromkeys(("difference", "low", "high", "p"), "float64") | {"seeds": "Int64"})
+        comparison, trials, _ = self._finished()
+        return differences(comparison, trials)
 
     def chosen(self) -> pd.DataFrame:
         """A row for each variant that was tried, and whether it is `chosen`; empty without `choose`.
@@ -245,7 +226,7 @@ class Comparison:
         >>> len(found.chosen())
         0
         """
-        *_, choices = self._tidy()
+        *_, choices = self._finished()
         rows = [
             (choice.row, choice.method, label, value and value.mean, label == choice.chosen)
             for choice in choices
@@ -261,7 +242,7 @@ class Comparison:
         >>> found.trials()["status"].tolist()
         ['completed', 'completed']
         """
-        frame = collect(self._comparison_folder, self._comparison, self._cells)
+        frame = collect(self._comparison_folder, self._comparison, self._trials)
         # by way of text, which gives each column its type; names as they are, since no spreadsheet sees them here
         text = io.StringIO(for_file(frame).to_csv(index=False))
         # a method may be called 1, or None
@@ -281,25 +262,25 @@ class Comparison:
         Raises:
             SettingError: there is none such that is finished.
         """
-        *_, choices = self._tidy()
+        *_, choices = self._finished()
         variant_of = {(choice.row, choice.method): choice.chosen for choice in choices}
         row = row or self._comparison.rows[0].label
         label = variant_of.get((row, method)) or method
-        for trial in self._cells:
+        for trial in self._trials:
             if (trial.row, trial.method, trial.seed) == (row, label, seed):
                 run = self._comparison_folder.run_of(trial)
                 if run is not None:
                     return Run(run, self._trust)
-        methods = "; ".join(dict.fromkeys(trial.method for trial in self._cells))
-        seeds = ", ".join(str(cell_seed) for cell_seed in sorted({trial.seed for trial in self._cells}))
+        methods = "; ".join(dict.fromkeys(trial.method for trial in self._trials))
+        seeds = ", ".join(str(number) for number in sorted({trial.seed for trial in self._trials}))
         raise SettingError(
             f"no finished run of {method}, seed {seed}, row {row}, is in {self.folder}; its methods are {methods}; its "
-            f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(trial.row for trial in self._cells))}."
+            f"seeds {seeds}; its rows {'; '.join(dict.fromkeys(trial.row for trial in self._trials))}."
         )
 
-    def _tidy(self) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
+    def _finished(self) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
         """The comparison with each method once where one was chosen, its finished trials, and what was chosen."""
-        return tuned(self._comparison, collect(self._comparison_folder, self._comparison, self._cells))
+        return choose_variants(self._comparison, collect(self._comparison_folder, self._comparison, self._trials))
 
     def to_latex(self, label: str = "", caption: str = "", table: str = "accuracy") -> str:
         r"""A table for a paper, in the form of the LaTeX package booktabs; table.tex holds all of them.
@@ -310,13 +291,13 @@ class Comparison:
         Args:
             label: for \ref; "" for one of the comparison's name and the table's, such as tab:spiral-accuracy.
             caption: as LaTeX reads it, so that a percent sign has its backslash; "" for what the report says over it.
-            table: `accuracy`, `differences`, `gains` (what an exchange adds), `variants` or `cost`.
+            table: `accuracy`, `own-rules`, `differences`, `gains` (what an exchange adds), `variants` or `cost`.
 
         Raises:
             SettingError: the comparison has no such table.
         """
-        once, frame, choices = self._tidy()
-        tables = {each.kind: each for each in tables_of(once, frame, choices)}
+        once, trials, choices = self._finished()
+        tables = {each.kind: each for each in tables_of(once, trials, choices)}
         if table not in tables:
             raise SettingError(f"table is {shown(table)}, but {self.folder.name} has {', '.join(tables)}.")
         labels = [label] if label else labels_for([tables[table]], self._comparison.name)
@@ -339,9 +320,9 @@ class Comparison:
 
         if over not in plots.CAPTIONS:
             raise SettingError(f"over is {shown(over)}, but it is {', '.join(plots.CAPTIONS)}.")
-        once, frame, _ = self._tidy()
+        once, trials, _ = self._finished()
         label = _find_row(once, row)
-        return plots.over(once, frame, label, over, f"accuracy-over-{over}")
+        return plots.over(once, trials, label, over, f"accuracy-over-{over}")
 
     def plot_varied(self, setting: str = "", row: str = "") -> "Plot":
         """Accuracy by the values of a setting that is varied: a curve for each method that reads it, with the standard
@@ -360,9 +341,9 @@ class Comparison:
         """
         from protosphere.comparison import plots
 
-        once, frame, _ = self._tidy()
+        once, trials, _ = self._finished()
         name, label = _find_setting(once, setting_name(setting)), _find_row(once, row)
-        return plots.by_value(once, frame, label, name, f"accuracy-by-{name}")
+        return plots.by_value(once, trials, label, name, f"accuracy-by-{name}")
 
     def report(self) -> Report:
         """Write tables, pictures and `report.html` anew, and give that; a notebook shows it.
@@ -370,7 +351,7 @@ class Comparison:
         >>> found.report().path.name
         'report.html'
         """
-        write_all(self._comparison_folder, self._comparison, self._cells)
+        write_all(self._comparison_folder, self._comparison, self._trials)
         return Report(self.folder / REPORT)
 
     def __repr__(self) -> str:

@@ -99,10 +99,9 @@ def compare(
     """
     from protosphere.comparison.execution import Processes, Tasks, environments
     from protosphere.comparison.folder import ComparisonFolder
-    from protosphere.comparison.selection import chosen, listed, named
-    from protosphere.comparison.spec import load
+    from protosphere.comparison.spec import load, name_rows, narrow, split_names
     from protosphere.comparison.trials import expand, with_common_rules
-    from protosphere.comparison.variants import varied
+    from protosphere.comparison.variants import with_variants
     from protosphere.launch.ray_cluster import cluster_at
 
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
@@ -127,12 +126,11 @@ def compare(
             jobs = folder.jobs if jobs is None else jobs
         else:
             overrides = _read_overrides(settings or [])
-            comparison = load(file, preset, listed(methods))
-            comparison = chosen(
-                comparison, **narrowing, target=target, choose=choose, cross=cross, own_data=not file and not preset
-            )
-            comparison = named(comparison, overrides, vary or [])
-            comparison = varied(comparison, vary or [], overrides)
+            whole = load(file, preset, split_names(methods))
+            own_data = not file and not preset
+            comparison = narrow(whole, **narrowing, target=target, choose=choose, cross=cross, own_data=own_data)
+            comparison = name_rows(comparison, overrides, vary or [])
+            comparison = with_variants(comparison, vary or [], overrides, whole.methods)
             trials = expand(comparison, overrides, _read_places(data or []))
             comparison = with_common_rules(comparison, trials)
         executor = Tasks(trials, cluster, jobs) if cluster else Processes(environments(trials, jobs, workers or 1))
@@ -228,7 +226,7 @@ def _run(
     written = write_all(folder, comparison, trials)
     terminal = console()
     for table in written.tables:
-        typer.echo(table.title)
+        typer.echo(table.sentence)
         terminal.print(tables.console(table))
     for note in tables.notes_below(written.tables):
         typer.echo(note)

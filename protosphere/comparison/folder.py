@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 
-from protosphere.comparison.spec import ComparisonSpec, checked
+from protosphere.comparison.spec import INDIFFERENT, ComparisonSpec, checked
 from protosphere.comparison.trials import PLACES, Trial
 from protosphere.core.errors import SettingError
 from protosphere.core.files import (
@@ -24,7 +24,7 @@ from protosphere.core.files import (
     sealed,
 )
 from protosphere.core.home import discard_stores, results_root
-from protosphere.core.settings import ENDS, MAY_DIFFER_ON_RESUME, is_run_name, plain_name, shown, without_gone
+from protosphere.core.settings import is_run_name, plain_name, shown, without_gone
 from protosphere.core.text import own_version
 from protosphere.record.folder import RunFolder, difference
 from protosphere.strategies import as_of_today, known_settings
@@ -33,8 +33,6 @@ from protosphere.strategies.trust import named, refuse_untrusted
 FORMAT = 2
 FILE = "comparison.json"
 TRIALS = "trials"  # folder of the trials' folders
-# where and how patiently a run ran is no matter of what it computed
-INDIFFERENT = (MAY_DIFFER_ON_RESUME | set(PLACES)) - ENDS
 
 
 class ComparisonFolder:

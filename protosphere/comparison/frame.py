@@ -1,4 +1,5 @@
-"""From the runs of a comparison to its numbers: one frame of all trials, which every table and picture is made of."""
+"""From the runs of a comparison to its numbers: one frame of all trials, and of it the means and the differences that
+every table and picture shows."""
 
 import math
 import statistics
@@ -10,10 +11,11 @@ from typing import Any
 import pandas as pd
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.paired import Difference, difference, with_significance
+from protosphere.comparison.paired import difference, rejected
 from protosphere.comparison.spec import DOMAIN_KEYS, ENSEMBLE, MACRO, ComparisonSpec, Metric
 from protosphere.comparison.trials import Trial
 from protosphere.record.folder import RunFolder
+from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FLOORS, rounds_to_choose_from, with_members
 from protosphere.reports import csv_files
 from protosphere.reports.frames import over_rounds, sent_by_round
@@ -29,6 +31,8 @@ TEST_SAMPLES = "test_samples"  # column: on how many of all clients the headline
 # another format was sent), the second model that all clients have, every evaluation by the first metric's rule, and the
 # run's own headline
 BESIDE = ("values", "companion", "curve", "headline")
+# columns of `means_of` by those of the frame of all trials
+COSTS = {"payload": "payload_bytes", "wire": "wire_bytes", "seconds": "seconds", "gradient_steps": "gradient_steps"}
 
 
 @dataclass(frozen=True)
@@ -198,26 +202,52 @@ def summarise(values: Iterable[float | None]) -> MeanStd | None:
     return MeanStd(statistics.fmean(numbers), statistics.stdev(numbers) if len(numbers) > 1 else None, len(numbers))
 
 
-def every_difference(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference | None]:
-    """(row, metric, method) -> its difference to the baseline, seed by seed, in the comparison's order; significance
-    is corrected for the number of methods of a row and metric."""
-    differences: dict[tuple[str, str, str], Difference | None] = {}
+def floor(trials: pd.DataFrame, row: str, name: str = MAJORITY) -> MeanStd | None:
+    """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round.
+
+    Args:
+        name: which, as `Metric.floor` has it; without it that by test samples.
+    """
+    return summarise(trials[trials["row"] == row].astype({name: float}).groupby("seed")[name].mean())
+
+
+def means_of(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
+    """A line for each row of the comparison, method and metric: `mean` and `std` over seeds (shares of 1), the `seeds`
+    that are finished, and the mean costs."""
+    lines: list[dict[str, Any]] = []
+    for row in comparison.rows:
+        for method, runs in by_method(trials, comparison, row.label).items():
+            costs = {name: runs[column].astype(float).mean() for name, column in COSTS.items()}
+            for metric in comparison.metrics:
+                values = runs[f"metric: {metric}"].astype(float)
+                line: dict[str, Any] = {"row": row.label, "method": method, "metric": str(metric)}
+                line |= {"mean": values.mean(), "std": values.std(), "seeds": int(values.count())}
+                lines.append(line | costs)
+    return pd.DataFrame(lines)
+
+
+def differences(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
+    """A line for each row of the comparison, metric and method but the baseline: its difference to it, seed by seed.
+
+    Columns: `row`, `metric`, `method`, `baseline`, `seeds` that both have, mean `difference` (shares of 1), `low` and
+    `high`, the ends of its interval, `p`, and whether it is `significant` among the methods of a row and metric.
+    """
+    lines = []
+    baseline = comparison.baseline_label
     for row in comparison.rows:
         for metric in comparison.metrics:
-            figures = by_seed(frame, comparison, row.label, metric)
-            baseline = figures[comparison.baseline_label]
-            methods = figures.columns.drop(comparison.baseline_label)
-            contrasts = with_significance({method: difference(figures[method], baseline) for method in methods})
-            differences |= {(row.label, str(metric), method): contrast for method, contrast in contrasts.items()}
-    return differences
+            figures = by_seed(trials, comparison, row.label, metric)
+            for method in figures.columns.drop(baseline):
+                lines.append((row.label, str(metric), method, baseline, figures[method], figures[baseline]))
+    return _contrasts(lines)
 
 
-def gains_of_exchange(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[tuple[str, str, str], Difference]:
-    """(row, figure, method) -> what the exchange adds: the figure of a rule of `CONTROLS` less that of its control in
-    the runs of `local`, seed by seed. Significance is corrected as in `every_difference`."""
-    gains: dict[tuple[str, str, str], Difference] = {}
+def gains_of_exchange(comparison: ComparisonSpec, trials: pd.DataFrame) -> pd.DataFrame:
+    """What the exchange adds, in the columns of `differences`: the figure of a rule of `CONTROLS` less that of its
+    control in the runs of `local`, seed by seed."""
+    lines = []
     for row in comparison.rows:
-        runs_by_method = by_method(frame, comparison, row.label)
+        runs_by_method = by_method(trials, comparison, row.label)
         if comparison.control_label not in runs_by_method:
             continue
         control_runs = runs_by_method[comparison.control_label].set_index("seed")
@@ -229,13 +259,27 @@ def gains_of_exchange(comparison: ComparisonSpec, frame: pd.DataFrame) -> dict[t
                     name, control_name = f"{rule} {figure}", f"{control} {figure}"
                     if name not in runs or control_name not in runs:
                         continue
-                    contrast = difference(runs[name], control_runs[control_name])
-                    if contrast:
-                        gains[row.label, name, method] = contrast
+                    if difference(runs[name], control_runs[control_name]):
+                        baseline = f"{comparison.control_label}: {control}"
+                        lines.append((row.label, name, method, baseline, runs[name], control_runs[control_name]))
                         break
-    for column in dict.fromkeys((row_label, name) for row_label, name, _ in gains):
-        gains |= with_significance({key: gain for key, gain in gains.items() if key[:2] == column})
-    return gains
+    return _contrasts(lines)
+
+
+def _contrasts(lines: Sequence[tuple[str, str, str, str, pd.Series, pd.Series]]) -> pd.DataFrame:
+    """Figures of methods and of their baselines as differences, with Holm's correction within a row and metric."""
+    rows: list[list[Any]] = []
+    for row, metric, method, baseline, figures, others in lines:
+        gap = difference(figures, others)
+        numbers = [0, None, None, None, None] if gap is None else [gap.seeds, gap.mean, gap.low, gap.high, gap.p]
+        rows.append([row, metric, method, baseline, *numbers])
+    columns = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "p"]
+    table = pd.DataFrame(rows, columns=columns)
+    table = table.astype(dict.fromkeys(("difference", "low", "high", "p"), float) | {"seeds": "Int64"})
+    table["significant"] = pd.Series(index=table.index, dtype=object)
+    for _, tested in table.dropna(subset="p").groupby(["row", "metric"]):
+        table.loc[tested.index, "significant"] = pd.Series(rejected(tested["p"].tolist()), tested.index, dtype=object)
+    return table
 
 
 def without_control(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
@@ -251,23 +295,9 @@ def without_control(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str
 
 
 def differences_csv(comparison: ComparisonSpec, frame: pd.DataFrame) -> str:
-    """A line for each row, metric and method but the baseline, and for each gain of an exchange; as shares of 1."""
-    heads = ["row", "metric", "method", "baseline", "seeds", "difference", "low", "high", "p", "significant"]
-    lines: list[list[object]] = [[*heads]]
-    for labels, contrast in every_difference(comparison, frame).items():
-        lines.append([*labels, comparison.baseline_label, *_in_numbers(contrast)])
-    for (row, figure, method), gain in gains_of_exchange(comparison, frame).items():
-        rule = figure.partition(" ")[0]
-        lines.append([row, figure, method, f"{comparison.control_label}: {CONTROLS[rule]}", *_in_numbers(gain)])
-    return csv_files.as_csv(lines)
-
-
-def _in_numbers(contrast: Difference | None) -> list[object]:
-    """A difference as a line of the file has it; of no seed nothing but that."""
-    if contrast is None:
-        return [0, None, None, None, None, None]
-    is_significant = None if contrast.p is None else contrast.significant
-    return [contrast.seeds, contrast.mean, contrast.low, contrast.high, contrast.p, is_significant]
+    """Every difference to the baseline and every gain of an exchange, as a file."""
+    tables = [differences(comparison, frame), gains_of_exchange(comparison, frame)]
+    return _as_file(pd.concat([table for table in tables if len(table)] or tables[:1]))
 
 
 def for_file(frame: pd.DataFrame) -> pd.DataFrame:
@@ -278,5 +308,10 @@ def for_file(frame: pd.DataFrame) -> pd.DataFrame:
 
 def as_csv(frame: pd.DataFrame) -> str:
     """`for_file` as a file."""
-    table = for_file(frame)
-    return csv_files.as_csv([list(table.columns), *table.itertuples(index=False, name=None)])
+    return _as_file(for_file(frame))
+
+
+def _as_file(table: pd.DataFrame) -> str:
+    """A table as CSV, in which no name is a formula."""
+    cells = table.astype(object).where(table.notna(), None)
+    return csv_files.as_csv([list(table.columns), *cells.itertuples(index=False, name=None)])

@@ -1,20 +1,17 @@
 """Methods against each other, seed by seed.
 
 Methods of a row have the same partition, initial models and samples of clients for a seed, so the difference of two of
-them varies far less over seeds than either does. Its 95 % interval and its p are those of a paired t-test. Of several
-methods against one baseline some differ by chance: which do by more is said after Holm's correction for their number.
+them varies far less over seeds than either does. Its 95 % interval and its p are those of SciPy's paired t-test. Of
+several methods against one baseline some differ by chance: Holm's correction says which differ by more.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
 CONFIDENCE = 0.95
 LEVEL = 0.05
-Key = TypeVar("Key", bound=Hashable)
-Contrast = TypeVar("Contrast", bound="Difference | None")
 
 
 @dataclass(frozen=True)
@@ -26,7 +23,6 @@ class Difference:
         low, high: ends of the interval; None of fewer than two seeds.
         seeds: how many both have.
         p: of the paired t-test; None of fewer than two seeds.
-        significant: whether the test rejects equality after the correction that `with_significance` makes.
     """
 
     mean: float
@@ -34,7 +30,6 @@ class Difference:
     high: float | None
     seeds: int
     p: float | None = None
-    significant: bool = False
 
     @property
     def apart(self) -> bool:
@@ -64,9 +59,14 @@ def difference(figures: Mapping[int, float | None], other: Mapping[int, float | 
     return Difference(mean, float(low), float(high), len(gaps), p_value(gaps))
 
 
+def seed_gaps(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> list[float]:
+    """`figures` less `other`, a number for each seed that both have; arguments as in `difference`."""
+    return (pd.Series(figures, dtype=float) - pd.Series(other, dtype=float)).dropna().tolist()
+
+
 def p_value(gaps: Sequence[float]) -> float:
-    """Of a t-test of differences whose mean would be zero; of equal ones, which have none, 1 where they are zero, else
-    0."""
+    """Of a t-test that the mean difference is zero; of equal differences, which no test is for, 1 where they are zero,
+    else 0."""
     if _are_equal(gaps):
         return float(gaps[0] == 0)
     from scipy.stats import ttest_1samp
@@ -89,23 +89,6 @@ def rejected(p_values: Sequence[float], level: float = LEVEL) -> list[bool]:
             break
         result[number] = True
     return result
-
-
-def with_significance(contrasts: Mapping[Key, Contrast]) -> dict[Key, Contrast]:
-    """The differences of methods to one baseline, each with whether it is significant among so many."""
-    tested = []
-    for key, contrast in contrasts.items():
-        if contrast is not None and contrast.p is not None:
-            tested.append((key, contrast, contrast.p))
-    judged = dict(contrasts)
-    for (key, contrast, _), is_rejected in zip(tested, rejected([p for *_, p in tested]), strict=True):
-        judged[key] = replace(contrast, significant=is_rejected)
-    return judged
-
-
-def seed_gaps(figures: Mapping[int, float | None], other: Mapping[int, float | None]) -> list[float]:
-    """`figures` less `other`, a number for each seed that both have; arguments as in `difference`."""
-    return (pd.Series(figures, dtype=float) - pd.Series(other, dtype=float)).dropna().tolist()
 
 
 def ahead(figures: Mapping[str, Mapping[int, float | None]]) -> str | None:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from protosphere.comparison.frame import MeanStd, by_method, by_seed, every_difference, summarise
+from protosphere.comparison import frame as numbers_of
+from protosphere.comparison.frame import MeanStd, by_method, by_seed, floor, summarise
 from protosphere.comparison.spec import ENSEMBLE, ComparisonSpec, Entry
-from protosphere.comparison.tables import floor
 from protosphere.comparison.variants import settings_varied
 from protosphere.core.settings import Scalar, plain_name
 from protosphere.reports import canvas
@@ -296,13 +296,13 @@ def differences(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, name:
         NothingToPlotError: there is no interval, as of one seed.
     """
     metric = str(comparison.metrics[0])
-    rows = []
-    for (label, of_metric, method), contrast in every_difference(comparison, frame).items():
-        if (label, of_metric) == (row, metric) and contrast is not None and contrast.low is not None:
-            rows.append((method, 100 * contrast.mean, 100 * contrast.low, 100 * (contrast.high or 0.0)))
-    if not rows:
+    lines = numbers_of.differences(comparison, frame).dropna(subset="low")
+    lines = lines[(lines["row"] == row) & (lines["metric"] == metric)]
+    if lines.empty:
         raise NothingToPlotError(f"{row}: no two seeds of two methods are finished.")
-    numbers = pd.DataFrame(rows, columns=["method", "difference (points)", "low", "high"])
+    shares = 100 * lines[["difference", "low", "high"]].reset_index(drop=True)
+    numbers = shares.rename(columns={"difference": "difference (points)"})
+    numbers.insert(0, "method", lines["method"].tolist())
     places = range(len(numbers))
     with canvas.figure((canvas.HALF[0], 1.2 + 0.35 * len(numbers))) as plot:
         axes = plot.add_subplot()
@@ -312,6 +312,7 @@ def differences(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, name:
         axes.set_yticks(places, numbers["method"])
         axes.set(xlabel=f"points to {comparison.baseline_label} ({metric})", ylim=(len(numbers) - 0.5, -0.5))
         axes.grid(visible=False, axis="y")
+    rows = numbers.itertuples(index=False, name=None)
     texts = [f"{method} {mean:+.1f} [{low:+.1f}, {high:+.1f}]" for method, mean, low, high in rows]
     alt = f"Difference to {comparison.baseline_label} on {row} in points: {'; '.join(texts)}."
     caption = "Mean difference to the baseline, paired by seed, with its 95 % t interval."

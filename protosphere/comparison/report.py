@@ -9,12 +9,12 @@ import pandas as pd
 from markupsafe import Markup
 
 from protosphere.comparison.folder import ComparisonFolder
-from protosphere.comparison.frame import as_csv, by_seed, collect, differences_csv, every_difference, summarise
+from protosphere.comparison.frame import as_csv, by_seed, collect, differences, differences_csv, summarise
 from protosphere.comparison.spec import ComparisonSpec
 from protosphere.comparison.tables import Table as TextTable
 from protosphere.comparison.tables import accuracy, labels_for, latex, markdown, notes_below, tables_of
 from protosphere.comparison.trials import Trial, not_default
-from protosphere.comparison.variants import tuned
+from protosphere.comparison.variants import choose_variants
 from protosphere.core.seeds import limited_threads
 from protosphere.core.terms import TERMS
 from protosphere.core.text import one_line, own_version
@@ -56,7 +56,7 @@ def write_all(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequ
     from protosphere.comparison.plots import plots_of
 
     frame = collect(folder, comparison, trials)
-    once, chosen, choices = tuned(comparison, frame)
+    once, chosen, choices = choose_variants(comparison, frame)
     tables = tables_of(once, chosen, choices)
     with limited_threads(1):
         drawn = {row: images(plots) for row, plots in plots_of(once, chosen).items()}
@@ -66,36 +66,38 @@ def write_all(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequ
         DIFFERENCES: differences_csv(once, chosen),
         MARKDOWN: markdown(tables),
         LATEX: latex(tables, labels_for(tables, comparison.name)),
-        REPORT: _page(folder, comparison, trials, frame, tables, drawn, conclude(once, chosen)).html(),
+        REPORT: _page(folder, once, trials, frame, tables, drawn, conclude(once, chosen)).html(),
     }
     return Written(tables, [write(folder.path / name, content) for name, content in contents.items()])
 
 
-def conclude(comparison: ComparisonSpec, frame: pd.DataFrame) -> str:
+def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:
     """What came out on the first row, in a sentence: the best method's accuracy beside the baseline's, and whether
     chance would explain it.
 
     Args:
-        frame: of the finished trials.
+        trials: the finished ones.
     """
-    row, metric = comparison.rows[0].label, comparison.metrics[0]
-    figures = by_seed(frame, comparison, row, metric)
+    row, metric, seeds = comparison.rows[0].label, comparison.metrics[0], len(comparison.seeds)
+    figures = by_seed(trials, comparison, row, metric)
     means = figures.mean().dropna()
     if means.empty:
         return "No trial is finished yet."
     best, base = str(means.idxmax()), comparison.baseline_label
-    seeds = len(comparison.seeds)
     reached = f"On {row} {best} reaches {accuracy(summarise(figures[best]), seeds)} % ({metric})"
     others = "" if len(comparison.rows) == 1 else " Below are the other rows."
     if best == base and len(means) > 1:
         return f"{reached}; no other method of {len(means)} is above it.{others}"
-    contrast = every_difference(comparison, frame).get((row, str(metric), best))
-    if contrast is None or base not in means:
+    lines = differences(comparison, trials)
+    lines = lines[(lines["row"] == row) & (lines["metric"] == str(metric)) & (lines["method"] == best)]
+    if lines.empty or not lines["seeds"].iloc[0]:
         return f"{reached}.{others}"
-    verdict = "more than chance explains" if contrast.significant else "which chance may explain"
-    verdict = verdict if contrast.p is not None else "of one seed, which chance may explain"
-    gap = f"{100 * contrast.mean:+.1f} points, {verdict}"
-    return f"{reached}, {base} {accuracy(summarise(figures[base]), seeds)} %: {gap}.{others}"
+    gap = lines.iloc[0]
+    verdict = "more than chance explains" if gap["significant"] else "which chance may explain"
+    if pd.isna(gap["p"]):
+        verdict = f"of one seed, {verdict}"
+    points = f"{100 * gap['difference']:+.1f} points, {verdict}"
+    return f"{reached}, {base} {accuracy(summarise(figures[base]), seeds)} %: {points}.{others}"
 
 
 def _page(
@@ -107,6 +109,7 @@ def _page(
     drawn: Mapping[str, Sequence[Image]],
     conclusion: str,
 ) -> Page:
+    """The page of a comparison, which has each method once where a variant of it was chosen."""
     numbers = {"data set": len(comparison.datasets), "partition": len(comparison.partitions)}
     numbers |= {"method": len(comparison.methods), "seed": len(comparison.seeds)}
     counts = [f"{number} {noun}{'s' * (number > 1)}" for noun, number in numbers.items() if number]
@@ -115,11 +118,11 @@ def _page(
         f"({', '.join(map(str, comparison.seeds))}). On each data set and partition all methods have the same split, "
         "initial models and client selection."
     )
-    *measured, sizes = tables
+    *measured, costs = tables
     words = [word for metric in comparison.metrics for word in (metric.figure, metric.rule)]
     sections: list[tuple[str, list[Part]]] = [
         ("Accuracy", [*(part for each in measured for part in _table(each)), explain([*words, *BASELINES])]),
-        ("Cost", _table(sizes)),
+        ("Cost", _table(costs)),
         ("Notes", list(notes_below(tables))),
     ]
     for row, row_images in drawn.items():
@@ -134,13 +137,12 @@ def _page(
     )
 
 
-def _table(text_table: TextTable) -> list[Part]:
-    lines = []
-    for first, *others in text_table.lines:
-        texts = [Markup("<strong>{}</strong>").format(cell.text) if cell.best else cell.text for cell in others]
-        lines.append([_explain(first.text), *texts])
+def _table(table: TextTable) -> list[Part]:
+    bold = table.texts.map(Markup("<strong>{}</strong>").format)
+    cells = table.texts.mask(table.bold, bold)
+    lines = [[_explain(name), *line] for name, *line in cells.itertuples(name=None)]
     # above the table, whose width would break a caption
-    return [_explain(text_table.title), Table([*map(_explain, text_table.head)], lines)]
+    return [_explain(table.sentence), Table(["", *map(_explain, cells.columns)], lines)]
 
 
 def _explain(text: str) -> str:

@@ -1,8 +1,11 @@
-"""A comparison's tables: on the console, as Markdown and as LaTeX. One layout, three ways to write it down."""
+"""A comparison's tables: frames of words, each with a sentence above and notes below, and the forms that they are
+written in: Markdown, LaTeX, the console."""
 
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from rich import box
@@ -14,84 +17,82 @@ from protosphere.comparison.frame import (
     MeanStd,
     by_method,
     by_seed,
-    every_difference,
+    differences,
+    floor,
     gains_of_exchange,
     summarise,
     without_control,
 )
-from protosphere.comparison.paired import CONFIDENCE, Difference, ahead
+from protosphere.comparison.paired import ahead
 from protosphere.comparison.spec import DOMAIN, ComparisonSpec
 from protosphere.comparison.variants import Choice
 from protosphere.core.text import readable_size
-from protosphere.record.metrics_lines import MAJORITY
 from protosphere.strategies.release import RULE
 
 FLOOR = "majority class"
 PAPER = "paper"
 NONE = "-"
-TOLERANCE = 0.1  # share of the largest budget by which methods may differ unsaid
-KINDS = ("accuracy", "differences", "gains", "variants", "cost")
+TOLERANCE = 0.1  # share of the most gradient steps by which methods may differ without a note
 DIGITS = 2  # of a percentage
-TEX = str.maketrans(
-    {letter: f"\\{letter}" for letter in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
-    | {"α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "λ": r"$\lambda$", "μ": r"$\mu$"}
-    | {letter: f"${letter}$" for letter in "<>|"}  # in text LaTeX's first fonts have other letters in their places
-    | {"−": "$-$"}
-)
+# letters that LaTeX reads as commands, and signs that its first fonts do not have
+TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"}
+TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+TEX |= {letter: f"${letter}$" for letter in "<>|"}
+TEX |= {"±": r"$\pm$", "×": r"$\times$", "−": "$-$", "≤": r"$\le$", "≥": r"$\ge$", "∞": r"$\infty$", "→": r"$\to$"}
+# Greek letters whose command is not their name: LaTeX has none for those that look like Latin ones
+GREEK = {greek: rf"\mathrm{{{latin}}}" for greek, latin in zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο", "ABEZHIKMNOPTYXo", strict=True)}
+GREEK |= {"ε": r"\varepsilon", "ϵ": r"\epsilon", "φ": r"\varphi", "ϕ": r"\phi", "ϑ": r"\vartheta", "ς": r"\varsigma"}
 # before a number, and not between two parts of a name such as CIFAR-10; in a number such as 5e-05
 MINUS = re.compile(r"(?<![\w.])-(?=\.?\d)|(?<=\de)-(?=\d)")
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One cell of a table; `best` where it stands out."""
-
-    text: str
-    best: bool = False
-
-
-@dataclass(frozen=True)
 class Table:
-    """A table before it is written: the first entry of a line is its heading. `kind` is one of `KINDS`; `notes` are all
-    that it needs where it stands alone, as in LaTeX."""
+    """A table to read.
+
+    Attributes:
+        kind: `accuracy`, `own-rules`, `differences`, `gains`, `variants` or `cost`.
+        sentence: what it shows.
+        texts: its cells, with its headings as index and columns.
+        bold: of the same shape, which cells stand out.
+        notes: all that it needs where it stands alone, as in LaTeX.
+    """
 
     kind: str
-    title: str
-    head: Sequence[str]
-    lines: Sequence[Sequence[Cell]]
+    sentence: str
+    texts: pd.DataFrame
+    bold: pd.DataFrame
     notes: Sequence[str] = ()
 
 
-def tables_of(comparison: ComparisonSpec, frame: pd.DataFrame, choices: Sequence[Choice] = ()) -> list[Table]:
-    """The accuracies, the differences to the baseline where there is another method, what an exchange adds where a
-    public encoder was read, the variants that one was chosen from, the bytes.
+def tables_of(comparison: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[Choice] = ()) -> list[Table]:
+    """Accuracies; what each method's own rule gives, where rules differ; differences to the baseline; what an exchange
+    adds, where a public encoder was read; the variants that one was chosen from; costs.
 
     Args:
-        frame: of the finished trials.
-        choices: what was chosen of the variants of methods; comparison and frame have these once, see `tuned`.
+        trials: the finished ones.
+        choices: what was chosen of the variants of methods; comparison and trials have these once, see `tuned`.
     """
-    notes: list[str] = []
-    companions = frame.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
-    for row, method, name in companions.itertuples(index=False):
-        notes.append(f"{row}, {method}: with {name}")
-    notes += map(_describe_choice, choices)
-    if comparison.note:
-        notes.append(comparison.note)
-    notes += _own_rules(comparison, frame)
-    notes += _missing_controls(comparison, frame)
-    notes += _test_samples(comparison, frame)
-    notes += _unknown_domains(comparison, frame)
-    notes += _different_budgets(comparison, frame)
-    tables = [_accuracies(comparison, notes, frame)]
+    name = comparison.title or comparison.name
+    notes = _notes(comparison, trials, choices)
+    tables = [_accuracies(comparison, trials)]
+    if _differ_in_rules(comparison, trials):
+        tables.append(_own_rules(comparison, trials))
     if len(comparison.methods) > 1:
-        tables.append(_differences(comparison, notes, frame))
-    if gains := gains_of_exchange(comparison, frame):
-        tables.append(_gains(comparison, notes, gains))
+        tables.append(_differences(comparison, trials))
+    gains = gains_of_exchange(comparison, trials)
+    if len(gains):
+        tables.append(_gains(comparison, gains))
     if choices:
-        tables.append(_tabulate_variants(comparison, choices))
-    tables.append(_costs(comparison, notes, frame))
-    return tables
+        tables.append(_variants(comparison, choices))
+    tables.append(_costs(comparison, trials))
+    named = []
+    for table in tables:
+        # of variants no test sample was used, of which the notes are
+        every_note = table.notes if table.kind == "variants" else [*notes, *table.notes]
+        sentence = f"{name}: {table.sentence}."
+        named.append(Table(table.kind, sentence, table.texts, table.bold, every_note))
+    return named
 
 
 def notes_below(tables: Sequence[Table]) -> list[str]:
@@ -99,50 +100,52 @@ def notes_below(tables: Sequence[Table]) -> list[str]:
     return list(dict.fromkeys(note for table in tables for note in table.notes))
 
 
+# --- the forms -------------------------------------------------------------------------------------------------
+
+
 def console(table: Table) -> RichTable:
-    """For a terminal, without title and notes, which would be broken to its width."""
+    """For a terminal, without sentence and notes, which would be broken to its width."""
     shown = RichTable(box=box.SIMPLE_HEAD)
-    for index, name in enumerate(table.head):
-        shown.add_column(Text(name), justify="right" if index else "left")
-    for line in table.lines:
-        shown.add_row(*(Text(cell.text, "bold" if cell.best else "") for cell in line))
+    shown.add_column("")
+    for name in table.texts:
+        shown.add_column(Text(name), justify="right")
+    for name, texts in table.texts.iterrows():
+        cells = zip(texts, table.bold.loc[name], strict=True)
+        shown.add_row(Text(str(name)), *(Text(text, "bold" if is_bold else "") for text, is_bold in cells))
     return shown
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """GitHub's tables, what stands out in bold, and below all their notes."""
-
-    def cell(content: Cell) -> str:
-        text = re.sub(r"[\\|*<`]", r"\\\g<0>", content.text)
-        return f"**{text}**" if content.best else text
-
+    """GitHub's tables, each under its sentence, and below all their notes."""
     parts = []
     for table in tables:
-        rows = [f"| {' | '.join(map(cell, line))} |" for line in _lines_with_head(table)]
-        rows.insert(1, "|---" + "|---:" * (len(table.head) - 1) + "|")
-        parts += [table.title, "\n".join(rows)]
+        texts = _escaped(table, _as_markdown, "**{}**")
+        head = f"| {' | '.join(['', *texts.columns])} |"
+        rule = "|---" + "|---:" * len(texts.columns) + "|"
+        lines = [f"| {' | '.join(line)} |" for line in texts.itertuples(name=None)]
+        parts += [table.sentence, "\n".join([head, rule, *lines])]
     return "\n\n".join([*parts, *notes_below(tables)]) + "\n"
 
 
 def latex(tables: Sequence[Table], labels: Sequence[str] = (), caption: str = "") -> str:
-    """Tables for `booktabs`, what stands out in \\textbf.
+    """Tables for `booktabs`.
 
     Args:
         labels: of each table for \\ref; none for no labels. caption: as LaTeX, in place of each one's own.
     """
-    parts = [r"% \usepackage{booktabs}"]
+    parts = ["% \\usepackage{booktabs}\n"]
     for number, table in enumerate(tables):
-        head, *rows = [" & ".join(map(_tex, line)) + r" \\" for line in _lines_with_head(table)]
-        lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption or _caption(table)}}}"]
-        if labels:
-            lines.append(rf"\label{{{labels[number]}}}")
-        lines += [rf"\begin{{tabular}}{{l{'r' * (len(table.head) - 1)}}}", r"\toprule", head, r"\midrule", *rows]
-        parts.append("\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]))
-    return "\n\n".join(parts) + "\n"
-
-
-def _lines_with_head(table: Table) -> list[Sequence[Cell]]:
-    return [[Cell(name) for name in table.head], *table.lines]
+        style = _escaped(table, as_tex, r"\textbf{{{}}}").style
+        parts.append(
+            style.to_latex(
+                hrules=True,
+                position_float="centering",
+                column_format="l" + "r" * len(table.texts.columns),
+                caption=caption or as_tex(" ".join([_capital(table.sentence), *table.notes])),
+                label=labels[number] if labels else None,
+            )
+        )
+    return "\n".join(parts)
 
 
 def labels_for(tables: Sequence[Table], name: str) -> list[str]:
@@ -151,212 +154,159 @@ def labels_for(tables: Sequence[Table], name: str) -> list[str]:
     return [f"tab:{plain_name}-{table.kind}" if plain_name else f"tab:{table.kind}" for table in tables]
 
 
-def _caption(table: Table) -> str:
-    """Title and notes as sentences, each with a capital."""
-    sentences = [sentence[:1].upper() + sentence[1:].rstrip(".") for sentence in (table.title, *table.notes)]
-    return " ".join(f"{_as_tex(sentence)}." for sentence in sentences)
+def _escaped(table: Table, escape: Callable[[str], str], bold: str) -> pd.DataFrame:
+    """A table's cells and headings in another language, with what stands out in the form `bold`."""
+    texts = table.texts.map(escape)
+    texts = texts.mask(table.bold.astype(bool), texts.map(bold.format))
+    return texts.rename(index=escape, columns=escape)
 
 
-def _accuracies(comparison: ComparisonSpec, notes: Sequence[str], frame: pd.DataFrame) -> Table:
+def _as_markdown(text: str) -> str:
+    return re.sub(r"[\\|*<`]", r"\\\g<0>", text)
+
+
+def as_tex(text: str) -> str:
+    """Text as LaTeX shows it again, minus signs as longer ones than hyphens."""
+    return "".join(TEX.get(letter) or _greek(letter) for letter in MINUS.sub("−", text))
+
+
+def _greek(letter: str) -> str:
+    r"""A Greek letter as LaTeX's command for it, `\gamma` in mathematics; any other letter as it is."""
+    if letter in GREEK:
+        return f"${GREEK[letter]}$"
+    match = re.fullmatch(r"GREEK (SMALL|CAPITAL) LETTER ([A-Z]+)", unicodedata.name(letter, ""))
+    if not match:
+        return letter
+    name = match[2].lower().replace("lamda", "lambda")
+    return rf"$\{name.title() if match[1] == 'CAPITAL' else name}$"
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+# --- what each shows -------------------------------------------------------------------------------------------
+
+# heading of a row, method, text, whether it is bold
+Cell = tuple[str, str, str, bool]
+
+
+def _accuracies(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
     seeds = len(comparison.seeds)
-    methods = [method.label for method in comparison.methods]
     printed = {(line.row, line.metric, line.method): f"{line.accuracy:.{DIGITS}f}" for line in comparison.paper}
-    columns, paper = {}, {}
+    cells: list[Cell] = []
     for row in comparison.rows:
         for metric in comparison.metrics:
-            figures = by_seed(frame, comparison, row.label, metric)
+            heading = _heading(comparison, row.label, str(metric))
+            figures = by_seed(trials, comparison, row.label, metric)
             best = ahead(figures)
-            cells = {method: Cell(accuracy(summarise(figures[method]), seeds), method == best) for method in methods}
-            lowest = floor(frame, row.label, metric.floor) if metric.floor else None
-            cells[FLOOR] = Cell(accuracy(lowest, seeds))
-            name = _name(comparison, row.label, str(metric))
-            columns[name] = cells
-            paper[name] = {method: printed.get((row.label, str(metric), method), "") for method in methods}
-    if any(text for texts in paper.values() for text in texts.values()):
-        notes = [*notes, "paper: values printed in the paper, not measured here"]
-    over = f"mean ± sample standard deviation (ddof 1) over {seeds} seeds" if seeds > 1 else "one seed"
-    if seeds > 1 and len(methods) > 1:
-        legend = "bold accuracy: the best method, if it differs significantly from every other"
-        notes = [*notes, f"{legend} (paired t-test, {100 * CONFIDENCE:g} %)"]
-    metrics = ", ".join(map(str, comparison.metrics))
-    title = f"{comparison.title or comparison.name}: accuracy in % ({metrics}), {over}"
-    return _lay_out("accuracy", title, columns, [*methods, FLOOR], notes, paper)
+            for method in figures:
+                cells.append((heading, method, accuracy(summarise(figures[method]), seeds), method == best))
+                if (row.label, str(metric), method) in printed:
+                    cells.append((f"{heading}, {PAPER}", method, printed[row.label, str(metric), method], False))
+            lowest = floor(trials, row.label, metric.floor) if metric.floor else None
+            cells.append((heading, FLOOR, accuracy(lowest, seeds), False))
+    over = f"mean ± sample standard deviation (ddof 1) over {seeds} seeds" if seeds > 1 else "of one seed"
+    notes = []
+    if printed:
+        notes.append("Columns `paper` are printed in the paper, not measured here.")
+    if seeds > 1 and len(comparison.methods) > 1:
+        notes.append("Bold is significantly above every other (paired t, 5 %).")
+    return _lay_out("accuracy", f"accuracy in % ({', '.join(map(str, comparison.metrics))}), {over}", cells, notes)
 
 
-def _name(comparison: ComparisonSpec, row: str, metric: str) -> str:
-    """A heading: the row, and the metric where there are several, or where it is of one rule."""
+def _heading(comparison: ComparisonSpec, row: str, metric: str) -> str:
+    """The row, and the metric where there are several, or where it is of one rule."""
     several = len(comparison.metrics) > 1 or comparison.metrics[0].rule
     return f"{row} ({metric})" if several else row
 
 
-def _differences(comparison: ComparisonSpec, notes: Sequence[str], frame: pd.DataFrame) -> Table:
-    columns: dict[str, dict[str, Cell]] = {}
-    for (row, metric, method), contrast in every_difference(comparison, frame).items():
-        columns.setdefault(_name(comparison, row, metric), {})[method] = _show_difference(
-            contrast, len(comparison.seeds)
-        )
-    title = (
-        f"{comparison.title or comparison.name}: difference to {comparison.baseline_label} in percentage points "
-        f"({', '.join(map(str, comparison.metrics))}), paired by seed"
-    )
-    methods = [method.label for method in comparison.methods if method.label != comparison.baseline_label]
-    return _lay_out("differences", title, columns, methods, [*notes, _interval_legend(comparison)])
+def _own_rules(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
+    cells: list[Cell] = []
+    for row in comparison.rows:
+        for method, runs in by_method(trials, comparison, row.label).items():
+            rules = f" ({' or '.join(runs['rule'].unique())})" if len(runs) else ""
+            text = accuracy(summarise(runs["headline"]), len(comparison.seeds)) + rules
+            cells.append((row.label, method, text, False))
+    return _lay_out("own-rules", "accuracy in % (headline) by each method's own inference rule", cells)
 
 
-def _gains(comparison: ComparisonSpec, notes: Sequence[str], gains: Mapping[tuple[str, str, str], Difference]) -> Table:
-    columns: dict[str, dict[str, Cell]] = {}
-    for (row, figure, method), contrast in gains.items():
-        columns.setdefault(f"{row} ({figure})", {})[method] = _show_difference(contrast, len(comparison.seeds))
-    title = (
-        f"{comparison.title or comparison.name}: what the exchange adds (percentage points): the rule minus its "
-        f"local counterpart, taken from {comparison.control_label} (encoder minus encoder-local, pool minus "
-        "pool-local), paired by seed"
+def _differences(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
+    lines = differences(comparison, trials)
+    headings = [_heading(comparison, row, metric) for row, metric in zip(lines.row, lines.metric, strict=True)]
+    metrics = ", ".join(map(str, comparison.metrics))
+    sentence = f"difference to {comparison.baseline_label} in percentage points ({metrics}), paired by seed"
+    return _contrasts("differences", sentence, lines.assign(heading=headings), comparison)
+
+
+def _gains(comparison: ComparisonSpec, lines: pd.DataFrame) -> Table:
+    sentence = (
+        "what the exchange adds in percentage points: each rule minus its local counterpart, taken from "
+        f"{comparison.control_label} (encoder minus encoder-local, pool minus pool-local), paired by seed"
     )
-    methods = [method.label for method in comparison.methods if any(method.label == name for _, _, name in gains)]
-    legends = [_interval_legend(comparison)]
-    if any(figure.partition(" ")[0] == RULE for _, figure, _ in gains):
+    notes = []
+    if lines["metric"].str.startswith(f"{RULE} ").any():
         # pool and pool-local both know them
-        legends.append(
-            "encoder-local uses the client's class shares and encoder does not: under label skew the exchange adds "
-            "more than shown for encoder"
-        )
-    return _lay_out("gains", title, columns, methods, [*notes, *legends])
+        notes.append("`encoder-local` uses a client's class shares; `encoder` does not.")
+        notes.append("Under label skew the exchange adds more than shown.")
+    lines = lines.assign(heading=lines["row"] + " (" + lines["metric"] + ")")
+    return _contrasts("gains", sentence, lines, comparison, notes)
 
 
-def _interval_legend(comparison: ComparisonSpec) -> str:
-    if len(comparison.seeds) == 1:
-        return "one seed gives no interval: differences may be due to chance"
-    return (
-        f"in brackets: {100 * CONFIDENCE:g} % t interval over seeds, not corrected for multiple comparisons; bold "
-        "difference: significantly different from zero (paired t-test, 5 %, Holm-corrected for the number of methods)"
-    )
+def _contrasts(
+    kind: str, sentence: str, lines: pd.DataFrame, comparison: ComparisonSpec, notes: Sequence[str] = ()
+) -> Table:
+    """Differences by their column `heading`, with what explains them."""
+    seeds = len(comparison.seeds)
+    cells: list[Cell] = []
+    for line in lines.itertuples():
+        cells.append((line.heading, line.method, _difference(line, seeds), line.significant is True))
+    if seeds == 1:
+        legends = ["One seed gives no interval; chance may explain any difference."]
+    else:
+        legends = [
+            "Brackets are 95 % t intervals without correction for multiplicity.",
+            "Bold differs significantly from zero (paired t, 5 %, Holm).",
+        ]
+    return _lay_out(kind, sentence, cells, [*legends, *notes])
 
 
-def _describe_choice(choice: Choice) -> str:
-    where = f"{choice.row}, {choice.method}"
-    if not choice.chosen:
-        return f"{where}: nothing is chosen while trials of its variants are missing"
-    text = f"{where}: {choice.values(choice.chosen)}, chosen on validation samples among {len(choice.tried)}"
-    ties = [choice.values(label) for label in choice.ties if label != choice.chosen]
-    return f"{text}; equal to {'; '.join(ties)}: the first of them is taken" if ties else text
+def _difference(line: Any, seeds: int) -> str:
+    """`+1.20 [+0.40, +2.00]`; with the number of seeds where some of the comparison's are missing."""
+    if not line.seeds:
+        return NONE
+    mean, low, high = (f"{100 * share:+.{DIGITS}f}" for share in (line.difference, line.low, line.high))
+    # of one seed there is no interval, of equal figures it has no width
+    has_interval = not pd.isna(line.low) and bool(line.low or line.high)
+    return mean + (f" [{low}, {high}]" if has_interval else "") + _some_seeds(line.seeds, seeds)
 
 
-def _own_rules(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
-    """What the inference rule of a metric that names none is; and of methods whose rules differ what each gives, where
-    the table is by the rules that all have."""
-    by_own_rule = any(not metric.rule or metric.of_domain for metric in comparison.metrics)
-    by_common_rules = any(metric.rule and metric.figure == "headline" for metric in comparison.metrics)
-    rules = frame["rule"].dropna().unique()
-    if not len(rules) or not (by_own_rule or by_common_rules):
-        return []
-    if len(rules) == 1:
-        return [f"every method's own inference rule: {rules[0]}"]
-    notes = []
-    for row in comparison.rows:
-        words = []
-        for method, runs in by_method(frame, comparison, row.label).items():
-            if len(runs):
-                own_rule = " or ".join(runs["rule"].unique())
-                headline = accuracy(summarise(runs["headline"]), len(comparison.seeds)) if by_common_rules else ""
-                words.append(f"{method} ({own_rule}) {headline}".strip())
-        gives = (
-            "accuracy in % by each method's own inference rule"
-            if by_common_rules
-            else "each method's own inference rule"
-        )
-        notes.append(f"{row.label}: {gives}: {'; '.join(words)}")
-    return notes
-
-
-def _missing_controls(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
-    controls = " and ".join(without_control(comparison, frame))
-    if not controls:
-        return []
-    remedy = "name an `encoder` for all methods" if comparison.control_label else "add `local` to the methods"
-    return [f"what the exchange adds is not shown, because its control is missing: {controls} of `local`; {remedy}"]
-
-
-def _test_samples(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
-    """On how many samples the figures were measured: one data set's, so that seeds are splits of it and no new data."""
-    numbers = []
-    for row in comparison.rows:
-        counts = frame.loc[frame["row"] == row.label, TEST_SAMPLES].dropna()
-        if len(counts):
-            least, most = int(counts.min()), int(counts.max())
-            numbers.append(f"{row.label} {least:,}" + (f" to {most:,}" if most > least else ""))
-    if not numbers:
-        return []
-    of_seeds = "; seeds change only the split, not the data" if len(comparison.seeds) > 1 else ""
-    return [f"test samples of all clients together: {', '.join(numbers)}{of_seeds}"]
-
-
-def _unknown_domains(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
-    """A sentence for each domain that is asked for and that no finished run has, with those that there are."""
-    prefix = f"{DOMAIN} "
-    there = sorted(name.removeprefix(prefix) for name in frame.columns if name.startswith(prefix))
-    asked = dict.fromkeys(metric.figure for metric in comparison.metrics if metric.of_domain)
-    known = f"their domains are {', '.join(there)}" if there else "no data set here names any"
-    return [f"no client is of the domain {name}: {known}" for name in asked if name not in there and len(frame)]
-
-
-def _different_budgets(comparison: ComparisonSpec, frame: pd.DataFrame) -> list[str]:
-    """A sentence for each row whose methods trained more or less than each other."""
-    notes = []
-    for row in comparison.rows:
-        steps = {}
-        for method, runs in by_method(frame, comparison, row.label).items():
-            if mean := summarise(runs["gradient_steps"]):
-                steps[method] = mean.mean
-        if steps and min(steps.values()) < (1 - TOLERANCE) * max(steps.values()):
-            steps_text = ", ".join(f"{method} {count:.4g}" for method, count in steps.items())
-            notes.append(f"{row.label}: budgets differ ({steps_text} gradient steps per client per round)")
-    return notes
-
-
-def _tabulate_variants(comparison: ComparisonSpec, choices: Sequence[Choice]) -> Table:
-    columns: dict[str, dict[str, Cell]] = {}
+def _variants(comparison: ComparisonSpec, choices: Sequence[Choice]) -> Table:
+    cells: list[Cell] = []
     for choice in choices:
         for label, value in choice.tried.items():
             tie = " (tie)" if label in choice.ties else ""
-            cell = Cell(accuracy(value, len(comparison.seeds)) + tie, label == choice.chosen)
-            columns.setdefault(choice.row, {})[label] = cell
-    names = list(dict.fromkeys(label for choice in choices for label in choice.tried))
-    title = f"{comparison.title or comparison.name}: accuracy of the variants on validation samples in %"
-    legend = "bold variant: the one chosen for each data set; test samples were not used"
-    return _lay_out("variants", title, columns, names, [legend])
+            text = accuracy(value, len(comparison.seeds)) + tie
+            cells.append((choice.row, label, text, label == choice.chosen))
+    sentence = "accuracy of the variants on validation samples in %"
+    return _lay_out("variants", sentence, cells, ["Bold is the choice; test samples took no part."])
 
 
-def _show_difference(difference: Difference | None, seeds: int) -> Cell:
-    """`+1.20 [+0.40, +2.00]`; with the number of seeds where some of the comparison's are missing."""
-    if difference is None:
-        return Cell(NONE)
-    text = _points(difference.mean)
-    if difference.low is not None and difference.high is not None and (difference.low or difference.high):
-        text += f" [{_points(difference.low)}, {_points(difference.high)}]"
-    return Cell(text + _some_seeds(difference.seeds, seeds), best=difference.significant)
-
-
-def _points(share: float) -> str:
-    return f"{100 * share:+.{DIGITS}f}"
-
-
-def _costs(comparison: ComparisonSpec, notes: Sequence[str], frame: pd.DataFrame) -> Table:
-    columns: dict[str, dict[str, Cell]] = {}
+def _costs(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
+    cells: list[Cell] = []
     for row in comparison.rows:
-        for method, runs in by_method(frame, comparison, row.label).items():
+        for method, runs in by_method(trials, comparison, row.label).items():
             for name, text in _cost(runs, comparison).items():
-                columns.setdefault(f"{row.label}, {name}", {})[method] = Cell(text)
-    legends = [
-        "M values per round: values exchanged per round, in millions (all clients, both directions; float32 only)",
-        "steps: gradient steps per client per round",
+                cells.append((f"{row.label}, {name}", method, text, False))
+    notes = [
+        "M values: millions of values exchanged per round, float32 only.",
+        "Steps are gradient steps per client per round.",
     ]
     if comparison.target is not None:
         rule = comparison.metrics[0].curve_rule("each method's own rule")
-        meaning = f"up to the first evaluation after round 0 whose mean accuracy by {rule} reaches it ({NONE}: never)"
-        legends.append(f"to {100 * comparison.target:g} %: {meaning}")
-    name = comparison.title or comparison.name
-    title = f"{name}: cost of training: bytes in both directions (payload / on the wire) and gradient steps"
-    return _lay_out("cost", title, columns, [method.label for method in comparison.methods], [*notes, *legends])
+        notes.append(f"To {100 * comparison.target:g} %: bytes until accuracy by {rule} reaches it.")
+    sentence = "cost of training: bytes in both directions (payload / on the wire) and gradient steps"
+    return _lay_out("cost", sentence, cells, notes)
 
 
 def _cost(runs: pd.DataFrame, comparison: ComparisonSpec) -> dict[str, str]:
@@ -377,6 +327,11 @@ def _cost(runs: pd.DataFrame, comparison: ComparisonSpec) -> dict[str, str]:
     return cost
 
 
+def _pair(sizes: pd.DataFrame) -> str:
+    """Means of bytes, each as people read it."""
+    return " / ".join(readable_size(round(mean)) for mean in sizes.mean()) if len(sizes) else NONE
+
+
 def accuracy(value: MeanStd | None, seeds: int) -> str:
     """`82.90 ± 0.46`; of one seed without spread; with the number of seeds where some are missing."""
     if value is None:
@@ -389,53 +344,91 @@ def _some_seeds(some: int, seeds: int) -> str:
     return f" ({some} of {seeds} seeds)" if some < seeds else ""
 
 
-def floor(frame: pd.DataFrame, row: str, name: str = MAJORITY) -> MeanStd | None:
-    """The majority-class floor of a row: of each seed the mean over methods, each of which measures it in its round.
-
-    Args:
-        name: which, as `Metric.floor` has it; without it that by test samples.
-    """
-    return summarise(frame[frame["row"] == row].astype({name: float}).groupby("seed")[name].mean())
-
-
-def _pair(sizes: pd.DataFrame) -> str:
-    """Means of bytes, each as people read it."""
-    return " / ".join(readable_size(round(mean)) for mean in sizes.mean()) if len(sizes) else NONE
-
-
-def _lay_out(
-    kind: str,
-    title: str,
-    columns: Mapping[str, Mapping[str, Cell]],
-    methods: Sequence[str],
-    notes: Sequence[str],
-    paper: Mapping[str, Mapping[str, str]] | None = None,
-) -> Table:
-    """Methods across and rows down, or the other way round where that is the narrower table.
-
-    Args:
-        columns: row -> method -> cell. paper: the same of what a paper prints, which stands beside where there is any.
-    """
-    cells = pd.DataFrame(columns, index=list(dict.fromkeys(methods)), dtype=object)
-    printed = pd.DataFrame(paper or {}, index=cells.index, columns=cells.columns, dtype=object).fillna("")
-    if len(cells.columns) >= len(cells.index):
-        cells, printed = cells.T, printed.T
-    head, across = [""], []
-    for name in cells:
-        head.append(name)
-        across.append([cell if isinstance(cell, Cell) else Cell(NONE) for cell in cells[name]])
-        if any(printed[name]):
-            head.append(PAPER)
-            across.append([Cell(text) for text in printed[name]])
-    lines = [[Cell(name), *line] for name, *line in zip(cells.index, *across, strict=True)]
-    return Table(kind, title, head, lines, notes)
+def _lay_out(kind: str, sentence: str, cells: Sequence[Cell], notes: Sequence[str] = ()) -> Table:
+    """Methods down and rows across, or the other way round where that is the narrower table."""
+    long = pd.DataFrame(cells, columns=["heading", "method", "text", "bold"])
+    methods, headings = long["method"].unique(), long["heading"].unique()
+    wide = long.pivot(index="method", columns="heading").reindex(methods).reindex(columns=headings, level=1)
+    texts, bold = wide["text"].astype(object), wide["bold"].eq(True)
+    is_printed = [heading.endswith(f", {PAPER}") for heading in headings]
+    texts = texts.mask(texts.isna(), NONE)
+    texts.loc[:, is_printed] = texts.loc[:, is_printed].replace(NONE, "")
+    texts.index.name = texts.columns.name = None
+    if is_printed.count(False) >= len(methods):
+        texts, bold = texts.T, bold.T
+    return Table(kind, sentence, texts, bold, notes)
 
 
-def _tex(content: Cell) -> str:
-    text = _as_tex(content.text)
-    return rf"\textbf{{{text}}}" if content.best else text
+# --- notes, of ten words ---------------------------------------------------------------------------------------
 
 
-def _as_tex(text: str) -> str:
-    """Text as LaTeX shows it again, minus signs as longer ones than hyphens."""
-    return MINUS.sub("−", text).translate(TEX)
+def _notes(comparison: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[Choice]) -> list[str]:
+    """What every table of a comparison has to say."""
+    companions = trials.dropna(subset="companion")[["row", "method", "companion"]].drop_duplicates()
+    notes = [f"{row}: {method} trains with {name}." for row, method, name in companions.itertuples(index=False)]
+    for choice in choices:
+        notes += _describe_choice(choice)
+    if comparison.note:
+        notes.append(comparison.note)
+    rules = trials["rule"].dropna().unique()
+    if _shows_own_rules(comparison) and len(rules) == 1:
+        notes.append(f"Every method's own inference rule is {rules[0]}.")
+    controls = " and ".join(without_control(comparison, trials))
+    if controls:
+        notes.append(f"What the exchange adds is missing: `local` lacks {controls}.")
+        notes.append("Name an `encoder` for all." if comparison.control_label else "Add `local` to the methods.")
+    notes += _test_samples(comparison, trials)
+    notes += _unknown_domains(comparison, trials)
+    for row in comparison.rows:
+        steps = trials[trials["row"] == row.label].groupby("method")["gradient_steps"].agg(summarise).dropna()
+        means = [step.mean for step in steps]
+        if means and min(means) < (1 - TOLERANCE) * max(means):
+            notes.append(f"{row.label}: gradient steps differ among methods; see the costs.")
+    return notes
+
+
+def _shows_own_rules(comparison: ComparisonSpec) -> bool:
+    """Whether a metric is by each method's own rule, or stands in the place of one that is."""
+    own = (not metric.rule or metric.of_domain or metric.figure == "headline" for metric in comparison.metrics)
+    return any(own)
+
+
+def _differ_in_rules(comparison: ComparisonSpec, trials: pd.DataFrame) -> bool:
+    return _shows_own_rules(comparison) and trials["rule"].nunique() > 1
+
+
+def _describe_choice(choice: Choice) -> list[str]:
+    if not choice.chosen:
+        return [f"{choice.row}: nothing is chosen of {choice.method} without all trials."]
+    count = len(choice.tried)
+    notes = [f"{choice.row}: validation chose {choice.values(choice.chosen)} of {choice.method} among {count}."]
+    ties = [choice.values(label) for label in choice.ties if label != choice.chosen]
+    if ties:
+        notes.append(f"{choice.row}: {'; '.join(ties)} of {choice.method} ties; the first counts.")
+    return notes
+
+
+def _test_samples(comparison: ComparisonSpec, trials: pd.DataFrame) -> list[str]:
+    """On how many samples the figures were measured: one data set's, so that seeds are splits of it and no new data."""
+    notes = []
+    for row in comparison.rows:
+        counts = trials.loc[trials["row"] == row.label, TEST_SAMPLES].dropna()
+        if len(counts):
+            least, most = int(counts.min()), int(counts.max())
+            number = f"{least:,}" + (f" to {most:,}" if most > least else "")
+            notes.append(f"{row.label}: all clients together have {number} test samples.")
+    if notes and len(comparison.seeds) > 1:
+        notes.append("Seeds change only the split, not the data.")
+    return notes
+
+
+def _unknown_domains(comparison: ComparisonSpec, trials: pd.DataFrame) -> list[str]:
+    """A sentence for each domain that is asked for and that no finished run has, with those that there are."""
+    prefix = f"{DOMAIN} "
+    there = sorted(name.removeprefix(prefix) for name in trials.columns if name.startswith(prefix))
+    known = f"the domains are {', '.join(there)}" if there else "no data set names any"
+    missing = []
+    for name in dict.fromkeys(metric.figure for metric in comparison.metrics if metric.of_domain):
+        if name not in there and len(trials):
+            missing.append(f"No client is of the domain {name}; {known}.")
+    return missing

@@ -1,8 +1,8 @@
 """Settings that are varied: a method that reads one stands in the plan once a value, and all are run.
 
-One setting is varied at a time, as the papers' figures do, or all are crossed. What is varied is to be seen: each
-variant stands in all tables. With `choose = "validation"` it tunes: in each row a method stands once, as the variant
-whose mean accuracy on validation samples is highest over the seeds, so that test samples say only what came of it.
+One setting is varied at a time, as the papers' figures do, or all are crossed. Each variant stands in all tables. With
+`choose = "validation"` it tunes: in each row a method stands once, as the variant whose mean accuracy on validation
+samples is highest over the seeds, so that test samples say only what came of it.
 """
 
 import itertools
@@ -51,7 +51,7 @@ class Choice:
         best = self.tried.get(self.chosen)
         if best is None:
             return []
-        equal = [label for label, spread in self.tried.items() if spread and isclose(spread.mean, best.mean)]
+        equal = [label for label, accuracy in self.tried.items() if accuracy and isclose(accuracy.mean, best.mean)]
         return equal if len(equal) > 1 else []
 
     def values(self, label: str) -> str:
@@ -59,8 +59,14 @@ class Choice:
         return label.removeprefix(f"{self.method}, ")
 
 
-def varied(
-    comparison: ComparisonSpec, texts: Sequence[str] = (), overrides: Mapping[str, Scalar] | None = None
+# --- before the trials: variants in the place of methods ---------------------------------------------------------
+
+
+def with_variants(
+    comparison: ComparisonSpec,
+    texts: Sequence[str] = (),
+    overrides: Mapping[str, Scalar] | None = None,
+    of_file: Sequence[Entry] = (),
 ) -> ComparisonSpec:
     """The comparison with each method that reads a varied setting as its variants.
 
@@ -70,27 +76,32 @@ def varied(
     Args:
         texts: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by name.
         overrides: what `-c` says, for all methods.
+        of_file: the methods of the comparison's file, some of which may be left out here; what these alone read is not
+            varied.
 
     Raises:
         SettingError: it is no setting with values, no method reads it, or the methods of a row share it; a file has a
             figure of a paper for a method that its own [vary] replaces.
     """
-    values_by_setting = _of_file(comparison.vary) | dict(map(_of_text, texts))
+    overrides = overrides or {}
+    values_by_setting = _of_file(comparison.vary)
+    if values_by_setting and of_file and tuple(of_file) != comparison.methods:
+        names_of_file = _read_by_any(comparison, of_file, values_by_setting, overrides)
+        idle = names_of_file - _read_by_any(comparison, comparison.methods, values_by_setting, overrides)
+        values_by_setting = {name: values for name, values in values_by_setting.items() if name not in idle}
+    values_by_setting |= dict(map(_of_text, texts))
     if not values_by_setting:
-        if comparison.choose or comparison.cross:
+        if (comparison.choose or comparison.cross) and not comparison.vary:
             raise SettingError("choose and cross are of settings that are varied, and none is; name one by [vary].")
         return comparison
     methods: list[Entry] = []
-    for entry, values in _values_by_method(comparison, values_by_setting, overrides or {}):
-        if not values:
-            methods.append(entry)
-            continue
-        for combination in _combinations(values, comparison.cross):
+    for entry, values in _values_by_method(comparison, values_by_setting, overrides):
+        for combination in _combinations(values, comparison.cross) if values else [{}]:
             label = entry.label
             for name, value in combination.items():
                 label = varied_label(label, name, value)
-            settings = entry.settings | combination
-            methods.append(replace(entry, label=label, settings=settings, varied_of=entry.label, varied=combination))
+            variant = replace(entry, label=label, settings=entry.settings | combination, varied=combination)
+            methods.append(replace(variant, varied_of=entry.label) if combination else entry)
     if len(methods) == len(comparison.methods):
         return comparison
     refuse_twice([entry.label for entry in methods])
@@ -107,48 +118,19 @@ def varied(
     return replace(comparison, methods=tuple(methods), baseline=baseline)
 
 
+def settings_varied(comparison: ComparisonSpec) -> list[str]:
+    """The settings that are varied, in their order."""
+    return list(dict.fromkeys(name for entry in comparison.methods for name in entry.varied))
+
+
 def _combinations(values: Mapping[str, Sequence[Scalar]], is_crossed: bool) -> Iterator[dict[str, Scalar]]:
     if is_crossed:
-        for chosen in itertools.product(*values.values()):
-            yield dict(zip(values, chosen, strict=True))
+        for combination in itertools.product(*values.values()):
+            yield dict(zip(values, combination, strict=True))
         return
     for name, of_name in values.items():
         for value in of_name:
             yield {name: value}
-
-
-def _refuse_printed_of_replaced(comparison: ComparisonSpec, methods: Sequence[Entry]) -> None:
-    """Refuse a figure of a paper that no table would show, because its method stands there as its variants alone."""
-    labels_of_methods = {entry.label for entry in methods}
-    labels_of_values = {
-        varied_label(entry.label, name, value)
-        for entry in comparison.methods
-        for name, values in varied_values(comparison.vary).items()
-        for value in values
-    }
-    for printed in comparison.paper:
-        if printed.method in labels_of_methods:
-            continue
-        variants = [entry for entry in methods if entry.varied_of == printed.method]
-        if variants:
-            labels = ", ".join(shown(entry.label) for entry in variants)
-            settings = dict.fromkeys(f"`{name}`" for entry in variants for name in entry.varied)
-            raise SettingError(
-                f"`accuracy` in `paper` has {shown(printed.method)}, but [vary] puts {labels} in its place, and no "
-                f"table would show {printed.accuracy}: name one of these, or add a method with {', '.join(settings)} "
-                "of its own, which is not varied."
-            )
-        # else its method is one that --methods leaves out
-        if printed.method in labels_of_values:
-            raise SettingError(
-                f"`accuracy` in `paper` has {shown(printed.method)}, which [vary] does not make: the method does not "
-                f"read the setting, or has a value of its own; no table would show {printed.accuracy}, so take it out."
-            )
-
-
-def settings_varied(comparison: ComparisonSpec) -> list[str]:
-    """The settings that are varied, in their order."""
-    return list(dict.fromkeys(name for entry in comparison.methods for name in entry.varied))
 
 
 def _values_by_method(
@@ -169,7 +151,7 @@ def _values_by_method(
     known_names: set[str] = set()
     idle = set(values_by_setting)
     for entry in comparison.methods:
-        names = read_by(comparison, entry, values_by_setting, overrides)
+        names = _read_by(comparison, entry, values_by_setting, overrides)
         known_names |= names
         method_values = {}
         for name, values in values_by_setting.items():
@@ -184,7 +166,20 @@ def _values_by_method(
     return values_by_method
 
 
-def read_by(
+def _read_by_any(
+    comparison: ComparisonSpec,
+    entries: Sequence[Entry],
+    tried: Mapping[str, Sequence[Scalar]],
+    overrides: Mapping[str, Scalar],
+) -> set[str]:
+    """What any of these methods reads and does not set itself."""
+    names: set[str] = set()
+    for entry in entries:
+        names |= _read_by(comparison, entry, tried, overrides) - entry.settings.keys()
+    return names
+
+
+def _read_by(
     comparison: ComparisonSpec, entry: Entry, tried: Mapping[str, Sequence[Scalar]], overrides: Mapping[str, Scalar]
 ) -> set[str]:
     """What a method reads in any row, by any choice of its own settings that are tried: they may decide it.
@@ -200,6 +195,26 @@ def read_by(
         for values in itertools.product(*(tried[name] for name in own_names)):
             read |= settings_read(settings | dict(zip(own_names, values, strict=True)))
     return read
+
+
+def _refuse_printed_of_replaced(comparison: ComparisonSpec, methods: Sequence[Entry]) -> None:
+    """Refuse a figure of a paper that no table would show, because its method stands there as its variants alone."""
+    labels = [entry.label for entry in methods]
+    of_values = {
+        varied_label(entry.label, name, value)
+        for entry in comparison.methods
+        for name, values in varied_values(comparison.vary).items()
+        for value in values
+    }
+    for printed in comparison.paper:
+        # else its method is one that --methods leaves out
+        is_replaced = any(entry.varied_of == printed.method for entry in methods)
+        if printed.method not in labels and (is_replaced or printed.method in of_values):
+            raise SettingError(
+                f"`accuracy` in `paper` has {shown(printed.method)}, but [vary] leaves no method of that name, so that "
+                f"no table would show {printed.accuracy}: name one of {', '.join(map(shown, labels))}, or add a "
+                "method with the setting of its own, which is not varied."
+            )
 
 
 def _of_text(text: str) -> tuple[str, list[Scalar]]:
@@ -233,16 +248,21 @@ def _refuse_no_values(name: str, values: Any, problem: str) -> None:
     refuse_twice([shown(value) for value in values])
 
 
-def tuned(comparison: ComparisonSpec, frame: pd.DataFrame) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
+# --- after the trials: one variant of each method ----------------------------------------------------------------
+
+
+def choose_variants(
+    comparison: ComparisonSpec, trials: pd.DataFrame
+) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
     """Where variants are chosen, the comparison with each method once, its finished trials with those of the variant
     chosen under the method's name, and what was chosen; else the comparison and its finished trials.
 
     Args:
-        frame: of all trials.
+        trials: all of them.
     """
-    frame = frame[frame["status"] == "completed"]
+    trials = trials[trials["status"] == "completed"]
     if not comparison.choose:
-        return comparison, frame, []
+        return comparison, trials, []
     methods = {}
     for entry in comparison.methods:
         label = entry.varied_of or entry.label
@@ -250,7 +270,7 @@ def tuned(comparison: ComparisonSpec, frame: pd.DataFrame) -> tuple[ComparisonSp
     choices = []
     names = {}
     for row in comparison.rows:
-        runs = by_method(frame, comparison, row.label)
+        runs = by_method(trials, comparison, row.label)
         tried: dict[str, dict[str, MeanStd | None]] = {}
         for entry in comparison.methods:
             if entry.varied_of:
@@ -258,17 +278,17 @@ def tuned(comparison: ComparisonSpec, frame: pd.DataFrame) -> tuple[ComparisonSp
             else:
                 names[row.label, entry.label] = entry.label
         for method, accuracies in tried.items():
-            chosen = best_of(accuracies, len(comparison.seeds))
-            choices.append(Choice(row.label, method, accuracies, chosen))
-            names[row.label, chosen] = method
-    labels = [names.get(labels) for labels in zip(frame["row"], frame["method"], strict=True)]
-    once = frame.assign(method=labels).dropna(subset="method")
+            best = best_of(accuracies, len(comparison.seeds))
+            choices.append(Choice(row.label, method, accuracies, best))
+            names[row.label, best] = method
+    labels = [names.get(labels) for labels in zip(trials["row"], trials["method"], strict=True)]
+    once = trials.assign(method=labels).dropna(subset="method")
     return replace(comparison, methods=tuple(methods.values())), once, choices
 
 
 def best_of(tried: Mapping[str, MeanStd | None], seeds: int) -> str:
     """The label of the highest accuracy, of equal ones the first; empty while one of them lacks a seed."""
-    means = {label: spread.mean for label, spread in tried.items() if spread and spread.seeds == seeds}
+    means = {label: accuracy.mean for label, accuracy in tried.items() if accuracy and accuracy.seeds == seeds}
     if not means or len(means) < len(tried):
         return ""
     best = max(means.values())

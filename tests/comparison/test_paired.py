@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protosphere.comparison.paired import Difference, ahead, difference, with_significance
+from protosphere.comparison.paired import Difference, ahead, difference, rejected
 
 
 def over_seeds(values):
@@ -46,12 +46,10 @@ def test_only_a_method_that_is_apart_from_every_other_is_ahead():
 
 
 def test_what_is_significant_alone_need_not_be_among_many():
-    """Holm's second smallest p of three is held against 5 % / 2."""
-    strong, weak = Difference(0.1, 0.05, 0.15, 5, p=0.01), Difference(0.1, 0.01, 0.19, 5, p=0.03)
-    assert with_significance({"a": weak})["a"].significant
-    among = with_significance({"a": weak, "b": strong, "c": None, "d": Difference(0.1, None, None, 1), "e": weak})
-    assert [contrast and contrast.significant for contrast in among.values()] == [False, True, None, False, False]
-    assert list(among) == ["a", "b", "c", "d", "e"]
-    # the last of two is held against 5 % itself, and not against 5 % / 2
-    assert all(contrast.significant for contrast in with_significance({"a": weak, "b": strong}).values())
-    assert among["a"].apart
+    """Holm's second smallest p of three is held against 5 % / 2, the last of two against 5 % itself."""
+    assert rejected([0.03]) == [True]
+    assert rejected([0.03, 0.01, 0.03]) == [False, True, False]
+    assert rejected([0.03, 0.01]) == [True, True]
+    # what comes after the first that stays is not tried
+    assert rejected([0.03, 0.001, 0.04, 0.049]) == [False, True, False, False]
+    assert rejected([]) == []

@@ -14,7 +14,7 @@ import pytest
 
 from protosphere.comparison.spec import comparison_names, load
 from protosphere.comparison.trials import not_default, settings_of
-from protosphere.comparison.variants import varied
+from protosphere.comparison.variants import with_variants
 from protosphere.data.partition.mixed import MIXED, mixed_rows
 from protosphere.plans.run_config import preset_names, read_preset
 from protosphere.strategies import known_settings, load_method, read_settings, refuse_foreign
@@ -103,7 +103,7 @@ def test_presets_are_as_they_were_held_against_the_papers():
 def test_every_cell_of_a_table_can_be_run_and_its_metric_is_measured(name):
     """What is chosen by validation does not exist under the papers' protocols; the ensemble does where it is asked.
     What is printed stands beside a method that there is."""
-    comparison = varied(load(preset=name))
+    comparison = with_variants(load(preset=name))
     assert {each.method for each in comparison.paper} <= {method.label for method in comparison.methods}
     for row in comparison.rows:
         for method in comparison.methods:
@@ -149,7 +149,7 @@ def test_protonorms_rows_have_the_papers_constants_or_the_releases_and_never_som
 @pytest.mark.parametrize("name", ["protonorm-table4", "protonorm-table5"])
 def test_where_gamma_is_varied_the_rest_is_the_papers_or_the_releases(name):
     """The release has one gamma, which ProtoNorm's row of it keeps."""
-    comparison = varied(load(preset=name))
+    comparison = with_variants(load(preset=name))
     gammas = {}
     for row in comparison.rows:
         for method in comparison.methods:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.comparison.selection import chosen
-from protosphere.comparison.spec import OF_A_ROW, Metric, Row, comparison_names, load, parse_metric, read
+from protosphere.comparison.spec import OF_A_ROW, Metric, Row, comparison_names, load, narrow, parse_metric, read
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings
 from protosphere.data.partition.assignment import DataSpec
@@ -181,25 +180,25 @@ def test_what_is_not_there_is_named(tmp_path):
 def test_a_method_of_ones_own_is_chosen_by_its_path(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text("from protosphere.strategies.fedproto import METHOD")
-    found = chosen(read(file()), methods="norm,./mine.py")
+    found = narrow(read(file()), methods="norm,./mine.py")
     assert [method.label for method in found.methods] == ["Norm", "./mine.py"]
     assert found.methods[1].settings == {"strategy": "./mine.py"}
     with pytest.raises(SettingError, match=r"'gone\.py' cannot be read"):
-        chosen(read(file()), methods="norm,./gone.py")
+        narrow(read(file()), methods="norm,./gone.py")
 
 
 def test_a_part_is_chosen_by_label_data_set_or_strategy(file):
-    found = chosen(read(file()), methods="norm,fedproto", datasets="cifar10", partitions="even", seeds="7,0")
+    found = narrow(read(file()), methods="norm,fedproto", datasets="cifar10", partitions="even", seeds="7,0")
     assert [(m.label, m.settings["strategy"]) for m in found.methods] == [
         ("Norm", "protonorm"),
         ("fedproto", "fedproto"),
     ]
     assert [row.label for row in found.rows] == ["CIFAR-10, even"]
     assert found.seeds == (7, 0)
-    assert chosen(read(file()), methods="protonorm").methods[0].label == "Norm"
-    assert chosen(read(file()), datasets="digits").datasets[0].label == "Digits"
+    assert narrow(read(file()), methods="protonorm").methods[0].label == "Norm"
+    assert narrow(read(file()), datasets="digits").datasets[0].label == "Digits"
     whole = read(file())
-    assert chosen(whole) == whole
+    assert narrow(whole) == whole
 
 
 @pytest.mark.parametrize(
@@ -212,7 +211,7 @@ def test_a_label_is_found_among_those_like_it(file, two, asked, found):
     methods = (
         f'{{ label = "{first}", strategy = "fedproto" }}, {{ label = "{second}", strategy = "protonorm" }}, "local"'
     )
-    assert [each.label for each in chosen(read(file(**{'"local"': methods})), methods=asked).methods] == [found]
+    assert [each.label for each in narrow(read(file(**{'"local"': methods})), methods=asked).methods] == [found]
 
 
 def test_what_makes_a_row_is_known_to_the_settings():
@@ -222,7 +221,7 @@ def test_what_makes_a_row_is_known_to_the_settings():
 
 
 def test_metric_and_target_are_replaced(file):
-    found = chosen(read(file()), metric="best,classifier client-best", target=0.5)
+    found = narrow(read(file()), metric="best,classifier client-best", target=0.5)
     assert (found.metrics, found.target) == ((Metric("", "best"), Metric("classifier", "client-best")), 0.5)
 
 
@@ -242,11 +241,11 @@ def test_metric_and_target_are_replaced(file):
 )
 def test_a_choice_that_cannot_be(file, choice, said):
     with pytest.raises(SettingError, match=re.escape(said)):
-        chosen(read(file()), **choice)
+        narrow(read(file()), **choice)
 
 
 def test_own_data_need_no_file():
-    found = chosen(load(), datasets="digits,../photos", own_data=True)
+    found = narrow(load(), datasets="digits,../photos", own_data=True)
     assert [(row.label, row.dataset.settings) for row in found.rows] == [
         ("digits", {"dataset": "digits"}),
         ("photos", {"dataset": "../photos"}),
@@ -275,9 +274,9 @@ def test_a_metric_is_written_as_it_is_read_and_no_other_is_one():
 
 
 def test_the_baseline_is_the_one_named_else_local_else_the_first():
-    found = chosen(load(), methods="fedproto,local,protonorm")
+    found = narrow(load(), methods="fedproto,local,protonorm")
     assert found.baseline_label == "local"
-    assert chosen(load(), methods="fedproto,protonorm").baseline_label == "fedproto"
-    assert chosen(load(), methods="fedproto,local", baseline="FEDPROTO").baseline_label == "fedproto"
+    assert narrow(load(), methods="fedproto,protonorm").baseline_label == "fedproto"
+    assert narrow(load(), methods="fedproto,local", baseline="FEDPROTO").baseline_label == "fedproto"
     with pytest.raises(SettingError, match=r"--baseline .*`fedproto`"):
-        chosen(load(), methods="fedproto,local", baseline="fedprot")
+        narrow(load(), methods="fedproto,local", baseline="fedprot")

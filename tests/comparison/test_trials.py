@@ -9,7 +9,7 @@ from protosphere.comparison.execution import SETTINGS, prepare
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed, parse_metric
 from protosphere.comparison.trials import expand, not_default, settings_of, toml, with_common_rules
-from protosphere.comparison.variants import varied
+from protosphere.comparison.variants import with_variants
 from protosphere.core.errors import SettingError
 from protosphere.plans.run_config import plan, read_toml
 from protosphere.strategies import known_settings
@@ -101,7 +101,7 @@ def test_a_data_sets_settings_of_a_method_are_that_methods_alone_and_lie_under_i
     )
     assert settings_of(made, first, NORM, {"protonorm.gamma": 2.0})["protonorm.gamma"] == 2.0
     # of each value that is varied, too, but for the setting itself
-    for entry in varied(made, ["protonorm.epsilon=0.1,0.2", "protonorm.gamma=5,6"]).methods:
+    for entry in with_variants(made, ["protonorm.epsilon=0.1,0.2", "protonorm.gamma=5,6"]).methods:
         if entry.varied_of == "Norm":
             gamma = settings_of(made, first, entry)["protonorm.gamma"]
             assert gamma == entry.varied.get("protonorm.gamma", 3.0)

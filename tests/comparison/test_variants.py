@@ -11,15 +11,14 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import collect, validation_of, value_of
 from protosphere.comparison.plots import by_value, crossed_methods, heat_map, points_by
 from protosphere.comparison.report import write_all
-from protosphere.comparison.selection import chosen
-from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, from_table, load
+from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, from_table, load, narrow
 from protosphere.comparison.spec import read as read_plan
 from protosphere.comparison.trials import expand
-from protosphere.comparison.variants import settings_varied, tuned, varied
+from protosphere.comparison.variants import choose_variants, settings_varied, with_variants
 from protosphere.core.errors import SettingError
 from protosphere.record.summary import outcome
 from protosphere.reports.canvas import NothingToPlotError
-from tests.comparison.test_frame import line, trials_of, write_run
+from tests.comparison.fabricated import line, trials_of, write_run
 
 # test accuracy is best where validation accuracy is worst: whoever looked at the test rows would choose the other
 VALIDATION = {"3": (0.5, 0.6), "10": (0.9, 0.7), "30": (0.7, 0.7)}
@@ -29,7 +28,7 @@ TEST = {"3": (0.9, 0.95), "10": (0.4, 0.5), "30": (0.6, 0.6)}
 def plan(*texts, methods=("local", "protonorm"), **changes):
     entries = tuple(Entry(name, {"strategy": name}) for name in methods)
     given = {"methods": entries, "datasets": (Entry("digits", {"dataset": "digits"}),), "seeds": (0, 1)}
-    return varied(ComparisonSpec("test", **given | {"choose": "validation", "cross": True} | changes), texts)
+    return with_variants(ComparisonSpec("test", **given | {"choose": "validation", "cross": True} | changes), texts)
 
 
 def labels(comparison):
@@ -58,14 +57,14 @@ def test_a_file_s_values_are_replaced_by_the_command_line_s():
 
 def test_variants_of_many_settings_have_folders_of_their_own():
     tried = ["prototype-weight=0.001,1", "learning-rate=0.01,0.1", "local-epochs=1,5"]
-    made = varied(chosen(load(), methods="fedproto", seeds="0", cross=True), tried)
+    made = with_variants(narrow(load(), methods="fedproto", seeds="0", cross=True), tried)
     names = [cell.name for cell in expand(made, {"rounds": 1}, {})]
     assert len(set(names)) == 8
     assert all(len(name.encode()) <= 150 for name in names)
 
 
 def test_without_validation_rows_nothing_can_be_chosen():
-    made = varied(chosen(load(), methods="protonorm", seeds="0", choose="validation"), ["protonorm.gamma=3,10"])
+    made = with_variants(narrow(load(), methods="protonorm", seeds="0", choose="validation"), ["protonorm.gamma=3,10"])
     with pytest.raises(SettingError, match="validation-share"):
         expand(made, {"validation-share": 0.0}, {})
     assert [cell.settings["protonorm.gamma"] for cell in expand(made, {}, {})] == [3.0, 10.0]
@@ -122,19 +121,20 @@ def run(tmp_path):
 def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
     made = plan("protonorm.gamma=3,10,30")
     folder, found = run(made)
-    once, kept, (choice,) = tuned(made, collect(folder, made, found))
+    once, kept, (choice,) = choose_variants(made, collect(folder, made, found))
     assert labels(once) == ["local", "protonorm"]
     assert choice.chosen == "protonorm, gamma = 10"
     assert kept.query("method == 'protonorm'").set_index("seed")["metric: headline"].to_dict() == {0: 0.4, 1: 0.5}
     accuracies, apart, tried, _ = write_all(folder, made, found).tables
-    shown = {row[0].text: row[1].text for row in accuracies.lines}
+    shown = accuracies.texts["digits"]
     assert shown["protonorm"] == "45.00 ± 7.07"
-    assert shown.keys() == {"local", "protonorm", "majority class"}
-    assert any("gamma = 10, chosen on validation samples among 3" in note for note in accuracies.notes)
-    assert apart.lines[0][0].text == "digits"
-    bold = [row[0].text for row in tried.lines if any(cell.best for cell in row)]
-    assert bold == ["protonorm, gamma = 10"]
-    assert "70.00 ± 0.00" in [cell.text for row in tried.lines for cell in row]
+    assert set(shown.index) == {"local", "protonorm", "majority class"}
+    assert "digits: validation chose gamma = 10 of protonorm among 3." in accuracies.notes
+    assert list(apart.texts.index) == ["digits"]
+    assert tried.texts["digits"][tried.bold["digits"]].to_dict() == {"protonorm, gamma = 10": "80.00 ± 14.14"}
+    assert tried.texts["digits"]["protonorm, gamma = 30"] == "70.00 ± 0.00"
+    page = (folder.path / "report.html").read_text()
+    assert "1 data set, 2 methods, 2 seeds (0, 1)" in page, "methods that the tables show, not their variants"
     # every cell stays in the file of all figures
     assert len((folder.path / "table.csv").read_text().splitlines()) == 1 + len(found)
     # kept and read again it is the same plan, which is not expanded anew
@@ -146,15 +146,14 @@ def test_equal_variants_are_named_in_the_table_and_under_it(run, monkeypatch):
     made = plan("protonorm.gamma=3,10,30")
     folder, found = run(made)
     accuracies, _, tried, _ = write_all(folder, made, found).tables
-    (words,) = [note for note in accuracies.notes if "chosen" in note]
-    assert words.endswith(
-        "gamma = 3, chosen on validation samples among 3; equal to gamma = 10: the first of them is taken"
-    )
-    texts = {line[0].text: line[1].text for line in tried.lines}
-    assert texts["protonorm, gamma = 3"] == "80.00 ± 0.00 (tie)"
-    assert texts["protonorm, gamma = 10"] == "80.00 ± 14.14 (tie)"
-    assert texts["protonorm, gamma = 30"] == "70.00 ± 0.00"
-    assert [line[0].text for line in tried.lines if line[1].best] == ["protonorm, gamma = 3"]
+    assert "digits: validation chose gamma = 3 of protonorm among 3." in accuracies.notes
+    assert "digits: gamma = 10 of protonorm ties; the first counts." in accuracies.notes
+    assert tried.texts["digits"].to_dict() == {
+        "protonorm, gamma = 3": "80.00 ± 0.00 (tie)",
+        "protonorm, gamma = 10": "80.00 ± 14.14 (tie)",
+        "protonorm, gamma = 30": "70.00 ± 0.00",
+    }
+    assert list(tried.texts.index[tried.bold["digits"]]) == ["protonorm, gamma = 3"]
 
 
 def test_a_method_is_not_trained_again_for_a_setting_that_it_does_not_read():
@@ -193,21 +192,21 @@ def test_who_weighs_clients_alike_anyway_is_not_trained_again_for_their_weights(
         "methods": (uniform, Entry("fedavg", {"strategy": "fedavg"})),
         "datasets": (Entry("d", {"dataset": "digits"}),),
     }
-    found = varied(ComparisonSpec("test", **made), [WEIGHTS]).methods
+    found = with_variants(ComparisonSpec("test", **made), [WEIGHTS]).methods
     assert [entry.varied_of for entry in found] == ["", "fedavg", "fedavg"]
     weighted = {"fedproto.aggregation": "weighted"}
     alone = ComparisonSpec("test", **made | {"methods": (Entry("fedproto", {"strategy": "fedproto"}),)}, cross=True)
-    assert len(varied(replace(alone, settings=weighted), [WEIGHTS]).methods) == 2
-    assert len(varied(alone, [WEIGHTS], weighted).methods) == 2
-    assert len(varied(alone, [WEIGHTS, 'fedproto.aggregation="mean","weighted"']).methods) == 4
+    assert len(with_variants(replace(alone, settings=weighted), [WEIGHTS]).methods) == 2
+    assert len(with_variants(alone, [WEIGHTS], weighted).methods) == 2
+    assert len(with_variants(alone, [WEIGHTS, 'fedproto.aggregation="mean","weighted"']).methods) == 4
 
 
 def test_while_a_run_is_missing_nothing_is_chosen(run):
     made = plan("protonorm.gamma=3,10,30")
     folder, found = run(made, missing=("30", 1))
     accuracies = write_all(folder, made, found).tables[0]
-    assert {row[0].text: row[1].text for row in accuracies.lines}["protonorm"] == "-"
-    assert any("nothing is chosen" in note for note in accuracies.notes)
+    assert accuracies.texts["digits"]["protonorm"] == "-"
+    assert "digits: nothing is chosen of protonorm without all trials." in accuracies.notes
 
 
 # --- what is shown ---
@@ -223,7 +222,7 @@ def usual(*methods):
 
 
 def test_each_setting_is_varied_by_itself_and_what_does_not_read_it_stays_once():
-    found = varied(usual(), ["protonorm.gamma=1, 10", 'protonorm.alignment="none", "auto"'])
+    found = with_variants(usual(), ["protonorm.gamma=1, 10", 'protonorm.alignment="none", "auto"'])
     assert labels(found) == [
         *("local", "frame", "fedproto", "protonorm, gamma = 1", "protonorm, gamma = 10"),
         *("protonorm, alignment = none", "protonorm, alignment = auto"),
@@ -233,24 +232,26 @@ def test_each_setting_is_varied_by_itself_and_what_does_not_read_it_stays_once()
     assert by_label["protonorm, gamma = 1"] == {"strategy": "protonorm", "protonorm.gamma": 1}
     # a setting that all methods share is varied for all that read it
     pulled = [f"{name}, prototype-weight = {value}" for name in ("frame", "fedproto", "protonorm") for value in (1, 9)]
-    assert labels(varied(usual(), ["prototype-weight=1,9"])) == ["local", *pulled]
-    assert varied(usual()) == usual()
+    assert labels(with_variants(usual(), ["prototype-weight=1,9"])) == ["local", *pulled]
+    assert with_variants(usual()) == usual()
 
 
 def test_the_baseline_of_a_varied_method_is_the_one_with_the_default(tmp_path):
     alone = usual("fedproto", "protonorm")
-    assert varied(alone, ["protonorm.gamma=1,10"]).baseline == "fedproto"
+    assert with_variants(alone, ["protonorm.gamma=1,10"]).baseline == "fedproto"
     only = usual("protonorm")
-    assert varied(only, ["protonorm.gamma=1,10"]).baseline == "protonorm, gamma = 10"
-    assert varied(only, ["protonorm.gamma=1,3"]).baseline == "protonorm, gamma = 1"
+    assert with_variants(only, ["protonorm.gamma=1,10"]).baseline == "protonorm, gamma = 10"
+    assert with_variants(only, ["protonorm.gamma=1,3"]).baseline == "protonorm, gamma = 1"
 
 
 def test_a_file_says_what_is_varied_and_the_command_line_goes_before(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text('methods = ["local", "protonorm"]\ndatasets = ["digits"]\n[vary]\nprotonorm.gamma = [1, 2, 3]\n')
     plan = read_plan(file)
-    assert labels(varied(plan))[1:] == [f"protonorm, gamma = {value}" for value in (1, 2, 3)]
-    assert labels(varied(plan, ["protonorm.gamma=7,8"]))[1:] == [f"protonorm, gamma = {value}" for value in (7, 8)]
+    assert labels(with_variants(plan))[1:] == [f"protonorm, gamma = {value}" for value in (1, 2, 3)]
+    assert labels(with_variants(plan, ["protonorm.gamma=7,8"]))[1:] == [
+        f"protonorm, gamma = {value}" for value in (7, 8)
+    ]
 
 
 def test_a_figure_of_a_paper_is_of_a_variant_and_not_of_the_method_that_it_replaces(tmp_path):
@@ -266,23 +267,25 @@ def test_a_figure_of_a_paper_is_of_a_variant_and_not_of_the_method_that_it_repla
         accuracy = { local = 12.0, PRINTED = 88.56 }
     """
     file.write_text(text.replace("PRINTED", '"Norm, gamma = 2"'))
-    assert [printed.method for printed in varied(read_plan(file)).paper] == ["local", "Norm, gamma = 2"]
+    assert [printed.method for printed in with_variants(read_plan(file)).paper] == ["local", "Norm, gamma = 2"]
     # --methods leaves the file's other figures where they are
-    assert labels(varied(chosen(read_plan(file), methods="Norm"))) == ["Norm, gamma = 1", "Norm, gamma = 2"]
+    assert labels(with_variants(narrow(read_plan(file), methods="Norm"))) == ["Norm, gamma = 1", "Norm, gamma = 2"]
     file.write_text(text.replace("PRINTED", "Norm"))
-    words = r'has "Norm", but \[vary\] puts "Norm, gamma = 1", "Norm, gamma = 2" in its place, and .* 88.56: name one'
-    with pytest.raises(SettingError, match=f"{words} of these, or .* with `protonorm.gamma` of its own"):
-        varied(read_plan(file))
+    words = r'has "Norm", but \[vary\] leaves no method of that name, .* 88.56: name one of "local", "Norm, gamma = 1"'
+    with pytest.raises(SettingError, match=words):
+        with_variants(read_plan(file))
     # who varies it on the command line has no file to mend
-    assert labels(varied(read_plan(file), ["protonorm.gamma=7,8"]))[1:] == ["Norm, gamma = 7", "Norm, gamma = 8"]
+    assert labels(with_variants(read_plan(file), ["protonorm.gamma=7,8"]))[1:] == ["Norm, gamma = 7", "Norm, gamma = 8"]
     # `local` does not read it
     file.write_text(text.replace("PRINTED", '"local, gamma = 2"'))
-    with pytest.raises(SettingError, match=r'has "local, gamma = 2", which .* does not read the setting'):
-        varied(read_plan(file))
+    with pytest.raises(SettingError, match=r'has "local, gamma = 2", but'):
+        with_variants(read_plan(file))
     # the remedy
     own = '{ label = "ours", strategy = "protonorm" }, { label = "Norm", strategy = "protonorm", protonorm.gamma = 5 }'
     file.write_text(text.replace("PRINTED", "Norm").replace('{ label = "Norm", strategy = "protonorm" }', own))
-    assert {printed.method for printed in varied(read_plan(file)).paper} <= set(labels(varied(read_plan(file))))
+    assert {printed.method for printed in with_variants(read_plan(file)).paper} <= set(
+        labels(with_variants(read_plan(file)))
+    )
 
 
 def test_how_a_file_chooses_and_crosses(tmp_path):
@@ -291,7 +294,7 @@ def test_how_a_file_chooses_and_crosses(tmp_path):
     file.write_text(
         head + 'choose = "validation"\ncross = true\nprotonorm.gamma = [1, 2]\nprotonorm.alignment = ["none", "auto"]\n'
     )
-    found = varied(read_plan(file))
+    found = with_variants(read_plan(file))
     assert (found.choose, found.cross, len(found.methods), found.baseline_label) == ("validation", True, 5, "local")
     for words, said in (
         ('choose = "test"\nprotonorm.gamma = [1, 2]', "`choose` is"),
@@ -300,14 +303,16 @@ def test_how_a_file_chooses_and_crosses(tmp_path):
     ):
         file.write_text(head + words)
         with pytest.raises(SettingError, match=said):
-            varied(read_plan(file))
+            with_variants(read_plan(file))
     file.write_text(head.replace("vary", "sweep"))
     with pytest.raises(SettingError, match=r"key `sweep` is gone: \[vary\] with"):
         read_plan(file)
 
 
 def test_two_settings_that_are_crossed_have_a_heat_map():
-    plan = varied(replace(usual("local", "protonorm"), cross=True), ["protonorm.gamma=1,10", "learning-rate=0.1,0.2"])
+    plan = with_variants(
+        replace(usual("local", "protonorm"), cross=True), ["protonorm.gamma=1,10", "learning-rate=0.1,0.2"]
+    )
     rows = [("digits", entry.label, 0, 0.5 + 0.01 * number) for number, entry in enumerate(plan.methods)]
     frame = pd.DataFrame(rows, columns=["row", "method", "seed", "metric: headline"])
     assert crossed_methods(plan) == ["protonorm"]
@@ -341,7 +346,7 @@ def test_two_settings_that_are_crossed_have_a_heat_map():
 )
 def test_what_cannot_be_varied_is_refused(text, words):
     with pytest.raises(SettingError, match=words):
-        varied(usual(), [text])
+        with_variants(usual(), [text])
 
 
 @pytest.mark.parametrize(
@@ -354,23 +359,24 @@ def test_what_cannot_be_varied_is_refused(text, words):
     ],
 )
 def test_what_a_file_varies_of_a_method_that_is_left_out_is_left_out(preset, methods, expected):
-    assert labels(varied(chosen(load(preset=preset), methods=methods))) == expected
+    whole = load(preset=preset)
+    assert labels(with_variants(narrow(whole, methods=methods), of_file=whole.methods)) == expected
     with pytest.raises(SettingError, match="no method of this comparison reads it"):
-        varied(chosen(load(preset=preset), methods=methods), ["gfpl.components=1,2"])
+        with_variants(narrow(whole, methods=methods), ["gfpl.components=1,2"], of_file=whole.methods)
 
 
 def test_what_all_methods_share_is_left_out_too_where_no_method_that_stays_reads_it():
     table = {"methods": ["local", "fedproto"], "datasets": ["digits"]}
     made = from_table("mine", table | {"vary": {"prototype-weight": [0.1, 1.0]}})
-    assert labels(varied(chosen(made, methods="local"))) == ["local"]
-    assert len(labels(varied(chosen(made, methods="fedproto")))) == 2
+    assert labels(with_variants(narrow(made, methods="local"), of_file=made.methods)) == ["local"]
+    assert len(labels(with_variants(narrow(made, methods="fedproto"), of_file=made.methods))) == 2
     slip = from_table("mine", table | {"vary": {"prototype-wait": [0.1, 1.0]}})
     with pytest.raises(SettingError, match="did you mean `prototype-weight`"):
-        varied(chosen(slip, methods="fedproto"))
+        with_variants(narrow(slip, methods="fedproto"), of_file=slip.methods)
 
 
 def test_a_curve_has_its_method_s_values_and_waits_for_none():
-    plan = varied(usual("local", "protonorm"), ["protonorm.gamma=10,1"])
+    plan = with_variants(usual("local", "protonorm"), ["protonorm.gamma=10,1"])
     rows = [
         ("digits", label, seed, accuracy)
         for label, accuracies in {"local": (0.5, 0.7), "protonorm, gamma = 10": (0.8, 0.9)}.items()

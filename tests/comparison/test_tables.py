@@ -1,0 +1,384 @@
+"""A comparison's tables: what each shows of hand-made runs, and the forms that it is written in."""
+
+import io
+import re
+from dataclasses import replace
+from html import escape
+
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from protosphere.comparison.frame import differences_csv
+from protosphere.comparison.report import write_all
+from protosphere.comparison.spec import Entry, Metric
+from protosphere.comparison.tables import Table, as_tex, console, labels_for, latex, markdown, tables_of
+from tests.comparison.fabricated import (
+    ACCURACIES,
+    CIFAR,
+    METHODS,
+    SEEDS,
+    change_summary,
+    comparison,
+    finished,
+    folder_of,
+    trials_of,
+)
+
+T_OF_2 = 4.302653  # the 97.5 % quantile of Student's t with two degrees of freedom
+
+
+def interval(gaps):
+    """A mean difference with its interval, as a table shows it."""
+    half = T_OF_2 * np.std(gaps, ddof=1) / np.sqrt(3)
+    mean = np.mean(gaps)
+    return f"{100 * mean:+.2f} [{100 * (mean - half):+.2f}, {100 * (mean + half):+.2f}]"
+
+
+@pytest.fixture
+def shown(tmp_path):
+    """shown(comparison, missing=(), change=None): its tables by kind; `change` gets the frame of finished trials."""
+
+    def make(made, missing=(), change=None):
+        frame = finished(folder_of(tmp_path, made, missing), made)
+        return {table.kind: table for table in tables_of(made, frame if change is None else change(frame))}
+
+    return make
+
+
+def cells(table):
+    """Heading of a row of the comparison -> its cells by method, whichever way round the table stands."""
+    is_across = table.texts.columns.str.startswith(("CIFAR-10", "MNIST")).any()
+    return (table.texts if is_across else table.texts.T).to_dict()
+
+
+def bold(table):
+    return set(table.texts.where(table.bold).stack().dropna())
+
+
+# --- what each shows ----------------------------------------------------------------------------------------
+
+
+def test_the_table_of_accuracies(shown):
+    found = shown(comparison())
+    assert list(found) == ["accuracy", "differences", "cost"]
+    table = found["accuracy"]
+    # two rows, two methods and the floor: methods go down where they are more
+    assert list(table.texts) == ["CIFAR-10", "CIFAR-10, paper", "MNIST"]
+    assert [list(texts) for texts in table.texts.itertuples()] == [
+        ["FedProto", "80.00 ± 10.00", "82.90", "-"],
+        ["Proto_Norm", "82.00 ± 2.65", "", "-"],
+        ["majority class", "60.00 ± 10.00", "", "-"],
+    ]
+    # two points ahead in the mean, and behind on a seed
+    assert not table.bold.any(axis=None)
+    said = "test: accuracy in % (final), mean ± sample standard deviation (ddof 1) over 3 seeds."
+    assert table.sentence == said
+    cost = cells(found["cost"])
+    assert list(cost["CIFAR-10, whole run"].values()) == ["0.4 kB / 0.6 kB"] * 2
+    # 400 bytes are 100 values, of two rounds
+    assert list(cost["CIFAR-10, M values per round"].values()) == ["5e-05"] * 2
+
+
+def test_methods_stand_in_the_comparisons_order_across_where_rows_are_more(shown):
+    metrics = (Metric("", "final"), Metric("classifier", "final"))
+    table = shown(comparison(methods=METHODS[::-1], metrics=metrics, paper=()))["accuracy"].texts
+    assert list(table) == ["Proto_Norm", "FedProto", "majority class"]
+    assert list(table.index) == [
+        *("CIFAR-10 (final)", "CIFAR-10 (classifier final)", "MNIST (final)", "MNIST (classifier final)")
+    ]
+    # and where they are as many
+    three = (CIFAR, Entry("MNIST", {"dataset": "mnist"}), Entry("USPS", {"dataset": "usps"}))
+    table = shown(comparison(datasets=three))["accuracy"].texts
+    assert list(table) == ["FedProto", "Proto_Norm", "majority class"]
+    assert table["FedProto"]["CIFAR-10, paper"] == "82.90"
+
+
+def test_missing_seeds_have_their_number_and_one_seed_has_no_spread(shown):
+    made = comparison(paper=())
+    found = cells(shown(made, {("FedProto", 0), ("FedProto", 1)})["accuracy"])["CIFAR-10"]
+    assert list(found.values())[:2] == ["90.00 (1 of 3 seeds)", "82.00 ± 2.65"]
+    found = shown(comparison(seeds=(1,), paper=()))
+    assert list(cells(found["accuracy"])["CIFAR-10"].values()) == ["70.00", "80.00", "60.00"]
+    assert found["accuracy"].sentence.endswith("of one seed.")
+    assert cells(found["differences"])["CIFAR-10"] == {"Proto_Norm": "+10.00"}
+    assert "One seed gives no interval; chance may explain any difference." in found["differences"].notes
+
+
+@pytest.mark.parametrize(
+    ("figure", "floor"),
+    [
+        ("final", "60.00 ± 10.00"),
+        ("best", "60.00 ± 10.00"),
+        ("client-best", "60.00 ± 10.00"),
+        ("final-unweighted", "40.00 ± 10.00"),
+        ("client-best-unweighted", "40.00 ± 10.00"),
+        ("all-classes", "20.00 ± 10.00"),
+        ("ensemble final", "-"),
+    ],
+)
+def test_the_majority_class_is_of_the_samples_and_clients_of_the_figure_beside_it(shown, figure, floor):
+    metric = Metric(*figure.split()) if " " in figure else Metric("classifier", figure)
+    found = cells(shown(comparison(metrics=(metric,), paper=()))["accuracy"])
+    assert found[f"CIFAR-10 ({metric})"]["majority class"] == floor
+
+
+def test_a_domain_that_no_run_has_is_named_and_beside_a_part_stands_no_majority_class(shown):
+    """The majority class is of all clients' samples alike."""
+    metrics = (Metric("", "final"), Metric("", "macro"), Metric("domain", "usps"), Metric("domain", "svhn"))
+    made = comparison(metrics=metrics, datasets=(CIFAR,), paper=())
+    found = shown(made)
+    for table in found.values():
+        assert [note for note in table.notes if "domain" in note] == [
+            "No client is of the domain svhn; the domains are usps."
+        ]
+    floors = {name: texts["majority class"] for name, texts in cells(found["accuracy"]).items()}
+    names = ("macro", "domain usps", "domain svhn")
+    assert floors == {"CIFAR-10 (final)": "60.00 ± 10.00"} | {f"CIFAR-10 ({name})": "-" for name in names}
+    without = shown(made, change=lambda frame: frame.drop(columns="domain usps"))["accuracy"]
+    assert "No client is of the domain usps; no data set names any." in without.notes
+
+
+def test_bytes_to_the_target_with_the_seeds_that_reached_it(shown):
+    found = cells(shown(comparison(target=0.8))["cost"])
+    assert list(found["CIFAR-10, to 80 %"].values()) == [
+        "0.4 kB / 0.6 kB, round 2 (2 of 3 seeds)",
+        "0.4 kB / 0.6 kB, round 2",
+    ]
+    assert list(found["MNIST, to 80 %"].values()) == ["-", "-"]
+    # a run counts once, by however many metrics it is judged
+    both = comparison(target=0.8, metrics=(Metric("", "final"), Metric("classifier", "final")))
+    assert cells(shown(both)["cost"]) == found
+
+
+@pytest.mark.parametrize(
+    ("metric", "rule"),
+    [
+        (Metric("", "final"), "each method's own rule"),
+        (Metric("classifier", "final"), "classifier"),
+        (Metric("ensemble", "final"), "ensemble"),
+        (Metric("domain-unweighted", "usps"), "each method's own rule"),
+    ],
+)
+def test_the_rule_of_a_metrics_curve_is_named_beside_the_bytes_to_the_target(shown, metric, rule):
+    cost = shown(comparison(target=0.8, metrics=(metric,), paper=()))["cost"]
+    assert f"To 80 %: bytes until accuracy by {rule} reaches it." in cost.notes
+
+
+def test_values_a_round_are_shown_where_all_seeds_sent_float32(tmp_path):
+    made = comparison(paper=())
+    place = folder_of(tmp_path, made)
+    for trial in trials_of(made):
+        # of one method one seed alone sent another format, of the other none
+        mixed = trial.method == "FedProto" and trial.seed == 1
+        settings = {"wire-dtype": "float16" if mixed else "float32"}
+        change_summary(place, trial, lambda summary, settings=settings: summary.update(settings=settings))
+    cost = cells(tables_of(made, finished(place, made))[-1])
+    assert list(cost["CIFAR-10, M values per round"].values()) == ["-", "5e-05"]
+    assert list(cost["CIFAR-10, whole run"].values()) == ["0.4 kB / 0.6 kB"] * 2
+
+
+def test_differences_are_to_the_baseline_seed_by_seed(shown):
+    made = comparison(paper=(), baseline="Proto_Norm")
+    table = shown(made, {("FedProto", 2)})["differences"]
+    assert "difference to Proto_Norm in percentage points (final), paired by seed" in table.sentence
+    # -5 and -10 points; t(0.975, 1) = 12.706
+    assert cells(table)["CIFAR-10"] == {"FedProto": "-7.50 [-39.27, +24.27] (2 of 3 seeds)"}
+    # of all seeds nothing is said of their number, which the first table has
+    whole = shown(made)["differences"]
+    assert cells(whole)["CIFAR-10"] == {"FedProto": "-2.00 [-26.47, +22.47]"}
+    assert not whole.bold.any(axis=None)
+    equal = shown(made, change=lambda frame: frame.assign(**{"metric: final": 0.5}))["differences"]
+    assert cells(equal)["CIFAR-10"] == {"FedProto": "+0.00"}
+
+
+def test_accuracies_by_one_rule_stand_above_what_each_methods_own_rule_gives(tmp_path):
+    made = comparison(paper=(), baseline="FedProto", metrics=(Metric("classifier"),))
+    place = folder_of(tmp_path, made)
+
+    def by_classifier(summary):
+        summary["headline"] |= {"rule": "classifier", "accuracy": summary["rules"]["classifier"]["final"]}
+
+    same = tables_of(made, finished(place, made))
+    assert "Every method's own inference rule is local-prototypes." in same[0].notes
+    for trial in trials_of(made):
+        if trial.method == "Proto_Norm":
+            change_summary(place, trial, by_classifier)
+    accuracies, own, apart, _ = tables_of(made, finished(place, made))
+    # half of what the nearest prototype gives
+    name = "CIFAR-10 (classifier headline)"
+    assert list(cells(accuracies)[name].values())[:2] == ["40.00 ± 5.00", "41.00 ± 1.32"]
+    assert cells(apart)[name] == {"Proto_Norm": interval(np.array([0.05, 0.1, -0.09]) / 2)}
+    assert own.kind == "own-rules"
+    assert cells(own)["CIFAR-10"] == {
+        "FedProto": "80.00 ± 10.00 (local-prototypes)",
+        "Proto_Norm": "41.00 ± 1.32 (classifier)",
+    }
+    named = replace(made, metrics=(Metric("classifier", "final"),))
+    tables = tables_of(named, finished(place, named))
+    assert "own-rules" not in [table.kind for table in tables]
+    assert not any("own inference rule" in note for note in tables[0].notes)
+
+
+def with_rules(frame):
+    """The finished trials beside ones of `local` with figures by pool and its control."""
+    alone = frame[frame["method"] == "FedProto"].assign(method="Alone")
+    frame = pd.concat([frame, alone], ignore_index=True)
+    for name, method, values in (
+        ("pool final", "FedProto", [0.9, 0.8, 0.95]),
+        ("pool-local final", "FedProto", [0.8, 0.78, 0.84]),
+        ("pool-local final", "Alone", [0.85, 0.8, 0.84]),
+        ("encoder-local final", "Alone", [0.85, 0.8, 0.84]),
+    ):
+        if name not in frame:
+            frame[name] = None
+        frame.loc[frame["method"] == method, name] = values
+    return frame
+
+
+def test_what_the_exchange_adds_is_a_rule_less_what_local_has_by_it_without_an_exchange(shown):
+    made = comparison(methods=(*METHODS, Entry("Alone", {"strategy": "local"})), paper=())
+    missing = {("Alone", seed) for seed in SEEDS}
+    assert "gains" not in shown(made, missing)
+    table = shown(made, missing, with_rules)["gains"]
+    # the others have no such rule, and no method has the rule `encoder`
+    gaps = np.subtract([0.9, 0.8, 0.95], [0.85, 0.8, 0.84])
+    assert cells(table) == {"CIFAR-10 (pool final)": {"FedProto": interval(gaps)}}
+    assert "its local counterpart, taken from Alone (encoder minus encoder-local, pool minus pool-" in table.sentence
+    # both know how often a client has each class; of the rule `encoder` the client's own alone does
+    assert not any("class shares" in note or "is missing" in note for note in table.notes)
+    encoder = shown(made, missing, lambda frame: with_rules(frame).assign(**{"encoder final": 0.5}))["gains"]
+    assert "`encoder-local` uses a client's class shares; `encoder` does not." in encoder.notes
+
+
+def test_where_local_has_no_control_none_of_another_run_takes_its_place(shown):
+    made = comparison(paper=())
+    alone = replace(made, methods=(METHODS[0], Entry("Proto_Norm", {"strategy": "local"})))
+    figures = dict.fromkeys(("pool final", "pool-local final", "encoder final"), 0.5)
+
+    def without(frame):
+        frame = frame.assign(**figures, **{"encoder-local final": None})
+        assert "pool" not in differences_csv(made, frame)
+        return frame
+
+    def bare(frame):
+        frame = without(frame)
+        return frame.assign(**{"pool-local final": frame["pool-local final"].where(frame["method"] == "FedProto")})
+
+    said = "What the exchange adds is missing: `local` lacks encoder-local and pool-local."
+    for plan, change, remedy in (
+        (made, without, "Add `local` to the methods."),
+        (alone, bare, "Name an `encoder` for all."),
+    ):
+        found = shown(plan, change=change)
+        assert "gains" not in found
+        assert {said, remedy} <= set(found["accuracy"].notes)
+
+
+# --- notes --------------------------------------------------------------------------------------------------
+
+
+def test_notes_are_sentences_of_about_ten_words(shown):
+    def change(frame):
+        steps = frame["method"].map({"FedProto": 12, "Proto_Norm": 24}).astype(object)
+        return frame.assign(gradient_steps=steps, companion="the companion cnn4 (12 parameters)")
+
+    found = shown(comparison(target=0.8), change=change)
+    notes = {note for table in found.values() for note in table.notes}
+    for note in (
+        "CIFAR-10: FedProto trains with the companion cnn4 (12 parameters).",
+        "CIFAR-10: all clients together have 90 test samples.",
+        "Seeds change only the split, not the data.",
+        "CIFAR-10: gradient steps differ among methods; see the costs.",
+        "Columns `paper` are printed in the paper, not measured here.",
+    ):
+        assert note in notes
+    assert {note for note in notes if len(note.split()) > 13 or note[-1] != "."} == set()
+    assert list(cells(found["cost"])["CIFAR-10, steps"].values()) == ["12", "24"]
+    # a difference of a tenth is none
+    steps = {"FedProto": 11, "Proto_Norm": 12}
+    found = shown(comparison(), change=lambda frame: frame.assign(gradient_steps=frame["method"].map(steps)))
+    assert not any("steps differ" in note for note in found["accuracy"].notes)
+    assert "Seeds change" not in str(shown(comparison(seeds=(1,)))["accuracy"].notes)
+
+
+def test_of_several_tables_each_note_stands_once_below_all(tmp_path):
+    made = comparison(note="a note of the file", target=0.8)
+    place = folder_of(tmp_path, made)
+    found = write_all(place, made, trials_of(made)).tables
+    notes = list(dict.fromkeys(note for table in found for note in table.notes))
+    assert "a note of the file" in notes
+    assert len(notes) < sum(len(table.notes) for table in found), "some are of several tables"
+    for name in ("table.md", "report.html"):
+        text = (place.path / name).read_text()
+        last_table = text.rindex("|---") if name == "table.md" else text.index(found[-1].texts.index[-1])
+        for note in notes:
+            written = note if name == "table.md" else escape(note)
+            assert text.count(written) == 1, (name, note)
+            assert text.index(written) > last_table, (name, note)
+    # a table of LaTeX is taken out by itself
+    assert latex(found).count("a note of the file") == len(found)
+
+
+# --- forms --------------------------------------------------------------------------------------------------
+
+
+def of_texts(texts):
+    frame = pd.DataFrame(texts)
+    return Table("cost", "From <a> by -3 % on CIFAR-10.", frame, pd.DataFrame(False, frame.index, frame.columns))
+
+
+def test_markdown_latex_and_the_console_show_the_same_with_what_is_apart_in_bold(shown, monkeypatch):
+    monkeypatch.setitem(ACCURACIES, "FedProto", (0.80, 0.75, 0.75))
+    found = list(shown(comparison()).values())
+    assert bold(found[0]) == {"82.00 ± 2.65"}
+    text = markdown(found)
+    assert "|  | CIFAR-10 | CIFAR-10, paper | MNIST |\n|---|---:|---:|---:|\n" in text
+    assert "| CIFAR-10 | **+5.33 [+3.90, +6.77]** |" in text
+    assert "| Proto_Norm | **82.00 ± 2.65** |  | - |" in text
+    named = of_texts({"a|b": {"**<i>": "1"}})
+    named.bold.loc[:, :] = True
+    assert "|  | a\\|b |\n|---|---:|\n| \\*\\*\\<i> | **1** |\n" in markdown([named])
+    text = latex(found, labels_for(found, "Table 1: P_N"))
+    assert r"Proto\_Norm & \textbf{82.00 $\pm$ 2.65} &  & - \\" in text
+    assert r"\begin{tabular}{lrrr}" in text
+    for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\centering", r"\end{table}"):
+        assert text.count(rule) == 3
+    captions = re.findall(r"\\caption\{(.*)\}", text)
+    assert captions[0].startswith(r"Test: accuracy in \% (final), mean $\pm$ sample")
+    assert len(captions) == 3
+    kinds = ("accuracy", "differences", "cost")
+    assert re.findall(r"\\label\{(.*)\}", text) == [f"tab:table-1-p-n-{kind}" for kind in kinds]
+    assert r"\caption{Mine, 3 \%}" in latex(found[:1], ["tab:a"], r"Mine, 3 \%")
+    terminal = Console(width=120, record=True, color_system="standard", file=io.StringIO())
+    terminal.print(console(found[0]))
+    text = terminal.export_text(styles=True)
+    assert re.search(r"\x1b\[1m *82\.00 ± 2\.65", text)
+    assert not re.search(r"\x1b\[1m *76\.67", text)
+    assert "76.67 ± 2.89" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("-7.50 [-39.27, +24.27]", "$-$7.50 [$-$39.27, +24.27]"),
+        ("5e-05", "5e$-$05"),
+        ("CIFAR-10 <last-5>", "CIFAR-10 $<$last-5$>$"),
+        ("a|b > c", "a$|$b $>$ c"),
+        ("λ=-1", r"$\lambda$=$-$1"),
+        ("-", "-"),
+        ("γ - 2 ± ε", r"$\gamma$ - 2 $\pm$ $\varepsilon$"),
+        ("Ω, Σ, Α, ο, ϑ", r"$\Omega$, $\Sigma$, $\mathrm{A}$, $\mathrm{o}$, $\vartheta$"),
+        ("x-.5 −3", "x-.5 $-$3"),
+        (r"50 % & a_b {c} \d~^", r"50 \% \& a\_b \{c\} \textbackslash{}d\textasciitilde{}\textasciicircum{}"),
+    ],
+)
+def test_latex_shows_the_letters_and_signs_that_are_meant(text, written):
+    assert as_tex(text) == written
+    table = latex([of_texts({text: {text: text}})])
+    assert f"{written} & {written} \\\\" in table
+    assert rf" & {written} \\" in table
+    assert r"\caption{From $<$a$>$ by $-$3 \% on CIFAR-10.}" in table
+    # nothing but ASCII is left that LaTeX's first fonts lack
+    assert table.isascii()
