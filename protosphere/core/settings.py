@@ -106,105 +106,206 @@ RECEIVED = "received"  # the rule of methods that share weights: the classifier 
 class Settings(BaseModel):
     """What all methods share. Each field is the setting of the same name with `-` for `_`.
 
-    pyproject.toml holds the same defaults for Flower; a test compares the two.
+    The words below it are its description, which docs/settings.md and `protosphere settings` show. pyproject.toml holds
+    the same defaults for Flower; a test compares the two.
     """
 
-    model_config = ConfigDict(**STRICT, frozen=True)
+    model_config = ConfigDict(**STRICT, frozen=True, use_attribute_docstrings=True)
 
     strategy: str = "protosphere"
+    """the method: a [name](methods.md), or [your own](adding-a-method.md) as `./file.py` or `package.module:NAME`"""
     own_settings: str = ""
+    """your own method's settings, as Flower passes them; do not set it"""
     dataset: NotEmpty = "digits"
+    """the data: a name, a hub id or a path; several with commas, or `<folder>/*`, are [domains](domains.md) of one
+    task, of tables sites"""
     classes: Literal["same", "union"] = "same"
+    """of domains: the same classes by name, or each some of the union"""
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0
+    """side of the square in pixels; 0: as they are, of domains the largest"""
     models: NotEmpty = "tiny"
+    """architectures, given in turn: names and families or `./file.py:callable`, with commas; unset: what fits; the
+    `model` that a site's SuperNode was started with goes before"""
     rounds: AtLeastOne = 20
+    """T, rounds in all"""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """seed of every random draw"""
 
     clients: Count = 0
+    """clients of a simulation; 0: 10 or what the data say, over a network the `num-partitions` that most SuperNodes
+    answer; set it there"""
     min_clients: Count = 0
+    """over a network: so many clients start a run, at most `clients`, others [join
+    later](deployment.md#sites-that-come-and-go); 0: all"""
     forget_after: Count = 0
+    """with `min-clients`: rounds away after which a client leaves; 0: never"""
     partition: Annotated[str, AfterValidator(_partition)] = "dirichlet"
+    """how samples are divided ([data](data.md#who-gets-what)): `iid`, `dirichlet`, `pathological`, `way-shot` (a
+    few samples of a few classes), `mixed` (the same of one domain), `table` (as a file counts), `column` (by its
+    values), `sites` (one data set a client), or your own `package.module:callable`, `./file.py:callable`"""
     partition_table: str = ""
+    """of `table`: a CSV file, a line a client, a column a class, numbers of samples"""
     partition_column: str = ""
+    """a column of a table, or an array: implies `column`, one value a client; further values in turn"""
     alpha: Positive = 0.1
+    """Dirichlet concentration: small is skewed"""
     self_balancing: bool = False
+    """of `dirichlet`: a client with more than an even share gets none of the classes to come"""
     classes_per_client: AtLeastOne = 2
+    """of `pathological`: blocks of clients with so many classes each, in uneven parts"""
     ways: AtLeastTwo = 3
+    """of `way-shot`, `mixed`: w̄, mean classes of a client"""
     ways_spread: Count = 1
+    """ŵ: uniform in w̄ ± ŵ, from 2 on"""
     shots: Count = 100
+    """s̄, mean samples of each class of a client, validation (and `pooled` test) included; 0 (of `mixed`): all"""
     shots_spread: Count = 1
+    """ŝ: uniform in s̄ ± ŝ, from 1 on; one draw per client"""
     min_samples: AtLeastOne = 10
+    """a client's fewest samples, of `iid`, `dirichlet`, `pathological`"""
     max_samples: Count = 0
+    """only the first so many of the data; 0: all"""
     split: Literal["pooled", "official"] = "pooled"
+    """test samples: of each client's own, or official ones (`way-shot` needs them)"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
+    """test samples' share of a client's samples"""
     validation_share: Share = 0.1
+    """validation samples' share of a client's samples; 0: nothing is selected"""
     text_column: str = ""
+    """the column of the texts; sites name their tables' columns [themselves](deployment.md)"""
     label_column: str = ""
+    """the column of the classes, of image tables, too"""
     group_column: str = ""
+    """a column: samples that share a value (a patient's) stay on one side of a split"""
     max_tokens: AtLeastOne = 256
+    """tokens after which a text is cut off"""
     normalise: bool = False
+    """whether channels are scaled by mean and deviation of a client's own training samples"""
     augment: Literal["none", "flip", "crop", "flip-crop"] = "none"
+    """changes of training images ([data](data.md#transforms))"""
     spiral_noise: NotNegative = 0.2
+    """σ of the spiral's angles in radians; paper: 1 as printed"""
     spiral_points: AtLeastOne = 1000
+    """points of a spiral; paper: 5000"""
 
     local_epochs: AtLeastOne = 5
+    """E, passes over a client's samples per round"""
     batch_size: AtLeastTwo = 32
+    """samples a batch"""
     learning_rate: Positive = 0.01
+    """learning rate of SGD"""
     momentum: Share = 0.9
+    """momentum of SGD"""
     weight_decay: NotNegative = 0.0
+    """weight decay of SGD"""
     optimizer_state: Literal["fresh", "persistent"] = "fresh"
+    """whether momentum lives on across rounds"""
     shared_init: bool = True
+    """whether clients of one architecture start from the same weights"""
     feature_dim: AtLeastTwo = 64
+    """d, width of features and prototypes"""
     encoder: Annotated[str, AfterValidator(full_encoder_name)] = ""
+    """a [public encoder](encoders.md), the same everywhere, shaped by no private sample: `handcrafted`, `hf:…`,
+    `<torchvision name>@<file>`, own code, or `random` for trying; `protosphere`: `handcrafted`"""
     encoder_radius: NotNegative = 0.0
+    """lengths of the encoder's features: 0: unit vectors; R: z = u / max(R, ‖u‖); not with `privacy`, `fedcgs`,
+    `fedcof`"""
     feature_activation: Literal["linear", "relu"] = "linear"
+    """activation of features; ReLU cannot reach negative targets"""
     prototype_weight: NotNegative = 1.0
+    """λ of the pull"""
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
+    """mean of (z − t)² over all dimensions; batch mean of ‖z − t‖; of ‖z − t‖²"""
     prototypes_from: Literal["model", "training"] = "model"
+    """features of the trained model, or those met in training: faster, no `discriminant`"""
 
     share_buffers: Literal["average", "own"] = "average"
+    """of shared weights: batch norms' statistics are averaged, or stay"""
     wire_dtype: Literal["float32", "float16"] = "float32"
+    """format of the values on the wire; `protosphere`'s variation and what it sends down are `float16` in any case;
+    `float16` ends at 65504, which TinyProto can pass"""
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """ρ, share of clients with training samples that train in a round"""
     evaluate_every: AtLeastOne = 1
+    """rounds from one evaluation to the next"""
     evaluate_clients: Literal["all", "sampled"] = "all"
+    """who is evaluated: all, or those that train in the round"""
     inference: str = "auto"
+    """the headline's [rule](glossary.md#inference-rules); `auto`: the method's own"""
     ensemble_every: Count = 0
+    """rounds after which clients predict a shared test set, of a simulation; a multiple of `evaluate-every`; 0:
+    never"""
     shared_test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """share of the samples set aside for `ensemble-every`"""
     disclose_class_counts: bool = False
+    """whether class counts may leave where the method wants them"""
     confusion: Literal["auto", "always", "never"] = "auto"
+    """whether test samples a class leave in the last evaluation; `auto`: where the run made the partition and the
+    method hides no class counts; never under `privacy`"""
     roc_auc: bool = False
+    """whether the area under each client's ROC curve is measured; not under `privacy`"""
     stop_patience: Count = 0
+    """evaluations without a better validation mean that end the run; 0: never"""
 
     privacy: Literal["none", "release"] = "none"
+    """`release`: one noisy release of a client's training samples leaves, nothing else of them"""
     privacy_epsilon: Positive = 3.0
+    """ε of that release, for one unit more or less"""
     privacy_delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
+    """δ of that release"""
     privacy_unit: Literal["row", "group"] = "row"
+    """a sample, or all samples of a `group-column` value"""
     privacy_scale: Positive = 10.0
+    """length of a released prototype of norm 1"""
     privacy_measure: bool = False
+    """simulations of public data: figures in the clear, outside the guarantee"""
 
     start_timeout: Positive = 300.0
+    """seconds for all clients to answer at the start"""
     query_timeout: Positive = 30.0
+    """seconds for the answer of a new node"""
     round_timeout: Positive = 600.0
+    """seconds for a round's replies; no timeout counts in one process"""
     min_replies: Count = 0
+    """valid train replies that close a round over a deployment (0: all), and without which a round counts as
+    failed; a simulation waits for all"""
     max_failed_rounds: AtLeastOne = 3
+    """failed rounds in a row that end the run"""
     # its square must be a float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
+    """length of a prototype above which an upload is dropped, up to 1e18 (TinyProto: times the client's samples)"""
     max_weight_ratio: Annotated[float, Field(ge=1)] = 5.0
+    """a client weighs at most so many times the clients' median number of samples, in means and in figures; presets
+    of papers set it to 1e9"""
     client_weights: Literal["samples", "equal"] = "samples"
+    """weights in means: claimed samples or classes, or all alike"""
 
     device: Annotated[str, AfterValidator(device_name)] = "auto"
+    """where clients train: `auto`, `cpu`, `cuda`, `mps`, `xpu` or `cuda:N`; the `device` that a site's SuperNode
+    was started with goes before"""
     precision: Literal["float32", "bf16"] = "float32"
+    """`bf16`: autocast on CUDA"""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """threads of a client; another number changes float sums"""
     state_memory: Count = 1024
+    """MB of clients' models kept between rounds; others are on disk"""
     results_dir: str = ""
+    """the folder of run folders, absolute; empty: `results` in PROTOSPHERE_HOME"""
     resume: str = ""
+    """a run's folder or `latest`: go on with it; only `rounds`, `stop-patience`, timeouts, `device`,
+    `state-memory`, `results-dir` and `report`, `keep-prototypes`, `tensorboard`, `wandb`, `mlflow` may change"""
     report: bool = True
+    """whether a run ends with its report"""
     keep_prototypes: Literal["some", "all"] = "some"
+    """prototypes kept for `Run.prototypes(round)`; `all`: of every round, 4 bytes a value"""
 
     tensorboard: bool = False
+    """whether figures go to TensorBoard, too ([live](live.md))"""
     wandb: bool = False
+    """whether figures go to Weights & Biases, in the mode of `WANDB_MODE`"""
     mlflow: Annotated[bool | str, BeforeValidator(_tracking)] = False
+    """whether figures go to MLflow; true: where `MLFLOW_TRACKING_URI` says; or a tracking URI"""
 
     def measures_ensemble(self, round_number: int, is_last: bool) -> bool:
         """Whether clients answer for the ensemble in the evaluation of this round."""
