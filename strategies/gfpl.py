@@ -55,7 +55,8 @@ class GFPLSettings:
         threshold: S_C, below which two components fuse. Paper: 1, not per dimension.
         threshold_per_dimension: whether the Bhattacharyya distance is divided by d. Ours; paper: false.
         weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`, which uploads n_ij).
-        first_exchange: t1. Paper: 10. exchange_every: S_T, in rounds. Paper: 10.
+        first_exchange: t1, the round of the first exchange. Paper: 10.
+        exchange_every: S_T, rounds from one exchange to the next. Paper: 10.
         pseudo_features: r, of each class; 0 is the paper's ablation, and nothing is exchanged. Paper: 16.
         retrain_learning_rate, retrain_momentum: of the retraining's SGD. Paper: 0.01, 0.5.
     """

@@ -6,7 +6,7 @@ from importlib import import_module
 from inspect import cleandoc
 from pathlib import Path
 
-from protosphere.cli.settings_tables import PAGE, ROOT, ROW, all_settings
+from protosphere.cli.settings_tables import all_settings
 from protosphere.models import FAMILIES
 from protosphere.models.encoder import ABOUT
 from protosphere.models.small import SMALL
@@ -55,14 +55,9 @@ def presets() -> Iterator[tuple[str, str, str]]:
 
 def settings(search: str = "") -> Iterator[tuple[str, str, str, str]]:
     """Name, default, allowed values and meaning of the settings that have the word in one of these."""
-    page = ROOT / PAGE
-    # an installed package has no docs/, and then the classes alone
-    lines = page.read_text("utf-8").splitlines() if page.is_file() else []
-    descriptions = {found[1]: (found[3], found[4]) for line in lines if (found := ROW.match(line))}
     for entries in all_settings().values():
         for setting in entries:
-            allowed, meaning = descriptions.get(setting.name, (setting.allowed, setting.meaning))
-            row = setting.name, setting.value, _plain(allowed or setting.allowed), _plain(meaning)
+            row = setting.name, setting.value, _plain(setting.allowed), _plain(setting.meaning)
             if search.lower() in " ".join(row).lower():
                 yield row
 

@@ -1,9 +1,9 @@
 """`make settings`: the defaults in pyproject.toml, the tables of docs/settings.md and docs/glossary.md, made to agree
 with the code.
 
-A default is written once, in its class. Here lines and rows are brought up to date; comments, order and words that
-somebody wrote stay. What is new gets a row from its class: the values that its type allows, and its line of the class's
-docstring; what is gone goes.
+A default is written once, in its class, and so are the words on it: of a shared setting below its field, of a method's
+own in its class's docstring. Here lines and rows are brought up to date; comments, order and headings stay as somebody
+wrote them. What is new gets a row; what is gone goes.
 """
 
 import json
@@ -21,10 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = "docs/settings.md"
 GLOSSARY = "docs/glossary.md"
 TABLE = "tool.flwr.app.config"
-# a row of the page: name, default, what is allowed beyond its type, and the meaning
-ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `([^`]*)`(?:; ([^|]*))? \| (.*) \|$")
+# a row of the page begins with the setting's name
+ROW = re.compile(r"\| `([a-z0-9-]+(?:\.[a-z0-9-]+)?)` \| `")
 BY_TYPE = ("true, false", "text")  # what the default shows
-LIMITS = {"ge": "≥", "gt": "> ", "le": "≤", "lt": "<"}
+GREEK = {"beta": "β", "gamma": "γ", "lambda": "λ", "pi": "π", "rho": "ρ", "sigma": "σ", "tau": "τ", "omega": "ω"}
+GREEK |= {"Sigma": "Σ", "Psi": "Ψ"}
+# a symbol, and no setting's name
+GREEK_NAME = re.compile(rf"(?<![`.\w-])(?:{'|'.join(GREEK)})(?![\w`-]*[a-z]{{2}}|`)")
+HUGE = 2**31  # a limit that no one reaches is not shown
 
 
 @dataclass(frozen=True)
@@ -41,13 +45,20 @@ class Setting:
         """The default as TOML and JSON write it."""
         return json.dumps(self.default, ensure_ascii=False)
 
+    @property
+    def row(self) -> str:
+        """Its row of the page."""
+        allowed = "" if self.allowed in BY_TYPE else f"; {self.allowed}"
+        return f"| `{self.name}` | `{self.value}`{allowed} | {self.meaning.replace('|', chr(92) + '|')} |"
+
 
 def all_settings() -> dict[str, list[Setting]]:
     """The settings by prefix, the shared ones under ""."""
-    shared = [
-        Setting(name.replace("_", "-"), field.default, _describe_allowed(field.annotation, field.metadata), "")
-        for name, field in Settings.model_fields.items()
-    ]
+    shared = []
+    for name, field in Settings.model_fields.items():
+        allowed = _describe_allowed(field.annotation, field.metadata)
+        words = " ".join((field.description or "").split())
+        shared.append(Setting(name.replace("_", "-"), field.default, allowed, words))
     settings_by_prefix = {"": shared}
     for prefix, kind in sorted({item for name in METHODS for item in load_method(name).settings.items()}, key=str):
         defaults = kind()
@@ -75,14 +86,23 @@ def _describe_allowed(kind: Any, metadata: Any) -> str:
     if kind is bool:
         return BY_TYPE[0]
     checks = [check for item in metadata for check in (item, *getattr(item, "metadata", ()))]
-    limits = [f"{sign} {getattr(c, name):g}" for c in checks for name, sign in LIMITS.items() if hasattr(c, name)]
-    return ", ".join(limit.replace("  ", " ") for limit in dict.fromkeys(limits) if "e+" not in limit) or BY_TYPE[1]
+    limits = {name: getattr(c, name) for c in checks for name in ("ge", "gt", "le", "lt") if hasattr(c, name)}
+    limits = {name: limit for name, limit in limits.items() if limit < HUGE}
+    least = limits.get("ge", limits.get("gt"))
+    most = limits.get("le", limits.get("lt"))
+    if least is not None and most is not None:
+        opening, closing = "[" if "ge" in limits else "(", "]" if "le" in limits else ")"
+        return f"{opening}{least:g}, {most:g}{closing}"
+    if least is not None:
+        return f"{'≥' if 'ge' in limits else '>'} {least:g}"
+    return BY_TYPE[1]
 
 
 def _meaning(documented: str, name: str) -> str:
-    """The words of a class's docstring on one attribute."""
-    match = re.search(rf"^\s*{name}: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
+    """The words of a class's docstring on one attribute, Greek names as letters."""
+    match = re.search(rf"^\s*(?:\w+, )*{name}(?:, \w+)*: (.+(?:\n {{12,}}.+)*)", documented, re.MULTILINE)
     text = " ".join(match[1].split()) if match else ""
+    text = GREEK_NAME.sub(lambda found: GREEK[found[0]], text)
     # a sentence's first letter, not that of a symbol: C, T_s
     first = text[:1].lower() if text[1:2].islower() else text[:1]
     return first + text[1:].rstrip(".")
@@ -133,17 +153,14 @@ def with_rows(text: str, settings: Mapping[str, list[Setting]]) -> str:
         if not match:
             lines.append(line)
         elif match[1] in by_name:
-            setting = by_name.pop(match[1])
-            lines.append(line.replace(f"`{match[2]}`", f"`{setting.value}`", 1))
+            lines.append(by_name.pop(match[1]).row)
     text = "\n".join(lines)
     for setting in by_name.values():
         prefix = setting.name.partition(".")[0] if "." in setting.name else ""
-        allowed = "" if setting.allowed in BY_TYPE else f"; {setting.allowed}"
-        row = f"| `{setting.name}` | `{setting.value}`{allowed} | {setting.meaning} |\n"
         # below the last one of its method, or of all methods where the page has had none of it
         own = rf"^\| `{re.escape(prefix)}\..*\n" if prefix else r"^\| `resume`.*\n"
         places = list(re.finditer(own, text, re.MULTILINE)) or list(re.finditer(r"^\|.*\n", text, re.MULTILINE))
-        text = text[: places[-1].end()] + row + text[places[-1].end() :]
+        text = text[: places[-1].end()] + setting.row + "\n" + text[places[-1].end() :]
     return text
 
 
