@@ -54,8 +54,8 @@ $(OTHER)/.ready: $(READY)
 demo: $(READY)
 	$(BIN)/protosphere run --clients 10 $(if $(SETTINGS),-c '$(SETTINGS)')
 	@code=75; for attempt in first second; do \
-		echo "$(BIN)/protosphere run --flower --clients 3 -c 'rounds=2'"; \
-		$(BIN)/protosphere run --flower --clients 3 -c 'rounds=2' && code=0 && break; \
+		echo "$(BIN)/protosphere run --on flower --clients 3 -c 'rounds=2'"; \
+		$(BIN)/protosphere run --on flower --clients 3 -c 'rounds=2' && code=0 && break; \
 	done; \
 	test $$code = 0 || echo "The run over Flower failed twice; why stands above. The comparison does not need it."; \
 	$(BIN)/protosphere compare --methods local,frame,protonorm,protosphere --seeds 0,1,2 \

@@ -279,7 +279,7 @@ def _run_demo(folder: Path, extra: str) -> int:
 
 
 def _start_run(deployment: Deployment, extra: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "protosphere.cli.main", "run", "--superlink", CONNECTION]
+    command = [sys.executable, "-m", "protosphere.cli.main", "run", "--on", f"superlink:{CONNECTION}"]
     given = [SETTINGS, *([extra] if extra else [])]
     words = [word for text in given for word in ("-c", text)] + ["--results", str(home().absolute() / "results")]
     _say(f"FLWR_HOME={deployment.config} protosphere {shlex.join([*command[3:], *words])}")

@@ -211,8 +211,8 @@ def checked_reply(message: Message | str, partition: int, context: ReplyContext,
         verb = "Resume" if round_number > 0 else "Start"
         raise RunError(
             f"the process of {client_word(partition)} died in round {round_number} (out of memory?); the "
-            f"simulation cannot replace it. {verb} the run with fewer clients at a time (`--workers`, or over Flower "
-            "`--cpus-per-client`), or, where a node of a Ray cluster has gone, on those that are left."
+            f"simulation cannot replace it. {verb} the run with fewer clients at a time (`--on workers:N`, or over "
+            "Flower `--cpus-per-client`), or, where a node of a Ray cluster has gone, on those that are left."
         )
     if simulated and message.has_error() and message.error.code == OTHER_HOME:
         raise RunError(

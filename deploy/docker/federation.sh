@@ -3,4 +3,4 @@
 # one's: 0 only when the run was completed.
 set -eu
 . /opt/protosphere/deploy/docker/connection.sh
-exec protosphere run --superlink sites --clients "${SITES:?how many sites take part}" --results /results "$@"
+exec protosphere run --on superlink:sites --clients "${SITES:?how many sites take part}" --results /results "$@"

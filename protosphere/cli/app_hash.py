@@ -4,7 +4,7 @@ import typer
 
 
 def app_hash() -> None:
-    """Print the digest of the app that `run --superlink` sends to sites.
+    """Print the digest of the app that sites get and run.
 
     A site that is started with `deploy/supernode.sh --allow-app FILE` runs the
     apps whose digests are lines of FILE, and no others. The digest changes with

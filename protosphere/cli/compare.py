@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from protosphere.cli.options import FAILED, KILLED, Trust, end, option
+from protosphere.cli.options import FAILED, KILLED, Place, Settings, Trust, end, option
 from protosphere.cli.tables import console
 from protosphere.core.errors import UserError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from protosphere.comparison.folder import ComparisonFolder
     from protosphere.comparison.spec import ComparisonSpec
     from protosphere.comparison.trials import Trial
-    from protosphere.plans.run_config import RunConfig
 
 PRESETS = sorted(path.stem for path in (Path(__file__).parents[1] / "presets" / "compare").glob("*.toml"))
 METRIC = (
@@ -31,7 +30,7 @@ VARY = (
     "one setting varies at a time."
 )
 CHOOSE = "Choose one of a method's values: `validation`, by accuracy on validation samples."
-RAY = "Run each trial as a task of a Ray cluster: HOST:PORT of its head. docs/ray.md says what its nodes need."
+KINDS = ("process", "workers", "ray")  # of `--on`
 
 
 def compare(
@@ -60,10 +59,7 @@ def compare(
     vary: Annotated[list[str] | None, option(VARY, "SETTING=VALUES")] = None,
     choose: Annotated[str, option(CHOOSE, "BY")] = "",
     cross: Annotated[bool, option("Combine the values of all settings that are varied.", None, "--cross")] = False,
-    settings: Annotated[
-        list[str] | None,
-        option("Settings for all trials, as `run` takes them.", "SETTINGS", "--set", "-c"),
-    ] = None,
+    settings: Settings = None,
     data: Annotated[
         list[str] | None, option("Where to find a data set: cifar10=/path. May be repeated.", "NAME=PATH")
     ] = None,
@@ -72,10 +68,14 @@ def compare(
     jobs: Annotated[
         int | None, option("Number of trials at a time (default: as many as fit on the machine).", "N")
     ] = None,
-    workers: Annotated[
-        int | None, option("Number of processes that train the clients of a trial (default: 1).", "N")
-    ] = None,
-    ray: Annotated[str, option(RAY, "ADDRESS")] = "",
+    on: Annotated[
+        str,
+        option(
+            "Where a trial runs: `process`, one of its own (default); `workers:N`, N processes that share its clients; "
+            "`ray[:HOST:PORT]`, a task of a Ray cluster.",
+            "WHERE",
+        ),
+    ] = "",
     keep_models: Annotated[
         bool, option("Keep the clients' models of finished trials, for `predict`.", None, "--keep-models")
     ] = False,
@@ -97,35 +97,37 @@ def compare(
 
     Exits 0 if every trial completed, 1 if some failed, 2 if nothing could start, and 128 + n on signal n.
     """
-    from protosphere.comparison.execution import Processes, Tasks, environments
-    from protosphere.comparison.folder import ComparisonFolder
-    from protosphere.comparison.spec import load, name_rows, narrow, split_names
-    from protosphere.comparison.trials import expand, with_common_rules
-    from protosphere.comparison.variants import with_variants
-    from protosphere.launch.ray_cluster import cluster_at
-
     narrowing = {"methods": methods, "datasets": datasets, "partitions": partitions, "seeds": seeds, "metric": metric}
     narrowing |= {"baseline": baseline}
     if trust and not resume:
         end("--trust needs --resume: code that you name yourself runs without it.")
-    if workers is not None and (ray or workers < 1):
-        end("--workers is a number of processes, at least 1; it excludes --ray.")
     # how each run goes, and what becomes of it, is not kept with the comparison
-    run_flags: dict[str, object] = {"--ray": ray, "--workers": workers}
-    run_flags |= {"--keep-models": keep_models, "--reports": reports}
+    run_flags: dict[str, object] = {"--on": on, "--keep-models": keep_models, "--reports": reports}
     # the number at the start is in the folder
     run_flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     choices = [file, preset, *narrowing.values(), vary, choose, cross, settings, data]
     if resume and (any(choices) or target is not None):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
     try:
-        cluster = cluster_at(ray) if ray else None
+        place = Place.read(on, KINDS)
+        from protosphere.core.settings import without_gone
+        from protosphere.plans.assignments import read_all
+
+        # a slip in a setting is known before torch is loaded, which takes seconds
+        overrides = without_gone(read_all(settings or []))
+        from protosphere.comparison.execution import Processes, Tasks, environments
+        from protosphere.comparison.folder import ComparisonFolder
+        from protosphere.comparison.spec import load, name_rows, narrow, split_names
+        from protosphere.comparison.trials import expand, with_common_rules
+        from protosphere.comparison.variants import with_variants
+        from protosphere.launch.ray_cluster import cluster_at
+
+        cluster = cluster_at(place.name) if place.kind == "ray" else None
         if resume:
             folder = ComparisonFolder.find(resume, results)
             comparison, trials = folder.read(trust)
             jobs = folder.jobs if jobs is None else jobs
         else:
-            overrides = _read_overrides(settings or [])
             whole = load(file, preset, split_names(methods))
             own_data = not file and not preset
             comparison = narrow(whole, **narrowing, target=target, choose=choose, cross=cross, own_data=own_data)
@@ -133,13 +135,13 @@ def compare(
             comparison = with_variants(comparison, vary or [], overrides, whole.methods)
             trials = expand(comparison, overrides, _read_places(data or []))
             comparison = with_common_rules(comparison, trials)
-        executor = Tasks(trials, cluster, jobs) if cluster else Processes(environments(trials, jobs, workers or 1))
+        executor = Tasks(trials, cluster, jobs) if cluster else Processes(environments(trials, jobs, place.workers))
         if preset and not yes and not cluster and _is_terminal():
             _ask(comparison, trials, executor.jobs)
         if not resume:
             folder = ComparisonFolder.create(comparison, trials, results, jobs)
         with folder.hold():
-            of_runs = {"workers": workers or 1, "reports": reports, "keep_models": keep_models}
+            of_runs = {"workers": place.workers, "reports": reports, "keep_models": keep_models}
             _run(folder, comparison, trials, executor, of_runs, _as_arguments(run_flags))
     except UserError as error:
         end(str(error))
@@ -164,16 +166,6 @@ def _ask(comparison: "ComparisonSpec", trials: "Sequence[Trial]", jobs: int) -> 
         typer.echo(str(error))
     if not typer.confirm("Start?"):
         raise typer.Exit(FAILED)
-
-
-def _read_overrides(texts: Sequence[str]) -> "RunConfig":
-    from protosphere.core.settings import without_gone
-    from protosphere.plans.run_config import RunConfig, read_assignments
-
-    overrides: RunConfig = {}
-    for text in texts:
-        overrides |= read_assignments(text)
-    return without_gone(overrides)
 
 
 def _read_places(texts: Sequence[str]) -> dict[str, str]:

@@ -54,6 +54,13 @@ def data(
 
     Exits 0, or 2 if the data or the settings cannot be used.
     """
+    from protosphere.plans.assignments import read_all
+
+    try:
+        # a slip in a setting is known before torch is loaded, which takes seconds
+        given = read_all(settings or [])
+    except UserError as error:
+        end(str(error))
     from protosphere.data.forms.table_schema import TableSchema
     from protosphere.data.partition.table import write_table
     from protosphere.plans.run_config import plan
@@ -63,7 +70,7 @@ def data(
     try:
         if picture is not None:
             refuse_ending(picture)
-        run_plan = plan(settings or [], preset=preset, clients=clients, trains=False)
+        run_plan = plan(preset=preset, clients=clients, trains=False, more=given)
         data_settings = read_settings(run_plan.run_config).settings
         data_view = view(data_settings, run_plan.clients)
         if picture is not None:

@@ -26,8 +26,12 @@ class _Plain:
 
 # a flag that commands had -> what takes its place
 REMOVED = dict.fromkeys(
-    ("--engine", "--cohort-size"), "`--workers N` lets N processes share the clients, on a GPU as well"
+    ("--engine", "--cohort-size"), "`--on workers:N` lets N processes share the clients, on a GPU as well"
 ) | {
+    "--workers": "`--on workers:N` takes its place",
+    "--flower": "`--on flower` takes its place",
+    "--ray": "`--on ray:HOST:PORT` takes its place",
+    "--superlink": "`--on superlink:NAME` takes its place",
     "--membership": "clients join and leave over a deployment alone, with `min-clients` and `forget-after`",
     "--html": "a run's own report is a page, and a site's `messages.jsonl` has a line a message",
     "--sweep": "`--vary` takes its place, with `--choose validation`, and `--cross` for combinations",

@@ -42,11 +42,9 @@ app.command(
     epilog="""
         protosphere run
         protosphere run --clients 20 -c 'strategy="fedproto" dataset="../cifar10"'
-        protosphere run --preset protonorm-cifar10 -c 'seed=1 tensorboard=true'
-        protosphere run --workers 4 -c settings.toml
+        protosphere run --preset protonorm-cifar10 --on workers:4
         protosphere run --resume latest -c 'rounds=100'
-        protosphere run --superlink clinics -c 'rounds=50'
-        protosphere run --what-leaves -c 'strategy="fedproto"'
+        protosphere run --on superlink:clinics -c settings.toml
     """,
 )(run)
 app.command(

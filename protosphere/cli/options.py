@@ -1,9 +1,13 @@
-"""What several commands have: options with the same words, and how they end."""
+"""What several commands have: options with the same words, where clients train, and how a command ends."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+
+from protosphere.core.errors import SettingError
 
 FAILED = 1
 BAD_INPUT = 2
@@ -15,11 +19,17 @@ def option(help: str, metavar: str | None = None, *names: str, **more: Any) -> A
     return typer.Option(*names, help=help, metavar=metavar, show_default=False, **more)
 
 
-Preset = Annotated[
+Preset = Annotated[str, option("A paper's settings, by name (`protosphere presets`).", "NAME")]
+Settings = Annotated[
+    list[str] | None,
+    option("'rounds=5 strategy=\"fedproto\"', or a TOML file; later ones win.", "SETTINGS", "--set", "-c"),
+]
+On = Annotated[
     str,
     option(
-        "The settings of a paper's experiment, by name (`protosphere presets` lists all).",
-        "NAME",
+        "Where clients train: `process`, this one (default); `workers:N`, N processes; `flower`, Flower's simulation; "
+        "`ray[:HOST:PORT]`, the same on a Ray cluster; `superlink:NAME`, real nodes.",
+        "WHERE",
     ),
 ]
 Rule = Annotated[str, option("The inference rule (default: the client's own).", "NAME")]
@@ -31,8 +41,62 @@ State = Annotated[
 ]
 Trust = Annotated[
     bool,
-    typer.Option("--trust", help="Run code that lies in the folder, such as a method of somebody else's."),
+    typer.Option("--trust", help="Run code that lies in the folder, somebody else's."),
 ]
+
+
+# what `--on` takes
+FORMS = {
+    "process": "process",
+    "workers": "workers:N",
+    "flower": "flower",
+    "ray": "ray[:HOST:PORT]",
+    "superlink": "superlink:NAME",
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where clients train.
+
+    Attributes:
+        kind: a key of `FORMS`: this process, worker processes, Flower's simulation here or on a Ray cluster, or the
+            nodes of a SuperLink.
+        workers: how many processes clients share.
+        name: the SuperLink's connection or the Ray cluster's address; "" for the cluster that this machine is in.
+        text: as it was given, "" where it was not.
+    """
+
+    kind: str = "process"
+    workers: int = 1
+    name: str = ""
+    text: str = ""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is this process, or workers of it."""
+        return self.kind in ("process", "workers")
+
+    @classmethod
+    def read(cls, text: str, kinds: Sequence[str] = tuple(FORMS)) -> "Place":
+        """The place that `--on` names.
+
+        Args:
+            kinds: that a command knows.
+
+        Raises:
+            SettingError: it is none of these.
+        """
+        kind, colon, name = text.partition(":")
+        takes_name = {"workers": bool(name), "superlink": bool(name), "ray": bool(name) == bool(colon)}
+        if text and (kind not in kinds or not takes_name.get(kind, not colon)):
+            forms = [FORMS[known] for known in kinds]
+            raise SettingError(f"--on is {text!r}, but it is {', '.join(forms[:-1])} or {forms[-1]}.")
+        if kind == "workers":
+            if not name.isascii() or not name.isdigit() or int(name) < 1:
+                raise SettingError(f"--on is {text!r}, but N is a number of processes, 1 at least.")
+            return cls(kind, int(name), text=text)
+        return cls(kind or "process", name=name, text=text)
 
 
 def end(sentence: str, code: int = BAD_INPUT) -> NoReturn:

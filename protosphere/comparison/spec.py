@@ -25,7 +25,8 @@ from protosphere.core.settings import (
     without_gone,
 )
 from protosphere.data.domains import short_name
-from protosphere.plans.run_config import RunConfig, flatten, leaves, preset_names
+from protosphere.plans.assignments import RunConfig, flatten, leaves
+from protosphere.plans.run_config import preset_names
 from protosphere.record.metrics_lines import MAJORITY
 from protosphere.record.summary import FIGURES as FIGURES_OF_RUN
 from protosphere.record.summary import MAJORITY_ALL_CLASSES, MAJORITY_UNWEIGHTED

@@ -17,9 +17,9 @@ from protosphere.data.domains import short_name
 from protosphere.data.forms.sources import HUB
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import open_data
+from protosphere.plans.assignments import RunConfig
 from protosphere.plans.run_config import (
     DEFAULT_CLIENTS,
-    RunConfig,
     fitted,
     laid_over,
     plan,

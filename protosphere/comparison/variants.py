@@ -27,7 +27,7 @@ from protosphere.comparison.spec import (
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Scalar, nearest, shown
-from protosphere.plans.run_config import leaves
+from protosphere.plans.assignments import leaves
 from protosphere.strategies import known_settings, load_method, settings_read
 
 

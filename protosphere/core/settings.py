@@ -427,6 +427,26 @@ def check(kind: Any, values: Mapping[str, Any], prefix: str = "") -> Any:
         raise SettingError(_sentence(error, prefix)) from None
 
 
+def refuse_alone(settings: Mapping[str, Scalar]) -> None:
+    """Refuse a shared setting that is wrong whatever the others are. What a method reads, and what contradicts each
+    other, is for `read_settings`, which loads the method.
+
+    Raises:
+        SettingError: one sentence on the first.
+    """
+    shared = {name.replace("_", "-") for name in Settings.model_fields}
+    for name in settings:
+        is_known = name in shared or name in GONE or name in RENAMED
+        # without a near name it may be one of a method's, given without the method's name
+        if not is_known and "." not in name and nearest(name, shared):
+            refuse_unknown([name], shared)
+    try:
+        Settings.model_validate({name: value for name, value in settings.items() if name in shared})
+    except ValidationError as error:
+        if error.errors()[0]["loc"]:
+            raise SettingError(_sentence(error, "")) from None
+
+
 def _sentence(error: ValidationError, prefix: str) -> str:
     first = error.errors()[0]
     if not first["loc"]:

@@ -673,7 +673,7 @@ def describe_failure(
         details = (
             "the simulation did not begin. Ray gives up where one of its processes does not register within 30 s, as "
             f"on a busy machine, and {describe_load()}: end other programs or wait, and run the command again, or "
-            "leave --flower out, since a run in one process needs no Ray"
+            "leave --on flower out, since a run in one process needs no Ray"
         )
     reason = (details or f"Flower reports the run as {status}").rstrip(".")
     if listener.exception and (listener.exception.partition(": ")[2] or listener.exception) not in reason:

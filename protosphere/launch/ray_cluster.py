@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from protosphere.core.errors import SettingError
@@ -61,18 +62,22 @@ class Cluster:
 def cluster_at(address: str) -> Cluster:
     """Join the cluster for a moment, in a process that can be left behind, and see what there is.
 
+    Args:
+        address: of its head; "" for the cluster of which this machine is a node.
+
     Raises:
         SettingError: the address is none, nobody answers there, or no cluster of which this machine is a node.
     """
+    address = cluster_address(address)
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or "/" in host:
-        raise SettingError(f"--ray is {address!r}, but it is the HOST:PORT that `ray start --head` has said.")
+        raise SettingError(f"--on is 'ray:{address}', but after ray: stands the HOST:PORT of `ray start --head`.")
     try:
         # Ray itself takes a minute to say so
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
     except (OSError, OverflowError) as error:
         raise SettingError(
-            f"--ray is {address}, but nothing answers there ({getattr(error, 'strerror', None) or error}); start a "
+            f"--on is ray:{address}, but nothing answers there ({getattr(error, 'strerror', None) or error}); start a "
             f"cluster with `ray start --head --port {port}`, or give the address of one."
         ) from None
     command = [sys.executable, "-m", "protosphere.launch.ray_cluster", address]
@@ -85,11 +90,30 @@ def cluster_at(address: str) -> Cluster:
         reason = f"no answer within {PATIENCE:g} s"
     if reason:
         raise SettingError(
-            f"--ray is {address}, but this machine cannot join a Ray cluster there ({reason.rstrip('.')}); give the "
+            f"--on is ray:{address}, but this machine cannot join a Ray cluster there ({reason.rstrip('.')}); give the "
             f"address of one, and make this machine a node of it with `ray start --address {address}`."
         )
     amounts = json.loads(joined.stdout.strip().rpartition("\n")[2])
     return Cluster(address, [Node(*amount) for amount in amounts])
+
+
+def cluster_address(address: str) -> str:
+    """An address as it is; "" is that of the cluster of which this machine is a node, as Ray itself finds it.
+
+    Raises:
+        SettingError: it is none.
+    """
+    if address:
+        return address
+    # `ray start` leaves it there
+    file = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"
+    address = os.environ.get("RAY_ADDRESS", "") or (file.read_text("utf-8").strip() if file.is_file() else "")
+    if not address:
+        raise SettingError(
+            "--on is ray, but this machine is no node of a Ray cluster: start one with `ray start --head`, or give the "
+            "address of one, as in --on ray:10.0.0.1:6379; without a cluster use --on flower."
+        )
+    return address
 
 
 def join(address: str, **options: Any) -> Any:

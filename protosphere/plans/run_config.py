@@ -1,9 +1,7 @@
 """What a run is asked to do: presets, files and `key=value`, merged, made absolute, and checked before it starts."""
 
 import os
-import re
-import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from protosphere.data.partition.table import TABLE
 from protosphere.models import model_names
 from protosphere.models.encoder import AT
 from protosphere.models.text import PREFIX
+from protosphere.plans.assignments import RunConfig, read_assignments, read_toml, scalar
 from protosphere.plans.fitting_defaults import fitting_clients, fitting_models, fitting_partition
 from protosphere.plans.preflight import check
 from protosphere.record.folder import RunFolder, find_run
@@ -27,9 +26,6 @@ from protosphere.strategies.trust import named, refuse_untrusted
 PRESETS = Path(__file__).parents[1] / "presets"
 DEFAULT_CLIENTS = 10
 PLACES = ("results-dir", "partition-table")
-# one `key=value`: the value in quotes of either kind, or up to the next space
-ASSIGNMENT = re.compile(r"""\s*([A-Za-z0-9_.-]+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']\S*)(?=\s|$)""")
-RunConfig = dict[str, Scalar]
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,7 @@ def plan(
     overrides: RunConfig = {}
     for text in assignments:
         overrides |= read_assignments(text)
-    overrides |= {name: _scalar(name, value) for name, value in (more or {}).items()}
+    overrides |= {name: scalar(name, value) for name, value in (more or {}).items()}
     if results:
         overrides["results-dir"] = results
     if clients is not None:
@@ -132,51 +128,6 @@ def fitted(run_config: RunConfig, given: Collection[str], trains: bool = True) -
     return fitted, tuple(said.values())
 
 
-def read_assignments(text: str) -> RunConfig:
-    """Settings from Flower's `key=value table.key="x y"`, or from a TOML file when `text` ends in `.toml`.
-
-    Raises:
-        SettingError: neither can be made of it.
-    """
-    if text.endswith(".toml"):
-        return read_toml(Path(text).expanduser())
-    settings: RunConfig = {}
-    position = 0
-    while text[position:].strip():
-        match = ASSIGNMENT.match(text, position)
-        if not match:
-            raise SettingError(
-                f"cannot read {text[position:].strip()!r} in -c {text!r}: give key=value pairs with a space between "
-                "them and none around the =, strings in double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'."
-            )
-        position = match.end()
-        name, value = match.groups()
-        try:
-            settings[name] = _scalar(name, tomllib.loads(f"value = {value}")["value"])
-        except tomllib.TOMLDecodeError:
-            raise SettingError(
-                f"{value} is no value for `{name}`: give a number, true, false, or a string in double quotes, as in "
-                f"-c '{name}=\"{value.strip(chr(34) + chr(39))}\"'."
-            ) from None
-    return settings
-
-
-def read_toml(path: Path) -> RunConfig:
-    """Settings from a TOML file; a name in a table gets the table's name and a dot before it.
-
-    Raises:
-        SettingError: the file cannot be read, or holds something else than settings.
-    """
-    try:
-        # some editors begin a file with a mark
-        return flatten(tomllib.loads(path.read_text("utf-8-sig")))
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error.reason
-        raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None
-    except tomllib.TOMLDecodeError as error:
-        raise SettingError(f"the settings file {path} is not valid TOML ({error}).") from None
-
-
 def preset_names() -> list[str]:
     """The presets that there are."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
@@ -227,7 +178,7 @@ def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
 
 def _for_others(run_config: RunConfig) -> Plan:
     """A run on other machines."""
-    refuse_objects(run_config, "clients of --superlink are on machines of their own")
+    refuse_objects(run_config, "clients of --on superlink are on machines of their own")
     run = read_settings(run_config)
     refuse_foreign(run_config)
     refuse_relative_paths(run.settings)
@@ -269,19 +220,6 @@ def _maybe_here(name: str) -> str:
     """A run's folder that is given relative to the working directory, made absolute; else the name as it is."""
     folder = Path(name).expanduser().absolute()
     return str(folder) if (folder / "settings.json").exists() else name
-
-
-def refuse_model(name: str, value: Any) -> None:
-    """Refuse a model, or what makes one, where its name is due.
-
-    Raises:
-        SettingError: it is one.
-    """
-    if name == "models" and any(map(callable, value if isinstance(value, list | tuple) else [value])):
-        raise SettingError(
-            "setting `models` is given a model itself, but clients build theirs in processes of their own; put what "
-            "makes it in a file and name it: models='./mynet.py:NAME', as docs/adding-a-model.md shows."
-        )
 
 
 def _absolute(name: str, value: Scalar) -> Scalar:
@@ -326,33 +264,3 @@ def _absolute_encoder(model: str) -> str:
     """A text model's name with its local path, if it has one, made absolute."""
     place = model.removeprefix(PREFIX)
     return PREFIX + os.path.abspath(Path(place).expanduser()) if model != place and is_path(place) else model
-
-
-def flatten(table: Mapping[str, Any]) -> RunConfig:
-    """Settings out of a TOML table, nested ones by their dotted names.
-
-    Raises:
-        SettingError: a value is none of a setting.
-    """
-    return {name: _scalar(name, value) for name, value in leaves(table)}
-
-
-def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """What a TOML table and those in it hold, by dotted names."""
-    for name, value in table.items():
-        if isinstance(value, dict):
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
-
-
-def _scalar(name: str, value: Any) -> Scalar:
-    refuse_model(name, value)
-    if not isinstance(value, bool | int | float | str):
-        raise SettingError(
-            f"setting `{name}` is {shown(value)}, but a setting is a number, true, false or a string; a list is a "
-            'string with commas, as in "resnet8,mobilenet_v2".'
-        )
-    if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        raise SettingError(f"setting `{name}` is {value}, but a whole number must fit into 64 bits.")
-    return value

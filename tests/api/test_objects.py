@@ -301,7 +301,7 @@ def test_an_object_of_another_process_is_none():
     with pytest.raises(ModelError, match=r"put it into a file and name that, as in \./mine.py:NAME"):
         plugins.load("object:Net_00000000", "model")
     assert not plugins.is_here("object:Net_00000000")
-    with pytest.raises(protosphere.SettingError, match=r"clients of --superlink are on machines of their own; put it"):
+    with pytest.raises(protosphere.SettingError, match="clients of --on superlink are on machines of their own"):
         plan(['models="tiny_cnn,object:Net_00000000"'], remote=True)
     with pytest.raises(protosphere.ModelError, match=r"another process.*\./mine.py:NAME\.$"):
         plan(['models="tiny_cnn,object:Net_00000000"'], clients=2)

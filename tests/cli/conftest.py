@@ -47,8 +47,8 @@ def here():
 
 @pytest.fixture
 def invoke(here):
-    """invoke(*arguments): the same over Flower, on this machine or by --superlink."""
-    return lambda *arguments: here(*([] if "--superlink" in arguments else ["--flower"]), *arguments)
+    """invoke(*arguments): the same over Flower, on this machine where they name no other place."""
+    return lambda *arguments: here(*([] if "--on" in arguments else ["--on", "flower"]), *arguments)
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_a_header_names_the_rule_where_the_methods_own_rules_differ(invoke, ran)
 def test_runs_have_the_workers_that_are_named(invoke, ran, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     base = ["--methods", "local,pfpl", "--seeds", "0,1,2,3", "--results", "out", "-c", QUICK]
-    assert invoke(*base, "--workers", "4").exit_code == 0
+    assert invoke(*base, "--on", "workers:4").exit_code == 0
     assert (ran["jobs"], ran["workers"]) == (2, 4)
 
 
@@ -288,10 +288,10 @@ def test_a_signal_leaves_what_is_finished(invoke, ran):
 
 
 def test_what_goes_on_is_run_as_what_is_finished_was(invoke, ran):
-    ran.failing, asked = ("local",), ["--workers", "2", "--keep-models"]
+    ran.failing, asked = ("local",), ["--on", "workers:2", "--keep-models"]
     result = invoke("--methods", "local,pfpl", "--seeds", "0", "-c", QUICK, *asked)
     folder = ran["folder"].path
-    assert f"--resume {folder} --workers 2 --keep-models` runs them again." in result.stderr
+    assert f"--resume {folder} --on workers:2 --keep-models` runs them again." in result.stderr
     ran.raised = Interrupted(signal.SIGTERM)
     for more in (["--reports"], ["--jobs", "2", "--trust"]):
         stopped = invoke("--resume", str(folder), *more).stderr
@@ -300,7 +300,9 @@ def test_what_goes_on_is_run_as_what_is_finished_was(invoke, ran):
 
 def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke, ran):
     ran.failing = ("local",)
-    first = invoke("--methods", "local,pfpl", "--seeds", "0", "-c", QUICK, "--results", "my results", "--workers", "2")
+    first = invoke(
+        "--methods", "local,pfpl", "--seeds", "0", "-c", QUICK, "--results", "my results", "--on", "workers:2"
+    )
     command = first.stderr.splitlines()[-1].split("`")[1]
     ran.failing = ()
     assert invoke(*shlex.split(command)[2:]).exit_code == 0
@@ -318,11 +320,13 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
         (["--sweep", "protonorm.gamma=3,10"], "--sweep is gone"),
         (["--reuse"], "--reuse is gone"),
         (["--scale", "0.1"], "--scale is gone"),
-        (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
+        (["--on", "ray:127.0.0.1:1"], "--on is ray:127.0.0.1:1, but nothing answers there"),
+        (["--on", "flower"], "--on is 'flower', but it is process, workers:N or ray[:HOST:PORT]."),
+        (["--ray", "127.0.0.1:1"], "--ray is gone: `--on ray:HOST:PORT` takes its place."),
         (["--flower"], "--flower is gone: a trial is a run in one process"),
         (["--cpus-per-client", "1"], "--cpus-per-client is gone"),
         (["--jobs", "0"], "--jobs is 0, but one must run at least."),
-        (["--workers", "0"], "--workers is a number of processes, at least 1"),
+        (["--on", "workers:0"], "--on is 'workers:0', but N is a number of processes, 1 at least."),
         (["--engine", "cohort"], "--engine is gone"),
         (["--equal-steps"], "--equal-steps is gone: set `local-epochs`"),
         (["--resume", "latest"], "holds no comparison; start one first."),

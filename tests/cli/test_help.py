@@ -50,6 +50,10 @@ def test_a_command_says_what_it_does_takes_and_exits_with(name):
     assert max(len(line) for line in text.partition("Examples:")[0].splitlines()) <= 80
 
 
+def test_the_help_of_a_run_fits_a_screen():
+    assert 24 <= len(helped("run").splitlines()) <= 40
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_option_has_words_and_says_what_it_takes(name):
     lines = section(helped(name), "Options")

@@ -4,6 +4,8 @@ import json
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,9 @@ import pytest
 from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
 from protosphere.launch.flower import Outcome, RunInterrupted
-from protosphere.plans.run_config import read_assignments
+from protosphere.plans.assignments import read_assignments
 from protosphere.strategies import known_settings
-from tests.cli.conftest import QUICK, SUMMARY
+from tests.cli.conftest import QUICK, ROOT, SUMMARY
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -42,7 +44,7 @@ def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
         return folder
 
     monkeypatch.setattr(local_grid, "run_in_process", run_in_process)
-    result = here("--workers", "2", "--clients", "3")
+    result = here("--on", "workers:2", "--clients", "3")
     assert result.exit_code == 0, result.output
     assert (calls["clients"], calls["workers"], calls["run_config"]["clients"]) == (3, 2, 3)
 
@@ -56,7 +58,7 @@ def test_what_leaves_is_listed_without_a_run(here):
     assert not list(Path.cwd().rglob("summary.json"))
     lost = here("--what-leaves", "-c", 'dataset="/nowhere"')
     assert (lost.exit_code, len(lost.stderr.splitlines())) == (2, 1)
-    refused = here("--what-leaves", "--superlink", "clinics")
+    refused = here("--what-leaves", "--on", "superlink:clinics")
     assert (refused.exit_code, "roster.json" in refused.stderr) == (2, True)
 
 
@@ -123,39 +125,37 @@ def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
 
 
 def test_a_superlink_of_ones_own_gets_paths_and_settings_as_they_are(invoke, launched):
-    result = invoke("--superlink", "clinics", "--results", "/there", "-c", 'dataset="x-rays" rounds=3')
+    result = invoke("--on", "superlink:clinics", "--results", "/there", "-c", 'dataset="x-rays" rounds=3')
     assert result.exit_code == 0, result.output
     assert "running on the nodes of the SuperLink `clinics`: as many clients as its nodes report" in result.stdout
     assert launched["connection"] == "clinics"
     assert launched["clients"] == 0
     expected = {"dataset": "x-rays", "rounds": 3, "results-dir": "/there"}
     assert launched["run_config"] == known_settings() | expected
-    assert invoke("--superlink", "clinics", "--clients", "5").exit_code == 0
+    assert invoke("--on", "superlink:clinics", "--clients", "5").exit_code == 0
     assert launched["run_config"]["clients"] == launched["clients"] == 5
 
 
 def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invoke, launched, tmp_path, monkeypatch):
-    assert invoke("--superlink", "clinics", "--resume", "latest", "-c", "rounds=9").exit_code == 0
+    assert invoke("--on", "superlink:clinics", "--resume", "latest", "-c", "rounds=9").exit_code == 0
     assert launched["run_config"] == known_settings() | {"resume": "latest", "rounds": 9}
     # where its folder is here, too, they are known
     (tmp_path / "settings.json").write_text(json.dumps(known_settings() | {"rounds": 4, "batch-size": 7}))
-    assert invoke("--superlink", "clinics", "--resume", str(tmp_path)).exit_code == 0
+    assert invoke("--on", "superlink:clinics", "--resume", str(tmp_path)).exit_code == 0
     assert launched["run_config"]["batch-size"] == 7
     # the SuperLink has another working directory
     monkeypatch.chdir(tmp_path.parent)
-    assert invoke("--superlink", "clinics", "--resume", f"./{tmp_path.name}").exit_code == 0
+    assert invoke("--on", "superlink:clinics", "--resume", f"./{tmp_path.name}").exit_code == 0
     assert launched["run_config"]["resume"] == str(tmp_path)
     assert launched["run_config"]["batch-size"] == 7
-    assert invoke("--superlink", "clinics", "--resume", tmp_path.name).exit_code == 0
+    assert invoke("--on", "superlink:clinics", "--resume", tmp_path.name).exit_code == 0
     assert launched["run_config"]["resume"] == tmp_path.name
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--flower"], "--superlink runs on other machines"),
-        (["--workers", "2"], "--superlink runs on other machines"),
-        (["--cpus-per-client", "1"], "--superlink runs on other machines"),
+        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --on flower"),
         (["--results", "out"], "`results-dir`"),
         (["-c", 'dataset="../x"'], "`dataset`"),
         (["-c", "rouns=3"], "did you mean `rounds`"),
@@ -164,7 +164,7 @@ def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invok
     ],
 )
 def test_what_can_be_known_here_is_refused_here(arguments, words, invoke, launched):
-    result = invoke("--superlink", "clinics", *arguments)
+    result = invoke("--on", "superlink:clinics", *arguments)
     assert result.exit_code == 2
     assert words in result.stderr
     assert "run_config" not in launched
@@ -206,27 +206,35 @@ def test_a_cut_run_ends_with_the_command_that_goes_on_and_its_own_options(invoke
     launched.outcome = RunInterrupted(15, Outcome(False, folder, "stopped by SIGTERM after round 1.", None))
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
     told = invoke("--cpus-per-client", "2", "--gpus-per-client", "0.5", "--clients", "3").stderr.splitlines()
-    assert told[1] == f"resume: protosphere run --flower --cpus-per-client 2 --gpus-per-client 0.5 --resume {folder}"
+    assert told[1] == f"resume: protosphere run --on flower --cpus-per-client 2 --gpus-per-client 0.5 --resume {folder}"
     # of another machine's folder only Flower's number of the run is known
     launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373", resumable=True))
-    told = invoke("--superlink", "clinics").stderr.splitlines()
-    assert told[1] == "resume: protosphere run --superlink clinics --resume 8373"
+    told = invoke("--on", "superlink:clinics").stderr.splitlines()
+    assert told[1] == "resume: protosphere run --on superlink:clinics --resume 8373"
     # where its settings are not known, and are to be given again
     (Path.cwd() / "mine.toml").write_text("rounds = 7\n[protonorm]\ngamma = 5.0\n")
     names = ["-c", "mine.toml", "-c", 'strategy="protonorm" dataset="x-rays" partition="iid"', "--clients", "5"]
-    told = invoke("--superlink", "clinics", "--results", "/there", *names).stderr.splitlines()[1]
+    told = invoke("--on", "superlink:clinics", "--results", "/there", *names).stderr.splitlines()[1]
     begun = launched["run_config"]
     *words, first, text, resume, number = shlex.split(told.removeprefix("resume: "))
-    assert [*words, first, resume, number] == ["protosphere", "run", "--superlink", "clinics", "-c", "--resume", "8373"]
+    assert [*words, first, resume, number] == [
+        "protosphere",
+        "run",
+        "--on",
+        "superlink:clinics",
+        "-c",
+        "--resume",
+        "8373",
+    ]
     expected = {"rounds": 7, "protonorm.gamma": 5.0, "strategy": "protonorm", "dataset": "x-rays", "partition": "iid"}
     assert read_assignments(text) == expected | {"clients": 5, "results-dir": "/there"}
     invoke(*words[2:], first, text, resume, number)
     assert launched["run_config"] == begun | {"resume": "8373"}
     # and of one that had no round there is nothing to go on with
     launched.outcome = RunInterrupted(2, Outcome(False, None, "stopped by SIGINT.", None, "8373"))
-    assert "--resume" not in invoke("--superlink", "clinics").stderr
+    assert "--resume" not in invoke("--on", "superlink:clinics").stderr
     # what was resumed has a checkpoint, by whatever name
-    assert "--resume latest" in invoke("--superlink", "clinics", "--resume", "latest").stderr
+    assert "--resume latest" in invoke("--on", "superlink:clinics", "--resume", "latest").stderr
 
 
 def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here, monkeypatch):
@@ -241,7 +249,7 @@ def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here,
     calls = []
     monkeypatch.setattr(local_grid, "run_in_process", fail)
     settings = 'rounds=4 round-timeout=77.0 keep-prototypes="all"'
-    first = here("--resume", "latest", "--results", "my results", "-c", settings, "--workers", "2", "--verbose")
+    first = here("--resume", "latest", "--results", "my results", "-c", settings, "--on", "workers:2", "--verbose")
     assert first.exit_code == 1
     (line,) = [line for line in first.stderr.splitlines() if line.startswith("resume: ")]
     second = here(*shlex.split(line)[3:])
@@ -249,7 +257,7 @@ def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here,
     assert calls[0] | {"results-dir": ""} == calls[1] | {"results-dir": ""}
     assert calls[1]["rounds"] == 4
     assert [line] == [text for text in second.stderr.splitlines() if text.startswith("resume: ")]
-    assert "--workers 2" in line
+    assert "--on workers:2" in line
     assert "--verbose" in line
 
 
@@ -313,7 +321,7 @@ def test_an_error_of_ours_shows_where_it_is(here, invoke, monkeypatch):
 
     monkeypatch.setattr(local_grid, "run_in_process", wrong)
     assert isinstance(here().exception, ValueError)
-    monkeypatch.setattr("protosphere.plans.run_config.read_assignments", wrong)
+    monkeypatch.setattr("protosphere.plans.assignments.read_assignments", wrong)
     assert isinstance(invoke("-c", "rounds=1").exception, ValueError)
 
 
@@ -346,6 +354,7 @@ def test_a_real_run_in_process(here, home):
 # --- mistakes: one sentence each, and nothing is started ---------------------------------------------------
 
 SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
+FLOWER = ["--on", "flower"]
 
 
 # what a plan refuses is in tests/plans/test_run_config.py
@@ -355,48 +364,56 @@ SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
         (["--preset", "spirale"], "unknown preset `spirale` (did you mean `spiral`?)"),
         (["-c", 'dataset="../nope"'], "data path '{parent}/nope' does not exist"),
         (["--results", "/proc/x"], "the results folder /proc/x cannot be written ("),
-        (
-            ["--clients", "900", "-c", "min-samples=2"],
-            "900 clients with min-samples = 2 each need at least 1800 samples",
-        ),
+        (["--clients", "900", "-c", "min-samples=2"], "900 clients with min-samples = 2 each need at least 1800"),
         (["-c", 'split="official"'], "data set 'digits' has no official test samples"),
-        (
-            ["-c", f"{SIMPLEX} feature-dim=8"],
-            "`protonorm.alignment` is simplex",
-        ),
+        (["-c", f"{SIMPLEX} feature-dim=8"], "`protonorm.alignment` is simplex"),
         (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
-        (["--cpus-per-client", "0"], "--cpus-per-client is 0, but this machine has 4"),
-        (["--workers", "2"], "--workers and --flower exclude each other"),
-        (["--ray", "127.0.0.1:1"], "--ray is 127.0.0.1:1, but nothing answers there"),
-        (["--ray", "ray://127.0.0.1:1"], "--ray is 'ray://127.0.0.1:1', but it is the HOST:PORT"),
         (["-c", "nope.toml"], "the settings file nope.toml cannot be read"),
-    ],
-)
-def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, invoke, launched, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    here = Path.cwd()
-    before = sorted(here.rglob("*"))
-    result = invoke(*arguments)
-    assert result.stderr.startswith(words.format(here=here, parent=here.parent))
-    assert result.stderr.count("\n") == 1
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert launched == {}, "nothing was started"
-    assert sorted(here.rglob("*")) == before
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --flower"),
-        (["--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client need --flower"),
-        (["--ray", "127.0.0.1:1"], "--ray needs --flower"),
-        (["--workers", "0"], "--workers is 0, but a run needs at least 1."),
-        (["--engine", "cohort"], "--engine is gone: `--workers N` lets N processes share the clients"),
-        (["--engine=loop"], "--engine is gone"),
+        ([*FLOWER, "--cpus-per-client", "0"], "--cpus-per-client is 0, but this machine has 4"),
+        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --on flower"),
+        (["--on", "workers:2", "--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client need --on flower"),
+        (["--on", "cluster"], "--on is 'cluster', but it is process, workers:N, flower, ray[:HOST:PORT] or superlink:"),
+        (["--on", "flower:2"], "--on is 'flower:2', but it is process"),
+        (["--on", "superlink"], "--on is 'superlink', but it is process"),
+        (["--on", "workers:0"], "--on is 'workers:0', but N is a number of processes, 1 at least."),
+        (["--on", "ray"], "--on is ray, but this machine is no node of a Ray cluster"),
+        (["--on", "ray:127.0.0.1:1"], "--on is ray:127.0.0.1:1, but nothing answers there"),
+        (["--on", "ray:ray://127.0.0.1:1"], "--on is 'ray:ray://127.0.0.1:1', but after ray: stands the HOST:PORT"),
+        (["--workers", "2"], "--workers is gone: `--on workers:N` takes its place."),
+        (["--flower"], "--flower is gone: `--on flower` takes its place."),
+        (["--superlink=clinics"], "--superlink is gone: `--on superlink:NAME` takes its place."),
+        (["--ray", "127.0.0.1:1"], "--ray is gone: `--on ray:HOST:PORT` takes its place."),
+        (["--engine=cohort"], "--engine is gone: `--on workers:N` lets N processes share the clients"),
         (["--cohort-size", "3"], "--cohort-size is gone"),
     ],
 )
-def test_a_flag_that_would_do_nothing_in_process_is_refused(here, arguments, words):
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, here, launched, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setenv("RAY_TMPDIR", str(Path.cwd()))
+    place = Path.cwd()
+    before = sorted(place.rglob("*"))
     result = here(*arguments)
+    assert result.stderr.startswith(words.format(here=place, parent=place.parent))
+    assert result.stderr.count("\n") == 1
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(words)
+    assert launched == {}, "nothing was started"
+    assert sorted(place.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "settings", "words"),
+    [
+        ("run", "rounds=0", "setting `rounds` is 0, but it should be greater than or equal to 1."),
+        ("compare", "learning_rate=0.1", "unknown setting `learning_rate` (did you mean `learning-rate`?)"),
+        ("data", 'partition="iid" alpha="x"', 'setting `alpha` is "x", but it should be a valid number'),
+    ],
+)
+def test_a_setting_that_is_wrong_alone_is_refused_before_torch_is_loaded(command, settings, words):
+    script = (
+        "import sys\nfrom protosphere.cli.main import app\n"
+        f"try: app([{command!r}, '-c', {settings!r}])\n"
+        "finally: print([name for name in ('torch', 'flwr', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (2, "[]\n")
+    assert done.stderr.startswith(words)

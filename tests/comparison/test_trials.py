@@ -11,7 +11,8 @@ from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed, 
 from protosphere.comparison.trials import expand, not_default, settings_of, toml, with_common_rules
 from protosphere.comparison.variants import with_variants
 from protosphere.core.errors import SettingError
-from protosphere.plans.run_config import plan, read_toml
+from protosphere.plans.assignments import read_toml
+from protosphere.plans.run_config import plan
 from protosphere.strategies import known_settings
 from tests.pictures import paint
 

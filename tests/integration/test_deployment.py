@@ -117,14 +117,14 @@ def strangers(place, deployment):
 
 
 def front_door(deployment, settings):
-    """`protosphere run --superlink`, begun."""
+    """`protosphere run --on superlink:NAME`, begun."""
     command = [
         sys.executable,
         "-m",
         "protosphere.cli.main",
         "run",
-        "--superlink",
-        CONNECTION,
+        "--on",
+        f"superlink:{CONNECTION}",
         "-c",
         assignments(settings),
     ]

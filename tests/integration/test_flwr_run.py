@@ -1,5 +1,5 @@
-"""Real Flower runs of the real app: `protosphere run --flower` of somebody's own method, killed and resumed, and plain
-`flwr run` of the default."""
+"""Real Flower runs of the real app: `protosphere run --on flower` of somebody's own method, killed and resumed, and
+plain `flwr run` of the default."""
 
 import json
 import os
@@ -90,8 +90,8 @@ def the_run(watched, place):
 
 
 def protosphere(place, environment, *arguments):
-    """`protosphere run --flower` in the project."""
-    command = [str(Path(sys.executable).with_name("protosphere")), "run", "--flower", *arguments]
+    """`protosphere run --on flower` in the project."""
+    command = [str(Path(sys.executable).with_name("protosphere")), "run", "--on", "flower", *arguments]
     own = environment | {"PYTHONPATH": os.pathsep.join(map(str, (place / "project", ROOT)))}
     return Watched(command, cwd=place / "project", env=own)
 

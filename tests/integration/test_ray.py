@@ -139,10 +139,10 @@ class Cluster:
 
     def run(self, rounds, *more):
         new = () if "--resume" in more else ("--clients", str(CLIENTS), "-c", f"rounds={rounds} {self.settings}")
-        return self.begin("run", "--flower", "--ray", self.address, "--results", str(self.results), *new, *more)
+        return self.begin("run", "--on", f"ray:{self.address}", "--results", str(self.results), *new, *more)
 
     def compare(self, *more):
-        return self.begin("compare", "--ray", self.address, "--results", str(self.place / "compared"), *more)
+        return self.begin("compare", "--on", f"ray:{self.address}", "--results", str(self.place / "compared"), *more)
 
     def end(self, process, code=0, words=r"^final|^written|runs,"):
         """What it said, where it ended with that exit code and said `words`, a pattern."""

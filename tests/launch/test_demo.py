@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = """#!/bin/sh
 echo "$1" >>"$CALLS"
 case " $* " in
-    *" --flower "*) [ "$(grep -c . "$CALLS")" -gt "$FAILING" ] || exit 1 ;;
+    *" --on flower "*) [ "$(grep -c . "$CALLS")" -gt "$FAILING" ] || exit 1 ;;
 esac
 """
 

@@ -87,7 +87,7 @@ def test_a_superlink_that_cannot_be_used_is_one_sentence_and_nothing_is_left(cer
             ("clinics", f"the certificate of 127.0.0.1:{port} is refused (certificate has expired); docs/"),
             ("clinic", f"no connection `clinic` in {tmp_path}/config.toml (did you mean `clinics`?); it names clinics"),
         ):
-            result = CliRunner().invoke(app, ["run", "--superlink", name])
+            result = CliRunner().invoke(app, ["run", "--on", f"superlink:{name}"])
             assert (result.exit_code, result.stderr.count("\n")) == (2, 1), result.stderr
             assert words in result.stderr
             assert not list(home.glob("results/*"))

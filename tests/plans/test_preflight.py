@@ -36,7 +36,7 @@ def test_bf16_without_cuda_is_refused_before_there_is_a_folder(home, monkeypatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     asked = ["run", "--clients", "2", "-c", 'precision="bf16" dataset="spiral" models="tiny_perceptron" rounds=1']
     settings = {"precision": "bf16", "dataset": "spiral", "models": "tiny_perceptron"}
-    for more in ([], ["--flower"]):
+    for more in ([], ["--on", "flower"]):
         done = CliRunner().invoke(app, [*asked, *more])
         assert done.exit_code == 2
         assert '`precision` is "bf16", which needs CUDA, but this machine has none; use "float32".' in done.stderr
@@ -59,7 +59,7 @@ def test_a_data_set_that_the_hub_does_not_give_is_one_sentence_and_nothing_is_st
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
     # no attempt waits for the next
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
-    for command in (["run"], ["run", "--flower"], ["compare"], ["data"]):
+    for command in (["run"], ["run", "--on", "flower"], ["compare"], ["data"]):
         asked.clear()
         done = CliRunner().invoke(app, [*command, "-c", 'dataset="nobody/nothing-here"'])
         assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)

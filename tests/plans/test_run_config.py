@@ -13,7 +13,8 @@ from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.core.settings import GONE
 from protosphere.data.forms.folders import listed_classes
 from protosphere.plans import run_config
-from protosphere.plans.run_config import plan, preset_names, read_assignments, read_toml
+from protosphere.plans.assignments import read_assignments, read_toml
+from protosphere.plans.run_config import plan, preset_names
 from protosphere.record.folder import RunFolder
 from protosphere.server_app.opening import open_folder
 from protosphere.strategies import known_settings, load_method, read_settings

@@ -44,7 +44,7 @@ def deployment(tmp_path):
 
 @pytest.mark.parametrize("strategy", ["protosphere", "fedproto"])
 def test_a_fourth_site_joins_and_one_leaves(deployment, tmp_path, strategy):
-    command = [sys.executable, "-m", "protosphere.cli.main", "run", "--superlink", CONNECTION]
+    command = [sys.executable, "-m", "protosphere.cli.main", "run", "--on", f"superlink:{CONNECTION}"]
     command += ["-c", f'strategy="{strategy}" {SETTINGS}', "--results", str(tmp_path / "results")]
     said = []
     with subprocess.Popen(command, env=deployment.environment, stdout=subprocess.PIPE, text=True) as run:

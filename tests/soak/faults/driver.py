@@ -90,13 +90,13 @@ class Federation:
         self.deployment.renew_node(partition)
 
     def run(self, *words: str) -> Run:
-        """Start `protosphere run --superlink`."""
+        """Start `protosphere run --on superlink:NAME`."""
         self._runs += 1
         output = self.folder / f"run-{self._runs}.txt"
         command = [sys.executable, "-m", "tests.soak.faults.front_door", str(self._app), "run"]
         with output.open("w") as stream:
             process = processes.start(
-                [*command, "--superlink", CONNECTION, *words],
+                [*command, "--on", f"superlink:{CONNECTION}", *words],
                 PATIENCE,
                 cwd=ROOT,
                 env=self.deployment.environment,

@@ -1,0 +1,116 @@
+"""Settings as somebody gives them: `key=value` or a TOML file, read and checked each by itself. Neither torch nor a
+method is loaded, so that a slip is known at once."""
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from protosphere.core.errors import SettingError
+from protosphere.core.settings import Scalar, refuse_alone, shown
+
+# one `key=value`: the value in quotes of either kind, or up to the next space
+ASSIGNMENT = re.compile(r"""\s*([A-Za-z0-9_.-]+)=("(?:[^"\\]|\\.)*"|'[^']*'|[^\s"']\S*)(?=\s|$)""")
+RunConfig = dict[str, Scalar]
+
+
+def read_all(texts: Sequence[str]) -> RunConfig:
+    """Settings from several texts, of which later ones win.
+
+    Raises:
+        SettingError: a text that cannot be read, or a shared setting that is wrong whatever the others are.
+    """
+    settings: RunConfig = {}
+    for text in texts:
+        settings |= read_assignments(text)
+    refuse_alone(settings)
+    return settings
+
+
+def read_assignments(text: str) -> RunConfig:
+    """Settings from Flower's `key=value table.key="x y"`, or from a TOML file when `text` ends in `.toml`.
+
+    Raises:
+        SettingError: neither can be made of it.
+    """
+    if text.endswith(".toml"):
+        return read_toml(Path(text).expanduser())
+    settings: RunConfig = {}
+    position = 0
+    while text[position:].strip():
+        match = ASSIGNMENT.match(text, position)
+        if not match:
+            raise SettingError(
+                f"cannot read {text[position:].strip()!r} in -c {text!r}: give key=value pairs with a space between "
+                "them and none around the =, strings in double quotes, as in -c 'rounds=5 strategy=\"fedproto\"'."
+            )
+        position = match.end()
+        name, value = match.groups()
+        try:
+            settings[name] = scalar(name, tomllib.loads(f"value = {value}")["value"])
+        except tomllib.TOMLDecodeError:
+            raise SettingError(
+                f"{value} is no value for `{name}`: give a number, true, false, or a string in double quotes, as in "
+                f"-c '{name}=\"{value.strip(chr(34) + chr(39))}\"'."
+            ) from None
+    return settings
+
+
+def read_toml(path: Path) -> RunConfig:
+    """Settings from a TOML file; a name in a table gets the table's name and a dot before it.
+
+    Raises:
+        SettingError: the file cannot be read, or holds something else than settings.
+    """
+    try:
+        # some editors begin a file with a mark
+        return flatten(tomllib.loads(path.read_text("utf-8-sig")))
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
+        raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None
+    except tomllib.TOMLDecodeError as error:
+        raise SettingError(f"the settings file {path} is not valid TOML ({error}).") from None
+
+
+def refuse_model(name: str, value: Any) -> None:
+    """Refuse a model, or what makes one, where its name is due.
+
+    Raises:
+        SettingError: it is one.
+    """
+    if name == "models" and any(map(callable, value if isinstance(value, list | tuple) else [value])):
+        raise SettingError(
+            "setting `models` is given a model itself, but clients build theirs in processes of their own; put what "
+            "makes it in a file and name it: models='./mynet.py:NAME', as docs/adding-a-model.md shows."
+        )
+
+
+def flatten(table: Mapping[str, Any]) -> RunConfig:
+    """Settings out of a TOML table, nested ones by their dotted names.
+
+    Raises:
+        SettingError: a value is none of a setting.
+    """
+    return {name: scalar(name, value) for name, value in leaves(table)}
+
+
+def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """What a TOML table and those in it hold, by dotted names."""
+    for name, value in table.items():
+        if isinstance(value, dict):
+            yield from leaves(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value
+
+
+def scalar(name: str, value: Any) -> Scalar:
+    refuse_model(name, value)
+    if not isinstance(value, bool | int | float | str):
+        raise SettingError(
+            f"setting `{name}` is {shown(value)}, but a setting is a number, true, false or a string; a list is a "
+            'string with commas, as in "resnet8,mobilenet_v2".'
+        )
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise SettingError(f"setting `{name}` is {value}, but a whole number must fit into 64 bits.")
+    return value
