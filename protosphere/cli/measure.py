@@ -1,6 +1,7 @@
 """`protosphere predict` of inputs whose classes are known: how a client fares on them."""
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +14,9 @@ from rich.text import Text
 
 from protosphere.cli.options import end
 from protosphere.cli.tables import console
+from protosphere.core.text import one_line
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from protosphere.serving.predict import Answer, Trained
 
 UNREADABLE = 1
@@ -28,21 +27,20 @@ MOST_COLUMNS = 12  # classes up to which what was taken for what is a table
 def measure(
     trained: "Trained", rule: str, judged: "Sequence[tuple[int, Answer]]", as_json: bool, csv: Path | None
 ) -> None:
-    """Of the classes of inputs and the answers to them print accuracy, accuracy by class and what was taken for what;
-    leave a row an input in `csv`.
+    """Of the classes of inputs and the answers to them print scikit-learn's report and confusion matrix; leave a row an
+    input in `csv`.
 
-    Exits 1 where some inputs could not be read: they are told, and left out of every figure.
+    Exits 1 where some inputs could not be read: they are named, and left out of every figure.
     """
-    from protosphere.serving.labelled_data import confusion
-
-    counts = confusion(judged, len(trained.class_names))
     if csv is not None:
         write_answers(csv, judged, trained.class_names)
+    read = [(label, answer.label) for label, answer in judged if not answer.problem]
     if as_json:
         unknown = {"unknown_categories": sum(bool(answer.unknown) for _, answer in judged)}
-        typer.echo(json.dumps(_as_json(counts, rule, trained.class_names) | unknown))
+        typer.echo(json.dumps(_as_json(read, rule, trained.class_names) | unknown))
     else:
-        _show(counts, rule, trained)
+        typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {rule}")
+        _show(read, trained.class_names)
     tell_problems([answer for _, answer in judged])
 
 
@@ -86,55 +84,44 @@ def write_answers(path: Path, judged: "Sequence[tuple[int | None, Answer]]", nam
         end(f"--csv {path} cannot be written ({error.strerror or error}); name a file of yours.")
 
 
-def _shares(counts: "NDArray[np.int64]") -> list[tuple[int, int, float | None]]:
-    """Of each class: rows, right, and accuracy if it has rows."""
-    pairs = zip(counts.sum(axis=1).tolist(), counts.diagonal().tolist(), strict=True)
-    return [(rows, right, right / rows if rows else None) for rows, right in pairs]
+def _as_json(read: Sequence[tuple[int, int]], rule: str, names: Sequence[str]) -> dict[str, Any]:
+    from sklearn.metrics import classification_report, confusion_matrix
+
+    report: dict[str, Any] = {"classes": {}, "confusion": []}
+    if read:
+        labels, predicted = zip(*read, strict=True)
+        every = range(len(names))
+        about = {"labels": every, "target_names": names, "output_dict": True, "zero_division": math.nan}
+        figures = classification_report(labels, predicted, **about)
+        # JSON has no word for what is no number
+        for name in names:
+            report["classes"][name] = {
+                key: None if math.isnan(value) else value for key, value in figures[name].items()
+            }
+        report["confusion"] = confusion_matrix(labels, predicted, labels=every).tolist()
+    right = sum(label == answer for label, answer in read)
+    return {"rule": rule, "rows": len(read), "right": right, "accuracy": right / len(read) if read else None} | report
 
 
-def _as_json(counts: "NDArray[np.int64]", rule: str, names: Sequence[str]) -> dict[str, Any]:
-    rows, right = int(counts.sum()), int(counts.trace())
-    shares = zip(names, _shares(counts), strict=True)
-    return {
-        "rule": rule,
-        "rows": rows,
-        "right": right,
-        "accuracy": right / rows if rows else None,
-        "classes": {name: {"rows": n, "right": some, "accuracy": share} for name, (n, some, share) in shares},
-        "confusion": counts.tolist(),
-    }
+def _show(read: Sequence[tuple[int, int]], names: Sequence[str]) -> None:
+    from sklearn.metrics import classification_report, confusion_matrix
 
-
-def _show(counts: "NDArray[np.int64]", rule: str, trained: "Trained") -> None:
-    names = trained.class_names
-    rows, right = int(counts.sum()), int(counts.trace())
-    typer.echo(f"client {trained.partition} of run {trained.run}, {trained.model} by {rule}")
-    typer.echo(
-        f"accuracy: {100 * right / rows:.1f} % ({right} of {rows})" if rows else "accuracy: no input could be read"
-    )
-    if not rows:
+    if not read:
+        typer.echo("accuracy: no input could be read")
         return
-    # Text: a name is no markup
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("class", overflow="fold")
-    for head in ("inputs", "right", "accuracy"):
-        table.add_column(head, justify="right", no_wrap=True)
-    true_labels = [label for label, (n, _, _) in enumerate(_shares(counts)) if n]
-    for label in true_labels:
-        n, some, share = _shares(counts)[label]
-        table.add_row(Text(names[label]), str(n), str(some), "-" if share is None else f"{100 * share:.1f} %")
-    terminal = console()
-    terminal.print(table)
-    all_labels = [label for label in range(len(names)) if counts[label].any() or counts[:, label].any()]
-    if len(all_labels) <= MOST_COLUMNS:
+    labels, predicted = zip(*read, strict=True)
+    right = sum(label == answer for label, answer in read)
+    typer.echo(f"accuracy: {100 * right / len(read):.1f} % ({right} of {len(read)})")
+    present = sorted({*labels, *predicted})
+    shown = [one_line(names[label]) for label in present]
+    typer.echo(classification_report(labels, predicted, labels=present, target_names=shown, digits=3, zero_division=0))
+    if len(present) <= MOST_COLUMNS:
         matrix = Table(box=box.SIMPLE_HEAD, title="true class, by the class that was answered", title_justify="left")
         matrix.add_column("")
-        for label in all_labels:
-            matrix.add_column(Text(names[label]), justify="right")
-        for label in true_labels:
-            matrix.add_row(Text(names[label]), *(str(counts[label, other] or "") for other in all_labels))
-        terminal.print(matrix)
-        return
-    wrong = [(int(counts[t, p]), t, p) for t in true_labels for p in all_labels if t != p and counts[t, p]]
-    for number, true, other in sorted(wrong, key=lambda mistake: (-mistake[0], mistake[1:]))[:MOST_COLUMNS]:
-        typer.echo(f"{number} of {names[true]} taken for {names[other]}")
+        for name in shown:
+            # Text: a name is no markup
+            matrix.add_column(Text(name), justify="right")
+        for name, counts in zip(shown, confusion_matrix(labels, predicted, labels=present).tolist(), strict=True):
+            if sum(counts):
+                matrix.add_row(Text(name), *(str(count or "") for count in counts))
+        console().print(matrix)

@@ -1,13 +1,10 @@
 """Inputs whose classes are known, and how a trained client fares on them. Tables are read as training reads them."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.files import refuse_irregular
@@ -155,12 +152,3 @@ def judge(trained: Trained, rule: str, inputs: Sequence[Labelled]) -> Iterator[t
 
 def _named(name: str, answer: Answer) -> Answer:
     return replace(answer, source=name, problem=f"{name}: {answer.problem}" if answer.problem else "")
-
-
-def confusion(judged: Iterable[tuple[int, Answer]], num_classes: int) -> NDArray[np.int64]:
-    """Counts of (true, predicted), (K, K), of the inputs that could be read."""
-    counts = np.zeros((num_classes, num_classes), dtype=np.int64)
-    for label, answer in judged:
-        if not answer.problem:
-            counts[label, answer.label] += 1
-    return counts

@@ -5,6 +5,7 @@ import csv
 import functools
 import io
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -242,14 +243,16 @@ def test_figures_are_those_of_the_single_answers(predict, trained, scans, tmp_pa
     expected = confusion_matrix(scans.labels, predicted, labels=range(10))
     assert told["confusion"] == expected.tolist()
     assert told["accuracy"] == expected.trace() / 12
-    assert told["classes"]["5"] == {"rows": 4, "right": int(expected[5, 5]), "accuracy": expected[5, 5] / 4}
-    assert told["classes"]["0"]["accuracy"] is None
+    of_fives = told["classes"]["5"]
+    assert (of_fives["support"], of_fives["recall"]) == (4, expected[5, 5] / 4)
+    assert told["classes"]["0"]["recall"] is None
     rows = list(csv.DictReader(left.open(newline="")))
     assert [int(row["label"]) for row in rows] == scans.labels
     assert [int(row["prediction"]) for row in rows] == predicted
     assert [float(row["probability"]) for row in rows] == pytest.approx([answer.confidence for answer in answers])
     shown = predict(*asked).stdout
     assert f"accuracy: {100 * expected.trace() / 12:.1f} % ({expected.trace()} of 12)" in shown
+    assert re.search(r"^ +precision +recall +f1-score +support$", shown, re.MULTILINE)
     assert "true class" in shown
 
 
