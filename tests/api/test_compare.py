@@ -18,42 +18,6 @@ X = np.random.default_rng(3).normal(size=(120, 5)) + Y[:, None]
 QUICK = {"clients": 3, "rounds": 2, "models": "tiny_perceptron", "spiral_points": 60, "device": "cpu", "quiet": True}
 
 
-# what a comparison's file refuses as well is in tests/comparison
-@pytest.mark.parametrize(
-    ("asked", "kind", "named"),
-    [
-        ({"methods": []}, "SettingError", "`methods`"),
-        ({"methods": ["protonrom"]}, "SettingError", "protonrom"),
-        ({"methods": [{"strategy": "protonorm", "protonorm__gamma": -1}]}, "SettingError", "`protonorm.gamma` is -1"),
-        ({"datasets": ["/nowhere"]}, "SettingError", "/nowhere"),
-        ({"target": 2.0}, "SettingError", "2"),
-        ({"jobs": 0}, "SettingError", "0"),
-        ({"baseline": "fedprot"}, "SettingError", "fedprot"),
-        ({"vary": {"protonorm__gamma": [1, 2]}}, "SettingError", "--vary protonorm.gamma"),
-        ({"methods": ["protonorm"], "vary": {"alpha": [1, 2]}}, "SettingError", "--vary alpha: the methods of a row"),
-        ({"methods": ["protonorm"], "vary": {"protonorm.gamma": 1}}, "SettingError", "vary of protonorm.gamma is 1"),
-        ({"methods": ["protonorm"], "vary": {"protonorm.gamma": [1, 0]}}, "SettingError", "`protonorm.gamma` is 0"),
-        ({"vary": 3}, "SettingError", "vary is 3"),
-        ({"methods": "local"}, "SettingError", 'methods is "local"'),
-        ({"datasets": "spiral"}, "SettingError", 'datasets is "spiral"'),
-        ({"seeds": 3}, "SettingError", "seeds is 3"),
-        ({"vary": {"learning_rate": 0.1}}, "SettingError", "learning_rate is 0.1"),
-        ({"choose": "test", "vary": {"learning_rate": [0.1, 0.2]}}, "SettingError", '`choose` is "test"'),
-        ({"jobs": "2"}, "SettingError", 'jobs is "2"'),
-        ({"gamma": 1}, "SettingError", "`gamma`"),
-        ({"dataset": "digits"}, "SettingError", "`datasets`"),
-        ({"datasets": [(X, Y, Y)]}, "SettingError", "3 arrays"),
-        ({"datasets": [{"dataset": (X, Y[:7])}]}, "DataError", "120 rows"),
-    ],
-)
-def test_refusals_come_before_anything_starts(asked, kind, named, home):
-    with pytest.raises(protosphere.Error) as caught:
-        protosphere.compare(**({"methods": ["local"], "datasets": ["spiral"], **QUICK} | asked))
-    assert type(caught.value) is getattr(protosphere, kind)
-    assert named in str(caught.value)
-    assert not list((home / "results").glob("*")) if (home / "results").exists() else True
-
-
 @pytest.mark.integration
 def test_its_table_is_of_its_runs():
     found = protosphere.compare(

@@ -15,7 +15,6 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from torch import nn
 
 import protosphere
 from protosphere.cli.summary import print_summary
@@ -55,38 +54,6 @@ def test_names_and_values_of_settings(mapping, keywords, settings):
     found = settings_of(mapping, keywords)
     assert found == settings
     assert [type(value) for value in found.values()] == [type(settings[name]) for name in found]
-
-
-@pytest.mark.parametrize(
-    ("asked", "kind", "named"),
-    [
-        ({"strategy": "protonrom"}, "SettingError", "protonrom"),
-        ({"gamma": 3}, "SettingError", "`gamma`"),
-        ({"rounds": 0}, "SettingError", "`rounds` is 0"),
-        ({"models": [1]}, "SettingError", "`models` has an object of type int"),
-        ({"models": nn.Linear(3, 3)}, "ModelError", "does not fit inputs of shape (2,)"),
-        ({"models": ["tiny_perceptron", nn.Linear]}, "ModelError", "missing 2 required positional arguments"),
-        ({"models": "tiny_nothing"}, "ModelError", "tiny_nothing"),
-        ({"dataset": "/nowhere"}, "DataError", "/nowhere"),
-        ({"strategy": "local", "protonorm__gamma": 3}, "SettingError", "`protonorm.gamma`"),
-        ({"preset": "nothing"}, "SettingError", "`nothing`"),
-        ({"resume": "nothing"}, "SettingError", "nothing"),
-        ({"engine": "cohort"}, "SettingError", "`engine`"),
-        ({"workers": 0}, "SettingError", "workers is 0"),
-        ({"clients": "3"}, "SettingError", 'clients is "3"'),
-        ({"clients": 0}, "SettingError", "clients is 0"),
-        ({"on_round": 3}, "SettingError", "on_round is 3"),
-        ({"settings": ["rounds"]}, "SettingError", "settings is"),
-        ({"dataset": np.zeros((9, 2))}, "SettingError", "dataset is a ndarray"),
-        ({"dataset": []}, "SettingError", "dataset is 0 arrays"),
-    ],
-)
-def test_refusals_come_before_anything_starts(asked, kind, named, home):
-    with pytest.raises(protosphere.Error) as caught:
-        start(**asked)
-    assert type(caught.value) is getattr(protosphere, kind)
-    assert named in str(caught.value)
-    assert not (home / "results").exists()
 
 
 def test_rounds_and_clients_are_the_lines_with_each_evaluation_at_the_round_that_it_is_of():

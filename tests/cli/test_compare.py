@@ -309,39 +309,6 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
     assert (ran["folder"].path.parent, ran["workers"]) == (Path("my results").absolute(), 2)
 
 
-# what is wrong with a comparison is in tests/comparison
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--preset", "protonorm-tabel1"], "(did you mean `protonorm-table1`?)"),
-        (["nowhere.toml"], "nowhere.toml cannot be read"),
-        (["--datasets", "digts"], "the data set of digts is not available: unknown data set 'digts'"),
-        (["--data", "digits"], "--data is 'digits', but it is a name and a place"),
-        (["--sweep", "protonorm.gamma=3,10"], "--sweep is gone"),
-        (["--reuse"], "--reuse is gone"),
-        (["--scale", "0.1"], "--scale is gone"),
-        (["--on", "ray:127.0.0.1:1"], "--on is ray:127.0.0.1:1, but nothing answers there"),
-        (["--on", "flower"], "--on is 'flower', but it is process, workers:N or ray[:HOST:PORT]."),
-        (["--ray", "127.0.0.1:1"], "--ray is gone: `--on ray:HOST:PORT` takes its place."),
-        (["--flower"], "--flower is gone: a trial is a run in one process"),
-        (["--cpus-per-client", "1"], "--cpus-per-client is gone"),
-        (["--jobs", "0"], "--jobs is 0, but one must run at least."),
-        (["--on", "workers:0"], "--on is 'workers:0', but N is a number of processes, 1 at least."),
-        (["--engine", "cohort"], "--engine is gone"),
-        (["--equal-steps"], "--equal-steps is gone: set `local-epochs`"),
-        (["--resume", "latest"], "holds no comparison; start one first."),
-        (["--resume", "latest", "--seeds", "0"], "--resume continues a comparison as it was started"),
-    ],
-)
-def test_bad_input_is_one_sentence_before_anything_starts(invoke, ran, home, arguments, said):
-    result = invoke(*arguments)
-    assert result.exit_code == 2, result.output
-    assert said in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert not ran
-    assert not (home / "results").exists()
-
-
 # --- the bar ----------------------------------------------------------------------------------------------
 
 CELL = Trial("a", "Digits", "Local", 0, {"rounds": 8})

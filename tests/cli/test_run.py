@@ -152,24 +152,6 @@ def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invok
     assert launched["run_config"]["resume"] == tmp_path.name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --on flower"),
-        (["--results", "out"], "`results-dir`"),
-        (["-c", 'dataset="../x"'], "`dataset`"),
-        (["-c", "rouns=3"], "did you mean `rounds`"),
-        (["-c", 'models="resnet"'], "resnet"),
-        (["-c", "fedproto.trim=0.2"], "fedproto.trim"),
-    ],
-)
-def test_what_can_be_known_here_is_refused_here(arguments, words, invoke, launched):
-    result = invoke("--on", "superlink:clinics", *arguments)
-    assert result.exit_code == 2
-    assert words in result.stderr
-    assert "run_config" not in launched
-
-
 def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder):
     headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5}
     bare = SUMMARY | {"headline": headline, "floor": {"majority-class": None}}
@@ -349,55 +331,6 @@ def test_a_real_run_in_process(here, home):
     assert f"results: {folder}\n" in more.stdout
     log = (folder / "run.log").read_text().splitlines()
     assert [line.split(" |")[0] for line in log if line.startswith("round ")] == ["round 0/1", "round 1/1", "round 2/2"]
-
-
-# --- mistakes: one sentence each, and nothing is started ---------------------------------------------------
-
-SIMPLEX = 'strategy="protonorm" protonorm.alignment="simplex"'
-FLOWER = ["--on", "flower"]
-
-
-# what a plan refuses is in tests/plans/test_run_config.py
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--preset", "spirale"], "unknown preset `spirale` (did you mean `spiral`?)"),
-        (["-c", 'dataset="../nope"'], "data path '{parent}/nope' does not exist"),
-        (["--results", "/proc/x"], "the results folder /proc/x cannot be written ("),
-        (["--clients", "900", "-c", "min-samples=2"], "900 clients with min-samples = 2 each need at least 1800"),
-        (["-c", 'split="official"'], "data set 'digits' has no official test samples"),
-        (["-c", f"{SIMPLEX} feature-dim=8"], "`protonorm.alignment` is simplex"),
-        (["--resume", "latest"], 'setting `resume` is "latest", but {here}/home/results holds no run'),
-        (["-c", "nope.toml"], "the settings file nope.toml cannot be read"),
-        ([*FLOWER, "--cpus-per-client", "0"], "--cpus-per-client is 0, but this machine has 4"),
-        (["--cpus-per-client", "1"], "--cpus-per-client and --gpus-per-client need --on flower"),
-        (["--on", "workers:2", "--gpus-per-client", "0"], "--cpus-per-client and --gpus-per-client need --on flower"),
-        (["--on", "cluster"], "--on is 'cluster', but it is process, workers:N, flower, ray[:HOST:PORT] or superlink:"),
-        (["--on", "flower:2"], "--on is 'flower:2', but it is process"),
-        (["--on", "superlink"], "--on is 'superlink', but it is process"),
-        (["--on", "workers:0"], "--on is 'workers:0', but N is a number of processes, 1 at least."),
-        (["--on", "ray"], "--on is ray, but this machine is no node of a Ray cluster"),
-        (["--on", "ray:127.0.0.1:1"], "--on is ray:127.0.0.1:1, but nothing answers there"),
-        (["--on", "ray:ray://127.0.0.1:1"], "--on is 'ray:ray://127.0.0.1:1', but after ray: stands the HOST:PORT"),
-        (["--workers", "2"], "--workers is gone: `--on workers:N` takes its place."),
-        (["--flower"], "--flower is gone: `--on flower` takes its place."),
-        (["--superlink=clinics"], "--superlink is gone: `--on superlink:NAME` takes its place."),
-        (["--ray", "127.0.0.1:1"], "--ray is gone: `--on ray:HOST:PORT` takes its place."),
-        (["--engine=cohort"], "--engine is gone: `--on workers:N` lets N processes share the clients"),
-        (["--cohort-size", "3"], "--cohort-size is gone"),
-    ],
-)
-def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(arguments, words, here, launched, monkeypatch):
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
-    monkeypatch.setenv("RAY_TMPDIR", str(Path.cwd()))
-    place = Path.cwd()
-    before = sorted(place.rglob("*"))
-    result = here(*arguments)
-    assert result.stderr.startswith(words.format(here=place, parent=place.parent))
-    assert result.stderr.count("\n") == 1
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert launched == {}, "nothing was started"
-    assert sorted(place.rglob("*")) == before
 
 
 @pytest.mark.parametrize(

@@ -118,29 +118,6 @@ def test_settings_of_other_methods_fall_away_but_not_a_methods_own():
         expand(comparison(methods=(Entry("Odd", {"strategy": "local", "protonorm.gamma": 3.0}),)), {}, {})
 
 
-@pytest.mark.parametrize(
-    ("overrides", "changes", "said"),
-    [
-        ({"runds": 3}, {}, "unknown setting `runds` (did you mean `rounds`?)"),
-        ({"strategy": "local"}, {}, "setting `strategy` differs by run or machine; use --methods for it."),
-        ({"seed": 1}, {}, "use --seeds for it."),
-        ({"results-dir": "/x"}, {}, "use --results for it."),
-        ({"fedtgp.margin": 1.0}, {}, "setting `fedtgp.margin` is read by no method of this comparison"),
-        ({"rounds": 0}, {}, "setting `rounds` is 0, but it should be"),
-        ({"dataset": "digits"}, {"datasets": (DIGITS, Entry("S", {"dataset": "spiral"}))}, "`dataset` is what the"),
-        (
-            {},
-            {"methods": (LOCAL, Entry("local!", {"strategy": "local"}))},
-            "two runs would have the folder digits-local",
-        ),
-    ],
-)
-def test_what_cannot_be_is_said_before_anything_starts(overrides, changes, said):
-    with pytest.raises(SettingError) as caught:
-        expand(comparison(**changes), overrides, {})
-    assert said in str(caught.value)
-
-
 def test_the_settings_file_of_a_cell_says_the_same_again(tmp_path):
     odd = {"rounds": 3, "learning-rate": 1e-5, "shared-init": False, "models": 'a"b\\c,ü', "protonorm.gamma": 2.0}
     (tmp_path / "cell.toml").write_text(toml(odd), "utf-8")

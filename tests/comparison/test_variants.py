@@ -329,27 +329,6 @@ def test_two_settings_that_are_crossed_have_a_heat_map():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("protonorm.gamma", "--vary is 'protonorm.gamma', but it is a setting and two values or more"),
-        ("protonorm.gamma=1", "two values or more"),
-        ("protonorm.gamma=1,1", "there twice"),
-        ("protonorm.gamma=a,b", "double quotes"),
-        ("protonorm.gamma=[1],[2]", "a number"),
-        ("=1,2", "=1,2"),
-        ('strategy="local","frame"', "--vary strategy"),
-        ("protonorm.gama=1,2", "did you mean `protonorm.gamma`"),
-        ("alpha=0.1,1", "--vary alpha: the methods of a row share it"),
-        ("seed=1,2", "--vary seed"),
-        ("fedtgp.margin=1,2", "no method of this comparison reads it"),
-    ],
-)
-def test_what_cannot_be_varied_is_refused(text, words):
-    with pytest.raises(SettingError, match=words):
-        with_variants(usual(), [text])
-
-
-@pytest.mark.parametrize(
     ("preset", "methods", "expected"),
     [
         ("protonorm-table5", "FedTGP", [f"FedTGP, gamma = {value}" for value in (1.0, 1.1, 1.2, 1.3, 1.4)]),
