@@ -239,8 +239,8 @@ class Run:
         Args:
             name: `accuracy-over-rounds`, `loss-over-rounds`, `accuracy-over-bytes`, `roc-auc-over-rounds`,
                 `accuracy-by-client`, `samples-by-client-and-class`, `confusion` (the setting of that name asks for it),
-                `distances-of-global-prototypes`, `map-of-prototypes`, `angles-of-global-prototypes`,
-                `margins-of-global-prototypes`, `values-of-prototypes`, `alignment` or `time-by-round`.
+                `distances-of-global-prototypes`, `map-of-prototypes`, `margins-of-global-prototypes`,
+                `values-of-prototypes` or `alignment`.
             round: whose prototypes it shows, as in `prototypes`; None for the newest that are kept.
             model: the architecture whose clients' confusion it is; "" for all clients.
 

@@ -48,12 +48,11 @@ Array = NDArray[np.float64]
 Tensors = Mapping[str, "Tensor"]
 About = Mapping[str, int]
 
-FEW_ROUNDS = 60  # up to which rounds are columns
 MOST_BARS = 120  # clients with a bar
 MOST_IN_LEGEND = 20
 MOST_NUMBERED = 20  # clients and classes up to which a cell tells its number
 MOST_MATRICES = 8  # architectures that have a confusion matrix of their own
-MOST_ANGLES = 200  # classes whose matrix, or margins, can be read
+MOST_MARGINS = 200  # classes whose margins can be read
 MOST_POINTS = 1000  # of local prototypes on the map
 MOST_ROWS = 4000  # prototypes on a map of values
 FEWEST_ZEROS = 0.001  # share of a prototype's values below which nothing is sparse
@@ -408,71 +407,6 @@ def _draw_confusion(axes: Axes, counts: NDArray[np.int64], names: Sequence[str])
         canvas.number_cells(axes, texts, shares / 100, 8 if len(counts) <= 12 else 6.5)
 
 
-# --- time -------------------------------------------------------------------------------------------------------
-
-PARTS = {
-    "clients train": COLOURS[0],
-    "clients evaluate": COLOURS[4],
-    "server": COLOURS[1],
-    "messages and waiting": COLOURS[6],
-}
-
-
-def time_by_round(results: Results) -> Plot:
-    """Where the rounds' seconds went."""
-    seconds_by_round = {line["round"]: _seconds(line["time"]) for line in results.each_line() if line["round"]}
-    if not seconds_by_round:
-        raise NothingToPlotError("Time by round: no round was finished.")
-    seconds = pd.DataFrame.from_dict(seconds_by_round, orient="index")
-    rounds = [*seconds.index]
-    at_a_time = clients_at_a_time(seconds)
-    working = seconds[["train", "evaluate"]] / at_a_time
-    waiting = (seconds["round"] - seconds["server"] - working.sum(axis=1)).clip(lower=0)
-    parts = pd.concat([working, seconds["server"], waiting], axis=1)
-    parts.columns = pd.Index(PARTS)
-    with canvas.figure() as plot:
-        axes = plot.add_subplot()
-        base = pd.Series(0.0, index=rounds)
-        for name, colour in PARTS.items():
-            top = base + parts[name]
-            if len(rounds) <= FEW_ROUNDS:
-                axes.bar(rounds, parts[name], bottom=base, color=colour, width=0.85, label=name)
-            else:
-                axes.fill_between(rounds, base, top, color=colour, linewidth=0, step="mid", label=name)
-            base = top
-        axes.set(xlabel="round", ylabel="seconds", xlim=(rounds[0] - 0.6, rounds[-1] + 0.6))
-        axes.grid(visible=False, axis="x")
-        whole_rounds(axes)
-        plot.legend(loc="outside lower center", ncols=2)
-    totals = ", ".join(f"{name} {math.fsum(parts[name]):.1f} s" for name in parts)
-    rest = (
-        f"Several clients worked at a time. Their seconds are divided by {at_a_time}, the smallest number with which "
-        "they fit into the rounds."
-        if at_a_time > 1
-        else "The rest is messages, process starts and waiting."
-    )
-    caption = f"Wall-clock seconds per round. {rest}"
-    numbers = parts.add_suffix(" (s)").rename_axis("round").reset_index()
-    return plot.describe("time-by-round", "Time by round", f"Seconds in all: {totals}.", caption, numbers)
-
-
-def _seconds(time: Mapping[str, Any]) -> dict[str, float]:
-    """Of one round: the sums over clients, the server's part, and the whole."""
-    return {
-        "train": math.fsum(time.get("train", {}).values()),
-        "evaluate": math.fsum(time.get("evaluate", {}).values()),
-        "server": time.get("server", 0.0),
-        "round": time["round"],
-    }
-
-
-def clients_at_a_time(seconds: pd.DataFrame) -> int:
-    """The least number of clients at a time with which their seconds fit into every round."""
-    available = seconds["round"] - seconds["server"]
-    busy = (seconds["train"] + seconds["evaluate"]) / available.where(available > 0)
-    return max(1, math.ceil(busy.max() - 1e-6)) if busy.notna().any() else 1
-
-
 # --- prototypes -------------------------------------------------------------------------------------------------
 
 
@@ -526,39 +460,6 @@ def _why_none(results: Results, tensors: Tensors) -> str:
     if tensors and "global/labels" not in tensors:
         return f"{name} gives each client prototypes of its own"
     return "no round has any: the server had fewer than two or too many, or did not record them yet"
-
-
-def angles(results: Results, tensors: Tensors, about: About) -> Plot:
-    """Angles between all pairs of the newest round's global prototypes."""
-    what = "Angles of global prototypes"
-    if "global/labels" not in tensors:
-        raise NothingToPlotError(f"{what}: {_why_none(results, tensors)}.")
-    vectors, labels = tensors["global/vectors"].double().numpy(), tensors["global/labels"].tolist()
-    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    nonzero = norms[:, 0] > 0
-    units = vectors[nonzero] / norms[nonzero]
-    names = [results.class_names[label] for label, long in zip(labels, nonzero, strict=True) if long]
-    if len(set(labels)) < len(labels):
-        raise NothingToPlotError(f"{what}: not shown, since each class has several, one per component of its mixture.")
-    if not 2 <= len(names) <= MOST_ANGLES:
-        raise NothingToPlotError(f"{what}: not shown; a matrix of {len(names)} non-zero prototypes is not readable.")
-    degrees = np.degrees(np.arccos(np.clip(units @ units.T, -1, 1)))
-    np.fill_diagonal(degrees, np.nan)
-    with canvas.figure((5.7, 4.9)) as plot:
-        axes = plot.add_subplot()
-        most = max(90.0, float(np.nanmax(degrees)))
-        canvas.square(axes, degrees, cut_apart(names, 14), "angle (degrees)", most)
-        axes.set(xlabel="class", ylabel="class")
-        if len(names) <= 12:
-            texts = {(row, column): f"{degrees[row, column]:.0f}" for row, column in np.argwhere(~np.isnan(degrees))}
-            canvas.number_cells(axes, texts, degrees / most)
-    first, second = divmod(int(np.nanargmin(degrees)), len(names))
-    nearest = f"{names[first]} and {names[second]}, {degrees[first, second]:.0f}°"
-    caption = f"Angles between the global prototypes of round {about.get('round', '?')}. Nearest: {nearest}."
-    alt = f"Angles between the global prototypes of {len(names)} classes; the nearest are {nearest}."
-    numbers = pd.DataFrame(degrees, columns=names)
-    numbers.insert(0, "class", names, allow_duplicates=True)
-    return plot.describe("angles-of-global-prototypes", what, alt, caption, numbers)
 
 
 def prototype_map(results: Results, tensors: Tensors, about: About) -> Plot:
@@ -656,7 +557,7 @@ def margins(results: Results, tensors: Tensors, about: About) -> Plot:
     if "global/labels" not in tensors:
         raise nothing
     labels = tensors["global/labels"].tolist()
-    if not 2 <= len(labels) <= MOST_ANGLES or len(set(labels)) < len(labels):
+    if not 2 <= len(labels) <= MOST_MARGINS or len(set(labels)) < len(labels):
         raise nothing
     from scipy.spatial.distance import cdist
 
@@ -791,12 +692,10 @@ OF_RUN: dict[str, Callable[[Results], Plot]] = {
     "roc-auc-over-rounds": roc_auc_over_rounds,
     "accuracy-by-client": accuracy_by_client,
     "samples-by-client-and-class": samples_by_client_and_class,
-    "time-by-round": time_by_round,
 }
 OF_PROTOTYPES: dict[str, Callable[[Results, Tensors, About], Plot]] = {
     "distances-of-global-prototypes": separation_over_rounds,
     "map-of-prototypes": prototype_map,
-    "angles-of-global-prototypes": angles,
     "margins-of-global-prototypes": margins,
     "values-of-prototypes": prototype_values,
     "alignment": alignment,

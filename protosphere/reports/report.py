@@ -64,12 +64,11 @@ SECTIONS = {
     "Prototypes": [
         "distances-of-global-prototypes",
         "map-of-prototypes",
-        "angles-of-global-prototypes",
         "margins-of-global-prototypes",
         "values-of-prototypes",
         "alignment",
     ],
-    "Time and bytes": ["time-by-round"],
+    "Bytes": [],
 }
 # plots that most runs have nothing of, and whose lack nobody need be told
 RARE = ("roc-auc-over-rounds", "confusion", "margins-of-global-prototypes", "values-of-prototypes", "alignment")
@@ -251,7 +250,7 @@ def _tables(heading: str, results: Results) -> list[Part]:
         "Classes": (_classes,),
         "Clients and their data": (_class_names, _roster),
         "Prototypes": (_training,),
-        "Time and bytes": (_bytes,),
+        "Bytes": (_bytes,),
     }
     return [part for make in makers[heading] for part in make(results)]
 

@@ -290,8 +290,8 @@ def test_prototypes_of_every_round_are_kept_where_that_is_asked_for():
 
 
 FIGURES = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "accuracy-by-client"]
-FIGURES += ["confusion-all-clients", "samples-by-client-and-class", "time-by-round", "map-of-prototypes"]
-FIGURES += ["angles-of-global-prototypes", "distances-of-global-prototypes", "margins-of-global-prototypes"]
+FIGURES += ["confusion-all-clients", "samples-by-client-and-class", "map-of-prototypes"]
+FIGURES += ["distances-of-global-prototypes", "margins-of-global-prototypes"]
 
 
 def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
@@ -304,9 +304,6 @@ def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
         assert path.read_text() == (report / path.name).read_text()
     # all that a report draws, but for single architectures
     assert {path.stem for path in report.glob("*.svg")} == {path.stem for path in files}
-    bars = run.plot("time-by-round")
-    assert len(bars.axes[0].containers) == 4
-    assert bars.numbers["round"].tolist() == [1, 2, 3]
     first, second = (run.plot("loss-over-rounds").save(tmp_path / name).read_bytes() for name in ("a.pdf", "b.pdf"))
     assert first == second
     assert first.startswith(b"%PDF")
@@ -326,7 +323,7 @@ def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
             wrong()
     alone = start(strategy="local").save_figures(tmp_path / "alone")
     assert all(path.read_bytes().startswith(b"%PDF") for path in alone)
-    assert {path.stem for path in alone} == set(FIGURES[:7])
+    assert {path.stem for path in alone} == set(FIGURES[:6])
 
 
 def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capfd, caplog):

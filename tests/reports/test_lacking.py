@@ -19,7 +19,7 @@ from protosphere.reports.report import leave_report, write_report
 from protosphere.reports.results import read_results
 from protosphere.server_app import status
 from tests.reports.fabricated import fabricate
-from tests.reports.pages import ANGLES, CONFUSION, EVERY, MAP, MARGINS, SEPARATION, outline, pictures
+from tests.reports.pages import CONFUSION, EVERY, MAP, MARGINS, SEPARATION, outline, pictures
 
 # what is lacking shows in words and in which pictures there are; test_report.py draws
 pytestmark = pytest.mark.usefixtures("undrawn")
@@ -77,7 +77,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path, strategy, sentences):
     write_report(folder)
     for sentence in sentences:
         assert sentence in outline(folder).text
-    assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, ANGLES, MARGINS, MAP}
+    assert pictures(folder) == (EVERY | CONFUSION) - {SEPARATION, MARGINS, MAP}
 
 
 def test_without_an_evaluation_there_is_a_page_all_the_same(tmp_path):
