@@ -118,7 +118,7 @@ class Client:
         transform = self._trained.transform
         return transform.columns if isinstance(transform, InputTransform) else ()
 
-    def export(self, output: str | os.PathLike[str], kind: str = "", rule: str = "", force: bool = False) -> Path:
+    def export(self, output: str | os.PathLike[str], rule: str = "", force: bool = False) -> Path:
         """Write the model as one file that needs nothing of this project, with its prototypes, class names and the way
         from stored samples to its inputs.
 
@@ -126,7 +126,7 @@ class Client:
         'model.pt2'
 
         Args:
-            output: of the file. kind: `torch` (torch.export, .pt2) or `onnx` (.onnx); "" for what its name ends in.
+            output: the file: of `torch.export` where its name ends in `.pt2`, of ONNX where it ends in `.onnx`.
             rule: "" for the client's own.
             force: whether a file that is there may be overwritten.
 
@@ -134,13 +134,13 @@ class Client:
             The file.
 
         Raises:
-            SettingError: another kind or rule, or the file is there; the model cannot be exported, and why.
+            SettingError: another ending or rule, or the file is there; the model cannot be exported, and why.
         """
         # it takes torch's compiler along
         from protosphere.serving.export import export
 
         target = Path(output).expanduser()
-        export(self._trained, target, kind, rule, force)
+        export(self._trained, target, rule, force)
         return target
 
     def _is_table(self, x: "Inputs") -> TypeGuard[pd.DataFrame]:

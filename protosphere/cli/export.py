@@ -8,13 +8,12 @@ import typer
 from protosphere.cli.options import Encoder, Rule, State, Trust, end, option
 from protosphere.core.errors import UserError
 
-KIND = "torch (torch.export, .pt2) or onnx (.onnx, needs the extra `onnx`). Default: by the file's ending."
-
 
 def export(
     state: State,
-    output: Annotated[Path, typer.Option(help="The file to write, such as model.pt2 or model.onnx.", metavar="FILE")],
-    kind: Annotated[str, option(KIND, "NAME", "--format")] = "",
+    output: Annotated[
+        Path, typer.Option(help="The file to write: model.pt2, or model.onnx (with the extra `onnx`).", metavar="FILE")
+    ],
     rule: Rule = "",
     encoder: Encoder = "",
     force: Annotated[bool, option("Overwrite an existing file.", None, "--force")] = False,
@@ -33,7 +32,7 @@ def export(
         trained = open_trained(state, "cpu", encoder, trust)
         for notice in trained.notices:
             typer.echo(f"warning: {notice}", err=True)
-        write(trained, output, kind, rule, force)
+        write(trained, output, rule, force)
     except UserError as error:
         end(str(error))
     size = output.stat().st_size

@@ -37,6 +37,7 @@ REMOVED = dict.fromkeys(
     "--sweep": "`--vary` takes its place, with `--choose validation`, and `--cross` for combinations",
     "--reuse": "`--resume` goes on with a comparison",
     "--scale": "`-c 'rounds=6 clients=4 max-samples=1000'` makes runs small",
+    "--format": "the name of --output says it, `.pt2` or `.onnx`",
     "--equal-steps": "set `local-epochs` of each method; a note below the tables says where gradient steps differ",
 }
 # the same of `compare`, where another command has them

@@ -29,7 +29,7 @@ from protosphere.serving.predict import PIXEL, Trained
 from protosphere.strategies.encoder_space import directions
 from protosphere.strategies.release import POOL, RULE
 
-FORMATS = {"torch": ".pt2", "onnx": ".onnx"}  # and how a file's name ends, which torch.export.load insists on
+FORMATS = (".pt2", ".onnx")  # how a file's name ends; torch.export.load insists on the first
 METADATA = "metadata.json"
 # the formats hold text alone beside their programs
 PROTOTYPES = "prototypes.safetensors.base64"
@@ -153,20 +153,20 @@ def _score_of(trained: Trained, rule: str) -> Callable[[Tensor], Any]:
     return lambda z: objective.logits(state, z)
 
 
-def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force: bool = False) -> None:
+def export(trained: Trained, output: Path, rule: str = "", force: bool = False) -> None:
     """Write a client's program, its prototypes and class names to one file, whole or not at all.
 
     Args:
         trained: on the CPU.
-        kind: one of FORMATS; "" for what the file's name says.
+        output: a file whose name ends as one of `FORMATS`.
         rule: "" for the client's own.
         force: replace a file that is there.
 
     Raises:
-        SettingError: a format, rule or file that is not to be had, a model of texts, or one that cannot be written as
+        SettingError: an ending, rule or file that is not to be had, a model of texts, or one that cannot be written as
             a program.
     """
-    kind = _format_of(output, kind)
+    _refuse_format(output)
     if output.exists() and not force:
         raise SettingError(f"{output} is there already; give --force to replace it, or another --output.")
     chosen = trained.chosen(rule)
@@ -174,7 +174,7 @@ def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force
     about = {METADATA: json.dumps(_metadata(trained, chosen), indent=2), PROTOTYPES: _prototypes(trained)}
     # two inputs, and that there may be any number of them
     example, sizes = torch.zeros(2, *trained.transform.shape), {"inputs": {0: torch.export.Dim("batch")}}
-    write = _as_torch if kind == "torch" else _as_onnx
+    write = _as_torch if output.suffix == ".pt2" else _as_onnx
     try:
         with torch.no_grad(), warnings.catch_warnings(action="ignore"):
             content = write(program, example, sizes, about)
@@ -193,27 +193,17 @@ def export(trained: Trained, output: Path, kind: str = "", rule: str = "", force
         raise SettingError(f"{output} cannot be written ({error.strerror}); choose another --output.") from None
 
 
-def _format_of(output: Path, kind: str) -> str:
-    """The format that was asked for, else that of the file's name."""
-    if kind and kind not in FORMATS:
-        raise SettingError(f"format {kind!r} is unknown; it can be {' or '.join(FORMATS)}.")
-    meant = next((name for name, suffix in FORMATS.items() if suffix == output.suffix), "")
-    if not meant:
-        endings = [FORMATS[kind]] if kind else [f"{suffix} ({name})" for name, suffix in FORMATS.items()]
-        raise SettingError(f"{output} does not end in {' or '.join(endings)}, which says what is in it; name it so.")
-    if kind not in ("", meant):
-        raise SettingError(
-            f"{output} is named as a file of format {meant!r}, but --format is {kind!r}; leave --format out, or end "
-            f"the name in {FORMATS[kind]}."
-        )
-    for package in ("onnx", "onnxscript") if meant == "onnx" else ():
+def _refuse_format(output: Path) -> None:
+    """Refuse a name that says nothing of the format, and one whose packages are not there."""
+    if output.suffix not in FORMATS:
+        raise SettingError(f"{output} does not end in {' or '.join(FORMATS)}, which says what is in it; name it so.")
+    for package in ("onnx", "onnxscript") if output.suffix == ".onnx" else ():
         try:
             importlib.import_module(package)
         except ImportError:
             raise SettingError(
-                f"format 'onnx' needs {package}, which cannot be imported here; pip install 'protosphere[onnx]'."
+                f"a .onnx file needs {package}, which cannot be imported here; pip install 'protosphere[onnx]'."
             ) from None
-    return meant
 
 
 def _as_torch(program: Program, example: Tensor, sizes: Any, about: dict[str, str]) -> bytes:
