@@ -27,7 +27,7 @@ help:
 	@echo "make settings  bring the defaults in pyproject.toml and docs/settings.md up to date with the code"
 	@echo "make docs    the pages of docs/ as a site to open from disk: docs/_build/index.html"
 	@echo "make lint    ruff and mypy"
-	@echo "make bench   the tables of docs/performance.md, printed anew"
+	@echo "make bench   the measurements of docs/scale.md, printed anew"
 
 # Flower's children find their programs through PATH as well
 export PATH := $(CURDIR)/$(BIN):$(PATH)

@@ -1,4 +1,4 @@
-"""What a GPU has to show in nine minutes: Markdown for docs/gpu.md.
+"""What a GPU has to show in nine minutes: Markdown for docs/scale.md.
 
     make gpu-check DATA=../cifar10 HTFLIB=../HtFLlib WHEELS=../wheels
     python -m benchmarks.gpu_check --device cpu --minutes 3

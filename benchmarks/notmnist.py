@@ -1,4 +1,4 @@
-"""Letters A to J in many fonts, as the folder `notmnist` for `questions/held_out.toml`; nothing was chosen on them.
+"""Letters A to J in many fonts, as the folder `notmnist` for `tables/methods.toml`; nothing was chosen on them.
 
     python -m benchmarks.notmnist FOLDER    # FOLDER holds t10k-images-idx3-ubyte.gz and t10k-labels-idx1-ubyte.gz
 

@@ -1,20 +1,20 @@
 """The tables of README.md and docs/results.md, from stored figures: no figure is typed.
 
     protosphere compare benchmarks/tables/constants.toml --data usps=../usps ...
-    python -m benchmarks.tables store constants FOLDER --command 'protosphere compare ...' --commit ...
+    python -m benchmarks.tables store constants FOLDER... --command 'protosphere compare ...' --commit ...
     python -m benchmarks.tables    # the tables anew
 
 A table is a comparison file, benchmarks/tables/NAME.toml. `store` leaves its figures in benchmarks/results/NAME.csv, a
 line for each data set, method, seed and metric, and in NAME.json where they were measured, with the digest of the
-comparison file. No table is made of figures whose comparison file has changed since. `store` takes the seeds that are
-finished on every data set and by every method.
+comparison file. No table is made of figures whose comparison file has changed since. Of each data set `store` takes
+the seeds that are finished by every method; the folders are of one commit, each with some data sets.
 """
 
 import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +68,21 @@ class Stored:
         """The data sets or the methods, in the order of the specification."""
         return list(dict.fromkeys(self.frame[column]))
 
+    def seeds(self, data: str) -> list[int]:
+        """Those of a data set, ascending."""
+        return sorted(set(self.frame.loc[self.frame["data"] == data, "seed"]))
+
+    def heading(self, data: str) -> str:
+        """A data set with the number of its seeds."""
+        return f"{data} ({len(self.seeds(data))} seeds)"
+
     def describe(self) -> str:
         """Where the figures come from, in a sentence."""
-        seeds = sorted(set(self.frame["seed"]))
+        seeds = [f"{data} {', '.join(map(str, self.seeds(data)))}" for data in self.names("data")]
         source = self.source
         return (
-            f"Measured by `{source['command']}`, commit {source['commit']}, "
-            f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}, {source['machine']}: "
-            f"`benchmarks/results/{self.name}.csv`."
+            f"Measured by `{source['command']}`, commit {source['commit']}, {source['machine']}. "
+            f"Seeds: {'; '.join(seeds)}. Stored in `benchmarks/results/{self.name}.csv`."
         )
 
 
@@ -84,17 +91,17 @@ def digest(name: str) -> str:
     return hashlib.sha256((SPECIFICATIONS / f"{name}.toml").read_bytes()).hexdigest()[:12]
 
 
-def store(name: str, folder: Path, command: str, commit: str) -> None:
-    """Keep the figures of a comparison's folder under benchmarks/results.
+def store(name: str, folders: Sequence[Path], command: str, commit: str) -> None:
+    """Keep the figures of comparisons' folders under benchmarks/results.
 
     Raises:
-        SystemExit: no seed is finished on every data set by every method.
+        SystemExit: no seed of any data set is finished by every method.
     """
-    table = pd.read_csv(folder / "table.csv")
-    is_finished = (table["status"] == "completed").groupby(table["seed"]).all()
-    table = table[table["seed"].isin(is_finished[is_finished].index)]
+    table = pd.concat([pd.read_csv(folder / "table.csv") for folder in folders], ignore_index=True)
+    is_finished = (table["status"] == "completed").groupby([table["row"], table["seed"]]).transform("all")
+    table = table[is_finished]
     if table.empty:
-        raise SystemExit(f"{folder} has no finished seed; `protosphere compare --resume {folder}` goes on with it.")
+        raise SystemExit(f"no seed is finished; `protosphere compare --resume {folders[0]}` goes on.")
     metrics = [column for column in table.columns if column.startswith(METRIC)]
     tidy = table.melt(["row", "method", "seed"], [*metrics, *BESIDE], "metric", "value").dropna(subset="value")
     tidy["metric"] = tidy["metric"].str.removeprefix(METRIC)
@@ -109,7 +116,8 @@ def accuracies(with_deviation: bool) -> Iterator[str]:
     """A line for each method and rule, a column for each data set."""
     stored = Stored("methods")
     data_sets = stored.names("data")
-    yield table_head("method", "predicts by", *data_sets, "kB per round", left=2)
+    heads = [stored.heading(data) for data in data_sets]
+    yield table_head("method", "predicts by", *heads, "kB per round", left=2)
     majority = [_mean(stored.values(data, CONTROL, "majority-class"), with_deviation) for data in data_sets]
     yield table_row(["most frequent class", "", *majority, "0"])
     for method in stored.names("method"):
@@ -150,7 +158,8 @@ def gains() -> Iterator[str]:
     """Each method less `local` by the same rule, or by the rule that needs no exchange, with its interval."""
     stored = Stored("methods")
     data_sets = stored.names("data")
-    yield table_head("method", "rule, minus that of `local`", *data_sets, left=2)
+    heads = [stored.heading(data) for data in data_sets]
+    yield table_head("method", "rule, minus that of `local`", *heads, left=2)
     judged: dict[str, dict[tuple[str, str], Difference | None]] = {}
     for data in data_sets:
         contrasts: dict[tuple[str, str], Difference | None] = {}
@@ -266,7 +275,7 @@ def main() -> None:
     parser = described_parser(__doc__)
     store_parser = parser.add_subparsers(dest="action").add_parser("store")
     store_parser.add_argument("name")
-    store_parser.add_argument("folder", type=Path)
+    store_parser.add_argument("folder", type=Path, nargs="+")
     store_parser.add_argument("--command", required=True, help="by which it was measured")
     store_parser.add_argument("--commit", required=True, help="of the program that measured it")
     options: Any = parser.parse_args()

@@ -428,7 +428,7 @@ class PrototypeStrategy(Strategy):
             line = before | {name: line[name] for name in ("last", "bytes", "problems")}
         line["time"]["round"] += time.monotonic() - began
         self.folder.replace_last(line)
-        log.info(console_line(line, self._rounds, self.run.inference, [line["time"]["round"]]))
+        log.info(console_line(line, self._rounds, self.run.inference, [line["time"]["round"]], is_last=True))
 
     # --- messages and replies -----------------------------------------------------------------------------
 

@@ -20,8 +20,8 @@ In the pool a class that nobody knows has the lowest q that is known. Where clie
 rounds, and each is heard once.
 
 The parts are known: a linear discriminant of sums (FedCGS, Guan et al., 2025), a fixed frame (ProtoNorm's control),
-the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features. docs/answers/ has what each is worth,
-and where all together lose.
+the logarithmic opinion pool (Genest and Zidek, 1986), and gradients as features. docs/results.md has what they are
+worth.
 """
 
 from collections.abc import Collection, Mapping

@@ -40,7 +40,7 @@ METHODS = {
     "protosphere": Entry(
         module="protosphere.strategies.protosphere",
         family="statistics in a public encoder's space",
-        source="ours: [what it is worth](answers/default.md)",
+        source="ours: [what it is worth](results.md)",
         up="once, class means and the covariance within classes, in a public encoder's space (`encoder`)",
         down="once, the class means and the covariance that they make",
         cost="one pass of the encoder",

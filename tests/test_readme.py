@@ -44,7 +44,7 @@ def test_every_default_lies_in_the_range_that_is_printed() -> None:
 
 def test_tables_of_methods_are_those_of_the_registry() -> None:
     families, methods = methods_tables.families_table(), methods_tables.methods_table()
-    assert families in README
+    assert families in METHODS_PAGE
     assert methods in METHODS_PAGE
     assert sorted(re.findall(r"^\| `([a-z0-9-]+)` \|", methods, flags=re.MULTILINE)) == sorted(METHODS)
     rows = [line.split("|")[2] for line in families.splitlines()]
@@ -52,7 +52,7 @@ def test_tables_of_methods_are_those_of_the_registry() -> None:
 
 
 def test_the_readme_is_short() -> None:
-    assert len(README.splitlines()) <= 150
+    assert len(README.split()) <= 900
 
 
 def test_the_site_has_every_page_and_no_broken_link(tmp_path: Path) -> None:

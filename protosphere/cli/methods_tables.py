@@ -1,4 +1,4 @@
-"""`make settings`: the tables of methods on README and docs/methods.md, made of the registry."""
+"""`make settings`: the tables of docs/methods.md, made of the registry."""
 
 import re
 from pathlib import Path
@@ -7,17 +7,14 @@ from protosphere.strategies import METHODS, load_method
 from protosphere.strategies.registry import FAMILIES
 
 ROOT = Path(__file__).resolve().parents[2]
-HEADS = {
-    "README.md": "| family | methods | what is exchanged |",
-    "docs/methods.md": (
-        "| method | family | source | what goes up | what comes down | beyond its own training | predicts by |"
-    ),
-}
+PAGE = ROOT / "docs" / "methods.md"
+FAMILIES_HEAD = "| family | methods | what is exchanged |"
+METHODS_HEAD = "| method | family | source | what goes up | what comes down | beyond its own training | predicts by |"
 
 
 def families_table() -> str:
     """A row per family: its methods, and what is exchanged."""
-    rows = [HEADS["README.md"], "|---|---|---|"]
+    rows = [FAMILIES_HEAD, "|---|---|---|"]
     for family, exchanged in FAMILIES.items():
         names = ", ".join(f"`{name}`" for name, entry in METHODS.items() if entry.family == family)
         rows.append(f"| {family} | {names} | {exchanged} |")
@@ -26,7 +23,7 @@ def families_table() -> str:
 
 def methods_table() -> str:
     """A row per method, family by family."""
-    rows = [HEADS["docs/methods.md"], "|---" * 7 + "|"]
+    rows = [METHODS_HEAD, "|---" * 7 + "|"]
     for family in FAMILIES:
         for name, entry in METHODS.items():
             if entry.family != family:
@@ -44,10 +41,11 @@ def with_table(page: str, table: str) -> str:
 
 
 def main() -> None:
-    """Write the pages anew."""
-    for name, table in (("README.md", families_table()), ("docs/methods.md", methods_table())):
-        path = ROOT / name
-        path.write_text(with_table(path.read_text("utf-8"), table), "utf-8")
+    """Write the page anew."""
+    page = PAGE.read_text("utf-8")
+    for table in (families_table(), methods_table()):
+        page = with_table(page, table)
+    PAGE.write_text(page, "utf-8")
 
 
 if __name__ == "__main__":

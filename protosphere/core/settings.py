@@ -301,7 +301,7 @@ class Settings(BaseModel):
     """prototypes kept for `Run.prototypes(round)`; `all`: of every round, 4 bytes a value"""
 
     tensorboard: bool = False
-    """whether figures go to TensorBoard, too ([live](live.md))"""
+    """whether figures go to TensorBoard, too ([elsewhere](running.md#watch-a-run-elsewhere))"""
     wandb: bool = False
     """whether figures go to Weights & Biases, in the mode of `WANDB_MODE`"""
     mlflow: Annotated[bool | str, BeforeValidator(_tracking)] = False

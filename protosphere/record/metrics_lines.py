@@ -271,11 +271,12 @@ def of_client(evaluation: Evaluation) -> dict[str, Any]:
     return {**accuracies, "rows": list(evaluation.rows)}
 
 
-def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -> str:
+def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float], is_last: bool = False) -> str:
     """One line a round, as `LEGEND` says, of 100 characters at most up to round 999.
 
     Args:
         seconds: wall seconds of this process's rounds so far, the newest last.
+        is_last: no round follows, though the run has fewer than `rounds`.
     """
     number = line["round"]
     parts = [f"round {number:>{len(str(rounds))}}/{rounds}"]
@@ -289,7 +290,7 @@ def console_line(line: Line, rounds: int, rule: str, seconds: Sequence[float]) -
     if number:
         parts.append(_sizes(*(line["bytes"][f"payload_{way}"] for way in ("up", "down"))))
     parts.append(_format_brief(seconds[-1]))
-    if 0 < number < rounds:
+    if 0 < number < rounds and not is_last:
         # the first round pays for starting the workers: it says little about the others
         usual = seconds[1:] or seconds
         parts.append(f"{_format_brief((rounds - number) * sum(usual) / len(usual))} left")

@@ -177,6 +177,12 @@ def test_the_console_line_of_a_round(rule, more, rounds, seconds, text):
     assert console_line(line_of() | more, rounds, rule, seconds).removeprefix("round").strip() == text
 
 
+def test_nothing_is_left_of_a_run_that_ended_early():
+    line = line_of()
+    assert console_line(line, 20, "classifier", [3.0]).endswith(" left")
+    assert console_line(line, 20, "classifier", [3.0], is_last=True).endswith("| 3.0 s")
+
+
 LONGEST = [1, 9_949, 99_950, 994_999, 999_500, 123_456_789, 999_499_999, 999_999_999, 1e11]
 DURATIONS = [0.04, 9.96, 123.4, 999.4, 999.6, 5_969, 5_971, 358_000, 359_000, 8e6]
 
