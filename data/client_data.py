@@ -15,7 +15,7 @@ from protosphere.core.lru_cache import Recent
 from protosphere.data.forms.table_schema import Column, TableSchema, columns_from_json
 from protosphere.data.forms.texts import Texts
 from protosphere.data.partition.assignment import DataSpec, assignment, domain_of, name_of, open_data
-from protosphere.data.partition.way_shot import WAY_SHOT
+from protosphere.data.partition.few_shots import WAY_SHOT
 from protosphere.data.samples import Samples
 
 _CACHE_BYTES = 2**30

@@ -20,12 +20,12 @@ from protosphere.data.forms.folders import Listed
 from protosphere.data.partition.assignment_file import Assignment, read_assignment, write_assignment
 from protosphere.data.partition.column import COLUMN
 from protosphere.data.partition.dealing import All, Pool, dealer_of, sites_of
+from protosphere.data.partition.few_shots import WAY_SHOT
 from protosphere.data.partition.groups import shared_group
 from protosphere.data.partition.partitioners import class_counts, split_rows
 from protosphere.data.partition.row_hashes import occurs_once
 from protosphere.data.partition.secret_split import secret_split
 from protosphere.data.partition.table import TABLE, table_digest
-from protosphere.data.partition.way_shot import WAY_SHOT
 from protosphere.data.samples import Samples
 from protosphere.data.user_code import OwnCode
 
@@ -144,7 +144,7 @@ def assignment(spec: DataSpec, data: Samples, cache_dir: Path, *, own: bool = Fa
     Kept in `cache_dir` under the data's and the settings' hash; the first process works it out, others wait.
 
     Raises:
-        DataError: what partition_rows, way_shot_rows, mixed_rows and table_rows raise, a data set or domain without
+        DataError: what partition_rows, few_shot_rows and table_rows raise, a data set or domain without
             official test rows or with a group on both sides of its official split, `way-shot` with groups, `mixed`
             with groups or without domains, `table` with groups, a shared test set out of a single site's own data.
     """

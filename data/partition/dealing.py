@@ -14,11 +14,10 @@ import numpy as np
 
 from protosphere.core.errors import DataError
 from protosphere.data.partition.column import COLUMN, SITES, column_clients, column_rows, unit_values
+from protosphere.data.partition.few_shots import MIXED, WAY_SHOT, cells_of, few_shot_rows, rows_of_held_classes
 from protosphere.data.partition.groups import Units
-from protosphere.data.partition.mixed import MIXED, cells_of, mixed_rows
 from protosphere.data.partition.partitioners import class_counts, deal_test_rows, partition_rows
 from protosphere.data.partition.table import TABLE, table_rows
-from protosphere.data.partition.way_shot import WAY_SHOT, rows_of_held_classes, way_shot_rows
 from protosphere.data.samples import Samples
 from protosphere.data.user_code import dealt_by_code
 
@@ -125,9 +124,10 @@ class FewShots:
         if spec.partition == MIXED and samples.domains is not None:
             rng = np.random.default_rng([spec.seed, 0, 3])
             domains = samples.domains[pool.rows]
-            return mixed_rows(labels, domains, spec.clients, rng, samples.class_names, samples.domain_names, **draws)
+            names = samples.class_names, samples.domain_names
+            return few_shot_rows(labels, spec.clients, rng, names[0], domains, names[1], **draws)
         rng = np.random.default_rng([spec.seed, 0, 2])
-        return way_shot_rows(labels, spec.clients, rng, samples.class_names, **draws)
+        return few_shot_rows(labels, spec.clients, rng, samples.class_names, **draws)
 
     def deal_tests(self, pool: Pool, parts: list[np.ndarray], tests: Pool) -> list[np.ndarray]:
         """All of the classes, and with `mixed` of the domain, that a client holds."""

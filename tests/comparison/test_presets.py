@@ -15,7 +15,7 @@ import pytest
 from protosphere.comparison.spec import comparison_names, load
 from protosphere.comparison.trials import not_default, settings_of
 from protosphere.comparison.variants import with_variants
-from protosphere.data.partition.mixed import MIXED, mixed_rows
+from protosphere.data.partition.few_shots import MIXED, few_shot_rows
 from protosphere.plans.run_config import preset_names, read_preset
 from protosphere.strategies import known_settings, load_method, read_settings, refuse_foreign
 
@@ -230,7 +230,8 @@ def test_on_pfpls_map_each_client_has_exactly_three_classes():
     domains, labels = np.divmod(np.repeat(np.arange(28), 60), 7)
     draws = {name.replace("-", "_"): found[name] for name in ("ways", "ways-spread", "shots", "shots-spread")}
     for seed in comparison.seeds:
-        parts = mixed_rows(labels, domains, found["clients"], np.random.default_rng(seed), "abcdefg", "pacs", **draws)
+        rng = np.random.default_rng(seed)
+        parts = few_shot_rows(labels, found["clients"], rng, "abcdefg", domains, "pacs", **draws)
         assert [np.unique(labels[part]).size for part in parts] == [3] * 20
 
 

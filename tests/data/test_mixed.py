@@ -10,7 +10,7 @@ import pytest
 from protosphere.core.errors import DataError
 from protosphere.data.client_data import client_data
 from protosphere.data.partition.assignment import DataSpec, assignment, open_data
-from protosphere.data.partition.mixed import cells_of, mixed_rows
+from protosphere.data.partition.few_shots import cells_of, few_shot_rows
 from protosphere.data.partition.partitioners import class_counts
 from protosphere.data.samples import Samples
 from tests.data.draws import alike, assert_distributed, disjoint
@@ -26,7 +26,7 @@ USUAL = {"ways": 4, "ways_spread": 2, "shots": 6, "shots_spread": 3, "seed": 0}
 def deal(labels=LABELS, domains=DOMAINS, clients=20, names=NAMES, places=PLACES, **settings):
     draws = USUAL | settings
     rng = np.random.default_rng([draws.pop("seed"), 0, 3])
-    return mixed_rows(labels, domains, clients, rng, names, places, **draws)
+    return few_shot_rows(labels, clients, rng, names, domains, places, **draws)
 
 
 def counted(parts, labels=LABELS, domains=DOMAINS):
@@ -113,9 +113,8 @@ def test_no_shots_share_all_rows_of_a_class_of_a_domain_evenly(seed):
 )
 def test_a_class_of_a_domain_that_has_too_few_rows_is_named(shots, has, want, lower):
     domains, labels = np.divmod(np.repeat(np.arange(6), [20, 20, 20, has, 20, 20]), 2)
-    words = (
-        f"class 'b' of domain 'sketch' has {has} rows, but the 4 clients .* want {want}: lower the number of {lower},"
-    )
+    words = f"class 'b' of domain 'sketch' has {has} samples, but the 4 clients .* want {want}: "
+        f"lower the number of {lower},"
     with pytest.raises(DataError, match=words):
         deal(labels, domains, 12, ways=2, ways_spread=0, shots=shots, shots_spread=0)
 

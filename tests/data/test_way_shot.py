@@ -8,8 +8,8 @@ import pytest
 
 from protosphere.core.errors import DataError
 from protosphere.data.partition.assignment import DataSpec, assignment
+from protosphere.data.partition.few_shots import few_shot_rows
 from protosphere.data.partition.partitioners import class_counts
-from protosphere.data.partition.way_shot import way_shot_rows
 from protosphere.data.samples import Samples
 from tests.data.draws import alike, assert_distributed, disjoint
 
@@ -21,7 +21,7 @@ USUAL = {"ways": 4, "ways_spread": 2, "shots": 6, "shots_spread": 3, "seed": 0}
 def deal(labels=LABELS, clients=40, names=NAMES, **settings):
     draws = USUAL | settings
     rng = np.random.default_rng([draws.pop("seed"), 0, 2])
-    return way_shot_rows(labels, clients, rng, names, **draws)
+    return few_shot_rows(labels, clients, rng, names, **draws)
 
 
 def counted(seeds=40, labels=LABELS, num_classes=10, **settings):
@@ -102,7 +102,7 @@ def test_no_row_is_two_clients_most_are_nobodys_and_the_seed_alone_decides():
             [0, 12, 11],
             2,
             4,
-            r"class 'c' has 11 training samples, but the 3 clients .* way-shot partition want 12: lower",
+            r"class 'c' has 11 samples, but the 3 clients .* way-shot partition want 12: lower",
         ),
         ([0, 9, 5, 0, 11], 3, 4, r"class 'c' has 5 .* the 3 clients .* want 12 \(and 2 more classes lack samples\):"),
         ([0, 8, 5, 0, 11], 3, 3, r"class 'c' has 5 .* want 9 \(and 1 more class lacks samples\):"),
@@ -177,7 +177,7 @@ def test_max_samples_leaves_the_first_rows_to_be_drawn_from(tmp_path):
     # a quarter of the training samples, so a quarter of the test rows
     for train, test in zip(who.train, who.test, strict=True):
         assert test.tolist() == having(range(10_000, 10_500), train)
-    with pytest.raises(DataError, match=r"class '.' has .* training samples, but the .* clients .* raise max-samples"):
+    with pytest.raises(DataError, match=r"class '.' has .* samples, but the .* clients .* raise max-samples"):
         assignment(dataclasses.replace(SPEC, max_samples=300), DATA, tmp_path)
 
 
