@@ -18,8 +18,7 @@ from protosphere.data.domains import open_all, read_cached_all
 from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.folders import Listed
 from protosphere.data.partition.assignment_file import Assignment, read_assignment, write_assignment
-from protosphere.data.partition.column import COLUMN
-from protosphere.data.partition.dealing import All, Pool, dealer_of, sites_of
+from protosphere.data.partition.dealing import COLUMN, All, Pool, dealer_of, sites_of
 from protosphere.data.partition.few_shots import WAY_SHOT
 from protosphere.data.partition.groups import shared_group
 from protosphere.data.partition.partitioners import class_counts, split_rows

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from protosphere.core.errors import DataError
-from protosphere.data.partition.column import COLUMN, SITES, column_clients, column_rows, unit_values
 from protosphere.data.partition.few_shots import MIXED, WAY_SHOT, cells_of, few_shot_rows, rows_of_held_classes
 from protosphere.data.partition.groups import Units
 from protosphere.data.partition.partitioners import class_counts, deal_test_rows, partition_rows
@@ -23,6 +22,8 @@ from protosphere.data.user_code import dealt_by_code
 
 if TYPE_CHECKING:
     from protosphere.data.partition.assignment import DataSpec
+
+COLUMN, SITES = "column", "sites"
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +46,17 @@ class Pool:
         Raises:
             DataError: samples of a group have several.
         """
-        return unit_values(values[self.rows], self.units.of_row, len(self.units))
+        values = values[self.rows]
+        if self.units.of_row is None:
+            return values
+        by_unit = np.zeros(len(self.units), dtype=values.dtype)
+        by_unit[self.units.of_row] = values
+        if not np.array_equal(by_unit[self.units.of_row], values):
+            raise DataError(
+                "samples that share a group have several values in partition-column, but a group goes to one client: "
+                "name another group-column, or none."
+            )
+        return by_unit
 
 
 class Dealer(Protocol):
@@ -141,20 +152,39 @@ class FewShots:
 
 @dataclass(frozen=True, eq=False)
 class BySite:
-    """`column` and `sites`: the samples of each site, which `sites` (n,) int64 numbers, to one client."""
+    """`column` and `sites`: the samples of each site, which `sites` (n,) int64 numbers, to one client: in their order,
+    round robin where there are more than clients."""
 
     spec: DataSpec
     sites: np.ndarray
 
     def deal(self, pool: Pool) -> list[np.ndarray]:
-        """All of a client's sites."""
-        values = pool.by_unit(self.sites)
-        return column_rows(values, column_clients(values, self.spec.clients, self.spec.partition), self.spec.clients)
+        """All of a client's sites.
+
+        Raises:
+            DataError: fewer sites than clients.
+        """
+        return self._deal(pool, pool)
 
     def deal_tests(self, pool: Pool, parts: list[np.ndarray], tests: Pool) -> list[np.ndarray]:
-        """All of a client's sites."""
-        clients = column_clients(self.sites[pool.rows], self.spec.clients, self.spec.partition)
-        return column_rows(tests.by_unit(self.sites), clients, self.spec.clients)
+        """All of a client's sites; those without a training sample are nobody's."""
+        return self._deal(pool, tests)
+
+    def _deal(self, pool: Pool, dealt: Pool) -> list[np.ndarray]:
+        present, clients = np.unique(self.sites[pool.rows]), self.spec.clients
+        if len(present) < clients:
+            what, where = ("values in partition-column", "it has")
+            if self.spec.partition == SITES:
+                what, where = ("data sets in dataset", "it lists")
+            raise DataError(
+                f"{clients} clients need as many {what}, one each, but {where} {len(present)}: set clients to that "
+                "number or fewer, or take another partition."
+            )
+        values = dealt.by_unit(self.sites)
+        parts = []
+        for client in range(clients):
+            parts.append(np.flatnonzero(np.isin(values, present[client::clients])))
+        return parts
 
 
 def sites_of(spec: DataSpec, samples: Samples) -> np.ndarray | None:

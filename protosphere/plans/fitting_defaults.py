@@ -15,7 +15,7 @@ from protosphere.data.forms.sources import locate
 from protosphere.data.forms.texts import Texts
 from protosphere.data.from_settings import data_spec
 from protosphere.data.partition.assignment import open_data
-from protosphere.data.partition.column import COLUMN, SITES
+from protosphere.data.partition.dealing import COLUMN, SITES
 from protosphere.models import reads_text
 
 IMAGES = 4  # axes of images: samples, channels, rows and columns
