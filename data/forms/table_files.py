@@ -59,10 +59,8 @@ def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
     """
     import pyarrow
 
-    if path.suffix == ".csv":
-        return _read_csv(path, names)
     if path.suffix != ".parquet":
-        return _read_json(path, names)
+        return _join_batches(list(_batches(path, names)), names)
 
     table = pyarrow.parquet.read_table(path, columns=list(names))
     for place, field in enumerate(table.schema):
@@ -75,15 +73,34 @@ def read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
 
 
 def read_cells(path: Path, name: str) -> Iterator[Any]:
-    """Arrow's cells of one column; of parquet a batch at a time, since images are large."""
+    """Arrow's cells of one column, of which a batch at a time is in memory, since images and texts are large."""
     import pyarrow.parquet
 
     if path.suffix != ".parquet":
-        yield from read_columns(path, [name]).column(name)
+        for table in _batches(path, [name]):
+            yield from table.column(name)
         return
     with pyarrow.parquet.ParquetFile(path) as file:
         for batch in file.iter_batches(_BATCH, columns=[name]):
             yield from batch.column(0)
+
+
+def _batches(path: Path, names: Sequence[str]) -> Iterator[pyarrow.Table]:
+    """Some columns of a CSV or JSON file, piece by piece."""
+    return _csv_batches(path, names) if path.suffix == ".csv" else _json_batches(path, names)
+
+
+def _join_batches(batches: Sequence[pyarrow.Table], names: Sequence[str]) -> pyarrow.Table:
+    """One table of the pieces; what holds nothing in any of them is strings."""
+    import pyarrow
+
+    if not batches:
+        return pyarrow.table({name: pyarrow.array([], pyarrow.string()) for name in names})
+    table = pyarrow.concat_tables(batches, promote_options="permissive")
+    for place, name in enumerate(names):
+        if pyarrow.types.is_null(table.column(place).type):
+            table = table.set_column(place, name, table.column(place).cast(pyarrow.string()))
+    return table
 
 
 def count_rows(path: Path) -> int:
@@ -97,7 +114,7 @@ def count_rows(path: Path) -> int:
     if path.suffix == ".parquet":
         return int(pyarrow.parquet.read_metadata(path).num_rows)
     if path.suffix == ".csv":
-        return int(_read_csv(path, _csv_header(path)[:1]).num_rows)
+        return sum(table.num_rows for table in _batches(path, _csv_header(path)[:1]))
     return sum(1 for _ in json_rows(path))
 
 
@@ -150,13 +167,14 @@ def _refuse_dialect(path: Path) -> None:
         )
 
 
-def _read_csv(path: Path, names: Sequence[str]) -> pyarrow.Table:
+def _csv_batches(path: Path, names: Sequence[str]) -> Iterator[pyarrow.Table]:
     import pyarrow
 
     schema = pyarrow.schema([(name, pyarrow.string()) for name in names])
     try:
         with _open_csv(path, schema) as reader:
-            return pyarrow.Table.from_batches([batch.select(schema.names) for batch in reader], schema)
+            for batch in reader:
+                yield pyarrow.Table.from_batches([batch.select(schema.names)], schema)
     except pyarrow.ArrowInvalid as error:
         raise _describe_csv_error(path, error) from error
 
@@ -232,11 +250,10 @@ def json_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             row += 1
 
 
-def _read_json(path: Path, names: Sequence[str]) -> pyarrow.Table:
+def _json_batches(path: Path, names: Sequence[str]) -> Iterator[pyarrow.Table]:
     import pyarrow
 
     kinds: dict[str, str] = {}
-    batches = []
     rows = json_rows(path)
     while batch := list(islice(rows, _BATCH)):
         arrays = {}
@@ -244,14 +261,7 @@ def _read_json(path: Path, names: Sequence[str]) -> pyarrow.Table:
             for row, content in batch:
                 _check_value(path, row, name, content.get(name), kinds)
             arrays[name] = _to_arrow([content.get(name) for _, content in batch], kinds.get(name, ""))
-        batches.append(pyarrow.table(arrays))
-    if not batches:
-        return pyarrow.table({name: pyarrow.nulls(0) for name in names})
-    table = pyarrow.concat_tables(batches, promote_options="permissive")
-    for place, name in enumerate(names):
-        if pyarrow.types.is_null(table.column(place).type):
-            table = table.set_column(place, name, table.column(place).cast(pyarrow.string()))
-    return table
+        yield pyarrow.table(arrays)
 
 
 def _check_value(path: Path, row: int, name: str, value: Any, kinds: dict[str, str]) -> None:
