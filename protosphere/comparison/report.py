@@ -138,11 +138,14 @@ def _page(
 
 
 def _table(table: TextTable) -> list[Part]:
-    bold = table.texts.map(Markup("<strong>{}</strong>").format)
-    cells = table.texts.mask(table.bold, bold)
-    lines = [[_explain(name), *line] for name, *line in cells.itertuples(name=None)]
+    lines = []
+    for name, texts in table.texts.iterrows():
+        cells = [_explain(str(name))]
+        for text, is_bold in zip(texts, table.bold.loc[name], strict=True):
+            cells.append(Markup("<strong>{}</strong>").format(text) if is_bold else text)
+        lines.append(cells)
     # above the table, whose width would break a caption
-    return [_explain(table.sentence), Table(["", *map(_explain, cells.columns)], lines)]
+    return [_explain(table.sentence), Table(["", *map(_explain, table.texts.columns)], lines)]
 
 
 def _explain(text: str) -> str:

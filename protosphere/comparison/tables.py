@@ -211,7 +211,7 @@ def _accuracies(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:
     if printed:
         notes.append("Columns `paper` are printed in the paper, not measured here.")
     if seeds > 1 and len(comparison.methods) > 1:
-        notes.append("Bold is significantly above every other (paired t, 5 %).")
+        notes.append("A bold accuracy is significantly above all others (paired t, 5 %).")
     return _lay_out("accuracy", f"accuracy in % ({', '.join(map(str, comparison.metrics))}), {over}", cells, notes)
 
 
@@ -266,7 +266,7 @@ def _contrasts(
     else:
         legends = [
             "Brackets are 95 % t intervals without correction for multiplicity.",
-            "Bold differs significantly from zero (paired t, 5 %, Holm).",
+            "A bold difference is significant (paired t, 5 %, Holm).",
         ]
     return _lay_out(kind, sentence, cells, [*legends, *notes])
 
@@ -289,7 +289,7 @@ def _variants(comparison: ComparisonSpec, choices: Sequence[Choice]) -> Table:
             text = accuracy(value, len(comparison.seeds)) + tie
             cells.append((choice.row, label, text, label == choice.chosen))
     sentence = "accuracy of the variants on validation samples in %"
-    return _lay_out("variants", sentence, cells, ["Bold is the choice; test samples took no part."])
+    return _lay_out("variants", sentence, cells, ["The bold variant is the choice; test samples took no part."])
 
 
 def _costs(comparison: ComparisonSpec, trials: pd.DataFrame) -> Table:

@@ -134,6 +134,7 @@ def test_what_stands_in_the_tables_was_chosen_on_validation_rows(run):
     assert tried.texts["digits"][tried.bold["digits"]].to_dict() == {"protonorm, gamma = 10": "80.00 ± 14.14"}
     assert tried.texts["digits"]["protonorm, gamma = 30"] == "70.00 ± 0.00"
     page = (folder.path / "report.html").read_text()
+    assert "<strong>80.00 ± 14.14</strong>" in page
     assert "1 data set, 2 methods, 2 seeds (0, 1)" in page, "methods that the tables show, not their variants"
     # every cell stays in the file of all figures
     assert len((folder.path / "table.csv").read_text().splitlines()) == 1 + len(found)
