@@ -14,14 +14,14 @@ import hashlib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
 from benchmarks.common import ROOT, described_parser, table_head, table_row, where
-from protosphere.comparison.paired import Difference, difference, with_significance
+from protosphere.comparison.paired import Difference, difference, rejected
 
 SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
@@ -33,6 +33,7 @@ BESIDE = ("validation", "majority-class", "payload_bytes", "gradient_steps", "ro
 BESIDE += ("test_samples",)
 CLASSIFIER, DISCRIMINANT = "classifier selected", "discriminant selected"
 CONTROL = "local"
+Key = TypeVar("Key", bound=Hashable)
 # what a method predicts by that has no private model of its own, or more than that
 OWN_RULES = {"fedcgs": "encoder selected", "protosphere": "pool selected"}
 # the rule of the control that needs no exchange, for each rule of an exchanged discriminant
@@ -112,17 +113,23 @@ def store(name: str, folders: Sequence[Path], command: str, commit: str) -> None
     (RESULTS / f"{name}.json").write_text(json.dumps(source, indent=1) + "\n", "utf-8")
 
 
-def accuracies(with_deviation: bool) -> Iterator[str]:
-    """A line for each method and rule, a column for each data set."""
+def accuracies(in_full: bool) -> Iterator[str]:
+    """A line for each method and rule, a column for each data set.
+
+    Args:
+        in_full: with deviations over seeds, and the discriminant of each method.
+    """
     stored = Stored("methods")
     data_sets = stored.names("data")
     heads = [stored.heading(data) for data in data_sets]
     yield table_head("method", "predicts by", *heads, "kB per round", left=2)
-    majority = [_mean(stored.values(data, CONTROL, "majority-class"), with_deviation) for data in data_sets]
+    majority = [_mean(stored.values(data, CONTROL, "majority-class"), in_full) for data in data_sets]
     yield table_row(["most frequent class", "", *majority, "0"])
     for method in stored.names("method"):
         for metric in _metrics_of(method):
-            cells = [_mean(stored.values(data, method, metric), with_deviation) for data in data_sets]
+            if metric == DISCRIMINANT and not in_full:
+                continue
+            cells = [_mean(stored.values(data, method, metric), in_full) for data in data_sets]
             yield table_row([f"`{method}`", f"`{_rule(metric)}`", *cells, _kilobytes(stored, method)])
 
 
@@ -160,7 +167,7 @@ def gains() -> Iterator[str]:
     data_sets = stored.names("data")
     heads = [stored.heading(data) for data in data_sets]
     yield table_head("method", "rule, minus that of `local`", *heads, left=2)
-    judged: dict[str, dict[tuple[str, str], Difference | None]] = {}
+    cells: dict[tuple[str, str], list[str]] = {}
     for data in data_sets:
         contrasts: dict[tuple[str, str], Difference | None] = {}
         for method in stored.names("method"):
@@ -170,22 +177,39 @@ def gains() -> Iterator[str]:
                 own = stored.values(data, method, metric)
                 control = stored.values(data, CONTROL, LOCAL_RULES.get(metric, metric))
                 contrasts[method, metric] = difference(own.to_dict(), control.to_dict())
-        judged[data] = with_significance(contrasts)
-    for method, metric in judged[data_sets[0]]:
+        for key, words in _intervals(contrasts).items():
+            cells.setdefault(key, []).append(words)
+    for (method, metric), intervals in cells.items():
         words = f"`{_rule(metric)}`"
         if metric in LOCAL_RULES:
             words += f" minus `{_rule(LOCAL_RULES[metric])}`"
-        cells = [_interval(judged[data][method, metric]) for data in data_sets]
-        yield table_row([f"`{method}`", words, *cells])
+        yield table_row([f"`{method}`", words, *intervals])
+
+
+def _intervals(contrasts: Mapping[Key, Difference | None]) -> dict[Key, str]:
+    """Each difference with its interval, in points; bold where it is significant among all of them, by Holm."""
+    tested = [key for key, contrast in contrasts.items() if contrast is not None and contrast.p is not None]
+    p_values = [contrast.p for contrast in contrasts.values() if contrast is not None and contrast.p is not None]
+    significant = {key for key, is_rejected in zip(tested, rejected(p_values), strict=True) if is_rejected}
+    words = {}
+    for key, contrast in contrasts.items():
+        text = _interval(contrast)
+        words[key] = f"**{text}**" if key in significant else text
+    return words
 
 
 def _interval(contrast: Difference | None) -> str:
     if contrast is None:
         return "-"
-    words = f"{100 * contrast.mean:+.1f}"
+    words = _points(contrast.mean)
     if contrast.low is not None and contrast.high is not None:
-        words += f" [{100 * contrast.low:+.1f}, {100 * contrast.high:+.1f}]"
-    return f"**{words}**" if contrast.significant else words
+        words += f" [{_points(contrast.low)}, {_points(contrast.high)}]"
+    return words
+
+
+def _points(share: float) -> str:
+    # no negative zero
+    return f"{round(100 * share, 1) + 0.0:+.1f}"
 
 
 def claims() -> Iterator[str]:
@@ -198,8 +222,7 @@ def claims() -> Iterator[str]:
         for data in data_sets:
             own, base = (stored.values(data, claim[name], claim["metric"]) for name in ("method", "base"))
             contrasts[data] = difference(own.to_dict(), base.to_dict())
-        judged = with_significance(contrasts)
-        yield table_row([claim["claim"], *(_interval(judged[data]) for data in data_sets)])
+        yield table_row([claim["claim"], *_intervals(contrasts).values()])
 
 
 def constants() -> Iterator[str]:
@@ -250,8 +273,8 @@ def sources() -> Iterator[str]:
 
 
 TABLES: dict[str, Callable[[], Iterator[str]]] = {
-    "the table": lambda: accuracies(with_deviation=False),
-    "the table with deviations": lambda: accuracies(with_deviation=True),
+    "the table": lambda: accuracies(in_full=False),
+    "the table with deviations": lambda: accuracies(in_full=True),
     "gains": gains,
     "claims": claims,
     "constants": constants,
