@@ -56,6 +56,8 @@ def test_a_data_set_that_the_hub_does_not_give_is_one_sentence_and_nothing_is_st
     # as it is, and not as in the other tests of this folder
     monkeypatch.setattr(run_config, "check", check)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    # read when it is imported, which another test may have done offline
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", False)
     monkeypatch.setattr(socket, "getaddrinfo", nobody)
     # no attempt waits for the next
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
