@@ -38,7 +38,7 @@ def models() -> Iterator[tuple[str, str]]:
     yield "torchvision's", "any of its classifiers by name: resnet18, mobilenet_v3_small, vit_b_16, ..."
     yield "hub", "hf:<id or path>: an encoder of texts, `?trainable=N` for its last N layers"
     yield "public encoders", "; ".join(f"{name} ({about})" for name, about in ABOUT.items())
-    yield "your own", "package.module:callable, ./file.py or ./file.py:NAME (docs/adding-a-model.md)"
+    yield "your own", "package.module:callable, ./file.py or ./file.py:NAME (docs/models.md)"
 
 
 def presets() -> Iterator[tuple[str, str, str]]:

@@ -82,7 +82,7 @@ def refuse_model(name: str, value: Any) -> None:
     if name == "models" and any(map(callable, value if isinstance(value, list | tuple) else [value])):
         raise SettingError(
             "setting `models` is given a model itself, but clients build theirs in processes of their own; put what "
-            "makes it in a file and name it: models='./mynet.py:NAME', as docs/adding-a-model.md shows."
+            "makes it in a file and name it: models='./mynet.py:NAME', as docs/models.md shows."
         )
 
 

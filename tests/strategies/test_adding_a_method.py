@@ -59,7 +59,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (place / name).mkdir(parents=True)
         (place / name / "__init__.py").write_text("raise RuntimeError('this is not the package that was meant')\n")
     (place / "shrunk.py").write_text(printed("adding-a-method.md"))
-    (place / "mynet.py").write_text(printed("adding-a-model.md"))
+    (place / "mynet.py").write_text(printed("models.md"))
     monkeypatch.chdir(place)
     return place
 
