@@ -1,6 +1,6 @@
 """MIMIC-IV's notes with where their patients went, as the folder `mimic-discharge` for `--preset fedpagr-mimic-iv`.
 
-python benchmarks/mimic_discharge.py    # where mimic-iv-bhc.csv, note/ and hosp/ lie; docs/text.md says whence
+python benchmarks/mimic_discharge.py    # where mimic-iv-bhc.csv, note/ and hosp/ lie; docs/data.md says whence
 """
 
 from pathlib import Path

@@ -117,7 +117,7 @@ class Settings(BaseModel):
     own_settings: str = ""
     """your own method's settings, as Flower passes them; do not set it"""
     dataset: NotEmpty = "digits"
-    """the data: a name, a hub id or a path; several with commas, or `<folder>/*`, are [domains](domains.md) of one
+    """the data: a name, a hub id or a path; several with commas, or `<folder>/*`, are [domains](data.md#domains) of one
     task, of tables sites"""
     classes: Literal["same", "union"] = "same"
     """of domains: the same classes by name, or each some of the union"""
