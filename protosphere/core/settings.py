@@ -205,8 +205,8 @@ class Settings(BaseModel):
     feature_dim: AtLeastTwo = 64
     """d, width of features and prototypes"""
     encoder: Annotated[str, AfterValidator(full_encoder_name)] = ""
-    """a [public encoder](models.md#public-encoders), the same everywhere, shaped by no private sample: `handcrafted`, `hf:…`,
-    `<torchvision name>@<file>`, own code, or `random` for trying; `protosphere`: `handcrafted`"""
+    """a [public encoder](models.md#public-encoders), the same everywhere, shaped by no private sample: `handcrafted`,
+    `hf:…`, `<torchvision name>@<file>`, own code, or `random` for trying; `protosphere`: `handcrafted`"""
     encoder_radius: NotNegative = 0.0
     """lengths of the encoder's features: 0: unit vectors; R: z = u / max(R, ‖u‖); not with `privacy`, `fedcgs`,
     `fedcof`"""
