@@ -31,6 +31,8 @@ VARY = (
 )
 CHOOSE = "Choose one of a method's values: `validation`, by accuracy on validation samples."
 KINDS = ("process", "workers", "ray")  # of `--on`
+PRINTED = ("accuracy", "gains")  # kinds of tables; the others are in the files
+ENOUGH_SEEDS = 5
 
 
 def compare(
@@ -218,10 +220,13 @@ def _run(
     written = write_all(folder, comparison, trials)
     terminal = console()
     for table in written.tables:
-        typer.echo(table.sentence)
-        terminal.print(tables.console(table))
-    for note in tables.notes_below(written.tables):
-        typer.echo(note)
+        if table.kind in PRINTED:
+            typer.echo(table.sentence)
+            terminal.print(tables.console(table))
+    typer.echo(written.conclusion)
+    seeds = len(comparison.seeds)
+    advice = "" if seeds >= ENOUGH_SEEDS else f"; {ENOUGH_SEEDS} seeds in place of {seeds} narrow the intervals"
+    typer.echo(f"The report has all intervals, costs and notes{advice}.")
     typer.echo()
     for path in written.paths:
         typer.echo(f"written: {_shorten(path)}")

@@ -40,9 +40,10 @@ DIFFERENCES = "differences.csv"
 
 @dataclass(frozen=True)
 class Written:
-    """The tables, and the files that hold them."""
+    """The tables, what they show in a sentence, and the files that hold them."""
 
     tables: Sequence[TextTable]
+    conclusion: str
     paths: Sequence[Path]
 
 
@@ -61,14 +62,15 @@ def write_all(folder: ComparisonFolder, comparison: ComparisonSpec, trials: Sequ
     with limited_threads(1):
         drawn = {row: images(plots) for row, plots in plots_of(once, chosen).items()}
     write_images(folder.path, [image for row_images in drawn.values() for image in row_images])
+    conclusion = conclude(once, chosen)
     contents = {
         CSV: as_csv(frame),
         DIFFERENCES: differences_csv(once, chosen),
         MARKDOWN: markdown(tables),
         LATEX: latex(tables, labels_for(tables, comparison.name)),
-        REPORT: _page(folder, once, trials, frame, tables, drawn, conclude(once, chosen)).html(),
+        REPORT: _page(folder, once, trials, frame, tables, drawn, conclusion).html(),
     }
-    return Written(tables, [write(folder.path / name, content) for name, content in contents.items()])
+    return Written(tables, conclusion, [write(folder.path / name, content) for name, content in contents.items()])
 
 
 def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:

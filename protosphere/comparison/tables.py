@@ -275,7 +275,10 @@ def _difference(line: Any, seeds: int) -> str:
     """`+1.20 [+0.40, +2.00]`; with the number of seeds where some of the comparison's are missing."""
     if not line.seeds:
         return NONE
-    mean, low, high = (f"{100 * share:+.{DIGITS}f}" for share in (line.difference, line.low, line.high))
+    # without negative zeros
+    mean, low, high = (
+        f"{round(100 * share, DIGITS) + 0.0:+.{DIGITS}f}" for share in (line.difference, line.low, line.high)
+    )
     # of one seed there is no interval, of equal figures it has no width
     has_interval = not pd.isna(line.low) and bool(line.low or line.high)
     return mean + (f" [{low}, {high}]" if has_interval else "") + _some_seeds(line.seeds, seeds)
