@@ -99,8 +99,14 @@ def store(name: str, folders: Sequence[Path], command: str, commit: str) -> None
         SystemExit: no seed of any data set is finished by every method.
     """
     table = pd.concat([pd.read_csv(folder / "table.csv") for folder in folders], ignore_index=True)
-    is_finished = (table["status"] == "completed").groupby([table["row"], table["seed"]]).transform("all")
-    table = table[is_finished]
+    twice = table[table.duplicated(["row", "method", "seed"])]
+    if len(twice):
+        row, method, seed = twice.iloc[0][["row", "method", "seed"]]
+        raise SystemExit(f"{row}, {method}, seed {seed} is in two folders: name one of them.")
+    every_method = table["method"].nunique()
+    table = table[table["status"] == "completed"]
+    methods = table.groupby(["row", "seed"])["method"].transform("nunique")
+    table = table[methods == every_method]
     if table.empty:
         raise SystemExit(f"no seed is finished; `protosphere compare --resume {folders[0]}` goes on.")
     metrics = [column for column in table.columns if column.startswith(METRIC)]

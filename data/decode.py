@@ -109,7 +109,7 @@ def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
         yield
     except DataError:
         raise
-    except (OSError, ValueError, MemoryError) as error:
+    except (OSError, ValueError, MemoryError, LookupError, TypeError, NotImplementedError) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in OF_FILES and str(cache_dir) not in str(error):
             raise DataError(

@@ -93,7 +93,7 @@ class Samples:
                     "key": folder.name,
                 }
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 

@@ -37,7 +37,7 @@ class Picture:
     stored: dict[str, Any] | None
 
     def __str__(self) -> str:
-        path = self.stored["path"] if self.stored else None
+        path = self.stored.get("path") if self.stored else None
         return f"{self.place} ({path})" if path else self.place
 
     def open(self) -> "Image.Image":
@@ -46,7 +46,7 @@ class Picture:
         Raises:
             DataError: there is none, or it cannot be read.
         """
-        if not self.stored or (self.stored["bytes"] is None and not self.stored["path"]):
+        if not self.stored or (self.stored.get("bytes") is None and not self.stored.get("path")):
             raise DataError(f"{self} has no image: give it one or drop the row.")
         try:
             return open_image(self.stored)
@@ -175,7 +175,7 @@ def open_image(stored: dict[str, Any] | None) -> "Image.Image":
     """
     from PIL import Image
 
-    content, path = (stored["bytes"], stored["path"]) if stored else (None, None)
+    content, path = (stored.get("bytes"), stored.get("path")) if stored else (None, None)
     if content is None:
         # read here, so that no file stays open
         refuse_irregular(Path(path or ""), LARGEST_ROW)

@@ -172,7 +172,7 @@ class TableSchema:
             for column in columns:
                 is_schema &= column.kind in (NUMBER, CATEGORY) and isinstance(column.missing, bool)
                 is_schema &= _are_distinct(column.values)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             is_schema = False
         if not is_schema:
             raise DataError(

@@ -71,21 +71,29 @@ class FileSplit:
         """
         parts = []
         for path in self.paths:
-            types = types_of(path)
-            for name in names:
-                # a JSON file without rows has no columns
-                if name not in types and (types or path.suffix not in (".json", ".jsonl")):
-                    raise DataError(
-                        f"{self.name!r} has no column {name!r} in {path.name}; {list_columns(types)}: give all tables "
-                        f"the columns of the first, or of {SCHEMA}."
-                    )
+            self._refuse_lacking(path, names)
             parts.append(read_columns(path, names))
         return join_tables(self.name, parts)
 
     def cells(self, name: str) -> Iterator[Any]:
-        """Arrow's cells of one column, file after file."""
+        """Arrow's cells of one column, file after file.
+
+        Raises:
+            DataError: a file lacks it.
+        """
         for path in self.paths:
+            self._refuse_lacking(path, [name])
             yield from read_cells(path, name)
+
+    def _refuse_lacking(self, path: Path, names: Sequence[str]) -> None:
+        types = types_of(path)
+        for name in names:
+            # a JSON file without rows has no columns
+            if name not in types and (types or path.suffix not in (".json", ".jsonl")):
+                raise DataError(
+                    f"{self.name!r} has no column {name!r} in {path.name}; {list_columns(types)}: give all tables "
+                    f"the columns of the first, or of {SCHEMA}."
+                )
 
 
 @dataclass(frozen=True)
@@ -184,6 +192,12 @@ class TableReader:
         feature_names = [name for name in types if name not in others]
         if schema is not None:
             feature_names = [column.name for column in schema.columns]
+            for name in feature_names:
+                if name in others:
+                    raise DataError(
+                        f"{SCHEMA} of {self.name!r} has the feature {name!r}, which is its column of labels, groups "
+                        "or sites: take it out."
+                    )
 
         tables = {split: part.read([*feature_names, *others]) for split, part in self.splits.items()}
         keys = {split: table.select(others) for split, table in tables.items()}

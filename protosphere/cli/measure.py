@@ -91,12 +91,13 @@ def _as_json(read: Sequence[tuple[int, int]], rule: str, names: Sequence[str]) -
     if read:
         labels, predicted = zip(*read, strict=True)
         every = range(len(names))
-        about = {"labels": every, "target_names": names, "output_dict": True, "zero_division": math.nan}
+        # by their numbers: a class may be called as an average is there
+        about = {"labels": every, "target_names": list(map(str, every)), "output_dict": True, "zero_division": math.nan}
         figures = classification_report(labels, predicted, **about)
         # JSON has no word for what is no number
-        for name in names:
+        for label, name in enumerate(names):
             report["classes"][name] = {
-                key: None if math.isnan(value) else value for key, value in figures[name].items()
+                key: None if math.isnan(value) else value for key, value in figures[str(label)].items()
             }
         report["confusion"] = confusion_matrix(labels, predicted, labels=every).tolist()
     right = sum(label == answer for label, answer in read)

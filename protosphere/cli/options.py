@@ -93,7 +93,7 @@ class Place:
             forms = [FORMS[known] for known in kinds]
             raise SettingError(f"--on is {text!r}, but it is {', '.join(forms[:-1])} or {forms[-1]}.")
         if kind == "workers":
-            if not name.isascii() or not name.isdigit() or int(name) < 1:
+            if not name.isascii() or not name.isdigit() or len(name) > 9 or int(name) < 1:
                 raise SettingError(f"--on is {text!r}, but N is a number of processes, 1 at least.")
             return cls(kind, int(name), text=text)
         return cls(kind or "process", name=name, text=text)

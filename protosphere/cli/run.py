@@ -43,6 +43,8 @@ def run(
 
     Exits 0 if it completed, 1 if it failed, 2 if it could not start, 128 + n on signal n.
     """
+    if outcome is not None:
+        _clear(outcome)
     if trust and not resume:
         end("--trust needs --resume: code that you name yourself runs without it.")
     try:
@@ -53,8 +55,6 @@ def run(
         end("--cpus-per-client and --gpus-per-client need --on flower or --on ray; else use --on workers:N.")
     if what_leaves and (place.kind == "superlink" or resume):
         end("--what-leaves works for simulations only; what real clients have disclosed is in their run's roster.json.")
-    if outcome is not None:
-        _clear(outcome)
     request = _Request(
         place=place,
         settings=settings or [],

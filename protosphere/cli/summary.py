@@ -1,6 +1,7 @@
 """A run's summary.json as a small table for people."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,10 +31,8 @@ def print_summary(folder: Path) -> None:
         typer.echo(f"report: {folder / 'report.html'}")
     # not through the console, which would break a long path
     typer.echo(f"results: {folder}")
-    if summary["rules"] and summary["strategy"] != "local":
-        typer.echo(
-            f"next: `protosphere compare --methods local,frame,{summary['strategy']}` tells what the exchange adds"
-        )
+    if summary["rules"] and summary["strategy"] not in ("local", "frame"):
+        typer.echo(f"next: {_comparison(summary)} tells what the exchange adds")
 
 
 def _names(folder: Path) -> Mapping[int, str]:
@@ -42,6 +41,16 @@ def _names(folder: Path) -> Mapping[int, str]:
         return client_names(RunFolder(folder).roster())
     except SettingError:
         return NAMELESS
+
+
+def _comparison(summary: Mapping[str, Any]) -> str:
+    """The command that compares the run's method with those that exchange nothing, on the same data."""
+    settings = {"dataset": summary["dataset"]}
+    # the control needs the same public encoder
+    if encoder := summary.get("settings", {}).get("encoder") or ("pool" in summary["rules"] and "handcrafted"):
+        settings["encoder"] = encoder
+    words = " ".join(f'{name}="{value}"' for name, value in settings.items())
+    return f"`protosphere compare --methods local,frame,{summary['strategy']} -c {shlex.quote(words)}`"
 
 
 def _table(summary: Mapping[str, Any]) -> Table:

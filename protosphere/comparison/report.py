@@ -95,8 +95,10 @@ def conclude(comparison: ComparisonSpec, trials: pd.DataFrame) -> str:
     if lines.empty or not lines["seeds"].iloc[0]:
         return f"{reached}.{others}"
     gap = lines.iloc[0]
-    verdict = "more than chance explains" if gap["significant"] else "which chance may explain"
-    if pd.isna(gap["p"]):
+    # of one seed there is no test
+    is_tested = not pd.isna(gap["p"])
+    verdict = "more than chance explains" if is_tested and gap["significant"] else "which chance may explain"
+    if not is_tested:
         verdict = f"of one seed, {verdict}"
     points = f"{100 * gap['difference']:+.1f} points, {verdict}"
     return f"{reached}, {base} {accuracy(summarise(figures[base]), seeds)} %: {points}.{others}"

@@ -84,7 +84,8 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
         "sent: 12.8 kB up, 2.50 MB down, and 115.6 kB of overhead; evaluation takes another 12.0 kB",
         "time: 61.2 s",
         f"results: {folder}",
-        "next: `protosphere compare --methods local,frame,protonorm` tells what the exchange adds",
+        "next: `protosphere compare --methods local,frame,protonorm -c 'dataset=\"digits\"'` tells what the exchange "
+        "adds",
     ]
     assert "\x1b" not in result.stdout
 

@@ -208,6 +208,12 @@ def test_all_files_are_written_from_what_is_finished(tmp_path):
     assert "0 of 4 trials finished: 1 data set, 2 partitions, 2 methods, 1 seed (0). " in page
 
 
+def test_of_one_seed_nothing_is_more_than_chance(tmp_path):
+    made = comparison(seeds=(0,))
+    frame = finished(folder_of(tmp_path, made), made)
+    assert "points, of one seed, which chance may explain." in conclude(made, frame)
+
+
 def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(tmp_path):
     evil = '=HYPERLINK("http://x","y")'
     made = comparison(

@@ -109,6 +109,9 @@ def test_a_damaged_cache_is_made_anew(parquet_folder, tmp_path, decodes):
     damages = [
         lambda: shorten("inputs.npy"),
         lambda: shorten("labels.npy"),
+        # as a power cut leaves it
+        lambda: (folder / "labels.npy").write_bytes(b""),
+        lambda: (folder / "inputs.npy").write_bytes(b""),
         lambda: shorten("about.json"),
         lambda: (folder / "inputs.npy").unlink(),
         lambda: (folder / "about.json").write_text(json.dumps({"sizes": {}})),
