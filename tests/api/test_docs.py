@@ -13,6 +13,8 @@ import torch
 import protosphere
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text("utf-8")
+# what the file of a method uses comes below
+PAGE = PAGE.partition("## What the file of a method uses")[0]
 LISTED = [name for names in protosphere.PLACES.values() for name in names]
 COMPARING = protosphere.PLACES["protosphere.comparing"]
 

@@ -35,6 +35,7 @@ DOMAINS = ("north", "south")
 # one site forks its ClientApps, the other starts each from nothing: to the bit, both are as in one process
 NAMES = {"name": "Clinic North & Co"}, {"warm": "no"}
 SETTINGS = {"strategy": "fedproto", "rounds": 1, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
+SETTINGS |= {"local-epochs": 1, "momentum": 0.0}
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
 # by the old name of `encoder`, which must still work over Flower
 RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0}
@@ -222,8 +223,7 @@ def test_the_run_ends_with_a_summary_and_each_site_keeps_its_model_to_itself(fin
     # the first tells its name, the second is called by its domain
     assert [client["name"] for client in roster] == ["Clinic North & Co", DOMAINS[1]]
     assert ["its name" in client["discloses"] for client in roster] == [True, False]
-    assert f"  client 0 (Clinic North & Co): {MODELS[0]}" in out
-    assert f"  client 1 ({DOMAINS[1]}): {MODELS[1]}" in out
+    assert f"  names: client 0 (Clinic North & Co), 1 ({DOMAINS[1]})" in out
     for partition, model in enumerate(MODELS):
         clients = deployment.folder / f"site-{partition}" / "state" / "clients" / folder.name
         assert [path.name for path in clients.iterdir()] == [str(partition)]
