@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import pandas as pd
 
 from benchmarks.common import ROOT, described_parser, table_head, table_row, where
+from protosphere.comparison.frame import CONTROLS
 from protosphere.comparison.paired import Difference, difference, rejected
 
 SPECIFICATIONS, RESULTS = ROOT / "benchmarks" / "tables", ROOT / "benchmarks" / "results"
@@ -37,7 +38,7 @@ Key = TypeVar("Key", bound=Hashable)
 # what a method predicts by that has no private model of its own, or more than that
 OWN_RULES = {"fedcgs": "encoder selected", "protosphere": "pool selected"}
 # the rule of the control that needs no exchange, for each rule of an exchanged discriminant
-LOCAL_RULES = {"encoder selected": "encoder-local selected", "pool selected": "pool-local selected"}
+LOCAL_RULES = {f"{rule} selected": f"{control} selected" for rule, control in CONTROLS.items()}
 
 
 class Stored:

@@ -26,6 +26,9 @@ from protosphere.data.user_code import OwnCode, read_code
 
 # numbers of errors that are about a file that is to be read, where it is none of the cache's
 OF_FILES = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
+# what Arrow, Pillow and `datasets` raise over a damaged or forged file: a field that lacks, a value of another kind, a
+# compression that they do not have
+OF_LIBRARIES = (ValueError, MemoryError, LookupError, TypeError, NotImplementedError)
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.decode")
 
@@ -109,7 +112,7 @@ def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
         yield
     except DataError:
         raise
-    except (OSError, ValueError, MemoryError, LookupError, TypeError, NotImplementedError) as error:
+    except (OSError, *OF_LIBRARIES) as error:
         number = error.errno if isinstance(error, OSError) else None
         if number in OF_FILES and str(cache_dir) not in str(error):
             raise DataError(

@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+import json
 import os
 import re
 import signal
@@ -19,10 +20,10 @@ from protosphere.launch import grid as local_grid
 from protosphere.record.folder import RunFolder
 from protosphere.server_app import status
 from protosphere.server_app.strategy import PrototypeStrategy
+from protosphere.strategies import known_settings
+from tests.steps import ONE_EPOCH
 
 # Small and quick: 400 of the digits, narrow features, models without convolutions unless a test asks for others.
-# an epoch of plain SGD: what is tested is seen in few steps
-ONE_EPOCH = {"local-epochs": 1, "momentum": 0.0}
 QUICK = {"rounds": 2, "max-samples": 400, "feature-dim": 12, "models": "tiny_perceptron", "device": "cpu"} | ONE_EPOCH
 
 
@@ -96,6 +97,18 @@ def run(home):
 
     start.said = []
     return start
+
+
+@pytest.fixture
+def cut_run(home):
+    """A run of six clients in the results folder, cut after its third round."""
+    folder = home / "results" / "20260101-000000-local-digits"
+    folder.mkdir(parents=True)
+    settings = known_settings() | {"strategy": "local", "clients": 6, "rounds": 5, "alpha": 0.5}
+    (folder / "settings.json").write_text(json.dumps(settings))
+    (folder / "roster.json").write_text(json.dumps([{}] * 6))
+    RunFolder(folder).save_checkpoint({}, {"round": 3})
+    return folder
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """What is refused before anything starts: a table of entry points, what each is given, the class of its error, and a
 word of its sentence, which is one line; nothing is left behind."""
 
-import json
-
 import numpy as np
 import pytest
 from torch import nn
@@ -18,8 +16,6 @@ from protosphere.core.errors import DataError, ModelError, SettingError
 from protosphere.launch import flower
 from protosphere.plans.assignments import read_assignments
 from protosphere.plans.run_config import plan
-from protosphere.record.folder import RunFolder
-from protosphere.strategies import known_settings
 from tests.comparison.conftest import hub
 from tests.comparison.test_spec import FILE
 
@@ -248,18 +244,6 @@ TABLE = [(entry, given, SystemExit, word) for entry, given, word in OF_COMMANDS]
 def files_in(folder):
     """All but decoded data and arrays, which are kept by their content."""
     return sorted(path for path in folder.rglob("*") if not {"cache", "arrays"} & {*path.parts})
-
-
-@pytest.fixture
-def cut_run(home):
-    """A run of six clients in the results folder, cut after its third round."""
-    folder = home / "results" / "20260101-000000-local-digits"
-    folder.mkdir(parents=True)
-    settings = known_settings() | {"strategy": "local", "clients": 6, "rounds": 5, "alpha": 0.5}
-    (folder / "settings.json").write_text(json.dumps(settings))
-    (folder / "roster.json").write_text(json.dumps([{}] * 6))
-    RunFolder(folder).save_checkpoint({}, {"round": 3})
-    return folder
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,14 @@ def _names(folder: Path) -> Mapping[int, str]:
 
 def _comparison(summary: Mapping[str, Any]) -> str:
     """The command that compares the run's method with those that exchange nothing, on the same data."""
+    from protosphere.strategies import METHODS, load_method
+
     settings = {"dataset": summary["dataset"]}
     # the control needs the same public encoder
-    if encoder := summary.get("settings", {}).get("encoder") or ("pool" in summary["rules"] and "handcrafted"):
+    encoder = summary.get("settings", {}).get("encoder", "")
+    if not encoder and summary["strategy"] in METHODS:
+        encoder = load_method(summary["strategy"]).objective.encoder
+    if encoder:
         settings["encoder"] = encoder
     words = " ".join(f'{name}="{value}"' for name, value in settings.items())
     return f"`protosphere compare --methods local,frame,{summary['strategy']} -c {shlex.quote(words)}`"

@@ -66,6 +66,11 @@ def readable_size(count: int) -> str:
     return f"{count / 1e6:.2f} MB" if count >= 1e6 else f"{count / 1e3:.1f} kB"
 
 
+def percent(share: float) -> str:
+    """A share of 1 for people."""
+    return f"{100 * share:.1f} %"
+
+
 def own_version() -> str:
     """This program's version; None is known of a checkout that is not installed."""
     try:

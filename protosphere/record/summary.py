@@ -6,6 +6,7 @@ from typing import Any
 
 from protosphere.core.client_names import NAMELESS, client_word
 from protosphere.core.settings import Settings
+from protosphere.core.text import percent
 from protosphere.record.confusion import per_class
 from protosphere.record.folder import FORMAT
 from protosphere.record.metrics_lines import MAJORITY, Line
@@ -349,11 +350,11 @@ def _doubt_of_training(summary: Mapping[str, Any]) -> str:
     if accuracy is None or not summary.get("gradient_steps"):
         return ""
     if majority is not None and accuracy < majority:
-        reason = f"their classifiers reach {_percent(accuracy)}, always predicting the most frequent class "
-        reason += _percent(majority)
+        reason = f"their classifiers reach {percent(accuracy)}, always predicting the most frequent class "
+        reason += percent(majority)
     elif discriminant is not None and accuracy < discriminant - FAR_BELOW:
-        reason = f"their classifiers reach {_percent(accuracy)}, a linear discriminant of their features "
-        reason += _percent(discriminant)
+        reason = f"their classifiers reach {percent(accuracy)}, a linear discriminant of their features "
+        reason += percent(discriminant)
     else:
         return ""
     return f"the private models may be hardly trained: {reason}; try more `rounds` or `local-epochs`"
@@ -362,10 +363,6 @@ def _doubt_of_training(summary: Mapping[str, Any]) -> str:
 def _accuracy_of(figures: Mapping[str, float | int | None]) -> float | int | None:
     """A rule's accuracy by the figure that heads a run."""
     return figures.get(primary_figure(figures))
-
-
-def _percent(accuracy: float) -> str:
-    return f"{100 * accuracy:.1f} %"
 
 
 def companions(named: Iterable[str]) -> str:

@@ -15,7 +15,7 @@ from protosphere.core.objects import is_object
 from protosphere.core.plugins import stem
 from protosphere.core.settings import shown
 from protosphere.core.terms import TERMS
-from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line, readable_size
+from protosphere.core.text import class_words, cut_apart, duration, one_class, one_line, percent, readable_size
 from protosphere.data.domains import short_name
 from protosphere.record import snapshots
 from protosphere.record.confusion import by_class, macro
@@ -445,7 +445,7 @@ def _origin(results: Results) -> Iterator[tuple[str, list[Part]]]:
 
 
 def _percent(value: float | None) -> str | None:
-    return None if value is None else f"{100 * value:.1f} %"
+    return None if value is None else percent(value)
 
 
 def _in_percent(value: float | None) -> str | None:

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 import protosphere
 from protosphere.cli.main import app
+from protosphere.cli.measure import _as_json
 from protosphere.launch.grid import run_in_process
 from protosphere.serving.predict import open_trained
 from protosphere.serving.predict import predict as answers_of
@@ -481,3 +482,9 @@ def test_a_row_that_is_not_finite_is_told_and_left_out(trained, predict, tmp_pat
     found = predict(trained.rows, tmp_path / "own.npz", "--json")
     assert (found.exit_code, json.loads(found.stdout)["rows"]) == (1, 4)
     assert found.stderr.startswith("row 3 ")
+
+
+def test_a_class_may_be_called_as_an_average_of_the_measures():
+    measures = _as_json([(0, 0), (1, 1), (1, 0)], "classifier", ["accuracy", "macro avg"])
+    assert measures["classes"]["accuracy"] == {"precision": 0.5, "recall": 1.0, "f1-score": 2 / 3, "support": 1}
+    assert measures["classes"]["macro avg"]["recall"] == 0.5

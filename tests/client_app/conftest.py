@@ -14,10 +14,10 @@ from protosphere.data.client_data import ClientData, InputTransform, Rows, Unhel
 from protosphere.models.split import SplitModel
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import ClientState
+from tests.steps import ONE_EPOCH
 
 CLASSES, DIM, INPUTS = 4, 5, 6
 QUICK = {"max-samples": 400, "feature-dim": 8, "models": "tiny_perceptron", "strategy": "fedproto", "device": "cpu"}
-ONE_EPOCH = {"local-epochs": 1, "momentum": 0.0}
 QUICK |= ONE_EPOCH
 
 

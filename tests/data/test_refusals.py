@@ -194,6 +194,14 @@ SCHEMAS = [
         "has no value in row 1 of its train table in the column 'age'",
     ),
     (KNOWN | {"train.csv": "age,label\n1,0\n"}, "has no column 'job' in train.csv"),
+    (
+        {"columns.json": '{"columns": [{"name": "label", "kind": "number"}]}', "train.csv": "age,label\n1,0\n"},
+        "has the feature 'label', which is its column of labels, groups or sites",
+    ),
+    (
+        {"columns.json": '{"columns":' + "[" * 100_000, "train.csv": "age,label\n1,0\n"},
+        "does not name columns as",
+    ),
     *(
         ({"columns.json": content, "train.csv": "age,label\n1,0\n"}, "does not name columns as")
         for content in (
@@ -236,6 +244,7 @@ IMAGES = [
         "row 1 of the train table of {root!r} has no label",
     ),
     (parquet(image=[{"bytes": GOOD, "path": ""}] * 2, mark=[0, 1]), "has no label column; its columns are image, mark"),
+    (parquet(image=[{"path": ""}] * 2, label=[0, 1]), "row 0 of the train table of {root!r} has no image"),
     (b"PAR1 nonsense", "the data {root!r} cannot be read (ArrowInvalid: Parquet"),
 ]
 LISTED = [
@@ -302,6 +311,12 @@ TABLE = [
     *(("listed", files, {}, words) for files, words in LISTED),
     *(("folder", files, {}, words) for files, words in FOLDERS),
     *(("arrays", {"rows.npz": content}, {}, words) for content, words in ARRAYS),
+    (
+        "texts",
+        {"train.csv": "text,label\na,0\nb,1\n", "test.csv": "txt,label\na,0\n"},
+        {},
+        "has no column 'text' in test.csv; its columns are txt, label",
+    ),
     ("size", {"train.csv": "text,label\na,0\nb,1\n"}, {"image_size": 8}, "image-size is 8, but {root!r} holds texts"),
     ("size", {"train.csv": "a,label\n1,0\n2,1\n"}, {"image_size": 8}, "image-size is 8, but {root!r} holds numbers"),
     ("size", {"rows.npz": {"x": X, "y": Y}}, {"image_size": 16}, "image-size is 16, but"),

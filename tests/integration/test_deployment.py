@@ -25,6 +25,7 @@ from protosphere.data.forms.table_schema import Column, TableSchema
 from protosphere.launch.flower import free_port
 from protosphere.launch.grid import LocalGrid
 from tests.integration.watched import PATIENCE, Watched
+from tests.steps import ONE_EPOCH
 from tests.waiting import comes
 
 pytestmark = pytest.mark.integration
@@ -35,7 +36,7 @@ DOMAINS = ("north", "south")
 # one site forks its ClientApps, the other starts each from nothing: to the bit, both are as in one process
 NAMES = {"name": "Clinic North & Co"}, {"warm": "no"}
 SETTINGS = {"strategy": "fedproto", "rounds": 1, "feature-dim": 12, "dataset": "two-clinics", "device": "cuda:7"}
-SETTINGS |= {"local-epochs": 1, "momentum": 0.0}
+SETTINGS |= ONE_EPOCH
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
 # by the old name of `encoder`, which must still work over Flower
 RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0}

@@ -20,6 +20,7 @@ from tests.soak.faults.driver import deployed, wait_until
 from tests.soak.faults.files import finished, refuse_broken
 from tests.soak.faults.history import check_stores
 from tests.soak.faults.plan import Plan
+from tests.steps import ONE_EPOCH
 from tests.strategies.test_adding_a_method import printed
 from tests.waiting import comes
 
@@ -29,10 +30,10 @@ LONG = 600.0  # seconds, for what takes half a minute
 ROOT = Path(__file__).resolve().parents[2]
 # as many rounds as no busy machine comes to between a kill and the end of what was killed
 FIVE = {"rounds": 20, "max-samples": 400, "feature-dim": 12, "models": "tiny", "device": "cpu", "fraction-train": 0.6}
-FIVE |= {"local-epochs": 1, "momentum": 0.0}
+FIVE |= ONE_EPOCH
 # the default
 TWO = {"rounds": 1, "max-samples": 200, "feature-dim": 8, "models": "tiny_perceptron,tiny_cnn"}
-TWO |= {"local-epochs": 1, "momentum": 0.0}
+TWO |= ONE_EPOCH
 
 
 # a batch of one is the check of its shape before a run starts
@@ -250,7 +251,7 @@ def test_killed_in_mid_training_a_node_and_the_superlink_go_on_as_if_nothing_had
         "clients": 2,
     }
     settings |= {"models": "tiny_perceptron", "device": "cpu", "round-timeout": 600.0}
-    settings |= {"local-epochs": 1, "momentum": 0.0}
+    settings |= ONE_EPOCH
     plan = Plan(str(tmp_path / "journal"), stall=(1, 2), late=3600.0)
     with deployed(tmp_path, 2, plan) as federation:
         deployment, journal = federation.deployment, federation.journal

@@ -18,6 +18,7 @@ from protosphere.launch import processes
 from protosphere.launch.flower import free_port
 from protosphere.launch.grid import LocalGrid
 from tests.deploy.test_nginx import fleet_paths, start_nginx
+from tests.steps import ONE_EPOCH
 from tests.waiting import comes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -162,7 +163,7 @@ def test_sites_train_through_nginx_with_the_metrics_of_one_process(served, clini
         served.register(served.key(site.partition))
         served.start_node(site.partition)
     settings = {"rounds": 1, "feature-dim": 12, "dataset": "clinics", "strategy": "lg-fedavg", "max-samples": 0}
-    settings |= {"local-epochs": 1, "momentum": 0.0}
+    settings |= ONE_EPOCH
     command = [sys.executable, "-m", "protosphere.cli.main", "run", "--on", f"superlink:{CONNECTION}"]
     command += ["-c", " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())]
     done = subprocess.run(command, capture_output=True, text=True, env=served.environment, cwd=ROOT, timeout=300)

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from protosphere.launch.grid import run_in_process
+from tests.steps import ONE_EPOCH
 
 WAY_SHOT = {"partition": "way-shot", "split": "official", "max-samples": 0, "validation-share": 0.0}
 
@@ -58,7 +59,7 @@ def test_clients_train_on_their_shots_and_are_tested_on_all_rows_of_their_classe
 def test_a_run_that_is_ended_early_is_tested_on_all_classes_too(run, metrics, folder):
     asked = WAY_SHOT | {"dataset": str(folder), "ways": 2, "ways-spread": 1, "shots": 6, "strategy": "fedproto"}
     asked |= {"ensemble-every": 3, "shared-test-share": 0.2, "models": "tiny_perceptron", "device": "cpu"}
-    asked |= {"feature-dim": 12, "local-epochs": 1, "momentum": 0.0}
+    asked |= {"feature-dim": 12} | ONE_EPOCH
     ended = run_in_process(
         asked | {"rounds": 5}, clients=4, show=lambda line: None, on_round=lambda line: line["round"] < 2
     )

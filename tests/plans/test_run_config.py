@@ -28,18 +28,6 @@ def elsewhere(tmp_path, monkeypatch, home):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def cut_run(home):
-    """A run of six clients in the results folder, cut after its first round."""
-    folder = home / "results" / "20260101-000000-local-digits"
-    folder.mkdir(parents=True)
-    settings = known_settings() | {"strategy": "local", "clients": 6, "rounds": 5, "alpha": 0.5}
-    (folder / "settings.json").write_text(json.dumps(settings))
-    (folder / "roster.json").write_text(json.dumps([{}] * 6))
-    RunFolder(folder).save_checkpoint({}, {"round": 3})
-    return folder
-
-
 def change(folder, changes):
     """Settings of a run's folder, as another version or hand has left them."""
     (folder / "settings.json").write_text(json.dumps(RunFolder(folder).settings() | changes))

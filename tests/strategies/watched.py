@@ -14,10 +14,11 @@ from protosphere.record.folder import RunFolder
 from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings
 from tests.device import PLACE
+from tests.steps import ONE_EPOCH
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral
 SMALL = {"dataset": "spiral", "spiral-points": 30, "models": "tiny_perceptron", "feature-dim": DIM} | PLACE
-SMALL |= {"local-epochs": 1, "momentum": 0.0}
+SMALL |= ONE_EPOCH
 
 
 def start(settings, clients=CLIENTS, workers=1, grid=LocalGrid):
