@@ -410,6 +410,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--size", choices=SIZES, help="full; on a CPU small")
     parser.add_argument("--folder", type=Path, default=Path("results") / "gpu-check")
+    parser.add_argument("--steps", default="checks,htflib,workers,table", help="some of the four, separated by commas")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -435,6 +436,8 @@ def main() -> None:
     # five seconds to end processes and print
     deadline = start + 60 * options.minutes - 5
     for tasks in groups:
+        if tasks[0].split(":")[0] not in options.steps.split(","):
+            continue
         minutes = {"htflib": 1, "table": 9}.get(tasks[0].split(":")[0], 2) * options.minutes / 9
         run_tasks(tasks, options.folder, min(deadline, time.time() + 60 * minutes))
     text = markdown(options, results)
