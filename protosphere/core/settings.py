@@ -115,83 +115,83 @@ class Settings(BaseModel):
     strategy: str = "protosphere"
     """the method: a [name](methods.md), or [your own](adding-a-method.md) as `./file.py` or `package.module:NAME`"""
     own_settings: str = ""
-    """your own method's settings, as Flower passes them; do not set it"""
+    """settings of your own method, as Flower passes them; do not set it"""
     dataset: NotEmpty = "digits"
-    """the data: a name, a hub id or a path; several with commas, or `<folder>/*`, are [domains](data.md#domains) of one
-    task, of tables sites"""
+    """the data set: a name, a hub id or a path. Several, separated by commas, or `<folder>/*`, are
+    [domains](data.md#domains) of one task; several tables are sites"""
     classes: Literal["same", "union"] = "same"
-    """of domains: the same classes by name, or each some of the union"""
+    """classes of domains: the same names everywhere, or the union of all"""
     image_size: Annotated[int, Field(ge=0, le=4096)] = 0
-    """side of the square in pixels; 0: as they are, of domains the largest"""
+    """image side in pixels; 0: unchanged, for domains the largest"""
     models: NotEmpty = "tiny"
-    """architectures, given in turn: names and families or `./file.py:callable`, with commas; unset: what fits; the
-    `model` that a site's SuperNode was started with goes before"""
+    """architectures, assigned to clients in turn: names, families or `./file.py:callable`, separated by commas.
+    Default: what suits the data. The `model` of a site's SuperNode takes precedence"""
     rounds: AtLeastOne = 20
-    """T, rounds in all"""
+    """T, number of rounds"""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """seed of every random draw"""
+    """seed of all random draws"""
 
     clients: Count = 0
-    """clients of a simulation; 0: 10 or what the data say, over a network the `num-partitions` that most SuperNodes
-    answer; set it there"""
+    """number of clients; 0: 10 or what the data imply; in a deployment, the `num-partitions` of most SuperNodes"""
     min_clients: Count = 0
-    """over a network: so many clients start a run, at most `clients`, others [join
-    later](deployment.md#sites-that-come-and-go); 0: all"""
+    """deployment: start with this many clients; others [join later](deployment.md#sites-that-come-and-go); 0: wait
+    for all"""
     forget_after: Count = 0
-    """with `min-clients`: rounds away after which a client leaves; 0: never"""
+    """with `min-clients`: a client leaves after this many rounds of absence; 0: never"""
     partition: Annotated[str, AfterValidator(_partition)] = "dirichlet"
-    """how samples are divided ([data](data.md#who-gets-what)): `iid`, `dirichlet`, `pathological`, `way-shot` (a
-    few samples of a few classes), `mixed` (the same of one domain), `table` (as a file counts), `column` (by its
-    values), `sites` (one data set a client), or your own `package.module:callable`, `./file.py:callable`"""
+    """how samples are [divided](data.md#who-gets-what): `iid`; `dirichlet`; `pathological`; `way-shot` (few samples
+    of few classes); `mixed` (`way-shot` within one domain); `table` (counts in a file); `column` (its values);
+    `sites` (one data set per client); or `package.module:callable` or `./file.py:callable`"""
     partition_table: str = ""
-    """of `table`: a CSV file, a line a client, a column a class, numbers of samples"""
+    """`table`: a CSV file of sample counts, one row per client, one column per class"""
     partition_column: str = ""
-    """a column of a table, or an array: implies `column`, one value a client; further values in turn"""
+    """implies `column`: a table's column or an array; each value is a client"""
     alpha: Positive = 0.1
-    """Dirichlet concentration: small is skewed"""
+    """Dirichlet concentration; small values mean strong label skew"""
     self_balancing: bool = False
-    """of `dirichlet`: a client with more than an even share gets none of the classes to come"""
+    """`dirichlet`: a client with more than an even share gets no samples of later classes"""
     classes_per_client: AtLeastOne = 2
-    """of `pathological`: blocks of clients with so many classes each, in uneven parts"""
+    """`pathological`: classes per client, in uneven parts"""
     ways: AtLeastTwo = 3
-    """of `way-shot`, `mixed`: w̄, mean classes of a client"""
+    """`way-shot`, `mixed`: w̄, mean number of classes per client"""
     ways_spread: Count = 1
-    """ŵ: uniform in w̄ ± ŵ, from 2 on"""
+    """ŵ: the number of classes is uniform in w̄ ± ŵ, at least 2"""
     shots: Count = 100
-    """s̄, mean samples of each class of a client, validation (and `pooled` test) included; 0 (of `mixed`): all"""
+    """s̄, mean number of samples per class and client, including validation (and `pooled` test) samples; `mixed`: 0
+    for all"""
     shots_spread: Count = 1
-    """ŝ: uniform in s̄ ± ŝ, from 1 on; one draw per client"""
+    """ŝ: the number of samples is uniform in s̄ ± ŝ, at least 1, one draw per client"""
     min_samples: AtLeastOne = 10
-    """a client's fewest samples, of `iid`, `dirichlet`, `pathological`"""
+    """`iid`, `dirichlet`, `pathological`: minimum number of samples per client"""
     max_samples: Count = 0
-    """only the first so many of the data; 0: all"""
+    """use only this many samples, the first; 0: all"""
     split: Literal["pooled", "official"] = "pooled"
-    """test samples: of each client's own, or official ones (`way-shot` needs them)"""
+    """test samples: part of each client's samples, or the official test set (required by `way-shot`)"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25
-    """test samples' share of a client's samples"""
+    """share of a client's samples used for testing"""
     validation_share: Share = 0.1
-    """validation samples' share of a client's samples; 0: nothing is selected"""
+    """share of a client's samples used for validation; 0: no round is selected"""
     text_column: str = ""
-    """the column of the texts; sites name their tables' columns [themselves](deployment.md)"""
+    """column of the texts; sites name [their own columns](deployment.md#step-by-step)"""
     label_column: str = ""
-    """the column of the classes, of image tables, too"""
+    """column of the classes"""
     group_column: str = ""
-    """a column: samples that share a value (a patient's) stay on one side of a split"""
+    """column of groups, such as patients: samples of one group stay on one side of a split"""
     max_tokens: AtLeastOne = 256
-    """tokens after which a text is cut off"""
+    """texts are truncated after this many tokens"""
     normalise: bool = False
-    """whether channels are scaled by mean and deviation of a client's own training samples"""
+    """scale channels by the mean and deviation of the client's own training samples"""
     augment: Literal["none", "flip", "crop", "flip-crop"] = "none"
-    """changes of training images ([data](data.md#transforms))"""
+    """augmentation of training images ([data](data.md#transforms))"""
     spiral_noise: NotNegative = 0.2
-    """σ of the spiral's angles in radians; paper: 1 as printed"""
+    """standard deviation of the spiral's angles in radians; paper: 1 as printed"""
     spiral_points: AtLeastOne = 1000
-    """points of a spiral; paper: 5000"""
+    """number of points of the spiral; paper: 5000"""
 
     local_epochs: AtLeastOne = 5
     """E, passes over a client's samples per round"""
     batch_size: AtLeastTwo = 32
-    """samples a batch"""
+    """samples per batch"""
     learning_rate: Positive = 0.01
     """learning rate of SGD"""
     momentum: Share = 0.9
@@ -199,113 +199,111 @@ class Settings(BaseModel):
     weight_decay: NotNegative = 0.0
     """weight decay of SGD"""
     optimizer_state: Literal["fresh", "persistent"] = "fresh"
-    """whether momentum lives on across rounds"""
+    """whether momentum is kept across rounds"""
     shared_init: bool = True
-    """whether clients of one architecture start from the same weights"""
+    """clients with the same architecture start from the same weights"""
     feature_dim: AtLeastTwo = 64
-    """d, width of features and prototypes"""
+    """d, dimension of features and prototypes"""
     encoder: Annotated[str, AfterValidator(full_encoder_name)] = ""
-    """a [public encoder](models.md#public-encoders), the same everywhere, shaped by no private sample: `handcrafted`,
-    `hf:…`, `<torchvision name>@<file>`, own code, or `random` for trying; `protosphere`: `handcrafted`"""
+    """a [public encoder](models.md#public-encoders): `handcrafted` (the default of `protosphere`),
+    `efficientnet-lite0`, `hf:…`, `<torchvision name>@<file>`, your own, or `random` for trials"""
     encoder_radius: NotNegative = 0.0
-    """lengths of the encoder's features: 0: unit vectors; R: z = u / max(R, ‖u‖); not with `privacy`, `fedcgs`,
-    `fedcof`"""
+    """scaling of its features: 0: unit vectors; R: z = u / max(R, ‖u‖). Not with `privacy`, `fedcgs`, `fedcof`"""
     feature_activation: Literal["linear", "relu"] = "linear"
-    """activation of features; ReLU cannot reach negative targets"""
+    """activation of the features; ReLU cannot reach negative targets"""
     prototype_weight: NotNegative = 1.0
-    """λ of the pull"""
+    """λ, weight of the pull towards prototypes"""
     prototype_loss: Literal["mse", "l2", "l2-squared"] = "mse"
-    """mean of (z − t)² over all dimensions; batch mean of ‖z − t‖; of ‖z − t‖²"""
+    """mean of (z − t)² over dimensions; mean of ‖z − t‖; mean of ‖z − t‖²"""
     prototypes_from: Literal["model", "training"] = "model"
-    """features of the trained model, or those met in training: faster, no `discriminant`"""
+    """prototypes from the trained model, or from features seen during training (faster; no `discriminant`)"""
 
     share_buffers: Literal["average", "own"] = "average"
-    """of shared weights: batch norms' statistics are averaged, or stay"""
+    """with shared weights: average batch norm statistics, or keep them local"""
     wire_dtype: Literal["float32", "float16"] = "float32"
-    """format of the values on the wire; `protosphere`'s variation and what it sends down are `float16` in any case;
-    `float16` ends at 65504, which TinyProto can pass"""
+    """format of exchanged values. `protosphere` always sends scatter and discriminant as `float16`, whose maximum
+    of 65504 TinyProto can exceed"""
 
     fraction_train: Annotated[float, Field(gt=0, le=1)] = 1.0
     """ρ, share of clients with training samples that train in a round"""
     evaluate_every: AtLeastOne = 1
-    """rounds from one evaluation to the next"""
+    """rounds between evaluations"""
     evaluate_clients: Literal["all", "sampled"] = "all"
-    """who is evaluated: all, or those that train in the round"""
+    """evaluate all clients, or those that train in the round"""
     inference: str = "auto"
-    """the headline's [rule](glossary.md#inference-rules); `auto`: the method's own"""
+    """[inference rule](glossary.md#inference-rules) of the headline; `auto`: the method's own"""
     ensemble_every: Count = 0
-    """rounds after which clients predict a shared test set, of a simulation; a multiple of `evaluate-every`; 0:
-    never"""
+    """simulation: rounds between predictions of a shared test set, a multiple of `evaluate-every`; 0: never"""
     shared_test_share: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """share of the samples set aside for `ensemble-every`"""
     disclose_class_counts: bool = False
-    """whether class counts may leave where the method wants them"""
+    """allow methods that need class counts to send them"""
     confusion: Literal["auto", "always", "never"] = "auto"
-    """whether test samples a class leave in the last evaluation; `auto`: where the run made the partition and the
-    method hides no class counts; never under `privacy`"""
+    """send test samples per class in the last evaluation; `auto`: if the run made the partition and the method does
+    not hide class counts; never with `privacy`"""
     roc_auc: bool = False
-    """whether the area under each client's ROC curve is measured; not under `privacy`"""
+    """measure each client's area under the ROC curve; not with `privacy`"""
     stop_patience: Count = 0
-    """evaluations without a better validation mean that end the run; 0: never"""
+    """stop after this many evaluations without a better validation accuracy; 0: never"""
 
     privacy: Literal["none", "release"] = "none"
-    """`release`: one noisy release of a client's training samples leaves, nothing else of them"""
+    """`release`: one noisy release is all that a client sends about its training samples"""
     privacy_epsilon: Positive = 3.0
-    """ε of that release, for one unit more or less"""
+    """ε of the release, for adding or removing one unit"""
     privacy_delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
-    """δ of that release"""
+    """δ of the release"""
     privacy_unit: Literal["row", "group"] = "row"
-    """a sample, or all samples of a `group-column` value"""
+    """unit of protection: one sample, or all samples of a `group-column` value"""
     privacy_scale: Positive = 10.0
     """length of a released prototype of norm 1"""
     privacy_measure: bool = False
-    """simulations of public data: figures in the clear, outside the guarantee"""
+    """simulations of public data: send metrics in the clear, outside the guarantee"""
 
     start_timeout: Positive = 300.0
-    """seconds for all clients to answer at the start"""
+    """seconds to wait for all clients at the start"""
     query_timeout: Positive = 30.0
-    """seconds for the answer of a new node"""
+    """seconds to wait for a new node's answer"""
     round_timeout: Positive = 600.0
-    """seconds for a round's replies; no timeout counts in one process"""
+    """seconds to wait for a round's replies (deployments)"""
     min_replies: Count = 0
-    """valid train replies that close a round over a deployment (0: all), and without which a round counts as
-    failed; a simulation waits for all"""
+    """deployment: this many valid replies close a round, and fewer make it a failed round; 0: all. A simulation
+    waits for all"""
     max_failed_rounds: AtLeastOne = 3
-    """failed rounds in a row that end the run"""
+    """the run ends after this many failed rounds in a row"""
     # its square must be a float32
     max_prototype_norm: Annotated[float, Field(gt=0, le=1e18)] = 1e4
-    """length of a prototype above which an upload is dropped, up to 1e18 (TinyProto: times the client's samples)"""
+    """uploads with a longer prototype are rejected (TinyProto: times the client's samples)"""
     max_weight_ratio: Annotated[float, Field(ge=1)] = 5.0
-    """a client weighs at most so many times the clients' median number of samples, in means and in figures; presets
-    of papers set it to 1e9"""
+    """a client's weight in means and metrics is at most this many times the clients' median number of samples; the
+    papers' presets use 1e9"""
     client_weights: Literal["samples", "equal"] = "samples"
-    """weights in means: claimed samples or classes, or all alike"""
+    """weigh clients by their samples, or equally"""
 
     device: Annotated[str, AfterValidator(device_name)] = "auto"
-    """where clients train: `auto`, `cpu`, `cuda`, `mps`, `xpu` or `cuda:N`; the `device` that a site's SuperNode
-    was started with goes before"""
+    """where clients train: `auto`, `cpu`, `cuda`, `cuda:N`, `mps` or `xpu`. The `device` of a site's SuperNode
+    takes precedence"""
     precision: Literal["float32", "bf16"] = "float32"
     """`bf16`: autocast on CUDA"""
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    """threads of a client; another number changes float sums"""
+    """CPU threads per client; changing it changes floating-point sums"""
     state_memory: Count = 1024
-    """MB of clients' models kept between rounds; others are on disk"""
+    """MB of client models kept in memory between rounds; the rest is on disk"""
     results_dir: str = ""
-    """the folder of run folders, absolute; empty: `results` in PROTOSPHERE_HOME"""
+    """absolute path of the folder of runs; default: `results` in PROTOSPHERE_HOME"""
     resume: str = ""
-    """a run's folder or `latest`: go on with it; only `rounds`, `stop-patience`, timeouts, `device`,
-    `state-memory`, `results-dir` and `report`, `keep-prototypes`, `tensorboard`, `wandb`, `mlflow` may change"""
+    """continue a run: its folder, or `latest`. Only `rounds`, `stop-patience`, timeouts, `device`, `state-memory`,
+    `results-dir`, `report`, `keep-prototypes`, `tensorboard`, `wandb` and `mlflow` may change"""
     report: bool = True
-    """whether a run ends with its report"""
+    """write a report at the end of the run"""
     keep_prototypes: Literal["some", "all"] = "some"
-    """prototypes kept for `Run.prototypes(round)`; `all`: of every round, 4 bytes a value"""
+    """prototypes kept for `Run.prototypes(round)`; `all`: of every round, 4 bytes per value"""
 
     tensorboard: bool = False
-    """whether figures go to TensorBoard, too ([elsewhere](running.md#watch-a-run-elsewhere))"""
+    """also send metrics to TensorBoard ([details](running.md#watch-a-run-elsewhere))"""
     wandb: bool = False
-    """whether figures go to Weights & Biases, in the mode of `WANDB_MODE`"""
+    """also send metrics to Weights & Biases, in the mode of `WANDB_MODE`"""
     mlflow: Annotated[bool | str, BeforeValidator(_tracking)] = False
-    """whether figures go to MLflow; true: where `MLFLOW_TRACKING_URI` says; or a tracking URI"""
+    """also send metrics to MLflow: a tracking URI, or true for `MLFLOW_TRACKING_URI`"""
 
     def measures_ensemble(self, round_number: int, is_last: bool) -> bool:
         """Whether clients answer for the ensemble in the evaluation of this round."""
