@@ -30,8 +30,8 @@ class APFLSettings:
     """`apfl.*`.
 
     Attributes:
-        alpha: the share of the client's own weights, to begin with. FL-bench: 0.5.
-        adaptive: whether it is learnt. Paper: true.
+        alpha: initial share of the client's own weights. FL-bench: 0.5.
+        adaptive: learn this share. Paper: true.
     """
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -76,11 +76,11 @@ class Fed3RSettings:
 
     Attributes:
         ridge: lambda, added to the eigenvalues of G. Authors' code: 0.01.
-        normalise: whether each w_c is divided by its length. AFL: false; the code of Fed3R's authors: true.
-        random_features: D, their number, even; 0 for none. D^2 values go up.
-        sigma: the width of their kernel, in distances of unit vectors. Ours.
-        fewest: samples of a class for it to be in both sums. Paper: 1.
-        aggregation: of each class's means over the clients that hold it. Paper: the mean.
+        normalise: divide each w_c by its length. AFL: false; the code of Fed3R's authors: true.
+        random_features: D, number of random features, even; 0: none. D^2 values are uploaded.
+        sigma: width of their kernel, in distances of unit vectors. Ours.
+        fewest: minimum samples of a class to be part of both sums. Paper: 1.
+        aggregation: aggregation of each class's means over its holders. Paper: the mean.
     """
 
     ridge: m.Positive = 0.01

@@ -67,8 +67,8 @@ class FedCGSSettings:
     Attributes:
         covariance: Sigma, of all clients' rows around their class means (pooled) or around the one mean of all (total;
             FedCGS' code).
-        shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1].
-        aggregation: of each class's means over the clients that hold it. Paper: the mean.
+        shrinkage: shrinkage of the pooled Sigma towards a sphere of its size, in [0, 1].
+        aggregation: aggregation of each class's means over its holders. Paper: the mean.
     """
 
     covariance: Literal["pooled", "total"] = "pooled"

@@ -45,7 +45,7 @@ class FedCOFSettings:
     Attributes:
         gamma: how much is added to the variances, in their mean within classes. Authors: 1 (MobileNetV2: 0.1), of
             features as they are.
-        fewest: samples of a class for its mean to be sent. Paper: 1.
+        fewest: minimum samples of a class for its mean to be sent. Paper: 1.
         aggregation: of each class's means over the clients that hold it; a robust one bounds how far each scatters,
             too. Paper: the mean.
     """

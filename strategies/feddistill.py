@@ -30,7 +30,7 @@ class FedDistillSettings:
 
     Attributes:
         weight: gamma, of the distillation. None is given in the paper.
-        teacher: whose outputs a client learns from: all others' (paper), or all clients', its own among them.
+        teacher: outputs to learn from: those of all other clients (paper), or of all including its own.
     """
 
     weight: Annotated[float, Field(ge=0)] = 1.0

@@ -38,7 +38,7 @@ class FedFASettings:
 
     Attributes:
         anchor_weight: lambda, of the distance to the anchors. Authors: 0.1.
-        momentum: m, what stays of an anchor in an epoch, so m^E in a round of E. Authors: 0.5.
+        momentum: m, share of an anchor kept per epoch, so m^E per round of E epochs. Authors: 0.5.
     """
 
     anchor_weight: m.NotNegative = 0.1

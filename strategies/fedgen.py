@@ -37,15 +37,15 @@ class FedGenSettings:
     """`fedgen.*`.
 
     Attributes:
-        share: what is averaged: the head of any architecture (HtFLlib), or all of one (paper).
-        alpha: of the cross-entropy on generated features. Paper: 10.
-        beta: of the divergence from what the head says of them. Paper: 10; 1 on EMNIST.
-        weighting: how teachers weigh in a class. Authors: samples, which tells the server class counts.
+        share: what is averaged: the head, for any architecture (HtFLlib), or all weights of one architecture (paper).
+        alpha: weight of the cross-entropy on generated features. Paper: 10.
+        beta: weight of the divergence from the head's predictions for them. Paper: 10; 1 on EMNIST.
+        weighting: weights of teachers per class. Authors: samples, which discloses class counts.
         diversity: lambda_D, of the server's diversity term. Paper: 1.
-        noise_dim: q, of the generator's noise. Authors: 32; 64 on CIFAR.
-        hidden: h, the width of its hidden layer. Authors: 256; 512 on CIFAR.
-        server_rate: of the server's Adam in round 1. Authors: 3e-4.
-        server_steps: of it a round. Authors: 50.
+        noise_dim: q, dimension of the generator's noise. Authors: 32; 64 on CIFAR.
+        hidden: h, width of its hidden layer. Authors: 256; 512 on CIFAR.
+        server_rate: learning rate of the server's Adam in round 1. Authors: 3e-4.
+        server_steps: server steps per round. Authors: 50.
     """
 
     share: Literal["head", "all"] = "head"

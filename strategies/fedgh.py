@@ -34,7 +34,7 @@ class FedGHSettings:
     """`fedgh.*`.
 
     Attributes:
-        server_epochs: passes over a round's prototypes. HtFLlib: 100.
+        server_epochs: server epochs over a round's prototypes. HtFLlib: 100.
     """
 
     server_epochs: m.AtLeastOne = 100

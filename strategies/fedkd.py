@@ -55,8 +55,8 @@ class FedKDSettings(CompanionSettings):
 
     Attributes:
         companion: the student, the same on all clients; empty: the first of `models`.
-        start_energy: T_s, the share that an update keeps of its energy at the start. Paper: 0.95.
-        end_energy: T_e, the share at the end. Paper: 0.98.
+        start_energy: T_s, share of an update's energy that is kept at the start. Paper: 0.95.
+        end_energy: T_e, the same at the end. Paper: 0.98.
         reduction: of a divergence: batch, its sum over classes (paper), or element, its mean (the tables' code).
     """
 

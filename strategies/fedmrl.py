@@ -31,7 +31,7 @@ class FedMRLSettings(CompanionSettings):
     Attributes:
         companion: the shared model, the same on all clients; empty: the first of `models`.
         shared_dim: d', the width of its features; `feature-dim` where that is less. HtFLlib: 128.
-        weighting: how clients weigh in the companion's mean. Authors: samples; HtFLlib: uniform.
+        weighting: weights of clients in the companion's mean. Authors: samples; HtFLlib: uniform.
     """
 
     shared_dim: Annotated[int, Field(ge=1)] = 128

@@ -27,8 +27,8 @@ class FedNCMSettings:
     """`fedncm.*`.
 
     Attributes:
-        fewest: samples of a class for its mean to be sent. Paper: 1.
-        aggregation: of each class's means over the clients that hold it. Paper: the mean.
+        fewest: minimum samples of a class for its mean to be sent. Paper: 1.
+        aggregation: aggregation of each class's means over its holders. Paper: the mean.
     """
 
     fewest: m.AtLeastOne = 1

@@ -30,7 +30,7 @@ class FedNHSettings:
     Attributes:
         smoothing: rho, what stays of W in a round. Paper and ProtoNorm's table: 0.9.
         scale: sigma to begin with. Authors: 1 for CNNs, 20 for ResNets.
-        weighting: how the clients' prototypes of a class weigh. Authors: samples, which uploads class counts.
+        weighting: weights of the clients' prototypes of a class. Authors: samples, which discloses class counts.
         start: W^1: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).
     """
 

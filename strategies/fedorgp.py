@@ -31,9 +31,9 @@ class FedORGPSettings:
         client_weight: lambda_c, of the client's pull by cosine. Paper: 100.
         intra_weight: lambda_s, of the likeness within a class. Paper: 1.
         inter_weight: gamma, of what classes have in common. Paper: 10.
-        server_epochs: passes over a round's uploads. Paper: 1.
-        server_learning_rate: of the server's SGD. Paper: 0.01.
-        server_batch_size: uploaded prototypes a batch. Paper: 32.
+        server_epochs: server epochs over a round's uploads. Paper: 1.
+        server_learning_rate: learning rate of the server's SGD. Paper: 0.01.
+        server_batch_size: uploaded prototypes per batch. Paper: 32.
     """
 
     client_weight: m.NotNegative = 100.0

@@ -38,9 +38,9 @@ class FedPASettings:
     """`fedpa.*`.
 
     Attributes:
-        weighting: how clients weigh in a class, as teachers and in its prototype. Authors: samples (class counts).
-        server_rate: of the server's Adam in round 1. Authors: 3e-4 on MNIST, else 1e-4.
-        server_steps: of it a round. Authors: 50.
+        weighting: weights of clients per class, as teachers and in its prototype. Authors: samples (class counts).
+        server_rate: learning rate of the server's Adam in round 1. Authors: 3e-4 on MNIST, else 1e-4.
+        server_steps: server steps per round. Authors: 50.
     """
 
     weighting: Literal["uniform", "samples"] = "uniform"

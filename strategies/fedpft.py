@@ -47,12 +47,12 @@ class FedPFTSettings:
     """`fedpft.*`.
 
     Attributes:
-        components: k, Gaussians of a class's mixture at most. Flower's baseline: 1.
-        covariance: whether a component has one variance (spherical), or one a dimension (diagonal). Baseline:
+        components: k, maximum number of Gaussians per class. Flower's baseline: 1.
+        covariance: one variance per component (spherical), or per dimension (diagonal). Baseline:
             spherical.
-        epochs: passes over the draws. Ours.
+        epochs: epochs over the samples drawn. Ours.
         learning_rate: of AdamW. Ours.
-        fewest: samples of a class for its mixture to be sent. Paper: 1.
+        fewest: minimum samples of a class for its mixture to be sent. Paper: 1.
         aggregation: of each class's mixtures over the clients that have it. Paper: the mean, all as they are.
     """
 

@@ -25,10 +25,10 @@ class FedProtoSettings:
     """`fedproto.*`.
 
     Attributes:
-        aggregation: how local prototypes become global ones. Paper: mean (weighted as printed).
+        aggregation: aggregation of local prototypes. Paper: mean (weighted as printed).
         trim: share of a class's holders cut off at each end by `trimmed-mean`, in [0, 0.5); from three holders on one
             at each end at least, unless it is 0. Ours.
-        gamma: what a target is of the prototype that came down. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
+        gamma: scale of the targets, relative to the received prototype. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """
 
     aggregation: Literal["mean", "weighted", "median", "trimmed-mean", "geometric-median"] = "mean"

@@ -28,7 +28,7 @@ class FedProxSettings:
     """`fedprox.*`.
 
     Attributes:
-        mu: the weight of the distance to the weights received. Paper: tuned; 1 on MNIST and FEMNIST.
+        mu: weight of the distance to the received weights. Paper: tuned; 1 on MNIST and FEMNIST.
     """
 
     mu: Annotated[float, Field(ge=0)] = 1.0

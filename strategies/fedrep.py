@@ -25,8 +25,8 @@ class FedRepSettings:
     """`fedrep.*`.
 
     Attributes:
-        personal_layers: how many of the last layers stay: 1 the classifier, 2 also the projection to d.
-        head_epochs: passes over the rows for the personal layers. Paper: 10 on CIFAR.
+        personal_layers: number of last layers that stay local: 1 the classifier, 2 also the projection to d.
+        head_epochs: epochs for the personal layers. Paper: 10 on CIFAR.
     """
 
     personal_layers: Annotated[int, Field(ge=1, le=2)] = 1

@@ -30,7 +30,7 @@ class FedRoDSettings:
     """`fedrod.*`.
 
     Attributes:
-        gamma: the weight of log n_ij in the balanced softmax; 0 is the plain one. Paper: 1.
+        gamma: weight of log n_ij in the balanced softmax; 0: plain softmax. Paper: 1.
     """
 
     gamma: Annotated[float, Field(ge=0)] = 1.0

@@ -28,11 +28,11 @@ class FedTGPSettings:
 
     Attributes:
         margin: tau, the largest margin, in units of Euclidean distance. Paper: 100.
-        server_epochs: passes over a round's uploads. Paper: 100.
-        server_learning_rate: of the server's SGD. Paper: 0.01.
+        server_epochs: server epochs over a round's uploads. Paper: 100.
+        server_learning_rate: learning rate of the server's SGD. Paper: 0.01.
         server_batch_size: uploaded prototypes per batch. Ours: 32; the authors' script: 10.
-        server_momentum: of the server's SGD. Paper: none.
-        gamma: what a target is of the prototype that came down. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
+        server_momentum: momentum of the server's SGD. Paper: none.
+        gamma: scale of the targets, relative to the received prototype. Paper: 1; ProtoNorm's Table 5: 1.1 to 1.4.
     """
 
     margin: m.NotNegative = 100.0

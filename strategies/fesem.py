@@ -30,7 +30,7 @@ class FeSEMSettings:
     """`fesem.*`.
 
     Attributes:
-        clusters: C. The papers' number for each data set is not known; a public library has 3.
+        clusters: C, number of clusters. Papers: not given; a public library uses 3.
     """
 
     clusters: Annotated[int, Field(ge=1)] = 3

@@ -38,7 +38,7 @@ class FMLSettings(CompanionSettings):
 
     Attributes:
         companion: the meme, the same on all clients; empty: the first of `models`.
-        alpha: the share of the cross-entropy in its own model's loss. Tables: 0.5, HtFLlib: 1.
+        alpha: share of the cross-entropy in the client's own model's loss. Tables: 0.5, HtFLlib: 1.
         beta: the same in the meme's. Tables: 0.5, HtFLlib: 1.
         reduction: of a divergence: batch, its sum over classes (paper), or element, its mean (the tables' code).
     """

@@ -51,9 +51,9 @@ class FRAugSettings:
     """`fraug.*`.
 
     Attributes:
-        variant: which distances, and whether features are mixed. Authors: by data set.
+        variant: distances used, and whether features are mixed. Authors: depends on the data set.
         ramp: omega, how steeply the share of made features rises to the last round. Authors: 0.002; 0.01 on PACS.
-        lambda_g: of the distance that G seeks. Authors: 1; 10 on PACS.
+        lambda_g: weight of the distance that G minimises. Authors: 1; 10 on PACS.
         lambda_t: lambda_Psi, of the distance that Psi avoids. Authors: 1.
         rate: of G and Psi. Authors: 0.05.
     """

@@ -48,16 +48,16 @@ class GFPLSettings:
     """`gfpl.*`.
 
     Attributes:
-        components: n, Gaussians of a class's mixture at most. Paper: 4.
-        dual_classifier: whether l and the fixed frame are there beside g. The paper's ablation: false.
+        components: n, maximum number of Gaussians per class. Paper: 4.
+        dual_classifier: use l and the fixed frame beside g. The paper's ablation: false.
         dot_weight: lambda. Paper: 2.
-        cross_entropy_weight: of the classifier's own term. Paper: 1, and in its Figure 2 also 0.
-        threshold: S_C, below which two components fuse. Paper: 1, not per dimension.
-        threshold_per_dimension: whether the Bhattacharyya distance is divided by d. Ours; paper: false.
+        cross_entropy_weight: weight of the classifier's own term. Paper: 1, and in its Figure 2 also 0.
+        threshold: S_C, threshold below which two components are fused. Paper: 1, not per dimension.
+        threshold_per_dimension: divide the Bhattacharyya distance by d. Ours; paper: false.
         weighting: a component weighs pi (`uniform`) or n_ij pi (`samples`, which uploads n_ij).
-        first_exchange: t1, the round of the first exchange. Paper: 10.
-        exchange_every: S_T, rounds from one exchange to the next. Paper: 10.
-        pseudo_features: r, of each class; 0 is the paper's ablation, and nothing is exchanged. Paper: 16.
+        first_exchange: t1, round of the first exchange. Paper: 10.
+        exchange_every: S_T, rounds between exchanges. Paper: 10.
+        pseudo_features: r, number per class; 0 is the paper's ablation, without an exchange. Paper: 16.
         retrain_learning_rate, retrain_momentum: of the retraining's SGD. Paper: 0.01, 0.5.
     """
 

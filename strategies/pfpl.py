@@ -35,8 +35,8 @@ class PFPLSettings:
     """`pfpl.*`.
 
     Attributes:
-        alpha: a client's own prototype's share, in [0, 1]. Paper: 0.3, 0.5 and 0.6, chosen by data set.
-        weighting: how the others' prototypes weigh. Paper: `similarity` in words, `distance` as printed.
+        alpha: share of the client's own prototype, in [0, 1]. Paper: 0.3, 0.5 and 0.6, chosen by data set.
+        weighting: weights of the other clients' prototypes. Paper: `similarity` in words, `distance` as printed.
     """
 
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5

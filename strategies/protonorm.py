@@ -37,14 +37,14 @@ class ProtoNormSettings:
     """`protonorm.*`.
 
     Attributes:
-        gamma: the scale of the targets, in units of feature norm. Paper: 100 (CIFAR-10), 200 (CIFAR-100,
+        gamma: scale of the targets, in units of feature norm. Paper: 100 (CIFAR-10), 200 (CIFAR-100,
             Flowers-102), 400 (Tiny ImageNet); 1 is the ablation without upscaling.
         alignment: the solver: auto, simplex (exact, K <= d + 1), riesz (any K), thomson (the paper's), or none
             (the ablation without alignment: the normalised means go down).
         energy_exponent: s of the Riesz energy that `riesz` minimises; 0 is logarithmic, 1 is Thomson's.
-        iterations: steps of `thomson` at most. The paper names no number; its release: 500.
-        stop: when `thomson` may stop earlier: none, force (the paper's and its release's rule), tangential.
-        epsilon: the threshold of `stop`. The paper gives none; its release compares four decimals.
+        iterations: maximum number of `thomson` steps. Paper: not given; its release: 500.
+        stop: early stopping of `thomson`: none, force (the paper's and its release's rule), tangential.
+        epsilon: threshold of `stop`. Paper: not given; its release compares four decimals.
         initial_directions: random (seeded unit vectors for all classes come down in round 1; Algorithm 2, line 1) or
             none (round 1 has no targets).
     """

@@ -83,14 +83,14 @@ class ProtosphereSettings:
     """`protosphere.*`.
 
     Attributes:
-        gamma: the scale of the frame, in units of feature norm, as `frame.gamma`.
-        shrinkage: of the pooled Sigma towards a sphere of its own size, in [0, 1]; 0: what fits its number of samples
+        gamma: scale of the frame, in units of feature norm, as `frame.gamma`.
+        shrinkage: shrinkage of the pooled Sigma towards a sphere of its size, in [0, 1]; 0: by its number of samples
             (OAS).
-        exchanges: the rounds, from the first, in which clients send; 0: one where all train in each, else so many
-            that nearly all have trained in one of them. Of a client the server takes the first that comes.
-        fewest: rows of a class for its mean to be sent, unless none has so many.
-        aggregation: of each class's means over the clients that hold it, where these are three or more. Robust ones
-            bound a client's scatter, too.
+        exchanges: number of first rounds in which clients send; 0: one if all clients train in each round, otherwise
+            enough for nearly all to have trained. The server uses each client's first upload.
+        fewest: minimum samples of a class for its mean to be sent, unless no class has so many.
+        aggregation: aggregation of each class's means, if three or more clients hold it. Robust ones also bound a
+            client's scatter.
     """
 
     gamma: m.Positive = 10.0

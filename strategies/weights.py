@@ -53,7 +53,7 @@ class WeightsSettings:
     """`weights.*`, of every method whose server averages weights.
 
     Attributes:
-        aggregation: how the weights of a group of three clients or more become one; all but `mean` weigh clients alike.
+        aggregation: aggregation of weights in groups of three or more clients; all but `mean` weigh clients equally.
             Ours.
         trim: share of a group's values cut off at each end by `trimmed-mean`, in [0, 0.5); one at each end at least,
             unless it is 0. Ours.
