@@ -19,7 +19,7 @@ help:
 	@echo "make test    install what is needed, then run the tests; the slowest are listed at the end"
 	@echo "make integration  the same app over Flower's simulation, over a deployment and from the command line"
 	@echo "make cuda-check  on a machine with a GPU: every method there, against the figures of a CPU"
-	@echo "make gpu-check  in nine minutes on a GPU, without a network: checks, speed, and as much of ProtoNorm's table as fits"
+	@echo "make gpu-check  in nine minutes on a GPU, without a network: every method's contract, and speed"
 	@echo "make ray-check  runs and comparisons over two Ray nodes on this machine, one of which is killed (seven minutes)"
 	@echo "make tables  ProtoNorm's and TinyProto's first tables on CIFAR-10 at full length (hours on a GPU); goes on where it was"
 	@echo "make soak    fifty rounds of faults and kills over real processes (half an hour)"
@@ -87,11 +87,10 @@ cuda-check: $(READY)
 	PROTOSPHERE_TEST_DEVICE=cuda $(BIN)/python -m pytest $(CUDA_TESTS)
 	PROTOSPHERE_TEST_DEVICE=cuda PROTOSPHERE_TEST_PRECISION=bf16 $(BIN)/python -m pytest $(CUDA_TESTS)
 
-# DATA is a folder with CIFAR-10, HTFLIB a checkout of HtFLlib, WHEELS a folder of wheels. It makes no virtual environment, for
+# HTFLIB is a checkout of HtFLlib, WHEELS a folder of wheels. It makes no virtual environment, for
 # a machine with a GPU may have torch and no network; what a call has measured the next one goes on with
 gpu-check:
-	$(PYTHON) -m benchmarks.gpu_check $(if $(DATA),--data '$(DATA)') $(if $(HTFLIB),--htflib '$(HTFLIB)') \
-		$(if $(WHEELS),--wheels '$(WHEELS)') $(GPU_CHECK)
+	$(PYTHON) -m benchmarks.gpu_check $(if $(HTFLIB),--htflib '$(HTFLIB)') $(if $(WHEELS),--wheels '$(WHEELS)') $(GPU_CHECK)
 
 ray-check: $(READY)
 	$(BIN)/python -m pytest -m ray -s -v tests/integration/test_ray.py

@@ -1,16 +1,15 @@
 """What a GPU has to show in nine minutes: Markdown for docs/scale.md.
 
-    make gpu-check DATA=../cifar10 HTFLIB=../HtFLlib WHEELS=../wheels
+    make gpu-check HTFLIB=../HtFLlib WHEELS=../wheels
     python -m benchmarks.gpu_check --device cpu --minutes 3
 
-Four steps, each in processes of its own that end at the step's limit: each method's contract and golden figures in
-float32 and bf16; a round of FedProto on MNIST by HtFLlib and by us; twenty clients in 1 to 16 worker processes;
-ProtoNorm's Table 1 on CIFAR-10. A result is a line of results.jsonl as soon as it is there. The next call on the same
-commit and card measures what is missing.
+Three steps, each in processes of its own that end after a quarter of the time: each method's contract and golden
+figures in float32 and bf16; a round of FedProto on MNIST by HtFLlib and by us; twenty clients in 1 to 16 worker
+processes. A result is a line of results.jsonl as soon as it is there. The next call on the same commit and card
+measures what is missing.
 """
 
 import argparse
-import io
 import json
 import os
 import platform
@@ -32,9 +31,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 NOT_NEEDED = {"flwr-datasets", "ray", "matplotlib", "datasets"}
-PARTITION = ROOT / "protosphere" / "presets" / "partitions" / "protonorm-cifar10-dirichlet-0.1.csv"
 MODELS = {"tiny models": "tiny", "CNN": "cnn2", "ResNet-18": "resnet18"}
-METHODS = ("local", "fedproto", "protonorm")
 CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SIZES: dict[str, dict[str, Any]] = {
     "full": {
@@ -44,12 +41,10 @@ SIZES: dict[str, dict[str, Any]] = {
         "workers": (1, 8, 4, 2, 16),
         "clients": 20,
         "samples": 100,
-        "table": 1.0,
     },
     "small": {"tests": ["-k", "golden and fedproto"], "shards": 1, "mnist": 0.01, "workers": (2,), "clients": 2}
-    | {"samples": 8, "table": 0.003},
+    | {"samples": 8},
 }
-FULL_ROUNDS = {"full": 300, "small": 3}
 
 
 class Results:
@@ -116,7 +111,7 @@ def identity_of(options: argparse.Namespace) -> dict[str, str]:
             sys.exit("torch sees no CUDA GPU on this machine. --device cpu tries the check out.")
         card = torch.cuda.get_device_name()
         driver = output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split("\n")[0]
-    data = f"{'CIFAR-10' if options.data else 'made-up images'}, {'MNIST' if options.htflib else 'made-up images'}"
+    data = "MNIST" if options.htflib else "made-up images"
     commit = output_of("git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*")
     return {
         "commit": commit,
@@ -247,52 +242,6 @@ def host_memory() -> float:
     return kilobytes / 1e6
 
 
-def table(options: argparse.Namespace, results: Results) -> None:
-    """ProtoNorm's Table 1 on CIFAR-10; the methods share the time that is left."""
-    import protosphere
-
-    dataset = options.folder / ("cifar10.npz" if options.data else "made-up.npz")
-    partition = options.folder / "partition.csv"
-    write_table_data(options, dataset, partition)
-    # running statistics stay with their clients, as in the paper's comparison
-    settings: dict[str, Any] = {
-        "dataset": str(dataset),
-        "partition_table": str(partition),
-        "share_buffers": "own",
-        "report": False,
-    }
-    settings |= {"rounds": FULL_ROUNDS[options.size], "device": options.device}
-    if options.size == "small":
-        settings |= {"models": "tiny"}
-    rates = {count: [line["rate"] for line in results.of(f"workers ResNet-18, {count}")] for count in (1, 2, 4, 8, 16)}
-    count = max(rates, key=lambda count: rates[count][-1:])
-    for number, method in enumerate(METHODS):
-        end = time.time() + (options.until - 5 - time.time()) / (len(METHODS) - number)
-        folder = options.folder / "table" / "-".join([method, *results.identity.values()]).replace(" ", "-")
-
-        def note(figures: Mapping[str, Any], method: str = method, end: float = end) -> bool:
-            if not figures["round"]:
-                return True
-            line = {name: figures[name] for name in ("round", "seconds", "accuracy")}
-            results.add(f"table {method}", **line)
-            return time.time() + figures["seconds"] < end
-
-        try:
-            last = protosphere.load("latest", results=folder)
-        except protosphere.SettingError:
-            protosphere.run(
-                method,
-                preset="protonorm-cifar10",
-                workers=count,
-                on_round=note,
-                quiet=True,
-                settings=settings | {"results_dir": str(folder)},
-            )
-        else:
-            if last.status["round"] < FULL_ROUNDS[options.size]:
-                protosphere.run(resume=last.folder, workers=count, on_round=note, quiet=True)
-
-
 # ----------------------------------------------------------------------- data
 
 
@@ -310,30 +259,6 @@ def write_images(file: Path, shape: tuple[int, ...], count: int, clients: int = 
             columns = {"x": patterns[labels] + noise, "y": labels, "client": np.arange(size) % clients}
             arrays |= {name + suffix: values for name, values in columns.items()}
     np.savez(file, **arrays)
-
-
-def write_table_data(options: argparse.Namespace, dataset: Path, partition: Path) -> None:
-    """CIFAR-10 or as many made-up images, and how many samples of each class each client holds."""
-    import numpy as np
-
-    share = SIZES[options.size]["table"]
-    head, *rows = PARTITION.read_text().splitlines()
-    counts = np.array([row.split(",")[1:] for row in rows], dtype=np.int64)
-    counts = np.ceil(counts * share).astype(np.int64)
-    lines = [",".join(map(str, [client, *row])) for client, row in enumerate(counts.tolist())]
-    partition.write_text("\n".join([head, *lines]) + "\n")
-    if not options.data:
-        write_images(dataset, (32, 32, 3), 10 * (int(counts.sum(axis=0).max()) + 1))
-    elif not dataset.exists():
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-        from PIL import Image
-
-        images = pa.concat_tables([pq.read_table(options.data / f"{split}.parquet") for split in ("train", "test")])
-        pixels = [np.asarray(Image.open(io.BytesIO(cell["bytes"]))) for cell in images["image"].to_pylist()]
-        unfinished = dataset.with_name("unfinished.npz")
-        np.savez(unfinished, x=np.stack(pixels), y=images["label"].to_numpy(), classes=np.array(CLASSES))
-        unfinished.rename(dataset)
 
 
 # ----------------------------------------------------------- processes, table
@@ -392,27 +317,19 @@ def rows_of(options: argparse.Namespace, results: Results) -> Iterator[tuple[str
             form = "{rate:.1f}/s, {host:.1f} GB, {gpu:.1f} GB on the GPU"
             text = "".join(form.format(**line) for line in results.of(f"workers {name}, {count}")[-1:])
             yield "client-rounds", f"{name}, workers={count}", text
-    for method in METHODS:
-        text = ""
-        if lines := results.of(f"table {method}"):
-            last, seconds = lines[-1], median(line["seconds"] for line in lines)
-            text = f"{last['round']} rounds of {seconds:.2f} s; {last['accuracy']:.1%} after round {last['round']}; "
-            text += f"300 rounds: {300 * seconds / 3600:.2f} h"
-        yield "ProtoNorm's Table 1", f"{method}, {'CIFAR-10' if options.data else 'made-up images'}", text
 
 
 def main() -> None:
     """Measure what is missing and print all results."""
     start = time.time()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="a folder of CIFAR-10; without it, images are made up")
     parser.add_argument("--htflib", type=Path, help="a checkout of HtFLlib; without it, ours runs alone")
     parser.add_argument("--wheels", default="", help="a folder of wheels of absent packages")
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--device", default="cuda", help="cuda or cpu")
     parser.add_argument("--size", choices=SIZES, help="full; on a CPU small")
     parser.add_argument("--folder", type=Path, default=Path("results") / "gpu-check")
-    parser.add_argument("--steps", default="checks,htflib,workers,table", help="some of the four, separated by commas")
+    parser.add_argument("--steps", default="checks,htflib,workers", help="some of the three, separated by commas")
     parser.add_argument("--task", help=argparse.SUPPRESS)
     parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -425,7 +342,7 @@ def main() -> None:
     if options.task:
         end_with_parent()
         step, *arguments = options.task.split(":")
-        steps: dict[str, Callable[..., None]] = {f.__name__: f for f in (checks, htflib, workers, table)}
+        steps: dict[str, Callable[..., None]] = {f.__name__: f for f in (checks, htflib, workers)}
         steps[step](options, results, *arguments)
         return
 
@@ -434,14 +351,13 @@ def main() -> None:
     sides = [side for side in ("HtFLlib", "ours") if side == "ours" or options.htflib]
     groups = [[f"checks:{precision}:{shard}" for precision in precisions for shard in shards]]
     groups += [[f"htflib:{side}"] for side in sides if not results.of(f"htflib {side}")]
-    groups += [["workers"], ["table"]]
+    groups += [["workers"]]
     # five seconds to end processes and print
     deadline = start + 60 * options.minutes - 5
     for tasks in groups:
         if tasks[0].split(":")[0] not in options.steps.split(","):
             continue
-        minutes = {"htflib": 2, "table": 9}.get(tasks[0].split(":")[0], 2) * options.minutes / 9
-        run_tasks(tasks, options.folder, min(deadline, time.time() + 60 * minutes))
+        run_tasks(tasks, options.folder, min(deadline, time.time() + 60 * options.minutes / 4))
     text = markdown(options, results)
     (options.folder / "table.md").write_text(text)
     print(f"\n{text}")
