@@ -7,7 +7,7 @@
 A table is a comparison file, benchmarks/tables/NAME.toml. `store` leaves its figures in benchmarks/results/NAME.csv, a
 line for each data set, method, seed and metric, and in NAME.json where they were measured, with the digest of the
 comparison file. No table is made of figures whose comparison file has changed since. Of each data set `store` takes
-the seeds that are finished by every method; the folders are of one commit, each with some data sets.
+the seeds that are finished by every method; each folder has some data sets or seeds.
 """
 
 import hashlib
@@ -34,6 +34,7 @@ BESIDE = ("validation", "majority-class", "payload_bytes", "gradient_steps", "ro
 BESIDE += ("test_samples",)
 CLASSIFIER, DISCRIMINANT = "classifier selected", "discriminant selected"
 CONTROL = "local"
+PRETRAINED = " (pretrained)"  # in a label of strong.toml
 Key = TypeVar("Key", bound=Hashable)
 # what a method predicts by that has no private model of its own, or more than that
 OWN_RULES = {"fedcgs": "encoder selected", "protosphere": "pool selected"}
@@ -273,6 +274,42 @@ def convergence() -> Iterator[str]:
         yield table_row([data, *cells])
 
 
+def spaces() -> Iterator[str]:
+    """The family of the default in each public encoder's space, and what its exchange adds there."""
+    stored = Stored("strong")
+    data_sets = stored.names("data")
+    heads = [name for data in data_sets for name in (stored.heading(data), "gain")]
+    yield table_head("encoder", "method", "predicts by", *heads, left=3)
+    cells: dict[tuple[str, str], list[str]] = {}
+    for data in data_sets:
+        contrasts: dict[tuple[str, str], Difference | None] = {}
+        for method in stored.names("method"):
+            control = CONTROL + method.removeprefix(_name(method))
+            for metric in _metrics_in_space(_name(method)):
+                own = stored.values(data, method, metric)
+                cells.setdefault((method, metric), []).append(_mean(own, True))
+                if metric in LOCAL_RULES:
+                    base = stored.values(data, control, LOCAL_RULES[metric])
+                    contrasts[method, metric] = difference(own.to_dict(), base.to_dict())
+        words = _intervals(contrasts)
+        for key, row in cells.items():
+            row.append(words.get(key, ""))
+    for (method, metric), row in cells.items():
+        encoder = "efficientnet-lite0" if method.endswith(PRETRAINED) else "handcrafted"
+        yield table_row([f"`{encoder}`", f"`{_name(method)}`", f"`{_rule(metric)}`", *row])
+
+
+def _name(method: str) -> str:
+    """A method's name without its encoder."""
+    return method.removesuffix(PRETRAINED)
+
+
+def _metrics_in_space(name: str) -> list[str]:
+    if name == CONTROL:
+        return [CLASSIFIER, *LOCAL_RULES.values()]
+    return [*LOCAL_RULES] if name == "protosphere" else ["encoder selected"]
+
+
 def sources() -> Iterator[str]:
     """Where all of it was measured."""
     for path in sorted(RESULTS.glob("*.csv")):
@@ -286,6 +323,7 @@ TABLES: dict[str, Callable[[], Iterator[str]]] = {
     "claims": claims,
     "constants": constants,
     "convergence": convergence,
+    "spaces": spaces,
     "sources": sources,
 }
 
