@@ -6,7 +6,6 @@ import itertools
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,18 +14,18 @@ from rich.console import Console
 
 from protosphere.arrays import WORDS, data_of, is_arrays
 from protosphere.comparison.bar import Bar
-from protosphere.comparison.execution import Processes, environments, run_trials
+from protosphere.comparison.execution import Executor, Finished, Processes, environments, run_trials
 from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import collect, differences, for_file, means_of
-from protosphere.comparison.report import REPORT, write_all
-from protosphere.comparison.spec import ComparisonSpec, from_table
+from protosphere.comparison.report import REPORT, Written, write_all
+from protosphere.comparison.spec import ComparisonSpec, from_table, name_rows, narrow
 from protosphere.comparison.tables import labels_for, latex, tables_of
-from protosphere.comparison.trials import expand, with_common_rules
+from protosphere.comparison.trials import Trial, expand, with_common_rules
 from protosphere.comparison.variants import Choice, choose_variants, settings_varied, with_variants
 from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
-from protosphere.core.settings import shown
+from protosphere.core.settings import Scalar, shown
 from protosphere.data.domains import short_name
 from protosphere.names import Value, plain, settings_of
 from protosphere.names import setting as setting_name
@@ -135,25 +134,74 @@ def compare(
         "vary": _values("vary", vary) | {"choose": choose, "cross": cross},
         "settings": common_settings,
     }
-    comparison = from_table("comparison", table)
-    comparison = with_variants(replace(comparison, name="-".join(entry.label for entry in comparison.datasets)))
-    planned = expand(comparison, {}, {})
-    comparison = with_common_rules(comparison, planned)
-    executor = Processes(environments(planned, jobs, workers))
-    folder = ComparisonFolder.create(comparison, planned, os.fspath(results_dir))
-    with folder.hold():
-        with nullcontext() if quiet else Bar(Console(highlight=False, force_jupyter=False)) as bar:
-            tell = bar.update if bar is not None else lambda state: None
-            ended = run_trials(
-                folder, planned, executor, tell, workers=workers, reports=reports, keep_models=keep_models
-            )
-        failed = [f"{finished.trial.title}: {finished.reason}" for finished in ended if finished.reason]
-        if len(failed) == len(planned):
-            raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")
-        write_all(folder, comparison, planned)
+    spec = from_table("comparison", table)
+    spec = replace(spec, name="-".join(entry.label for entry in spec.datasets))
+    spec, trials = resolve(spec)
+    executor = Processes(environments(trials, jobs, workers))
+    folder = ComparisonFolder.create(spec, trials, os.fspath(results_dir), jobs)
+    ended, _ = carry_out(
+        folder, spec, trials, executor, quiet=quiet, workers=workers, reports=reports, keep_models=keep_models
+    )
+    failed = [f"{finished.trial.title}: {finished.reason}" for finished in ended if finished.reason]
+    if len(failed) == len(trials):
+        raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")
     for message in failed:
         warnings.warn(message, stacklevel=2)
     return Comparison(folder.path)
+
+
+def resolve(
+    whole: ComparisonSpec,
+    *,
+    narrowing: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, Scalar] | None = None,
+    vary: Sequence[str] = (),
+    places: Mapping[str, str] | None = None,
+) -> tuple[ComparisonSpec, list[Trial]]:
+    """The part of a comparison that is asked for, with rows and variants by their names, and its trials, checked.
+
+    Args:
+        narrowing: arguments of `narrow`.
+        overrides: settings for all trials.
+        vary: settings with their values, such as `protonorm.gamma=1,10`.
+        places: where data sets lie, by their names.
+
+    Raises:
+        SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
+    """
+    overrides = overrides or {}
+    spec = name_rows(narrow(whole, **(narrowing or {})), overrides, vary)
+    spec = with_variants(spec, vary, overrides, whole.methods)
+    trials = expand(spec, overrides, places or {}, whole.datasets)
+    return with_common_rules(spec, trials), trials
+
+
+def carry_out(
+    folder: ComparisonFolder,
+    spec: ComparisonSpec,
+    trials: Sequence[Trial],
+    executor: Executor,
+    *,
+    quiet: bool = False,
+    workers: int = 1,
+    reports: bool = False,
+    keep_models: bool = False,
+) -> tuple[list[Finished], Written]:
+    """Run the trials that are not finished, with a bar, and write the tables, for `compare` and for the command.
+
+    Returns:
+        How the trials of this session ended, and what was written.
+
+    Raises:
+        SettingError: another process runs trials in the folder. Interrupted: a signal came in.
+    """
+    console = Console(highlight=False, force_jupyter=False, quiet=quiet)
+    with folder.hold():
+        with Bar(console) as bar:
+            ended = run_trials(
+                folder, trials, executor, bar.update, workers=workers, reports=reports, keep_models=keep_models
+            )
+        return ended, write_all(folder, spec, trials)
 
 
 class Comparison:

@@ -1,162 +1,164 @@
-"""How far a run is, while Python waits for it: rich's bar on a terminal, a bar of its own in a notebook's cell, else a
-line a round through `logging`."""
+"""What a run shows while it is on: its lines, and under them, on a terminal, a bar; in a notebook's cell a bar alone.
 
+Neither torch nor a method is loaded here: something moves before that.
+"""
+
+import json
 import logging
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from protosphere.core.plugins import stem
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
 from protosphere.core.text import duration
-from protosphere.data.domains import short_name
-from protosphere.record.folder import RunFolder
-from protosphere.runs.display import Display
 
 WARNING = "warning: "
+RESULTS = "results: "
+STYLES = {
+    rf"^{WARNING}.*": "yellow",
+    r"^(round +\d+/\d+|final evaluation)": "cyan",
+    r"(?<=: ) *\d+\.\d %": "bold",
+}
 # not below "protosphere", whose lines are kept from other handlers while a run is on
 LOGGER = "protosphere-progress"
 
 
-class Progress:
-    """Shows a run's rounds, and passes its warnings on.
+class Display:
+    """Passes a run's lines on. On a terminal a bar moves under them: what is being done, then the rounds.
 
     Args:
-        quiet: show nothing at all.
+        say: what takes a line where nothing moves.
+        moves: whether there may be a bar.
     """
 
-    def __init__(self, quiet: bool):
-        self._quiet = quiet
-        self._display = None if quiet or not sys.stdout.isatty() else Display()
-        self._cell = None if quiet or not _in_notebook() else _Cell()
-        self._log = None if quiet or self._display or self._cell else _Log()
+    def __init__(self, say: Callable[[str], None] = print, moves: bool = True):
+        console = Console(highlight=False)
+        # not the console's own answer, which variables may change: a file gets the lines alone, letter by letter
+        self._moves = moves and sys.stdout.isatty() and not console.is_dumb_terminal
+        self._bar = _Bar(console, disable=not self._moves)
+        self._say = say
+        self._folder: Path | None = None
+        self._results = ""
 
-    def __enter__(self) -> "Progress":
-        if self._display is not None:
-            self._display.__enter__()
-            self._display.stage("reading settings and data")
-        if self._log is not None:
-            self._log.begin()
+    def __enter__(self) -> "Display":
+        self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._display is not None:
-            self._display.__exit__(kind, error, trace)
-        if self._cell is not None:
-            self._cell.end(kind is None)
-        if self._log is not None:
-            self._log.end()
+        self._bar.stop()
+
+    @property
+    def folder(self) -> Path | None:
+        """The run's folder; None before it has one, and after one that came to nothing took it away."""
+        return self._folder if self._folder is not None and self._folder.is_dir() else None
+
+    def stage(self, message: str) -> None:
+        """Show what is being done, until a round is finished."""
+        self._bar.stage = message
 
     def opened(self, folder: Path) -> None:
-        """The run has a folder."""
-        if self._display is not None:
-            self._display.stage("waiting for the clients")
-            self._display.follow(folder)
-
-    def note(self, message: str) -> None:
-        """What was chosen for what nobody named."""
-        if self._display is not None:
-            self._display.line(message)
-        if self._log is not None:
-            self._log.line(message)
+        """Take the run's folder, which knows how far the run is."""
+        self._folder = folder
+        self._bar.folder = folder
+        self.stage("waiting for the clients")
 
     def line(self, message: str) -> None:
-        """The run says something: warnings are for whoever called."""
-        if self._quiet or not message.startswith(WARNING):
+        """Show a line for good."""
+        if message.startswith(RESULTS):
+            # a run says where they are first and last
+            if message == self._results:
+                return
+            self._results = message
+        if not self._moves:
+            self._say(message)
             return
-        if self._display is not None:
-            self._display.line(message)
-        else:
-            # from wherever somebody called `run`
-            warnings.warn(message.removeprefix(WARNING), stacklevel=2)
+        text = Text(message)
+        for pattern, style in STYLES.items():
+            text.highlight_regex(pattern, style)
+        self._bar.console.print(text, soft_wrap=True)
 
     def round(self, figures: Mapping[str, Any], rounds: int) -> None:
-        """A round is finished."""
-        if self._cell is not None:
-            self._cell.show(figures, rounds)
-        if self._log is not None:
-            self._log.line(_round_words(figures, rounds))
-
-    def ended(self, folder: Path) -> None:
-        """The run has come to its end."""
-        if self._display is not None:
-            self._display.line(_headline_words(folder))
-        if self._log is not None:
-            self._log.line(_headline_words(folder))
+        """Take the figures of a finished round, which has a line of its own here."""
 
 
-class _Log:
-    """Lines of a logger. Where nobody has said what becomes of such lines, they go to stderr."""
+class _Bar(Progress):
+    """Rich's bar, which reads how far a run is from the run's folder, whichever process writes there."""
 
-    def __init__(self) -> None:
-        self._logger = logging.getLogger(LOGGER)
-        self._handler: logging.Handler | None = None
-        self._level = self._logger.level
+    stage = ""
+    folder: Path | None = None
 
-    def begin(self) -> None:
-        if not self._logger.hasHandlers():
-            self._handler = logging.StreamHandler(sys.stderr)
-            self._logger.addHandler(self._handler)
-            self._logger.setLevel(logging.INFO)
+    def __init__(self, console: Console, disable: bool):
+        super().__init__(
+            SpinnerColumn("line", style="cyan"),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(24),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            refresh_per_second=8,
+            # a round may take minutes, and the pace is that of all rounds so far
+            speed_estimate_period=float("inf"),
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=sys.stderr.isatty(),
+            disable=disable,
+        )
+        self.add_task("", total=None)
 
-    def line(self, message: str) -> None:
-        self._logger.info(message)
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """What is drawn, several times a second."""
+        status = self._status()
+        done, rounds, latest = status.get("round", 0), status.get("rounds", 0), status.get("latest")
+        text = self.stage
+        if done:
+            text = f"round {done}/{rounds}" + (f", {100 * latest['accuracy']:.1f} %" if latest else "")
+        for task in self.tasks:
+            self.update(task.id, description=text, completed=done, total=rounds if done else None)
+        yield from super().get_renderables()
 
-    def end(self) -> None:
-        if self._handler is not None:
-            self._logger.removeHandler(self._handler)
-            self._logger.setLevel(self._level)
-            self._handler = None
-
-
-def _round_words(figures: Mapping[str, Any], rounds: int) -> str:
-    """`round 3/20: 88.4 %, loss 0.412, 1.2 s`; what was not measured is left out."""
-    parts = []
-    accuracy, loss, seconds = (figures.get(name) for name in ("accuracy", "loss", "seconds"))
-    # not a number where nothing was measured
-    if accuracy is not None and accuracy == accuracy:
-        parts.append(f"{100 * accuracy:.1f} %")
-    if loss is not None and loss == loss:
-        parts.append(f"loss {loss:.3g}")
-    if seconds is not None:
-        parts.append(f"{seconds:.1f} s")
-    done = f"round {figures['round']}/{rounds}"
-    return f"{done}: {', '.join(parts)}" if parts else done
-
-
-def _headline_words(folder: Path) -> str:
-    """The outcome in a line, as summary.json has it."""
-    summary = RunFolder(folder).summary()
-    headline = summary["headline"]
-    accuracy, number = headline.get("accuracy"), headline.get("round")
-    what = f"{stem(summary['strategy'])} on {short_name(summary['dataset'])}"
-    if accuracy is None:
-        return f"{what}: no test accuracy was measured; results: {folder}"
-    where = "" if number is None else f" after round {number}"
-    return (
-        f"{what}: {100 * accuracy:.1f} % test accuracy by {headline['rule']}, {headline['figure']}{where}, "
-        f"{headline['clients']} clients; results: {folder}"
-    )
+    def _status(self) -> dict[str, Any]:
+        """Of the run; empty as long as there is none here."""
+        if self.folder is None:
+            return {}
+        try:
+            # not by RunFolder, which loads torch
+            status: dict[str, Any] = json.loads((self.folder / "status.json").read_text("utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return status
 
 
-class _Cell:
+class Cell(Display):
     """A bar in the output of a notebook's cell. Rich's needs ipywidgets there, and is gone when a notebook is read
     without running it."""
 
     def __init__(self) -> None:
         from IPython.display import HTML, display
 
+        super().__init__(_warn_or(lambda line: None), moves=False)
         self._html = HTML
         self._handle = display(HTML("starting"), display_id=True)
         self._text = ""
         self._seconds = 0.0
 
-    def show(self, figures: Mapping[str, Any], rounds: int) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        text = self._text if kind is None else f"cut: {self._text}"
+        self._handle.update(self._html(f"<span>{escape(text)}</span>"))
+
+    def round(self, figures: Mapping[str, Any], rounds: int) -> None:
+        """Show a finished round."""
         done, accuracy = figures["round"], figures["accuracy"]
         self._seconds += figures.get("seconds") or 0.0
         # not a number where nothing was measured
@@ -165,9 +167,45 @@ class _Cell:
         bar = f'<progress value="{done}" max="{rounds}" style="width:16em;vertical-align:middle"></progress>'
         self._handle.update(self._html(f"{bar} <span>{escape(self._text)}</span>"))
 
-    def end(self, well: bool) -> None:
-        text = self._text if well else f"cut: {self._text}"
-        self._handle.update(self._html(f"<span>{escape(text)}</span>"))
+
+@contextmanager
+def display_for_python(quiet: bool) -> Iterator[Display]:
+    """The display of a run that Python started: a bar in a notebook, the command's on a terminal, else lines through
+    `logging`, which go to stderr where nobody has said what becomes of them.
+
+    Args:
+        quiet: show nothing, and no warnings either.
+    """
+    if quiet:
+        yield Display(lambda line: None, moves=False)
+        return
+    if _in_notebook() or sys.stdout.isatty():
+        with Cell() if _in_notebook() else Display() as display:
+            yield display
+        return
+    logger, level = logging.getLogger(LOGGER), logging.getLogger(LOGGER).level
+    handler = None if logger.hasHandlers() else logging.StreamHandler(sys.stderr)
+    if handler is not None:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield Display(_warn_or(logger.info))
+    finally:
+        if handler is not None:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
+
+
+def _warn_or(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say`, but for warnings, which are Python's for whoever started the run."""
+
+    def take(line: str) -> None:
+        if line.startswith(WARNING):
+            warnings.warn(line.removeprefix(WARNING), stacklevel=2)
+        else:
+            say(line)
+
+    return take
 
 
 def _in_notebook() -> bool:

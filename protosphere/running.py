@@ -15,8 +15,8 @@ from protosphere.launch.flower import mark_stopped
 from protosphere.launch.grid import run_in_process
 from protosphere.names import Value, plain, settings_of
 from protosphere.own_objects import Model, with_names
-from protosphere.plans.run_config import plan
-from protosphere.progress import Progress
+from protosphere.plans.run_config import Plan, plan
+from protosphere.progress import Display, display_for_python
 from protosphere.reports.frames import of_line
 from protosphere.results import Run
 from protosphere.strategies import read_settings
@@ -110,8 +110,8 @@ def run(
         trust: with `resume`: whether code that lies in the folder may be run.
         on_round: called after every round with its number, and figures by the names of the columns of `Run.rounds`; and
             as round 0 with those of the untrained models. Returning False ends the run.
-        quiet: no progress, and no warnings either. Without it a terminal or a notebook shows a bar; elsewhere the
-            logger `protosphere-progress` has a line a round.
+        quiet: no progress, and no warnings either. Without it a terminal shows what the command shows, and a notebook a
+            bar; elsewhere the logger `protosphere-progress` has the run's lines.
         settings: more settings, by their names.
         more: settings as keywords, above those.
 
@@ -132,40 +132,61 @@ def run(
     clients = plain(clients)
     refuse_workers(workers)
     _refuse_arguments(clients, on_round)
-    folders: list[Path] = []
-    with _ONE_AT_A_TIME, Progress(quiet) as progress:
+    with _ONE_AT_A_TIME, display_for_python(quiet) as display:
+        display.stage("reading settings and data")
         run_plan = plan(preset=preset, resume=os.fspath(resume), clients=clients, trust=trust, more=chosen_settings)
-        if workers > 1:
-            refuse_objects(run_plan.run_config, f"{workers} workers are processes of their own")
-        device_of(str(run_plan.run_config["device"]), "setting `device` is")
-        rounds, rule = int(run_plan.run_config["rounds"]), read_settings(run_plan.run_config).inference
-
-        for note in run_plan.notes:
-            progress.note(note)
-
-        def opened(folder: Path) -> None:
-            folders.append(folder)
-            progress.opened(folder)
-
-        def hear(line: Mapping[str, Any]) -> object:
-            figures = of_line(line, rule)
-            progress.round(figures, rounds)
-            return on_round(figures) if on_round is not None else None
-
         try:
-            folder = run_in_process(
-                run_plan.run_config,
-                clients=run_plan.clients,
-                workers=workers,
-                show=progress.line,
-                opened=opened,
-                on_round=hear,
-            )
-            progress.ended(folder)
-            return Run(folder)
+            return Run(carry_out(run_plan, display, workers=workers, on_round=on_round))
         except BaseException as error:
-            _after(error, folders)
+            if display.folder is not None:
+                error.add_note(f'what there is of the run: protosphere.load("{display.folder}")')
             raise
+
+
+def carry_out(
+    run_plan: Plan,
+    display: Display,
+    *,
+    workers: int = 1,
+    on_round: Callable[[Mapping[str, Any]], object] | None = None,
+) -> Path:
+    """Run a plan in this process and its workers, for `run` and for the command of that name.
+
+    Of a run that is interrupted a report is left, and the state `stopped`.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        SettingError: it cannot run here. RosterError, RunError: it cannot go on. KeyboardInterrupt: it was interrupted.
+    """
+    config = run_plan.run_config
+    if workers > 1:
+        refuse_objects(config, f"{workers} workers are processes of their own")
+    device_of(str(config["device"]), "setting `device` is")
+    rounds, rule = int(config["rounds"]), read_settings(config).inference
+    for note in run_plan.notes:
+        display.line(note)
+    display.stage("starting the clients")
+
+    def hear(line: Mapping[str, Any]) -> object:
+        figures = of_line(line, rule)
+        display.round(figures, rounds)
+        return on_round(figures) if on_round is not None else None
+
+    try:
+        return run_in_process(
+            config,
+            clients=run_plan.clients,
+            workers=workers,
+            show=display.line,
+            opened=display.opened,
+            on_round=hear,
+        )
+    except KeyboardInterrupt:
+        if display.folder is not None:
+            mark_stopped(display.folder)
+        raise
 
 
 def _is_given(value: object) -> bool:
@@ -184,12 +205,3 @@ def _refuse_arguments(clients: object, on_round: object) -> None:
         raise SettingError(f"clients is {shown(clients)}, but a run needs a whole number of them, at least 1.")
     if on_round is not None and not callable(on_round):
         raise SettingError(f"on_round is {shown(on_round)}, but it is called after every round: give it a function.")
-
-
-def _after(error: BaseException, folders: list[Path]) -> None:
-    """Say with the error where the run lies; of one that was interrupted leave a report and the state `stopped`."""
-    for folder in folders:
-        if isinstance(error, KeyboardInterrupt):
-            mark_stopped(folder)
-        if folder.is_dir():
-            error.add_note(f'what there is of the run: protosphere.load("{folder}")')

@@ -15,7 +15,6 @@ WIDTH, ROW, BOX_WIDTH, BOX_HEIGHT = 720, 56, 150, 30
 ROOMS = {
     "protosphere": ("the Python API", 0.5),
     "cli": ("commands", 0.5),
-    "runs": ("stored runs, beside each other", 0.3),
     "comparison": ("many runs, one table", 0.35),
     "plans": ("what a run is to do", 0.15),
     "launch": ("starts a run", 0.42),

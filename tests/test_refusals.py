@@ -7,8 +7,8 @@ from torch import nn
 from typer.testing import CliRunner
 
 import protosphere
+from protosphere import comparing
 from protosphere.cli.main import app
-from protosphere.comparison import execution
 from protosphere.comparison.spec import ComparisonSpec, Entry, load, narrow, read
 from protosphere.comparison.trials import expand
 from protosphere.comparison.variants import with_variants
@@ -259,7 +259,7 @@ def test_a_mistake_is_one_sentence_and_nothing_is_started(
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(flower, "launch", start)
-    monkeypatch.setattr(execution, "run_trials", start)
+    monkeypatch.setattr(comparing, "run_trials", start)
     (tmp_path / "bad.toml").write_text("rounds = \n")
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
     if entry in ("file", "narrow"):

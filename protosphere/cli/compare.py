@@ -4,18 +4,16 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from protosphere.cli.options import FAILED, KILLED, Place, Settings, Trust, end, option
 from protosphere.cli.tables import console
 from protosphere.core.errors import UserError
 
 if TYPE_CHECKING:
-    from protosphere.comparison.execution import Executor
-    from protosphere.comparison.folder import ComparisonFolder
+    from protosphere.comparison.report import Written
     from protosphere.comparison.spec import ComparisonSpec
     from protosphere.comparison.trials import Trial
 
@@ -103,13 +101,12 @@ def compare(
     narrowing |= {"baseline": baseline}
     if trust and not resume:
         end("--trust needs --resume: code that you name yourself runs without it.")
-    # how each run goes, and what becomes of it, is not kept with the comparison
-    run_flags: dict[str, object] = {"--on": on, "--keep-models": keep_models, "--reports": reports}
-    # the number at the start is in the folder
-    run_flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     choices = [file, preset, *narrowing.values(), vary, choose, cross, settings, data]
     if resume and (any(choices) or target is not None):
         end("--resume continues a comparison as it was started: give no file and no other choices with it.")
+    # how each run goes, and what becomes of it, is not kept with the comparison; the number at the start is
+    flags = {"--on": on, "--keep-models": keep_models, "--reports": reports}
+    flags |= {"--jobs": jobs if resume else None, "--trust": trust}
     try:
         place = Place.read(on, KINDS)
         from protosphere.core.settings import without_gone
@@ -117,40 +114,55 @@ def compare(
 
         # a slip in a setting is known before torch is loaded, which takes seconds
         overrides = without_gone(read_all(settings or []))
+        from protosphere.comparing import carry_out, resolve
         from protosphere.comparison.execution import Processes, Tasks, environments
         from protosphere.comparison.folder import ComparisonFolder
-        from protosphere.comparison.spec import load, name_rows, narrow, split_names
-        from protosphere.comparison.trials import expand, with_common_rules
-        from protosphere.comparison.variants import with_variants
+        from protosphere.comparison.spec import load, split_names
+        from protosphere.launch.processes import Interrupted
         from protosphere.launch.ray_cluster import cluster_at
 
         cluster = cluster_at(place.name) if place.kind == "ray" else None
         if resume:
             folder = ComparisonFolder.find(resume, results)
-            comparison, trials = folder.read(trust)
+            spec, trials = folder.read(trust)
             jobs = folder.jobs if jobs is None else jobs
         else:
-            whole = load(file, preset, split_names(methods))
-            own_data = not file and not preset
-            comparison = narrow(whole, **narrowing, target=target, choose=choose, cross=cross, own_data=own_data)
-            comparison = name_rows(comparison, overrides, vary or [])
-            comparison = with_variants(comparison, vary or [], overrides, whole.methods)
-            trials = expand(comparison, overrides, _read_places(data or []))
-            comparison = with_common_rules(comparison, trials)
+            spec, trials = resolve(
+                load(file, preset, split_names(methods)),
+                narrowing=narrowing
+                | {"target": target, "choose": choose, "cross": cross, "own_data": not file and not preset},
+                overrides=overrides,
+                vary=vary or [],
+                places=_read_places(data or []),
+            )
         executor = Tasks(trials, cluster, jobs) if cluster else Processes(environments(trials, jobs, place.workers))
         if preset and not yes and not cluster and _is_terminal():
-            _ask(comparison, trials, executor.jobs)
+            _ask(spec, trials, executor.jobs)
         if not resume:
-            folder = ComparisonFolder.create(comparison, trials, results, jobs)
-        with folder.hold():
-            of_runs = {"workers": place.workers, "reports": reports, "keep_models": keep_models}
-            _run(folder, comparison, trials, executor, of_runs, _as_arguments(run_flags))
+            folder = ComparisonFolder.create(spec, trials, results, jobs)
+        remedy = f"`{shlex.join(['protosphere', 'compare', '--resume', str(folder.path), *_as_arguments(flags)])}`"
+        typer.echo(f"results: {folder.path}")
+        typer.echo(f"{len(trials)} trials, {executor.jobs} at a time")
+        try:
+            ended, written = carry_out(
+                folder, spec, trials, executor, workers=place.workers, reports=reports, keep_models=keep_models
+            )
+        except Interrupted as interruption:
+            sentence = f"stopped by {interruption.name}; finished trials are kept, and {remedy} runs the others."
+            end(sentence, KILLED + interruption.number)
     except UserError as error:
         end(str(error))
     except OSError as error:
         end(
             f"{error.filename or 'the results'} cannot be written ({error.strerror}); finished trials are kept.", FAILED
         )
+    _print(written, len(spec.seeds))
+    failed = [finished for finished in ended if finished.reason]
+    for finished in failed:
+        log = folder.of(finished.trial) / "output.log"
+        typer.echo(f"failed: {finished.trial.title}: {finished.reason} ({log})", err=True)
+    if failed:
+        end(f"{len(failed)} of {len(trials)} trials failed; {remedy} runs them again.", FAILED)
 
 
 def _is_terminal() -> bool:
@@ -189,54 +201,21 @@ def _as_arguments(flags: Mapping[str, object]) -> list[str]:
     return words
 
 
-def _run(
-    folder: "ComparisonFolder",
-    comparison: "ComparisonSpec",
-    trials: "Sequence[Trial]",
-    executor: "Executor",
-    of_runs: Mapping[str, Any],
-    run_arguments: Sequence[str],
-) -> None:
-    """Run what is not finished, with a bar; then write and print the tables, and what failed.
-
-    Args:
-        of_runs: what `run_trials` is told of each run. run_arguments: with which the others go on as these did.
-    """
+def _print(written: "Written", seeds: int) -> None:
+    """Print the tables that answer most questions, what came out, and where the rest stands."""
     from protosphere.comparison import tables
-    from protosphere.comparison.bar import Bar
-    from protosphere.comparison.execution import run_trials
-    from protosphere.comparison.report import write_all
-    from protosphere.launch.processes import Interrupted
 
-    remedy = f"`{shlex.join(['protosphere', 'compare', '--resume', str(folder.path), *run_arguments])}`"
-    typer.echo(f"results: {folder.path}")
-    typer.echo(f"{len(trials)} trials, {executor.jobs} at a time")
-    try:
-        with Bar(Console(highlight=False)) as bar:
-            ended = run_trials(folder, trials, executor, bar.update, **of_runs)
-    except Interrupted as interruption:
-        sentence = f"stopped by {interruption.name}; finished trials are kept, and {remedy} runs the others."
-        end(sentence, KILLED + interruption.number)
-    written = write_all(folder, comparison, trials)
     terminal = console()
     for table in written.tables:
         if table.kind in PRINTED:
             typer.echo(table.sentence)
             terminal.print(tables.console(table))
     typer.echo(written.conclusion)
-    seeds = len(comparison.seeds)
     advice = "" if seeds >= ENOUGH_SEEDS else f"; {ENOUGH_SEEDS} seeds in place of {seeds} narrow the intervals"
     typer.echo(f"The report has all intervals, costs and notes{advice}.")
     typer.echo()
     for path in written.paths:
         typer.echo(f"written: {_shorten(path)}")
-    failed = [finished for finished in ended if finished.reason]
-    for finished in failed:
-        typer.echo(
-            f"failed: {finished.trial.title}: {finished.reason} ({folder.of(finished.trial) / 'output.log'})", err=True
-        )
-    if failed:
-        end(f"{len(failed)} of {len(trials)} trials failed; {remedy} runs them again.", FAILED)
 
 
 def _shorten(path: Path) -> str:

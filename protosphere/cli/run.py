@@ -2,21 +2,19 @@
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from protosphere.cli.options import BAD_INPUT, FAILED, KILLED, On, Place, Preset, Settings, Trust, end, option
 from protosphere.core.errors import UserError
 from protosphere.core.startup import uncollected
-from protosphere.runs.display import Display
+from protosphere.progress import Display
 
 if TYPE_CHECKING:
-    from protosphere.core.settings import Scalar
     from protosphere.plans.run_config import Plan
 
 
@@ -55,27 +53,14 @@ def run(
         end("--cpus-per-client and --gpus-per-client need --on flower or --on ray; else use --on workers:N.")
     if what_leaves and (place.kind == "superlink" or resume):
         end("--what-leaves works for simulations only; what real clients have disclosed is in their run's roster.json.")
-    request = _Request(
-        place=place,
-        settings=settings or [],
-        preset=preset,
-        resume=resume,
-        results=results,
-        clients=clients,
-        cpus=cpus_per_client,
-        gpus=gpus_per_client,
-        trust=trust,
-        verbose=verbose,
-        what_leaves=what_leaves,
-    )
-    with Display() as display:
-        ending = _attempt(request, display)
-    # what is left of a run, before its outcome is said
-    hints = _hints(request, ending) if ending.code else []
+    given = {"preset": preset, "resume": resume, "results": results, "clients": clients, "trust": trust}
+    started = _Started(place, cpus_per_client, gpus_per_client, given, verbose)
+    with Display(typer.echo) as display:
+        ending = _run(started, settings or [], what_leaves, display)
     if outcome is not None:
-        _leave(outcome, ending)
+        _write_outcome(outcome, ending)
     if ending.code:
-        end("\n".join([ending.reason, *hints]), ending.code)
+        end("\n".join([ending.reason, *ending.hints]), ending.code)
     if what_leaves:
         return
     if ending.folder is None:
@@ -87,20 +72,14 @@ def run(
 
 
 @dataclass(frozen=True)
-class _Request:
-    """What the command was asked for."""
+class _Started:
+    """How the command was started: where clients train, with how much of a machine each, and what makes the plan."""
 
     place: Place
-    settings: Sequence[str]
-    preset: str
-    resume: str
-    results: str
-    clients: int | None
     cpus: int | None
     gpus: float | None
-    trust: bool
+    given: Mapping[str, Any]
     verbose: bool
-    what_leaves: bool
 
 
 @dataclass(frozen=True)
@@ -111,30 +90,24 @@ class _Ending:
         code: the exit code.
         folder: the run's, if it came to one on this machine.
         reason: why it failed, in a sentence.
-        log: where its log is; "" where no run began.
-        flower_run: the number by which Flower knows it.
-        resumable: whether a run of another machine has a checkpoint to go on from.
-        run_config: its settings; empty where no run began.
+        hints: lines on what there is of it, and on how to go on.
     """
 
     code: int
     folder: Path | None = None
     reason: str = ""
-    log: str = ""
-    flower_run: str = ""
-    resumable: bool = False
-    run_config: "dict[str, Scalar]" = field(default_factory=dict)
+    hints: Sequence[str] = ()
 
 
-def _attempt(request: _Request, display: Display) -> _Ending:
+def _run(started: _Started, settings: Sequence[str], what_leaves: bool, display: Display) -> _Ending:
     """Plan the run and run it."""
     from protosphere.launch.processes import Interrupted, interruptible
 
     display.stage("reading settings and data")
     try:
         with interruptible():
-            plan = _plan(request)
-            if request.what_leaves:
+            plan = _plan(started, settings)
+            if what_leaves:
                 _list_disclosures(plan, display)
                 return _Ending(0)
     except Interrupted as interruption:
@@ -142,40 +115,31 @@ def _attempt(request: _Request, display: Display) -> _Ending:
         return _Ending(KILLED + interruption.number, reason=reason)
     except UserError as error:
         return _Ending(BAD_INPUT, reason=str(error))
+    if started.place.is_here:
+        return _run_here(started, plan, display)
     for note in plan.notes:
         display.line(note)
-    ending = (_run_here if request.place.is_here else _run_flower)(request, plan, display)
-    return replace(ending, run_config=plan.run_config)
+    return _run_flower(started, plan, display)
 
 
-def _plan(request: _Request) -> "Plan":
+def _plan(started: _Started, settings: Sequence[str]) -> "Plan":
     from protosphere.plans.assignments import read_all
 
     # a slip in a setting is known before torch is loaded, which takes seconds
-    given = read_all(request.settings)
+    assignments = read_all(settings)
     with uncollected():
-        from protosphere.core.devices import device_of
         from protosphere.launch.ray_cluster import cluster_at
         from protosphere.plans.preflight import check_resources
         from protosphere.plans.run_config import plan
 
-    kind = request.place.kind
-    resources = 1 if request.cpus is None else request.cpus, request.gpus or 0.0
+    kind = started.place.kind
+    resources = 1 if started.cpus is None else started.cpus, started.gpus or 0.0
     if kind == "ray":
-        cluster_at(request.place.name).holds(*resources)
+        cluster_at(started.place.name).holds(*resources)
     run_plan = plan(
-        preset=request.preset,
-        resume=request.resume,
-        results=request.results,
-        clients=request.clients,
-        trust=request.trust,
-        remote=kind == "superlink",
-        here=kind not in ("superlink", "ray"),
-        more=given,
+        **started.given, remote=kind == "superlink", here=kind not in ("superlink", "ray"), more=assignments
     )
-    if request.place.is_here:
-        device_of(str(run_plan.run_config["device"]), "setting `device` is")
-    elif kind == "flower":
+    if kind == "flower":
         check_resources(*resources)
     return run_plan
 
@@ -189,41 +153,32 @@ def _list_disclosures(plan: "Plan", display: Display) -> None:
         display.line(f"  - {item}")
 
 
-def _run_here(request: _Request, plan: "Plan", display: Display) -> _Ending:
+def _run_here(started: _Started, plan: "Plan", display: Display) -> _Ending:
+    from protosphere.core.errors import SettingError
     from protosphere.launch.flower import describe_stop
-    from protosphere.launch.grid import KeptLines, run_in_process
     from protosphere.launch.processes import Interrupted, interruptible
+    from protosphere.running import carry_out
     from protosphere.server_app.status import USER_ERRORS
-
-    display.stage("starting the clients")
-    lines = KeptLines(display.line if request.verbose else _show_once(display))
-
-    def opened(folder: Path) -> None:
-        lines.opened = folder
-        _follow(display, folder)
 
     try:
         with interruptible():
-            workers = request.place.workers
-            folder = run_in_process(
-                plan.run_config, clients=plan.clients, workers=workers, show=lines.hear, opened=opened
-            )
-            lines.save()
-            return _Ending(0, folder)
+            return _Ending(0, carry_out(plan, display, workers=started.place.workers))
     except Interrupted as interruption:
-        reason, code = describe_stop(interruption.name, lines.folder), KILLED + interruption.number
+        reason, code = describe_stop(interruption.name, display.folder), KILLED + interruption.number
     except USER_ERRORS as error:
-        reason, code = str(error), FAILED
-        lines.keep(f"error: {error}")
-    return _Ending(code, lines.folder, reason, str(lines.save() or ""))
+        is_refused = isinstance(error, SettingError) and display.folder is None
+        reason, code = str(error), BAD_INPUT if is_refused else FAILED
+    folder = display.folder
+    log = str(folder / "run.log") if folder is not None else ""
+    return _Ending(code, folder, reason, _hints(started, plan, folder, log))
 
 
-def _run_flower(request: _Request, plan: "Plan", display: Display) -> _Ending:
+def _run_flower(started: _Started, plan: "Plan", display: Display) -> _Ending:
     from protosphere.launch.flower import RunInterrupted, launch
     from protosphere.launch.ray_cluster import cluster_address
 
-    place = request.place
-    cpus, gpus = 1 if request.cpus is None else request.cpus, request.gpus or 0.0
+    place = started.place
+    cpus, gpus = 1 if started.cpus is None else started.cpus, started.gpus or 0.0
     if place.kind == "superlink":
         number = f"{plan.clients} clients" if plan.clients else "as many clients as its nodes report"
         display.line(f"running on the nodes of the SuperLink `{place.name}`: {number}")
@@ -239,11 +194,11 @@ def _run_flower(request: _Request, plan: "Plan", display: Display) -> _Ending:
             clients=plan.clients,
             cpus_per_client=cpus,
             gpus_per_client=gpus,
-            show=display.line if request.verbose else _show_once(display),
-            verbose=request.verbose,
+            show=display.line,
+            verbose=started.verbose,
             connection=place.name if place.kind == "superlink" else "",
             ray=cluster_address(place.name) if place.kind == "ray" else "",
-            opened=partial(_follow, display),
+            opened=display.opened,
         )
         code = FAILED if outcome.flower_run else BAD_INPUT
     except RunInterrupted as interruption:
@@ -252,62 +207,36 @@ def _run_flower(request: _Request, plan: "Plan", display: Display) -> _Ending:
         return _Ending(0, outcome.folder)
     # of a run that came to nothing there may be nothing to keep
     log = str(outcome.log or ("none could be written" if outcome.flower_run else ""))
-    return _Ending(code, outcome.folder, outcome.message, log, outcome.flower_run, outcome.resumable)
+    resumed = ""
+    if outcome.folder is None and place.kind == "superlink":
+        # a run of another machine that was resumed is known there by what it was resumed by
+        resumed = started.given["resume"] or (outcome.flower_run if outcome.resumable else "")
+    return _Ending(code, outcome.folder, outcome.message, _hints(started, plan, outcome.folder, log, resumed))
 
 
-def _follow(display: Display, folder: Path) -> None:
-    display.stage("waiting for the clients")
-    display.follow(folder)
+def _hints(started: _Started, plan: "Plan", folder: Path | None, log: str, resumed: str = "") -> list[str]:
+    """Where the report of what there is lies, the command that goes on with the run, its log.
 
-
-def _show_once(display: Display) -> Callable[[str], None]:
-    """Shows each line once: where its results are a run says first and last."""
-    shown_lines: set[str] = set()
-
-    def show(line: str) -> None:
-        if line not in shown_lines:
-            display.line(line)
-        shown_lines.add(line)
-
-    return show
-
-
-def _hints(request: _Request, ending: _Ending) -> list[str]:
-    """Of a run that has begun: where the report of what there is lies, the command that goes on with it, its log."""
-    folder, lines = ending.folder, []
-    if not ending.run_config or not (folder or ending.flower_run or ending.log):
-        return []
-    from protosphere.launch.flower import mark_stopped
-    from protosphere.launch.processes import interruptible
-
-    # a run of another machine that was resumed is known there by what it was resumed by
-    resumed = request.resume or (ending.flower_run if ending.resumable else "")
-    if folder is not None or request.place.kind != "superlink":
-        resumed = ""
-    if folder is not None:
-        if ending.code > KILLED:
-            with interruptible() as deafen:
-                # a second Ctrl-C takes nothing of the report away
-                deafen()
-                mark_stopped(folder)
-        if (folder / "report.html").exists():
-            lines.append(f"report: {folder / 'report.html'}")
-        if (folder / "checkpoint.safetensors").exists():
-            resumed = str(folder)
+    Args:
+        resumed: what a run of another machine is resumed by.
+    """
+    lines = []
+    if folder is not None and (folder / "report.html").exists():
+        lines.append(f"report: {folder / 'report.html'}")
+    if folder is not None and (folder / "checkpoint.safetensors").exists():
+        resumed = str(folder)
     if resumed:
-        options = {"--on": request.place.text, "--cpus-per-client": request.cpus, "--gpus-per-client": request.gpus}
-        options |= {"-c": _not_saved(ending.run_config, folder or Path(request.resume))}
+        changed = _not_saved(plan, folder or Path(started.given["resume"]))
+        options = {"--on": started.place.text, "--cpus-per-client": started.cpus, "--gpus-per-client": started.gpus}
         words = ["protosphere", "run"]
-        for name, value in options.items():
+        for name, value in (options | {"-c": changed}).items():
             words += [name, str(value)] if value else []
-        words += ["--trust"] * request.trust + ["--verbose"] * request.verbose
+        words += ["--trust"] * started.given["trust"] + ["--verbose"] * started.verbose
         lines.append(f"resume: {shlex.join([*words, '--resume', resumed])}")
-    if ending.log:
-        lines.append(f"log: {ending.log}")
-    return lines
+    return [*lines, f"log: {log}"] if log else lines
 
 
-def _not_saved(run_config: "dict[str, Scalar]", folder: Path) -> str:
+def _not_saved(plan: "Plan", folder: Path) -> str:
     """The settings of a run that its folder does not have, as `-c` takes them: those that were changed when it was
     resumed or, where no folder of it is on this machine, all that are not the default."""
     from protosphere.launch.flower import toml_value
@@ -316,14 +245,16 @@ def _not_saved(run_config: "dict[str, Scalar]", folder: Path) -> str:
 
     is_here = (folder / "settings.json").exists()
     try:
-        saved = as_of_today(RunFolder(folder).settings()) if is_here else known_settings(str(run_config["strategy"]))
+        saved = known_settings(str(plan.run_config["strategy"]))
+        if is_here:
+            saved = as_of_today(RunFolder(folder).settings())
     except UserError:
         # a damaged folder, of which a resume says so
         return ""
     # a folder is named by its whole path
     named = {"resume", "results-dir"} if is_here else {"resume"}
     words = []
-    for name, value in run_config.items():
+    for name, value in plan.run_config.items():
         if name not in named and saved.get(name) != value:
             words.append(f"{name}={toml_value(value)}")
     return " ".join(words)
@@ -339,7 +270,7 @@ def _clear(outcome: Path) -> None:
         end(f"--outcome is {outcome}, which cannot be written ({error.strerror}); name a file of yours.")
 
 
-def _leave(outcome: Path, ending: _Ending) -> None:
+def _write_outcome(outcome: Path, ending: _Ending) -> None:
     from protosphere.core.files import replacing
 
     folder = str(ending.folder) if ending.folder and ending.folder.is_dir() else None

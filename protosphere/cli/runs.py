@@ -35,7 +35,7 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     from protosphere.core.plugins import stem
     from protosphere.core.text import readable_size, without_middle
     from protosphere.data.domains import short_name
-    from protosphere.runs.stored_runs import list_stored
+    from protosphere.stored_runs import list_stored
 
     entries = list_stored(results)
     if not entries:
@@ -84,8 +84,8 @@ def delete(
 
     Exits 0, 1 if the answer was not yes, or 2 if a name is no run or one is being written. Then nothing is deleted.
     """
-    from protosphere.runs.stored_runs import delete as away
-    from protosphere.runs.stored_runs import find
+    from protosphere.stored_runs import delete as away
+    from protosphere.stored_runs import find
 
     try:
         folders = [find(name, _in(context, results)) for name in names]

@@ -21,7 +21,7 @@ from protosphere.comparison.trials import Trial, not_default, toml
 from protosphere.core.errors import SettingError
 from protosphere.core.files import open_to_append
 from protosphere.core.home import discard_stores
-from protosphere.launch.grid import KeptLines, end_with_parent, run_in_process
+from protosphere.launch.grid import end_with_parent, run_in_process
 from protosphere.launch.processes import import_path, interruptible
 from protosphere.launch.ray_cluster import Cluster, join
 from protosphere.record.folder import RunFolder
@@ -95,24 +95,20 @@ def perform(order: Order) -> str:
             output.flush()
 
         say(f"on {socket.gethostname()}, process {os.getpid()}")
-        lines = KeptLines(say)
-
-        def opened(folder: Path) -> None:
-            lines.opened = folder
-
+        folders: list[Path] = []
         reason = ""
         config = {**order.settings, "results-dir": order.place}
         try:
-            run_in_process(config, clients=order.clients, workers=order.workers, show=lines.hear, opened=opened)
+            run_in_process(config, clients=order.clients, workers=order.workers, show=say, opened=folders.append)
         except USER_ERRORS as error:
             reason = str(error)
-            lines.hear(f"error: {error}")
+            say(f"error: {error}")
         except Exception as error:
             reason = f"an error of the program on {socket.gethostname()}: {type(error).__name__}: {error}"
-            lines.hear(traceback.format_exc())
-        lines.save()
-    if lines.folder is not None and not order.keep_models:
-        discard_stores(lines.folder.name)
+            say(traceback.format_exc())
+    if not order.keep_models:
+        for folder in folders:
+            discard_stores(folder.name)
     return reason
 
 

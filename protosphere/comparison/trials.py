@@ -60,7 +60,12 @@ class Trial:
         return f"{self.row} | {self.method} | seed {self.seed}"
 
 
-def expand(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], data: Mapping[str, str]) -> list[Trial]:
+def expand(
+    comparison: ComparisonSpec,
+    overrides: Mapping[str, Scalar],
+    data: Mapping[str, str],
+    known: Sequence[Entry] = (),
+) -> list[Trial]:
     """Every trial, checked as `protosphere run` checks a run: none fails for want of data or by a wrong setting.
 
     Decodes the data into the cache.
@@ -68,6 +73,7 @@ def expand(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], data: Ma
     Args:
         overrides: what `-c` says, for all trials.
         data: where data sets lie, by the name that the comparison has for them.
+        known: data sets that `data` may name though this part of the comparison leaves them out.
 
     Raises:
         SettingError, DataError, ModelError: one sentence on the first thing that cannot work.
@@ -82,6 +88,10 @@ def expand(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], data: Ma
             domains, dataset = _placed(str(settings["dataset"]), data)
             items |= set(domains)
             planned.append((row, method, settings | {"dataset": dataset}))
+    for entry in known:
+        settings = (read_preset(entry.base) if entry.base else {}) | entry.settings
+        dataset = str(settings.get("dataset", ""))
+        items |= {dataset, *listed(dataset)}
     _refuse_idle(data, items)
     _refuse_missing([(row, settings) for row, _, settings in planned])
     made: dict[str, Trial] = {}

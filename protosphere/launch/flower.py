@@ -192,6 +192,8 @@ def launch(
             # what came to nothing takes its folder away
             folder = find_folder()
             folder = folder if folder and folder.is_dir() else None
+            if interruption and folder:
+                mark_stopped(folder)
             text = listener.text
             if message:
                 text += superlink.log()

@@ -36,6 +36,7 @@ from protosphere.data import client_data, shared_test_set
 from protosphere.record.folder import append_log
 from protosphere.server_app.app import run, said
 from protosphere.server_app.callbacks import OnRound
+from protosphere.server_app.status import USER_ERRORS
 from protosphere.strategies import known_settings
 
 NodeConfig = dict[str, bool | int | float | str]
@@ -169,7 +170,7 @@ def run_in_process(
     grid_of: Callable[..., LocalGrid] = LocalGrid,
     on_round: OnRound | None = None,
 ) -> Path:
-    """A whole run in this process, as `flwr run` would do it.
+    """A whole run in this process, as `flwr run` would do it. Its lines, and why it failed, stand in its run.log.
 
     Args:
         run_config: settings by name; what is missing takes its default.
@@ -186,46 +187,34 @@ def run_in_process(
     """
     config = known_settings(run_config.get("strategy", "")) | dict(run_config)
     nodes: list[NodeConfig] = [{"partition-id": i, "num-partitions": clients} for i in range(clients)]
+    lines: list[str] = []
+    folders: list[Path] = []
+
+    def hear(line: str) -> None:
+        lines.append(line)
+        show(line)
+
+    def open_folder(folder: Path) -> None:
+        folders.append(folder)
+        opened(folder)
+
     grid = grid_of(config, nodes, workers)
     try:
         # clients that answer in this process keep their states beside the server's checkpoint
-        with said(show), unsettled.wait() if workers == 1 else nullcontext():
-            return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), opened, on_round)
+        with said(hear), unsettled.wait() if workers == 1 else nullcontext():
+            return run(grid, Context(grid.run_id, SERVER_NODE, {}, RecordDict(), config), open_folder, on_round)
+    except USER_ERRORS as error:
+        lines.append(f"error: {error}")
+        raise
+    except Exception:
+        lines.append(traceback.format_exc())
+        raise
     finally:
         grid.close()
-
-
-class KeptLines:
-    """The lines of a run in this process: each is passed on to `show`, and all of them are left in its run.log.
-
-    Attributes:
-        opened: the run's folder, once it is told.
-    """
-
-    def __init__(self, show: Callable[[str], None]):
-        self._show = show
-        self._lines: list[str] = []
-        self.opened: Path | None = None
-
-    def hear(self, line: str) -> None:
-        """Take one line."""
-        self.keep(line)
-        self._show(line)
-
-    def keep(self, line: str) -> None:
-        """Take a line for the log alone."""
-        self._lines.append(line)
-
-    @property
-    def folder(self) -> Path | None:
-        """The run's folder; None when it came to none or took it away again."""
-        return self.opened if self.opened and self.opened.is_dir() else None
-
-    def save(self) -> Path | None:
-        """The log; None when it cannot be written, or there is no folder."""
-        if self.folder is None:
-            return None
-        return append_log(self.folder / "run.log", "".join(f"{line}\n" for line in self._lines))
+        for folder in folders:
+            # a run that came to nothing has taken its folder away
+            if folder.is_dir():
+                append_log(folder / "run.log", "".join(f"{line}\n" for line in lines))
 
 
 def disclosures(run_config: Mapping[str, Any], clients: int) -> tuple[str, ...]:

@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from protosphere import comparing
 from protosphere.cli.compare import PRESETS
 from protosphere.cli.main import app
-from protosphere.comparison import execution as running
 from protosphere.comparison.bar import Bar
 from protosphere.comparison.execution import Finished, Progress, Running
 from protosphere.comparison.spec import comparison_names
@@ -76,7 +76,7 @@ def ran(monkeypatch):
             tell(Progress(0, ended, [], trials[len(ended) :], 1))
         return ended
 
-    monkeypatch.setattr(running, "run_trials", run_trials)
+    monkeypatch.setattr(comparing, "run_trials", run_trials)
     return calls
 
 
@@ -142,6 +142,18 @@ def test_methods_for_a_file_that_has_none(invoke, ran, tmp_path):
     refused = invoke("mine.toml", "-c", QUICK)
     assert refused.exit_code == 2
     assert "`methods` is missing" in refused.stderr
+
+
+def test_data_may_have_a_place_though_their_rows_are_left_out(invoke, ran, tmp_path):
+    (tmp_path / "mine.toml").write_text('methods = ["local"]\ndatasets = ["digits", "usps"]\nseeds = [0]\n')
+    left_out = ["mine.toml", "--datasets", "digits", "-c", QUICK]
+    assert invoke(*left_out, "--data", "usps=./usps").exit_code == 0
+    assert [trial.row for trial in ran["trials"]] == ["digits"]
+    refused = invoke(*left_out, "--data", "upsp=./usps")
+    assert refused.exit_code == 2
+    assert (
+        '--data has "upsp" (did you mean `usps`?), but the comparison\'s data sets are digits, usps.' in refused.stderr
+    )
 
 
 PRINTED = """

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from protosphere import running
 from protosphere.core.errors import RunError, SettingError
 from protosphere.launch import grid as local_grid
 from protosphere.launch.flower import Outcome, RunInterrupted
 from protosphere.plans.assignments import read_assignments
+from protosphere.server_app.app import log
 from protosphere.strategies import known_settings
 from tests.cli.conftest import QUICK, ROOT, SUMMARY
 
@@ -43,7 +45,7 @@ def test_in_process_gets_workers_and_no_flower(here, monkeypatch, folder):
         calls.update(keywords, run_config=run_config)
         return folder
 
-    monkeypatch.setattr(local_grid, "run_in_process", run_in_process)
+    monkeypatch.setattr(running, "run_in_process", run_in_process)
     result = here("--on", "workers:2", "--clients", "3")
     assert result.exit_code == 0, result.output
     assert (calls["clients"], calls["workers"], calls["run_config"]["clients"]) == (3, 2, 3)
@@ -230,7 +232,7 @@ def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here,
         raise RunError("it broke.")
 
     calls = []
-    monkeypatch.setattr(local_grid, "run_in_process", fail)
+    monkeypatch.setattr(running, "run_in_process", fail)
     settings = 'rounds=4 round-timeout=77.0 keep-prototypes="all"'
     first = here("--resume", "latest", "--results", "my results", "-c", settings, "--on", "workers:2", "--verbose")
     assert first.exit_code == 1
@@ -272,27 +274,26 @@ def test_an_outcome_tells_why_a_run_could_not_start_and_an_old_one_is_not_taken_
 
 
 def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypatch, folder):
-    def fail(*_, show, opened, **__):
+    def fail(grid, context, opened, on_round):
         opened(folder)
-        show(f"results: {folder}")
+        log.info("results: %s", folder)
         raise RunError("it broke.")
 
-    def stop(*_, show, opened, **__):
+    def stop(grid, context, opened, on_round):
         opened(folder)
-        show(f"results: {folder}")
         signal.raise_signal(signal.SIGTERM)
 
-    def refuse(*_, **__):
+    def refuse(grid, context, opened, on_round):
         raise SettingError("no such thing.")
 
-    monkeypatch.setattr(local_grid, "run_in_process", refuse)
+    monkeypatch.setattr(local_grid, "run", refuse)
     result = here()
-    assert (result.exit_code, result.stderr) == (1, "no such thing.\n")
-    monkeypatch.setattr(local_grid, "run_in_process", fail)
+    assert (result.exit_code, result.stderr) == (2, "no such thing.\n")
+    monkeypatch.setattr(local_grid, "run", fail)
     result = here()
     assert (result.exit_code, result.stderr) == (1, f"it broke.\nlog: {folder / 'run.log'}\n")
     assert (folder / "run.log").read_text() == f"results: {folder}\nerror: it broke.\n"
-    monkeypatch.setattr(local_grid, "run_in_process", stop)
+    monkeypatch.setattr(local_grid, "run", stop)
     result = here()
     words = "stopped by SIGTERM before a round was finished."
     assert (result.exit_code, result.stderr) == (143, f"{words}\nlog: {folder / 'run.log'}\n")
@@ -302,7 +303,7 @@ def test_an_error_of_ours_shows_where_it_is(here, invoke, monkeypatch):
     def wrong(*_, **__):
         raise ValueError("a slip of ours")
 
-    monkeypatch.setattr(local_grid, "run_in_process", wrong)
+    monkeypatch.setattr(running, "run_in_process", wrong)
     assert isinstance(here().exception, ValueError)
     monkeypatch.setattr("protosphere.plans.assignments.read_assignments", wrong)
     assert isinstance(invoke("-c", "rounds=1").exception, ValueError)
@@ -310,7 +311,7 @@ def test_an_error_of_ours_shows_where_it_is(here, invoke, monkeypatch):
 
 def test_cuda_that_is_not_there_is_refused_before_a_run_in_process(here, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(local_grid, "run_in_process", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr(running, "run_in_process", lambda *_, **__: pytest.fail("it was started"))
     result = here("-c", 'device="cuda"')
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith('setting `device` is "cuda", but this machine has no CUDA')

@@ -12,7 +12,7 @@ from protosphere.cli.main import app
 from protosphere.core.home import stores
 from protosphere.launch.grid import run_in_process
 from protosphere.record.folder import RunFolder
-from protosphere.runs.stored_runs import list_stored
+from protosphere.stored_runs import list_stored
 from tests.conftest import QUICK as DIGITS
 
 QUICK = DIGITS | {"max-samples": 300, "feature-dim": 8, "partition": "iid"}
