@@ -1,6 +1,5 @@
-"""`protosphere data`: the table, the heat map, JSON, the picture, exit codes."""
+"""`protosphere data`: its tables, JSON, the picture, exit codes."""
 
-import itertools
 import json
 import re
 
@@ -29,7 +28,7 @@ def rows_of(output, pattern):
     return [list(map(int, re.findall(r"\d+", line))) for line in output.splitlines() if re.match(pattern, line)]
 
 
-def test_table_and_heat_map_hold_the_numbers_of_the_json(invoke):
+def test_the_tables_hold_the_numbers_of_the_json(invoke):
     arguments = ("--clients", "4", "-c", 'partition="iid" max-samples=400')
     told = json.loads(invoke(*arguments, "--json").stdout)
     result = invoke(*arguments)
@@ -38,35 +37,12 @@ def test_table_and_heat_map_hold_the_numbers_of_the_json(invoke):
     assert "  1397 samples belong to no client" in result.stdout
     assert "samples per client: 100 to 100, median 100; classes per client: 10 to 10, median 10" in result.stdout
     names = ("partition", "train", "validation", "test", "classes")
-    assert rows_of(result.stdout, r" +\d+ +\d+ +\d+ +\d+ +\d+ +$") == [
-        [client[name] for name in names] for client in told["clients"]
-    ]
-    assert [row[1:] for row in rows_of(result.stdout, r"client \d")] == [client["counts"] for client in told["clients"]]
+    assert rows_of(result.stdout, r" +(\d+ +){5}$") == [[client[name] for name in names] for client in told["clients"]]
+    counts = [row[1:] for row in rows_of(result.stdout.replace("·", "0"), r" +(\d+ +){11}$")]
+    assert counts == [client["counts"] for client in told["clients"]]
     assert [client["partition"] for client in told["clients"]] == [0, 1, 2, 3]
     assert told["partition"]["max-samples"] == 400
     assert told["rows_of_nobody"] == 1397
-
-
-def test_where_numbers_do_not_fit_shades_stand_for_them(invoke, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "40")
-    arguments = ("--clients", "3", "-c", "alpha=0.3")
-    result = invoke(*arguments)
-    told = json.loads(invoke(*arguments, "--json").stdout)
-    legend = next(line for line in result.stdout.splitlines() if line.startswith("· none"))
-    bands = {
-        shade: range(int(first), int(last or first) + 1)
-        for shade, first, last in re.findall(r"([░▒▓█]) (\d+)(?: to (\d+))?", legend)
-    }
-    bands["·"] = range(1)
-    lines = [line.split()[-1] for line in result.stdout.splitlines() if re.match(r"client \d", line)]
-    assert len(lines) == 3
-    for line, client in zip(lines, told["clients"], strict=True):
-        assert len(line) == 10
-        for shade, count in zip(line, client["counts"], strict=True):
-            assert count in bands[shade]
-    edges = sorted((each.start, each.stop) for each in bands.values())
-    assert all(stop == start for (_, stop), (start, _) in itertools.pairwise(edges))
-    assert edges[-1][1] - 1 == max(max(client["counts"]) for client in told["clients"])
 
 
 def test_of_many_clients_the_first_are_shown(invoke):
@@ -74,23 +50,19 @@ def test_of_many_clients_the_first_are_shown(invoke):
     result = invoke(*arguments)
     assert result.exit_code == 0
     assert "The first 30 of 200 clients; --json has all, --picture draws all." in result.stdout
-    assert len(rows_of(result.stdout, r" +\d+ +\d+ +\d+ +\d+ +\d+ +$")) == 30
-    assert len(rows_of(result.stdout, r" *client \d")) == 30
+    assert len(rows_of(result.stdout, r" +(\d+ +){5}$")) == 30
     assert len(json.loads(invoke(*arguments, "--json").stdout)["clients"]) == 200
 
 
-def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path, monkeypatch):
+def test_classes_have_their_names_and_one_alone_is_told(invoke, tmp_path):
     paint(tmp_path / "photos", ("cat", "dog", "胸部X線"), 30)
     arguments = ("--clients", "3", "-c", 'dataset="./photos" partition="pathological" classes-per-client=1')
     shown = invoke(*arguments).stdout
-    assert re.search(r"^   class +cat +dog +胸部X線$", shown, flags=re.MULTILINE)
+    assert re.search(r"^ +client +cat +dog +胸部X線 +$", shown, flags=re.MULTILINE)
     assert re.search(
         r"^Note: 3 clients hold only one class \(0: \w+, 1: \w+, 2: \w+\): always", shown, flags=re.MULTILINE
     )
-    monkeypatch.setenv("COLUMNS", "30")
-    assert "classes: 0 cat, 1 dog, 2 胸部X線" in invoke(*arguments).stdout
     assert "Note: " not in invoke("--clients", "3", "-c", 'dataset="./photos" partition="iid"').stdout
-    assert "classes: 0" not in invoke("--clients", "3").stdout, "where the names are the numbers"
 
 
 # what a plan refuses is in tests/plans/test_run_config.py
