@@ -3,7 +3,7 @@
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from protosphere.comparison.execution import Progress as State
@@ -13,20 +13,23 @@ MOST_SHOWN = 3
 
 
 class Bar:
-    """Shows the states that it is told."""
+    """Shows how far the trials are."""
 
     def __init__(self, console: Console):
-        columns = [
+        self._progress = Progress(
             TextColumn("runs"),
             BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
+            TextColumn("{task.fields[finished]}/{task.total}"),
+            TimeRemainingColumn(),
             TextColumn("{task.fields[running]}", markup=False),
-        ]
-        # a file gets the lines alone
-        self._progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
-        self._console = console
-        self._task = self._progress.add_task("", total=None, left="", running="")
+            console=console,
+            # a run may take hours, and the pace is that of all so far
+            speed_estimate_period=float("inf"),
+            transient=True,
+            # a file gets the lines alone
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("", total=None, finished=0, running="")
         self._printed_count = 0
 
     def __enter__(self) -> "Bar":
@@ -39,31 +42,19 @@ class Bar:
         self._progress.stop()
 
     def update(self, state: State) -> None:
-        """Show how far the runs are."""
+        """Show how far the runs are, and each that has ended with a line."""
         for finished in state.ended[self._printed_count :]:
-            how = f"failed: {finished.reason}" if finished.reason else f"done in {duration(finished.seconds)}"
-            number = state.before + self._printed_count + 1
-            # where there is no bar, the newest line says it
-            is_newest = number == state.before + len(state.ended)
-            left = f"; about {left_words(state)}" if is_newest and self._needs_estimate(state) else ""
-            line = Text(f"{number}/{state.total} {finished.trial.title}: {how}{left}")
-            self._progress.console.print(line, soft_wrap=True)
             self._printed_count += 1
+            how = f"failed: {finished.reason}" if finished.reason else f"done in {duration(finished.seconds)}"
+            number = f"{state.before + self._printed_count}/{state.total}"
+            self._progress.console.print(Text(f"{number} {finished.trial.title}: {how}"), soft_wrap=True)
         running = [f"{job.trial.title} (round {job.done}/{job.rounds})" for job in state.running]
         more = f" and {len(running) - MOST_SHOWN} more" if len(running) > MOST_SHOWN else ""
+        finished_count = state.before + len(state.ended)
         self._progress.update(
             self._task,
             total=state.total,
-            completed=state.before + len(state.ended),
-            left=left_words(state),
+            completed=finished_count + sum(job.done / job.rounds for job in state.running),
+            finished=finished_count,
             running="; ".join(running[:MOST_SHOWN]) + more,
         )
-
-    def _needs_estimate(self, state: State) -> bool:
-        return not self._console.is_terminal and bool(state.seconds_left())
-
-
-def left_words(state: State) -> str:
-    """The time left, or that it cannot be told yet."""
-    seconds = state.seconds_left()
-    return "time left unknown before the first round" if seconds is None else f"{duration(seconds)} left"

@@ -1,11 +1,9 @@
 """Runs the trials of a comparison, several at a time. `perform` runs one in the process that calls it: a process of
 this machine, or a task of a Ray cluster."""
 
-import hashlib
 import multiprocessing
 import os
 import socket
-import statistics
 import sys
 import time
 import traceback
@@ -16,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from protosphere.comparison.folder import FILE, ComparisonFolder
+from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.trials import Trial, not_default, toml
 from protosphere.core.errors import SettingError
 from protosphere.core.files import open_to_append
@@ -41,40 +39,15 @@ class Order:
     """A trial to run, as a process or a node gets it.
 
     Attributes:
-        comparison: the comparison's folder. digest: of the comparison.json that must be there.
-        place: the trial's folder.
+        place: the trial's folder, which is there.
         workers: processes that the run's clients share.
     """
 
     settings: Mapping[str, Any]
     clients: int
-    comparison: str
-    digest: str
     place: str
-    workers: int
-    keep_models: bool
-
-
-def order_of(
-    folder: ComparisonFolder, trial: Trial, *, workers: int = 1, reports: bool = False, keep_models: bool = False
-) -> Order:
-    """The order for a trial, whose folder is prepared.
-
-    Args:
-        reports: whether its run ends with a report of its own.
-    """
-    settings = {**trial.settings, "report": reports}
-    where = str(folder.path), _digest(folder.path), str(folder.of(trial))
-    return Order(settings, trial.clients, *where, workers, keep_models)
-
-
-def prepare(folder: ComparisonFolder, trial: Trial) -> None:
-    """Empty the trial's folder, but for the settings of its run."""
-    folder.discard(trial)
-    folder.of(trial).mkdir(parents=True)
-    # a default, too, where somebody asked for it
-    settings = not_default(trial.settings) | {name: trial.settings[name] for name in CHOSEN}
-    (folder.of(trial) / SETTINGS).write_text(toml(settings), "utf-8")
+    workers: int = 1
+    keep_models: bool = False
 
 
 def perform(order: Order) -> str:
@@ -83,10 +56,10 @@ def perform(order: Order) -> str:
     Returns:
         Why it failed, in a sentence; empty when it did not.
     """
-    if _digest(Path(order.comparison)) != order.digest or not Path(order.place).is_dir():
+    if not Path(order.place).is_dir():
         return (
-            f"the comparison's folder {order.comparison} is not to be found on {socket.gethostname()}; give --results "
-            "a folder on a file system that all nodes of the Ray cluster share."
+            f"the comparison's folder {order.place} is not to be found on {socket.gethostname()}; give --results a "
+            "folder on a file system that all nodes of the Ray cluster share."
         )
     with open_to_append(Path(order.place) / OUTPUT) as output:
 
@@ -110,13 +83,6 @@ def perform(order: Order) -> str:
         for folder in folders:
             discard_stores(folder.name)
     return reason
-
-
-def _digest(folder: Path) -> str:
-    try:
-        return hashlib.sha256((folder / FILE).read_bytes()).hexdigest()
-    except OSError:
-        return ""
 
 
 # --- where trials run --------------------------------------------------------------------------------------------
@@ -308,10 +274,9 @@ class Tasks:
 
 @dataclass(frozen=True)
 class Running:
-    """A trial in flight."""
+    """A trial in flight, and how many of its rounds are finished."""
 
     trial: Trial
-    seconds: float
     done: int
     rounds: int
 
@@ -327,40 +292,12 @@ class Finished:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the trials are: those that ended in this session, those in flight, those that wait.
+    """How far the trials are: of `total` those that were finished before, those that ended since, those in flight."""
 
-    `before` were finished when the session began.
-    """
-
+    total: int
     before: int
     ended: Sequence[Finished]
     running: Sequence[Running]
-    waiting: Sequence[Trial]
-    jobs: int
-
-    @property
-    def total(self) -> int:
-        """All trials."""
-        return self.before + len(self.ended) + len(self.running) + len(self.waiting)
-
-    def seconds_left(self) -> float | None:
-        """How long it will still take; None before there is anything to tell it by.
-
-        A trial is taken to need what finished trials of its row and method needed on average, else those of its method,
-        else all; before any has finished, what those in flight come to at their pace so far.
-        """
-        done = [(finished.trial, finished.seconds) for finished in self.ended if not finished.reason]
-        paces = [(job.trial, job.seconds * job.rounds / job.done) for job in self.running if job.done]
-        pace_by_name = {trial.name: seconds for trial, seconds in paces}
-        begun = [(job.trial, job.seconds) for job in self.running]
-        seconds_left = []
-        for trial, passed in [*begun, *((trial, 0.0) for trial in self.waiting)]:
-            total = pace_by_name.get(trial.name, _typical(trial, done or paces))
-            if total is None:
-                return None
-            seconds_left.append(max(0.0, total - passed))
-        # no schedule beats the longest trial, nor an even share
-        return max(max(seconds_left), sum(seconds_left) / self.jobs) if seconds_left else 0.0
 
 
 def run_trials(
@@ -398,10 +335,11 @@ def run_trials(
             while waiting or jobs:
                 for place in range(executor.jobs):
                     if waiting and place not in jobs:
-                        trial, began = waiting.pop(0), time.monotonic()
+                        trial = waiting.pop(0)
                         prepare(folder, trial)
-                        order = order_of(folder, trial, workers=workers, reports=reports, keep_models=keep_models)
-                        jobs[place] = _Job(trial, began, executor.start(order, place))
+                        settings = {**trial.settings, "report": reports}
+                        order = Order(settings, trial.clients, str(folder.of(trial)), workers, keep_models)
+                        jobs[place] = _Job(trial, time.monotonic(), executor.start(order, place))
                 for place, job in list(jobs.items()):
                     failure = executor.failure(job.run)
                     if failure is not None:
@@ -415,8 +353,8 @@ def run_trials(
                         if not keep_models:
                             # also of a run whose process was killed
                             folder.discard_models(job.trial)
-                running = [_progress_of(folder, job) for job in jobs.values()]
-                tell(Progress(before, ended, running, waiting, executor.jobs))
+                running = [_progress_of(folder, job.trial) for job in jobs.values()]
+                tell(Progress(len(trials), before, ended, running))
                 if jobs:
                     time.sleep(LOOK)
         finally:
@@ -431,26 +369,27 @@ def run_trials(
 
 @dataclass(frozen=True)
 class _Job:
-    """A trial in flight, and the process or the task that is its run."""
+    """A trial in flight, when it began, and the process or the task that is its run."""
 
     trial: Trial
     began: float
     run: Any
 
 
-def _progress_of(folder: ComparisonFolder, job: _Job) -> Running:
-    """How far it is, as its run writes it; at round 0 before it has a folder."""
-    status, done = max(folder.of(job.trial).glob("*/status.json"), default=None), 0
+def prepare(folder: ComparisonFolder, trial: Trial) -> None:
+    """Empty the trial's folder, but for the settings of its run."""
+    folder.discard(trial)
+    folder.of(trial).mkdir(parents=True)
+    # a default, too, where somebody asked for it
+    settings = not_default(trial.settings) | {name: trial.settings[name] for name in CHOSEN}
+    (folder.of(trial) / SETTINGS).write_text(toml(settings), "utf-8")
+
+
+def _progress_of(folder: ComparisonFolder, trial: Trial) -> Running:
+    """How far a trial is, as its run writes it; at round 0 before it has a folder."""
+    status, done = max(folder.of(trial).glob("*/status.json"), default=None), 0
     if status is not None:
         # a run that fails before its first round takes its folder away, perhaps in this moment
         with suppress(SettingError):
             done = RunFolder(status.parent).status().get("round", 0)
-    return Running(job.trial, time.monotonic() - job.began, int(done), int(job.trial.settings["rounds"]))
-
-
-def _typical(trial: Trial, timings: Sequence[tuple[Trial, float]]) -> float | None:
-    """The mean of what trials like this one needed; None where none has."""
-    of_method = [(other, seconds) for other, seconds in timings if other.method == trial.method]
-    of_row = [(other, seconds) for other, seconds in of_method if other.row == trial.row]
-    alike = of_row or of_method or timings
-    return statistics.fmean(seconds for _, seconds in alike) if alike else None
+    return Running(trial, int(done), int(trial.settings["rounds"]))

@@ -73,7 +73,7 @@ def ran(monkeypatch):
                 (run / "settings.json").write_text(json.dumps(cell.settings))
                 (run / "summary.json").write_text(json.dumps(SUMMARY))
             ended.append(Finished(cell, 61.0, reason))
-            tell(Progress(0, ended, [], trials[len(ended) :], 1))
+            tell(Progress(len(trials), 0, ended, []))
         return ended
 
     monkeypatch.setattr(comparing, "run_trials", run_trials)
@@ -330,14 +330,14 @@ def test_the_command_that_goes_on_can_be_pasted_wherever_the_folder_lies(invoke,
 CELL = Trial("a", "Digits", "Local", 0, {"rounds": 8})
 
 
-def test_a_run_that_ended_gets_one_line_with_the_time_that_is_left():
+def test_a_run_that_ended_gets_one_line():
     stream = io.StringIO()
     with Bar(Console(file=stream, width=200)) as bar:
         first = Finished(CELL, 61.0)
-        bar.update(Progress(2, [first], [], [CELL], 1))
-        bar.update(Progress(2, [first], [Running(CELL, 1.0, 0, 8)], [], 1))
-        bar.update(Progress(2, [first, Finished(CELL, 5.0, "no [red]luck[/red].")], [], [], 1))
+        bar.update(Progress(4, 2, [first], []))
+        bar.update(Progress(4, 2, [first], [Running(CELL, 0, 8)]))
+        bar.update(Progress(4, 2, [first, Finished(CELL, 5.0, "no [red]luck[/red].")], []))
     assert stream.getvalue().splitlines() == [
-        "3/4 Digits | Local | seed 0: done in 1 min 1 s; about 1 min 1 s left",
+        "3/4 Digits | Local | seed 0: done in 1 min 1 s",
         "4/4 Digits | Local | seed 0: failed: no [red]luck[/red].",
     ]

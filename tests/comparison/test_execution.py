@@ -9,24 +9,20 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import psutil
 import pytest
 
 from protosphere.comparison.execution import (
     OUTPUT,
-    Finished,
+    Order,
     Processes,
-    Progress,
-    Running,
     Tasks,
     environments,
-    order_of,
     perform,
     run_trials,
 )
-from protosphere.comparison.folder import FILE, ComparisonFolder
+from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry
 from protosphere.comparison.trials import Trial, expand
 from protosphere.core.errors import SettingError
@@ -63,7 +59,7 @@ def asked(tmp_path, home):
         (cell,) = expand(comparison, {}, {})
         folder = ComparisonFolder.create(comparison, [cell], str(tmp_path / "results"))
         folder.of(cell).mkdir(parents=True)
-        return folder, cell, order_of(folder, cell, keep_models=keep)
+        return folder, cell, Order(cell.settings, cell.clients, str(folder.of(cell)), keep_models=keep)
 
     return make
 
@@ -106,20 +102,13 @@ def test_a_reason_longer_than_a_pipe_holds_ends_a_trial(asked, home, monkeypatch
     assert reason == LONG
 
 
-@pytest.mark.parametrize("spoil", ["gone", "another comparison", "no cell"])
-def test_a_node_without_the_comparison_s_folder_refuses_by_its_name_and_leaves_nothing(asked, spoil):
-    folder, cell, order = asked()
-    if spoil == "gone":
-        shutil.rmtree(folder.path)
-    elif spoil == "another comparison":
-        (folder.path / FILE).write_text("{}")
-    else:
-        folder.of(cell).rmdir()
-    before = sorted(folder.path.rglob("*"))
+def test_a_node_without_the_comparison_s_folder_refuses_by_its_name_and_leaves_nothing(asked):
+    folder, _, order = asked()
+    shutil.rmtree(folder.path)
     reason = perform(order)
-    assert str(folder.path) in reason
+    assert order.place in reason
     assert socket.gethostname() in reason
-    assert sorted(folder.path.rglob("*")) == before
+    assert not folder.path.exists()
 
 
 # --- processes --------------------------------------------------------------------------------------------------
@@ -280,35 +269,3 @@ def test_no_cell_at_a_time_and_no_node_that_holds_one_are_refused():
             jobs_of(0)
     with pytest.raises(SettingError, match=r"no node of Ray at head:1 .* has"):
         Tasks([cell(threads=5)], cluster, None)
-
-
-# --- the time left ----------------------------------------------------------------------------------------------
-
-SLOW, FAST = cell("slow", method="slow"), cell("fast", method="fast")
-
-
-def left(ended=(), running=(), waiting=(), jobs=1):
-    return Progress(0, ended, running, waiting, jobs).seconds_left()
-
-
-def test_in_the_first_cell_its_own_rounds_tell():
-    """Two of ten rounds in 30 s: 150 s in all; the next cell is taken to need as long."""
-    assert left(running=[Running(SLOW, 30.0, 2, 10)]) == pytest.approx(120.0)
-    assert left(running=[Running(SLOW, 30.0, 2, 10)], waiting=[FAST]) == pytest.approx(270.0)
-    # and before those of another seed, which may have been quicker
-    other = Running(replace(SLOW, name="other"), 30.0, 5, 10)
-    assert left(running=[Running(SLOW, 30.0, 2, 10), other], jobs=2) == pytest.approx(120.0)
-
-
-def test_finished_cells_of_the_same_row_and_method_tell_best():
-    ended = [Finished(SLOW, 100.0), Finished(FAST, 10.0), Finished(cell("o", row="other", method="slow"), 900.0)]
-    assert left(ended, waiting=[SLOW]) == pytest.approx(100.0)
-    assert left(ended, waiting=[cell("x", row="third", method="slow")]) == pytest.approx(500.0)
-    assert left(ended, waiting=[cell("x", row="third", method="new")]) == pytest.approx(1010.0 / 3)
-    assert left(ended, [Running(FAST, 4.0, 0, 10)]) == pytest.approx(6.0)
-
-
-def test_jobs_share_what_is_left_but_no_cell_is_cut_in_two():
-    ended = [Finished(SLOW, 100.0), Finished(FAST, 10.0)]
-    assert left(ended, waiting=[FAST] * 8, jobs=2) == pytest.approx(40.0)
-    assert left(ended, waiting=[SLOW, FAST], jobs=2) == pytest.approx(100.0)
