@@ -1,6 +1,5 @@
 """What a comparison leaves to read: tables as csv, md and tex, plots, and report.html that holds it all."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,7 @@ from protosphere.comparison.tables import accuracy, labels_for, latex, markdown,
 from protosphere.comparison.trials import Trial, not_default
 from protosphere.comparison.variants import choose_variants
 from protosphere.core.seeds import limited_threads
-from protosphere.core.terms import TERMS
-from protosphere.core.text import one_line, own_version
+from protosphere.core.text import own_version
 from protosphere.reports.page import (
     Details,
     Gallery,
@@ -28,7 +26,6 @@ from protosphere.reports.page import (
     code,
     explain,
     images,
-    term,
     write,
     write_images,
 )
@@ -144,28 +141,12 @@ def _page(
 def _table(table: TextTable) -> list[Part]:
     lines = []
     for name, texts in table.texts.iterrows():
-        cells = [_explain(str(name))]
+        cells = [str(name)]
         for text, is_bold in zip(texts, table.bold.loc[name], strict=True):
             cells.append(Markup("<strong>{}</strong>").format(text) if is_bold else text)
         lines.append(cells)
     # above the table, whose width would break a caption
-    return [_explain(table.sentence), Table(["", *map(_explain, table.texts.columns)], lines)]
-
-
-def _explain(text: str) -> str:
-    """A heading with its figures and rules, which stand in brackets, as the glossary has them; so the baselines."""
-    if text in TERMS and TERMS[text].kind == "baselines":
-        return term(text)
-    parts: list[str] = []
-    for part in re.split(r"(\([^()]*\))", one_line(text)):
-        words = re.findall(r"[\w-]+", part)
-        if not part.startswith("(") or not words or any(word not in TERMS for word in words):
-            parts.append(part)
-            continue
-        for piece in re.split(r"([\w-]+)", part):
-            parts.append(term(piece) if piece in TERMS else piece)
-    # which escapes what is no markup yet
-    return Markup("").join(parts)
+    return [table.sentence, Table(["", *table.texts.columns], lines)]
 
 
 def _trials(folder: ComparisonFolder, comparison: ComparisonSpec, frame: pd.DataFrame) -> Table:

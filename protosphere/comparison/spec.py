@@ -616,33 +616,25 @@ def name_rows(comparison: ComparisonSpec, overrides: Mapping[str, Scalar], tried
     if comparison.paper and differing:
         remark = f"the paper's values are left out: they were not measured with {', '.join(differing)} as set here"
         changes |= {"paper": (), "note": ". ".join(filter(None, (comparison.note.rstrip("."), remark)))}
-    if "dataset" in overrides and len(comparison.datasets) == 1:
-        (old,) = comparison.datasets
-        label = short_name(str(overrides["dataset"]))
-        changes["datasets"] = (replace(old, label=label),)
-        changes["name"] = label if comparison.name == old.label else comparison.name
-    entries = [*comparison.datasets, *comparison.partitions]
-    entry_settings = {name for entry in entries for name in entry.settings} - {"dataset"}
-    telling = {name: value for name, value in overrides.items() if name in NAMING | entry_settings}
-    if telling and len(comparison.partitions) > 1:
+    of_partitions = {"partition"}.union(*(entry.settings for entry in comparison.partitions)) | NAMING
+    if comparison.partitions and (named := sorted(overrides.keys() & of_partitions)):
         labels = ", ".join(entry.label for entry in comparison.partitions)
         raise SettingError(
-            f"setting `{next(iter(telling))}` may be what the labels of the partitions say ({labels}), or is what they "
-            "differ in; choose one of them by --partitions, which then gets a name of what it is, or change the file."
+            f"setting `{named[0]}` may be what the labels of the partitions say ({labels}), or is what they differ in; "
+            "choose some of them by --partitions, or change the file."
         )
-    if telling:
-        partition = comparison.partitions[0] if comparison.partitions else Entry("")
-        changes["partitions"] = (replace(partition, label=_name_partition({**partition.settings, **telling})),)
-    return replace(comparison, **changes)
-
-
-def _name_partition(settings: Mapping[str, Scalar]) -> str:
-    """A partition's name: what decides it, without what another kind of partition would ask for."""
-    kind = settings.get("partition")
-    unread_names = NAMING - {"partition", *OF_PARTITION.get(str(kind), NAMING)}
-    parts = [str(kind)] if kind is not None else []
-    for name, value in settings.items():
-        if name != "partition" and name not in unread_names:
-            # of a file its name will do
-            parts.append(f"{name} {Path(value).name if isinstance(value, str) else value}")
-    return ", ".join(parts)
+    of_datasets = set().union(*(entry.settings for entry in comparison.datasets)) - {"dataset"}
+    words = []
+    for name, value in overrides.items():
+        if name in NAMING | of_datasets and value != "":
+            # of a file its name will do, and of a partition its kind
+            text = Path(value).name if isinstance(value, str) else str(value)
+            words.append(text if name == "partition" else f"{name} {text}")
+    datasets = []
+    for entry in comparison.datasets:
+        label = entry.label
+        if "dataset" in overrides and len(comparison.datasets) == 1:
+            label = short_name(str(overrides["dataset"]))
+            changes["name"] = label if comparison.name == entry.label else comparison.name
+        datasets.append(replace(entry, label=", ".join([label, *words])))
+    return replace(comparison, datasets=tuple(datasets), **changes)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from protosphere.comparison.execution import _Job, _progress_of
+from protosphere.comparison.execution import _progress_of
 from protosphere.comparison.folder import FORMAT, ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed
 from protosphere.comparison.trials import expand
@@ -246,8 +246,7 @@ def test_a_run_whose_folder_goes_while_it_is_looked_at_ends_no_comparison(folder
     place = folder.of(made[0]) / "20260101-000000-local-digits"
     place.mkdir(parents=True)
     (place / "status.json").write_text('{"round": 3}')
-    job = _Job(made[0], 0.0, None)
-    assert _progress_of(folder, job).done == 3
+    assert _progress_of(folder, made[0]).done == 3
     status = RunFolder.status
 
     def gone(run):
@@ -255,4 +254,4 @@ def test_a_run_whose_folder_goes_while_it_is_looked_at_ends_no_comparison(folder
         return status(run)
 
     monkeypatch.setattr(RunFolder, "status", gone)
-    assert _progress_of(folder, job).done == 0
+    assert _progress_of(folder, made[0]).done == 0
