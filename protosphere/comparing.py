@@ -19,7 +19,6 @@ from protosphere.comparison.folder import ComparisonFolder
 from protosphere.comparison.frame import collect, differences, for_file, means_of
 from protosphere.comparison.report import REPORT, Written, write_all
 from protosphere.comparison.spec import ComparisonSpec, from_table, name_rows, narrow
-from protosphere.comparison.tables import labels_for, latex, tables_of
 from protosphere.comparison.trials import Trial, expand, with_common_rules
 from protosphere.comparison.variants import Choice, choose_variants, settings_varied, with_variants
 from protosphere.core.errors import RunError, SettingError
@@ -231,7 +230,7 @@ class Comparison:
             ) from None
         self.folder = self._comparison_folder.path.resolve()
         self._trust = trust
-        self._comparison, self._trials = self._comparison_folder.read(trust, to_run=False)
+        self._comparison, self._trials = self._comparison_folder.read(trust)
 
     def table(self) -> pd.DataFrame:
         """A row for each method, row of the comparison and metric: mean and deviation over seeds, bytes, seconds.
@@ -329,27 +328,6 @@ class Comparison:
     def _finished(self) -> tuple[ComparisonSpec, pd.DataFrame, list[Choice]]:
         """The comparison with each method once where one was chosen, its finished trials, and what was chosen."""
         return choose_variants(self._comparison, collect(self._comparison_folder, self._comparison, self._trials))
-
-    def to_latex(self, label: str = "", caption: str = "", table: str = "accuracy") -> str:
-        r"""A table for a paper, in the form of the LaTeX package booktabs; table.tex holds all of them.
-
-        >>> r"\label{tab:spiral}" in found.to_latex(label="tab:spiral")
-        True
-
-        Args:
-            label: for \ref; "" for one of the comparison's name and the table's, such as tab:spiral-accuracy.
-            caption: as LaTeX reads it, so that a percent sign has its backslash; "" for what the report says over it.
-            table: `accuracy`, `own-rules`, `differences`, `gains` (what an exchange adds), `variants` or `cost`.
-
-        Raises:
-            SettingError: the comparison has no such table.
-        """
-        once, trials, choices = self._finished()
-        tables = {each.kind: each for each in tables_of(once, trials, choices)}
-        if table not in tables:
-            raise SettingError(f"table is {shown(table)}, but {self.folder.name} has {', '.join(tables)}.")
-        labels = [label] if label else labels_for([tables[table]], self._comparison.name)
-        return latex([tables[table]], labels, caption)
 
     def plot(self, over: str = "rounds", row: str = "") -> "Plot":
         """Every method's accuracy over the rounds, with the standard deviation over the seeds as a band.

@@ -32,6 +32,7 @@ REMOVED = dict.fromkeys(
     "--flower": "`--on flower` takes its place",
     "--ray": "`--on ray:HOST:PORT` takes its place",
     "--superlink": "`--on superlink:NAME` takes its place",
+    "--outcome": "the exit code and the run's `status.json` say how it ended",
     "--membership": "clients join and leave over a deployment alone, with `min-clients` and `forget-after`",
     "--html": "a run's own report is a page, and a site's `messages.jsonl` has a line a message",
     "--sweep": "`--vary` takes its place, with `--choose validation`, and `--cross` for combinations",

@@ -1,6 +1,5 @@
 """`protosphere run`: check everything, run, say how it ended."""
 
-import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +30,6 @@ def run(
         bool, option("List what the server would learn of a client; exit.", None, "--what-leaves")
     ] = False,
     trust: Trust = False,
-    outcome: Annotated[Path | None, option("Write code, folder and reason to this JSON file.", "FILE")] = None,
     verbose: Annotated[bool, option("Show all output of Flower and Ray.", None, "--verbose")] = False,
 ) -> None:
     """Train clients together, simulated or on real machines.
@@ -41,8 +39,6 @@ def run(
 
     Exits 0 if it completed, 1 if it failed, 2 if it could not start, 128 + n on signal n.
     """
-    if outcome is not None:
-        _clear(outcome)
     if trust and not resume:
         end("--trust needs --resume: code that you name yourself runs without it.")
     try:
@@ -57,8 +53,6 @@ def run(
     started = _Started(place, cpus_per_client, gpus_per_client, given, verbose)
     with Display(typer.echo) as display:
         ending = _run(started, settings or [], what_leaves, display)
-    if outcome is not None:
-        _write_outcome(outcome, ending)
     if ending.code:
         end("\n".join([ending.reason, *ending.hints]), ending.code)
     if what_leaves:
@@ -258,25 +252,3 @@ def _not_saved(plan: "Plan", folder: Path) -> str:
         if name not in named and saved.get(name) != value:
             words.append(f"{name}={toml_value(value)}")
     return " ".join(words)
-
-
-def _clear(outcome: Path) -> None:
-    """See that the outcome can be left there, and that an old one cannot be taken for this run's."""
-    try:
-        outcome.unlink(missing_ok=True)
-        outcome.touch()
-        outcome.unlink()
-    except OSError as error:
-        end(f"--outcome is {outcome}, which cannot be written ({error.strerror}); name a file of yours.")
-
-
-def _write_outcome(outcome: Path, ending: _Ending) -> None:
-    from protosphere.core.files import replacing
-
-    folder = str(ending.folder) if ending.folder and ending.folder.is_dir() else None
-    content = {"code": ending.code, "folder": folder, "reason": ending.reason}
-    try:
-        with replacing(outcome) as temporary:
-            temporary.write_text(json.dumps(content) + "\n", "utf-8")
-    except OSError as error:
-        typer.echo(f"warning: --outcome {outcome} cannot be written ({error.strerror})", err=True)

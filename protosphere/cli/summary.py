@@ -83,10 +83,6 @@ def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
         *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
         f"sent: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down, and "
         f"{readable_size(wire - payload)} of overhead; evaluation takes another {readable_size(evaluation)}",
-        *_step_lines(summary),
-        *_domain_lines(summary),
-        *_all_classes_lines(summary),
-        *_ensemble_lines(summary),
         *_failure_lines(summary, names),
         f"time: {summary['seconds']:.1f} s",
     ]
@@ -108,40 +104,6 @@ def _accuracy_lines(summary: Mapping[str, Any]) -> list[str]:
         f"* the rule by which this method predicts; {choice}",
         f"always predicting a client's most frequent class reaches {majority}",
     ]
-
-
-def _step_lines(summary: Mapping[str, Any]) -> list[str]:
-    steps = summary.get("gradient_steps")
-    return [] if steps is None else [f"{steps:.4g} gradient steps per client per round"]
-
-
-def _domain_lines(summary: Mapping[str, Any]) -> list[str]:
-    """Of the headline's rule and round."""
-    rule = summary["headline"]["rule"]
-    accuracies = [f"{name} {_percent(rules.get(rule))} %" for name, rules in summary.get("domains", {}).items()]
-    return [f"by domain: {', '.join(accuracies)}"] if accuracies else []
-
-
-def _all_classes_lines(summary: Mapping[str, Any]) -> list[str]:
-    accuracy_by_rule = {
-        rule: values["all-classes"] for rule, values in summary["rules"].items() if "all-classes" in values
-    }
-    if not accuracy_by_rule:
-        return []
-    accuracies = ", ".join(f"{rule} {_percent(accuracy)} %" for rule, accuracy in accuracy_by_rule.items())
-    floor = _percent(summary["floor"].get("majority-class-all-classes"))
-    return [
-        f"final accuracy on test samples of all classes, including those that a client lacks: {accuracies}; "
-        f"majority-class baseline: {floor} %"
-    ]
-
-
-def _ensemble_lines(summary: Mapping[str, Any]) -> list[str]:
-    ensemble = summary.get("ensemble")
-    if ensemble is None:
-        return []
-    accuracies = ", ".join(f"{name} {_percent(ensemble[name])} %" for name in ("best", "last-5", "final"))
-    return [f"ensemble of all clients on {ensemble['rows']} shared test samples: {accuracies}"]
 
 
 def _failure_lines(summary: Mapping[str, Any], names: Mapping[int, str], most: int = 10) -> list[str]:

@@ -1,12 +1,13 @@
 """A comparison's folder: comparison.json, a folder a trial with its run, and which of them are finished."""
 
+import itertools
 import json
 import os
 import shutil
 import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from protosphere.core.files import (
     sealed,
 )
 from protosphere.core.home import discard_stores, results_root
-from protosphere.core.settings import is_run_name, plain_name, shown, without_gone
+from protosphere.core.settings import is_run_name, plain_name, shown
 from protosphere.core.text import own_version
 from protosphere.record.folder import RunFolder, difference
 from protosphere.strategies import as_of_today, known_settings
@@ -59,17 +60,13 @@ class ComparisonFolder:
         slug = plain_name(comparison.name, 60)
         now = time.time()
         try:
-            for second in range(1000):
+            # another of that name may have begun in this second
+            for second in itertools.count():
                 stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
                 path = root / f"{stamp}-compare-{slug}"
                 with suppress(FileExistsError):
                     path.mkdir(parents=True)
                     break
-            else:
-                raise SettingError(
-                    f"the results folder {root} holds a thousand comparisons `{slug}` of these minutes; name another "
-                    "with --results."
-                )
             content = {"format": FORMAT, "version": own_version(), "comparison": asdict(comparison)}
             content |= {"trials": [asdict(trial) for trial in trials], "jobs": jobs}
             with replacing(path / FILE) as temporary:
@@ -103,13 +100,11 @@ class ComparisonFolder:
         other = "; it is a single run, which `protosphere run --resume` goes on with" if single else ""
         raise SettingError(f"--resume is {shown(name)}, but no {FILE} is there or in {root}{other}.")
 
-    def read(self, trust: bool = False, to_run: bool = True) -> tuple[ComparisonSpec, list[Trial]]:
+    def read(self, trust: bool = False) -> tuple[ComparisonSpec, list[Trial]]:
         """The comparison and its trials, as they were resolved when it was started.
 
         Args:
             trust: whether code that lies in the folder may be run.
-            to_run: whether trials are to be run by these settings, which have to be those of this version then. To be
-                looked at they are brought up to date.
 
         Raises:
             SettingError: the file is broken, was written by another version, or names code that may not run.
@@ -136,20 +131,13 @@ class ComparisonFolder:
         entries = (*comparison.methods, *comparison.datasets, *comparison.partitions)
         every = [comparison.settings, *(entry.settings for entry in entries), *(trial.settings for trial in trials)]
         refuse_untrusted(self.path, chain.from_iterable(map(named, every)), trust)
-        resolved = []
         for trial in trials:
-            settings = without_gone(trial.settings, is_finished=not to_run)
-            if to_run:
-                setting_names = known_settings(settings.get("strategy", "")).keys() - set(PLACES)
-                if differing := sorted(setting_names ^ settings.keys()):
-                    raise SettingError(
-                        f"{other_version}, whose settings differ in `{differing[0]}`: go on with that one, or start "
-                        "anew; protosphere.Comparison shows what is finished."
-                    )
-            else:
-                settings = {name: value for name, value in as_of_today(settings).items() if name not in PLACES}
-            resolved.append(replace(trial, settings=settings))
-        return comparison, resolved
+            setting_names = known_settings(trial.settings.get("strategy", "")).keys() - set(PLACES)
+            if differing := sorted(setting_names ^ trial.settings.keys()):
+                raise SettingError(
+                    f"{other_version}, whose settings differ in `{differing[0]}`: go on with that one, or start anew."
+                )
+        return comparison, trials
 
     @property
     def jobs(self) -> int | None:

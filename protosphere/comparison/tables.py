@@ -24,7 +24,7 @@ from protosphere.comparison.frame import (
     without_control,
 )
 from protosphere.comparison.paired import ahead
-from protosphere.comparison.spec import DOMAIN, ComparisonSpec
+from protosphere.comparison.spec import ComparisonSpec
 from protosphere.comparison.variants import Choice
 from protosphere.core.text import readable_size
 from protosphere.strategies.release import RULE
@@ -127,11 +127,11 @@ def markdown(tables: Sequence[Table]) -> str:
     return "\n\n".join([*parts, *notes_below(tables)]) + "\n"
 
 
-def latex(tables: Sequence[Table], labels: Sequence[str] = (), caption: str = "") -> str:
+def latex(tables: Sequence[Table], labels: Sequence[str] = ()) -> str:
     """Tables for `booktabs`.
 
     Args:
-        labels: of each table for \\ref; none for no labels. caption: as LaTeX, in place of each one's own.
+        labels: of each table for \\ref; none for no labels.
     """
     parts = ["% \\usepackage{booktabs}\n"]
     for number, table in enumerate(tables):
@@ -141,7 +141,7 @@ def latex(tables: Sequence[Table], labels: Sequence[str] = (), caption: str = ""
                 hrules=True,
                 position_float="centering",
                 column_format="l" + "r" * len(table.texts.columns),
-                caption=caption or as_tex(" ".join([_capital(table.sentence), *table.notes])),
+                caption=as_tex(" ".join([_capital(table.sentence), *table.notes])),
                 label=labels[number] if labels else None,
             )
         )
@@ -381,7 +381,6 @@ def _notes(comparison: ComparisonSpec, trials: pd.DataFrame, choices: Sequence[C
         notes.append(f"What the exchange adds is missing: `local` lacks {controls}.")
         notes.append("Name an `encoder` for all." if comparison.control_label else "Add `local` to the methods.")
     notes += _test_samples(comparison, trials)
-    notes += _unknown_domains(comparison, trials)
     for row in comparison.rows:
         steps = trials[trials["row"] == row.label].groupby("method")["gradient_steps"].agg(summarise).dropna()
         means = [step.mean for step in steps]
@@ -423,15 +422,3 @@ def _test_samples(comparison: ComparisonSpec, trials: pd.DataFrame) -> list[str]
     if notes and len(comparison.seeds) > 1:
         notes.append("Seeds change only the split, not the data.")
     return notes
-
-
-def _unknown_domains(comparison: ComparisonSpec, trials: pd.DataFrame) -> list[str]:
-    """A sentence for each domain that is asked for and that no finished run has, with those that there are."""
-    prefix = f"{DOMAIN} "
-    there = sorted(name.removeprefix(prefix) for name in trials.columns if name.startswith(prefix))
-    known = f"the domains are {', '.join(there)}" if there else "no data set names any"
-    missing = []
-    for name in dict.fromkeys(metric.figure for metric in comparison.metrics if metric.of_domain):
-        if name not in there and len(trials):
-            missing.append(f"No client is of the domain {name}; {known}.")
-    return missing

@@ -22,7 +22,6 @@ from protosphere.comparison.spec import (
     Entry,
     refuse_twice,
     varied_label,
-    varied_values,
 )
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
@@ -80,8 +79,7 @@ def with_variants(
             varied.
 
     Raises:
-        SettingError: it is no setting with values, no method reads it, or the methods of a row share it; a file has a
-            figure of a paper for a method that its own [vary] replaces.
+        SettingError: it is no setting with values, no method reads it, or the methods of a row share it.
     """
     overrides = overrides or {}
     values_by_setting = _of_file(comparison.vary)
@@ -105,9 +103,6 @@ def with_variants(
     if len(methods) == len(comparison.methods):
         return comparison
     refuse_twice([entry.label for entry in methods])
-    if not texts and not comparison.choose:
-        # whoever varies a preset's method by --vary cannot print its figure elsewhere
-        _refuse_printed_of_replaced(comparison, methods)
     baseline = comparison.baseline_label
     variants = [entry for entry in methods if entry.varied_of == baseline]
     # where one is chosen, the table has it by the method's own name
@@ -195,26 +190,6 @@ def _read_by(
         for values in itertools.product(*(tried[name] for name in own_names)):
             read |= settings_read(settings | dict(zip(own_names, values, strict=True)))
     return read
-
-
-def _refuse_printed_of_replaced(comparison: ComparisonSpec, methods: Sequence[Entry]) -> None:
-    """Refuse a figure of a paper that no table would show, because its method stands there as its variants alone."""
-    labels = [entry.label for entry in methods]
-    of_values = {
-        varied_label(entry.label, name, value)
-        for entry in comparison.methods
-        for name, values in varied_values(comparison.vary).items()
-        for value in values
-    }
-    for printed in comparison.paper:
-        # else its method is one that --methods leaves out
-        is_replaced = any(entry.varied_of == printed.method for entry in methods)
-        if printed.method not in labels and (is_replaced or printed.method in of_values):
-            raise SettingError(
-                f"`accuracy` in `paper` has {shown(printed.method)}, but [vary] leaves no method of that name, so that "
-                f"no table would show {printed.accuracy}: name one of {', '.join(map(shown, labels))}, or add a "
-                "method with the setting of its own, which is not varied."
-            )
 
 
 def _of_text(text: str) -> tuple[str, list[Scalar]]:

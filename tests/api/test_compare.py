@@ -190,16 +190,10 @@ def test_a_setting_that_is_varied_has_a_curve_of_its_runs(tmp_path):
     assert again.plot_varied("protonorm__gamma").numbers.equals(drawn.numbers)
     assert again.plot("rounds").numbers["method"].unique().tolist() == labels
     assert again.plot("bytes").save(tmp_path / "bytes.pdf").read_bytes().startswith(b"%PDF")
-    text = again.to_latex(label="tab:mine", caption=r"Mine, in \%")
-    assert r"\caption{Mine, in \%}" in text
-    assert text.count(r"\label{tab:mine}") == 1
-    assert f"{100 * means[0]:.2f}" in text
-    assert r"\label{tab:spiral-cost}" in again.to_latex(table="cost")
     for wrong, words in (
         (lambda: again.plot_varied("alpha"), 'setting is "alpha", but what is varied is protonorm.gamma'),
         (lambda: again.plot_varied(row="moons"), 'row is "moons", but the rows are spiral'),
         (lambda: again.plot("hours"), "over is"),
-        (lambda: again.to_latex(table="variants"), "has accuracy, differences, cost"),
     ):
         with pytest.raises(protosphere.SettingError, match=words):
             wrong()

@@ -78,8 +78,6 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     # without validation samples the last round's
     assert ["classifier", "50.0", "40.0", "2"] in rows
     assert ["local-prototypes", "*", "91.1", "80.8", "2"] in rows
-    (folder / "summary.json").write_text(json.dumps(SUMMARY | {"gradient_steps": 12.5}))
-    assert "12.5 gradient steps per client per round" in invoke().stdout
     assert lines[-6:] == [
         "* the rule by which this method predicts; each rule at the round with its best validation accuracy",
         "always predicting a client's most frequent class reaches 31.8",
@@ -90,20 +88,6 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
         "adds",
     ]
     assert "\x1b" not in result.stdout
-
-
-def test_the_table_tells_the_ensemble_and_accuracy_on_all_classes_where_they_were_measured(invoke, launched, folder):
-    assert "ensemble" not in invoke().stdout
-    ensemble = {"best": 0.4444, "last-5": 0.41, "final": 0.4076, "rows": 180}
-    rules = SUMMARY["rules"] | {"classifier": SUMMARY["rules"]["classifier"] | {"all-classes": 0.333}}
-    told = SUMMARY | {"ensemble": ensemble, "rules": rules}
-    told["floor"] = SUMMARY["floor"] | {"majority-class-all-classes": 0.1}
-    (folder / "summary.json").write_text(json.dumps(told))
-    lines = invoke().stdout.splitlines()
-    shown = "best 44.4 %, last-5 41.0 %, final 40.8 %"
-    assert f"ensemble of all clients on 180 shared test samples: {shown}" in lines
-    said = "final accuracy on test samples of all classes, including those that a client lacks: classifier 33.3 %"
-    assert f"{said}; majority-class baseline: 10.0 %" in lines
 
 
 def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
@@ -244,33 +228,6 @@ def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here,
     assert [line] == [text for text in second.stderr.splitlines() if text.startswith("resume: ")]
     assert "--on workers:2" in line
     assert "--verbose" in line
-
-
-@pytest.mark.parametrize(
-    ("outcome", "told"),
-    [
-        (Outcome(True, Path("finished")), {"code": 0, "folder": "finished", "reason": ""}),
-        (Outcome(False, None, "it broke.", flower_run="8"), {"code": 1, "folder": None, "reason": "it broke."}),
-    ],
-)
-def test_programs_read_how_it_ended(invoke, launched, folder, outcome, told):
-    launched.outcome = outcome
-    assert invoke("--outcome", "out.json").exit_code == told["code"]
-    assert json.loads(Path("out.json").read_text()) == told
-
-
-def test_an_outcome_tells_why_a_run_could_not_start_and_an_old_one_is_not_taken_for_it(invoke, launched, tmp_path):
-    for place in (str(tmp_path), "nowhere/out.json"):
-        refused = invoke("--outcome", place)
-        assert (refused.exit_code, f"--outcome is {place}" in refused.stderr) == (2, True)
-    assert invoke("--outcome", "out.json", "-c", "feature-dim=1").exit_code == 2
-    told = json.loads(Path("out.json").read_text())
-    assert (told["code"], told["folder"]) == (2, None)
-    assert "`feature-dim` is 1" in told["reason"]
-    assert "run_config" not in launched
-    launched.outcome = KeyboardInterrupt()
-    invoke("--outcome", "out.json")
-    assert not Path("out.json").exists()
 
 
 def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypatch, folder):

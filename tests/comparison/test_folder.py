@@ -2,8 +2,6 @@
 
 import json
 import os
-import time
-from dataclasses import replace
 
 import pytest
 
@@ -12,7 +10,6 @@ from protosphere.comparison.folder import FORMAT, ComparisonFolder
 from protosphere.comparison.spec import ComparisonSpec, Entry, Metric, Printed
 from protosphere.comparison.trials import expand
 from protosphere.core.errors import SettingError
-from protosphere.core.settings import GONE
 from protosphere.record.folder import RunFolder
 
 LOCAL = Entry("Local", {"strategy": "local"})
@@ -67,29 +64,9 @@ def test_a_folder_that_can_be_no_results_folder_is_refused(folder, made, tmp_pat
             ComparisonFolder.create(MADE, made, str(place))
 
 
-def test_no_folder_is_overwritten_however_many_have_its_name(folder, made, tmp_path):
-    results = tmp_path / "results"
-    taken = []
-
-    def take(count):
-        now = time.time()
-        for second in range(-10, count):
-            stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now + second))
-            path = results / f"{stamp}-compare-a-test"
-            if not path.exists():
-                path.mkdir()
-                (path / "comparison.json").write_text(stamp)
-                taken.append(path)
-
-    take(150)
-    new = ComparisonFolder.create(MADE, made, str(results)).path
-    assert new not in taken
-    assert new.name > taken[-1].name
-    assert ComparisonFolder(new).read() == (MADE, made)
-    take(1100)
-    with pytest.raises(SettingError, match="holds a thousand comparisons `a-test` of these minutes; name another"):
-        ComparisonFolder.create(MADE, made, str(results))
-    assert all((path / "comparison.json").read_text() == path.name[:15] for path in taken)
+def test_comparisons_of_one_second_have_folders_of_their_own(folder, made, tmp_path):
+    more = [ComparisonFolder.create(MADE, made, str(tmp_path / "results")).path for _ in range(3)]
+    assert len({folder.path, *more}) == 4
     assert folder.read() == (MADE, made)
 
 
@@ -114,39 +91,6 @@ def test_none_there_is_said(tmp_path):
     ):
         with pytest.raises(SettingError, match=said):
             ComparisonFolder.find(name, str(tmp_path))
-
-
-def test_a_comparison_goes_on_whose_cells_name_what_has_gone(folder, made, home):
-    file = folder.path / "comparison.json"
-    kept = json.loads(file.read_text())
-    for cell in kept["trials"]:
-        cell["settings"] |= {name: default for name, (default, _) in GONE.items()}
-    del kept["digest"]
-    file.write_text(json.dumps(kept))
-    assert folder.read() == (MADE, made)
-    old = replace(made[0], settings=kept["trials"][0]["settings"])
-    assert finish(folder, old, home) == folder.run_of(made[0])
-
-
-def test_a_folder_of_an_earlier_version_can_be_looked_at(folder, made, home):
-    """It had other defaults of other methods, and not all settings of today."""
-    file = folder.path / "comparison.json"
-    kept = json.loads(file.read_text())
-    for cell in kept["trials"]:
-        cell["settings"]["ditto.personal-epochs"] = 1
-        del cell["settings"]["client-weights"]
-    del kept["digest"]
-    file.write_text(json.dumps(kept))
-    then = [replace(cell, settings=old["settings"]) for cell, old in zip(made, kept["trials"], strict=True)]
-    run = finish(folder, then[0], home)
-    with pytest.raises(SettingError, match=r"`client-weights`.*protosphere\.Comparison shows what is finished"):
-        folder.read()
-    assert folder.read(to_run=False) == (MADE, made)
-    assert folder.run_of(made[0]) == run
-    # what it computed must be the same
-    (run / "settings.json").write_text(json.dumps(then[0].settings | {"alpha": 9.0}))
-    with pytest.raises(SettingError, match="`alpha`"):
-        folder.run_of(made[0])
 
 
 @pytest.mark.parametrize(

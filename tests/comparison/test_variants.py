@@ -255,40 +255,6 @@ def test_a_file_says_what_is_varied_and_the_command_line_goes_before(tmp_path):
     ]
 
 
-def test_a_figure_of_a_paper_is_of_a_variant_and_not_of_the_method_that_it_replaces(tmp_path):
-    """No table would show it."""
-    file = tmp_path / "mine.toml"
-    text = """
-        methods = ["local", { label = "Norm", strategy = "protonorm" }]
-        datasets = ["digits"]
-        [vary]
-        protonorm.gamma = [1, 2]
-        [[paper]]
-        dataset = "digits"
-        accuracy = { local = 12.0, PRINTED = 88.56 }
-    """
-    file.write_text(text.replace("PRINTED", '"Norm, gamma = 2"'))
-    assert [printed.method for printed in with_variants(read_plan(file)).paper] == ["local", "Norm, gamma = 2"]
-    # --methods leaves the file's other figures where they are
-    assert labels(with_variants(narrow(read_plan(file), methods="Norm"))) == ["Norm, gamma = 1", "Norm, gamma = 2"]
-    file.write_text(text.replace("PRINTED", "Norm"))
-    words = r'has "Norm", but \[vary\] leaves no method of that name, .* 88.56: name one of "local", "Norm, gamma = 1"'
-    with pytest.raises(SettingError, match=words):
-        with_variants(read_plan(file))
-    # who varies it on the command line has no file to mend
-    assert labels(with_variants(read_plan(file), ["protonorm.gamma=7,8"]))[1:] == ["Norm, gamma = 7", "Norm, gamma = 8"]
-    # `local` does not read it
-    file.write_text(text.replace("PRINTED", '"local, gamma = 2"'))
-    with pytest.raises(SettingError, match=r'has "local, gamma = 2", but'):
-        with_variants(read_plan(file))
-    # the remedy
-    own = '{ label = "ours", strategy = "protonorm" }, { label = "Norm", strategy = "protonorm", protonorm.gamma = 5 }'
-    file.write_text(text.replace("PRINTED", "Norm").replace('{ label = "Norm", strategy = "protonorm" }', own))
-    assert {printed.method for printed in with_variants(read_plan(file)).paper} <= set(
-        labels(with_variants(read_plan(file)))
-    )
-
-
 def test_how_a_file_chooses_and_crosses(tmp_path):
     file = tmp_path / "mine.toml"
     head = 'methods = ["local", "protonorm"]\ndatasets = ["digits"]\n[vary]\n'
