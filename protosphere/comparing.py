@@ -2,7 +2,6 @@
 
 import html
 import io
-import itertools
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from protosphere.arrays import WORDS, data_of, is_arrays
+from protosphere.arrays import data_of, is_arrays
 from protosphere.comparison.bar import Bar
 from protosphere.comparison.execution import Executor, Finished, Processes, environments, run_trials
 from protosphere.comparison.folder import ComparisonFolder
@@ -25,7 +24,6 @@ from protosphere.core.errors import RunError, SettingError
 from protosphere.core.home import results_root
 from protosphere.core.objects import refuse_objects
 from protosphere.core.settings import Scalar, shown
-from protosphere.data.domains import short_name
 from protosphere.names import Value, plain, settings_of
 from protosphere.names import setting as setting_name
 from protosphere.own_objects import with_names
@@ -84,7 +82,7 @@ def compare(
     Args:
         methods: names, or mappings of `strategy`, perhaps a `label`, and settings of that method, named as in `run`.
         datasets: names, ids or paths, or arrays as `run` takes them; or mappings of `dataset`, any of these, perhaps a
-            `label`, and settings.
+            `label`, which several arrays need, and settings.
         partitions: mappings of the settings that decide who holds which samples, perhaps with a `label`; none for the
             settings' own.
         seeds: different whole numbers from 0 on.
@@ -448,24 +446,16 @@ def _data(datasets: Sequence[Any], dataset: Any) -> list[Any]:
     else:
         _refuse_single("datasets", datasets)
         items = list(datasets)
-    entries = [dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item} for item in items]
-    labels = {str(entry.get("label", "")) for entry in entries}
-    labels |= {short_name(os.fspath(entry["dataset"])) for entry in entries if isinstance(entry.get("dataset"), WORDS)}
-    result: list[Any] = []
-    for entry in entries:
+    entries = []
+    for item in items:
+        entry = dict(item) if isinstance(item, Mapping) and not is_arrays(item) else {"dataset": item}
         if is_arrays(entry.get("dataset")) and "label" not in entry:
-            # what they are called has no meaning for anybody
-            label = ARRAYS
-            for number in itertools.count(2):
-                if label not in labels:
-                    break
-                label = f"{ARRAYS} {number}"
-            labels.add(label)
-            entry = {"label": label} | entry
+            # what their file is called has no meaning for anybody
+            entry = {"label": ARRAYS} | entry
         if "dataset" in entry:
             entry["dataset"] = data_of(entry["dataset"])
-        result.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
-    return result
+        entries.append(_entry(entry if len(entry) > 1 else entry.get("dataset", entry)))
+    return entries
 
 
 def _method_entry(entry: Any) -> Any:

@@ -236,6 +236,7 @@ OF_CALLS = [
     ("protosphere.compare", {"jobs": "2"}, SettingError, 'jobs is "2"'),
     ("protosphere.compare", {"dataset": "digits"}, SettingError, "`datasets`"),
     ("protosphere.compare", {"datasets": [(X, Y, Y)]}, SettingError, "3 arrays"),
+    ("protosphere.compare", {"datasets": [(X, Y), (X + 1, Y)]}, SettingError, '"arrays" is there twice; give each a'),
     ("protosphere.compare", {"datasets": [{"dataset": (X, Y[:7])}]}, DataError, "120 rows"),
 ]
 TABLE = [(entry, given, SystemExit, word) for entry, given, word in OF_COMMANDS] + OF_CALLS

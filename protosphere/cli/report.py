@@ -37,29 +37,14 @@ def report(
     if state:
         _print_site_figures(Path(state).expanduser())
         return
-    from protosphere.reports.report import write_report
+    from protosphere.results import load
 
     try:
-        typer.echo(f"report: {write_report(_find(folder, results), trust)}")
+        typer.echo(f"report: {load(folder, results, trust).report()}")
     except UserError as error:
         end(str(error))
     except OSError as error:
         end(f"the report cannot be written to {folder} ({error.strerror or error}); copy the run.")
-
-
-def _find(name: str, results: str) -> Path:
-    """The folder that a run's name stands for, whether there is one or not.
-
-    Raises:
-        SettingError: there is no latest.
-    """
-    from protosphere.core.home import results_root
-    from protosphere.record.folder import find_run
-
-    if name == "latest":
-        return find_run(name, results).resolve()
-    given_path, results_path = Path(name).expanduser(), results_root(results) / name
-    return (results_path if results_path.is_dir() and not given_path.exists() else given_path).resolve()
 
 
 def _print_site_figures(folder: Path) -> None:

@@ -12,8 +12,6 @@ from protosphere.cli.options import end, option
 from protosphere.cli.tables import console
 from protosphere.core.errors import UserError
 
-WIDE = 100  # characters
-MOST_OF_DATA = (16, 24)  # characters of a data set's name, in a narrow and in a wide terminal
 RESULTS = option("The results folder.", "DIR", "--results")
 
 app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, invoke_without_command=True)
@@ -23,9 +21,8 @@ app = typer.Typer(cls=Group, add_completion=False, rich_markup_mode=None, invoke
 def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     """List runs and comparisons, or delete some.
 
-    The state `cut` means interrupted: `--resume` continues it. Beside the state are the finished rounds, or trials. A
-    long data set name is shortened in its middle. `%` is the headline accuracy. The size includes the clients' models
-    in this PROTOSPHERE_HOME.
+    The state `cut` means interrupted: `--resume` continues it. Beside the state are the finished rounds, or trials.
+    `%` is the headline accuracy. The size includes the clients' models in this PROTOSPHERE_HOME.
 
     Exits 0.
     """
@@ -33,7 +30,7 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
         return
     from protosphere.core.home import results_root
     from protosphere.core.plugins import stem
-    from protosphere.core.text import readable_size, without_middle
+    from protosphere.core.text import readable_size
     from protosphere.data.domains import short_name
     from protosphere.stored_runs import list_stored
 
@@ -41,28 +38,18 @@ def runs(context: typer.Context, results: Annotated[str, RESULTS] = "") -> None:
     if not entries:
         typer.echo(f"{results_root(results)} holds no run; `protosphere run` starts one.")
         return
-    terminal = console()
-    most = MOST_OF_DATA[terminal.width >= WIDE]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for place, name in enumerate(("name", "method", "data", "state", "%", "size")):
-        # a narrow terminal folds the first two, which may be long, and loses nothing
-        narrow = place > 3
-        least = 5 if narrow else 8
-        table.add_column(
-            name, no_wrap=place > 1, min_width=least, overflow="fold", justify="right" if narrow else "left"
-        )
+    for name in ("name", "method", "data"):
+        # a narrow terminal folds what may be long, and loses nothing
+        table.add_column(name, min_width=8, overflow="fold")
+    table.add_column("state", no_wrap=True)
+    for name in ("%", "size"):
+        table.add_column(name, no_wrap=True, justify="right")
     for entry in entries:
         headline = "-" if entry.headline is None else f"{100 * entry.headline:.2f}"
-        row = [
-            entry.name,
-            stem(entry.what),
-            without_middle(short_name(entry.dataset), most),
-            f"{entry.state} {entry.rounds}",
-            headline,
-            readable_size(entry.size),
-        ]
-        table.add_row(*row)
-    terminal.print(table)
+        state, size = f"{entry.state} {entry.rounds}", readable_size(entry.size)
+        table.add_row(entry.name, stem(entry.what), short_name(entry.dataset), state, headline, size)
+    console().print(table)
     typer.echo(f"in {results_root(results)}: {readable_size(sum(entry.size for entry in entries))}")
 
 

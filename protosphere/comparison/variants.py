@@ -7,7 +7,7 @@ samples is highest over the seeds, so that test samples say only what came of it
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from math import isclose
 from typing import Any
@@ -75,25 +75,23 @@ def with_variants(
     Args:
         texts: such as `protonorm.gamma=3,10,30`; with them those of the comparison's file, which they replace by name.
         overrides: what `-c` says, for all methods.
-        of_file: the methods of the comparison's file, some of which may be left out here; what these alone read is not
-            varied.
+        of_file: the methods of the comparison's file, some of which may be left out here; what the file varies and no
+            other reads is then not varied.
 
     Raises:
         SettingError: it is no setting with values, no method reads it, or the methods of a row share it.
     """
     overrides = overrides or {}
-    values_by_setting = _of_file(comparison.vary)
-    if values_by_setting and of_file and tuple(of_file) != comparison.methods:
-        names_of_file = _read_by_any(comparison, of_file, values_by_setting, overrides)
-        idle = names_of_file - _read_by_any(comparison, comparison.methods, values_by_setting, overrides)
-        values_by_setting = {name: values for name, values in values_by_setting.items() if name not in idle}
-    values_by_setting |= dict(map(_of_text, texts))
+    of_texts = dict(map(_of_text, texts))
+    values_by_setting = _of_file(comparison.vary) | of_texts
     if not values_by_setting:
-        if (comparison.choose or comparison.cross) and not comparison.vary:
+        if comparison.choose or comparison.cross:
             raise SettingError("choose and cross are of settings that are varied, and none is; name one by [vary].")
         return comparison
+    is_part = bool(of_file) and tuple(of_file) != comparison.methods
+    may_be_idle = values_by_setting.keys() - of_texts.keys() if is_part else set()
     methods: list[Entry] = []
-    for entry, values in _values_by_method(comparison, values_by_setting, overrides):
+    for entry, values in _values_by_method(comparison, values_by_setting, overrides, may_be_idle):
         for combination in _combinations(values, comparison.cross) if values else [{}]:
             label = entry.label
             for name, value in combination.items():
@@ -129,49 +127,41 @@ def _combinations(values: Mapping[str, Sequence[Scalar]], is_crossed: bool) -> I
 
 
 def _values_by_method(
-    comparison: ComparisonSpec, values_by_setting: Mapping[str, list[Scalar]], overrides: Mapping[str, Scalar]
+    comparison: ComparisonSpec,
+    values_by_setting: Mapping[str, list[Scalar]],
+    overrides: Mapping[str, Scalar],
+    may_be_idle: Set[str],
 ) -> list[tuple[Entry, dict[str, list[Scalar]]]]:
     """Each method with those of the settings that it reads and does not set itself, with their values.
 
+    Args:
+        may_be_idle: settings that no method need read.
+
     Raises:
-        SettingError: no method reads one, or the methods of a row share it.
+        SettingError: no method reads one, the methods of a row share it, or there is none of that name.
     """
+    known_names: set[str] = set()
+    for entry in comparison.methods:
+        known_names |= known_settings(entry.settings["strategy"]).keys()
     for name in values_by_setting:
+        if name not in known_names:
+            raise SettingError(f"--vary {name}{nearest(name, sorted(known_names))}: there is no such setting.")
         if name in OF_A_ROW or name in NOT_HERE or name == "strategy":
             raise SettingError(
                 f"--vary {name}: the methods of a row share it, or it makes no run of its own; make [[partitions]] or "
                 "rows of its values instead."
             )
+    idle = set(values_by_setting) - may_be_idle
     values_by_method = []
-    known_names: set[str] = set()
-    idle = set(values_by_setting)
     for entry in comparison.methods:
-        names = _read_by(comparison, entry, values_by_setting, overrides)
-        known_names |= names
-        method_values = {}
-        for name, values in values_by_setting.items():
-            if name in names and name not in entry.settings:
-                method_values[name] = values
-        idle -= method_values.keys()
-        values_by_method.append((entry, method_values))
+        read_names = _read_by(comparison, entry, values_by_setting, overrides) - entry.settings.keys()
+        values_by_method.append(
+            (entry, {name: values_by_setting[name] for name in values_by_setting if name in read_names})
+        )
+        idle -= read_names
     if idle:
-        name = min(idle)
-        hint = nearest(name, sorted(known_names))
-        raise SettingError(f"--vary {name}{hint}: no method of this comparison reads it, or each has its own.")
+        raise SettingError(f"--vary {min(idle)}: no method of this comparison reads it, or each has its own.")
     return values_by_method
-
-
-def _read_by_any(
-    comparison: ComparisonSpec,
-    entries: Sequence[Entry],
-    tried: Mapping[str, Sequence[Scalar]],
-    overrides: Mapping[str, Scalar],
-) -> set[str]:
-    """What any of these methods reads and does not set itself."""
-    names: set[str] = set()
-    for entry in entries:
-        names |= _read_by(comparison, entry, tried, overrides) - entry.settings.keys()
-    return names
 
 
 def _read_by(

@@ -133,9 +133,3 @@ def _make_unique(text: str, taken: Collection[str], most: int) -> str:
         end = f" ({number})"
         candidate, number = one_line(text, most - len(end)) + end, number + 1
     return candidate
-
-
-def without_middle(name: str, most: int) -> str:
-    """A name of at most `most` characters: what is longer keeps its begin and its end, which tell it from others."""
-    end = (most - 1) // 3
-    return name if len(name) <= most else f"{name[: most - 1 - end]}…{name[len(name) - end :]}"

@@ -85,18 +85,6 @@ def test_the_folder_in_which_one_stands_is_a_data_set_as_for_a_run(tmp_path, mon
     assert (cell.row, cell.settings["dataset"]) == ("x-rays", str(tmp_path / "x-rays"))
 
 
-def test_arrays_without_a_label_get_one_that_no_other_data_set_has():
-    arrays = [(X + number, Y) for number in range(4)]
-    datasets = [arrays[0], {"label": "arrays 2", "dataset": arrays[1]}, arrays[2], {"dataset": arrays[3]}]
-    assert [entry["label"] for entry in _data(datasets, "")] == ["arrays", "arrays 2", "arrays 3", "arrays 4"]
-    later = [arrays[0], {"label": "arrays", "dataset": arrays[1]}]
-    assert [entry["label"] for entry in _data(later, "")] == ["arrays 2", "arrays"]
-    assert [entry if isinstance(entry, str) else entry["label"] for entry in _data([arrays[0], "./arrays"], "")] == [
-        "arrays 2",
-        "./arrays",
-    ]
-
-
 def of_two_rows(method, tmp_path):
     """The folder of a comparison of one method, of which no cell is run, and its cells."""
     rows = (Entry("even", {"partition": "iid"}), Entry("skewed", {"partition": "dirichlet"}))

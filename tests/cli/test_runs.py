@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from filelock import FileLock
@@ -87,20 +86,6 @@ def test_what_is_starting_is_not_cut(three, tmp_path):
     assert listed([run])[run].state == "stopped"
     with FileLock(run / ".lock"):
         assert listed([run])[run].state == "starting"
-
-
-@pytest.mark.parametrize(("width", "most"), [("80", 16), ("200", 24)])
-def test_a_long_name_of_data_stays_on_one_line_with_its_begin_and_end(three, width, most):
-    settings = json.loads((three[0] / "settings.json").read_text())
-    path = "/data/arrays-0123456789abcdef-of-the-north.npz"
-    (three[0] / "settings.json").write_text(json.dumps(settings | {"dataset": path}))
-    shown = CliRunner().invoke(app, ["runs", "--results", str(three[0].parent)], env={"COLUMNS": width}).stdout
-    (told,) = [word for word in shown.split() if word.startswith("arrays-") and "…" in word]
-    begin, end = told.split("…")
-    assert len(told) == most
-    assert Path(path).name.startswith(begin)
-    assert path.endswith(end)
-    assert min(len(begin), len(end)) > 4
 
 
 @pytest.mark.parametrize("columns", [None, "60"])
