@@ -128,13 +128,6 @@ def test_rows_may_come_as_whatever_holds_numbers_if_they_are_finite():
             client.predict(wrong)
 
 
-@pytest.mark.parametrize("dataset", [(ROWS, Y, Y), {"x": ROWS}, (ROWS, Y[:3]), ([[1.0], [1.0, 2.0]], [0, 1])])
-def test_arrays_that_are_no_data_set_are_refused_before_anything_starts(dataset, home):
-    with pytest.raises(protosphere.Error, match=r"array|120 rows"):
-        start("local", dataset)
-    assert not (home / "results").exists()
-
-
 IMAGES = np.random.default_rng(1).integers(0, 256, (120, 8, 8, 3)).astype(np.uint8)
 IMAGES[Y == 1, :4] //= 4
 CNN = {"models": "tiny_cnn", "partition": "iid", "rounds": 2, "normalise": True, "augment": "flip-crop"}

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 import protosphere
 from protosphere.cli.main import app
-from protosphere.record.folder import RunFolder
 from protosphere.reports.report import write_report
 
 HOSTILE = '<b>Mary</b> & "Co"'
@@ -67,20 +66,6 @@ def test_a_columns_values_are_names_and_hostile_ones_do_nothing():
     assert not re.search(r"<b>Mary|=1\+1", page)
     for file in (run.folder / "figures").glob("*.csv"):
         assert not re.search(r"(^|,)\"?[=@]", file.read_text(), re.MULTILINE)
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_a_run_whose_roster_has_no_names_is_read_and_resumed():
-    settings = {"partition_column": "hospital", "rounds": 1, "quiet": True}
-    run = protosphere.run("fedproto", "./all.csv", **settings)
-    # as an earlier version wrote it
-    entries = RunFolder(run.folder).roster()
-    old = [{key: value for key, value in entry.items() if key != "name"} for entry in entries]
-    RunFolder(run.folder).write_roster(old)
-    assert protosphere.load(run.folder).clients["name"].unique().tolist() == ["client 0", "client 1", "client 2"]
-    write_report(run.folder)
-    again = protosphere.run(resume=run.folder, rounds=2, quiet=True)
-    assert again.clients["name"].iloc[1] == "1+1"
 
 
 def test_under_privacy_a_partition_names_nobody(run):

@@ -1,6 +1,5 @@
 """What the tests of `protosphere run` share: a folder, the command, and a launcher that launches nothing."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -9,28 +8,10 @@ from typer.testing import CliRunner
 from protosphere.cli.main import app
 from protosphere.launch import flower as launching
 from protosphere.launch.flower import Outcome
+from tests.comparison.fabricated import write_run
 
 ROOT = Path(launching.__file__).resolve().parents[2]
 QUICK = 'rounds=1 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu" local-epochs=1 momentum=0.0'
-SELECTED = {"selected": 0.9111, "selected_round": 2, "best": 0.95, "client-best": 0.96, "last-5": 0.9, "final": 0.94}
-SELECTED |= {"worst": 0.808}
-SUMMARY = {
-    "status": "completed",
-    "strategy": "protonorm",
-    "dataset": "digits",
-    "clients": 3,
-    "rounds": 2,
-    "headline": {"rule": "local-prototypes", "figure": "selected", "accuracy": 0.9111, "round": 2, "clients": 3}
-    | {"rows": 90},
-    "floor": {"majority-class": 0.318},
-    "rules": {
-        "classifier": {"selected": None, "best": 0.72, "client-best": 0.7, "last-5": 0.45, "final": 0.5, "worst": 0.4},
-        "local-prototypes": SELECTED,
-    },
-    "bytes": {"payload_up": 12_800, "payload_down": 2_500_000, "wire_up": 28_444, "wire_down": 2_600_000}
-    | {"evaluation_wire_up": 5_000, "evaluation_wire_down": 7_000},
-    "seconds": 61.25,
-}
 
 
 @pytest.fixture
@@ -55,8 +36,7 @@ def invoke(here):
 def folder(tmp_path):
     """A finished run's folder."""
     folder = tmp_path / "finished"
-    folder.mkdir()
-    (folder / "summary.json").write_text(json.dumps(SUMMARY))
+    write_run(folder, {"strategy": "protonorm", "dataset": "digits"}, 0.9, 0.318)
     return folder
 
 

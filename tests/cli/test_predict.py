@@ -125,6 +125,7 @@ def trained(place, formed):
     }.items():
         run = run_in_process(DIGITS | settings, clients=2, workers=1, show=lambda line: None)
         found[name] = place / "home" / "clients" / run.name / "0"
+    found |= {"run": found["norm"].parent, "home": place / "home"}
     return SimpleNamespace(**found)
 
 
@@ -265,12 +266,6 @@ def test_what_cannot_be_read_is_told_and_left_out(predict, trained, scans, tmp_p
     assert json.loads(found.stdout)["rows"] == 12
     rows = list(csv.DictReader((tmp_path / "left.csv").open(newline="")))
     assert [row["prediction"] for row in rows if "broken" in row["input"]] == [""]
-
-
-def test_a_column_of_another_name_is_named(predict, trained, scans, tmp_path):
-    (tmp_path / "t.csv").write_text(f"file,digit\n{scans.files[0]},3\n")
-    found = predict(trained.digits, tmp_path / "t.csv", "--label-column", "digit", "--json")
-    assert json.loads(found.stdout)["rows"] == 1
 
 
 # --- tables and arrays ------------------------------------------------------------------------------------
@@ -427,6 +422,8 @@ def scanned(change):
     ("client", "given", "words"),
     [
         ("none", lambda place: [place], "there is no folder"),
+        ("run", lambda place: [place], "is the folder of a run"),
+        ("home", lambda place: [place], "holds no client.json"),
         ("norm", lambda place: [], "there is nothing to classify"),
         ("norm", lambda place: ["--text", "words"], "reads images"),
         ("norm", scanned(lambda place: [place / "3" / "0.png", "--rule", "oracle"]), "rule 'oracle' cannot be applied"),
@@ -466,13 +463,6 @@ def test_what_is_of_no_use_is_one_sentence(client, given, words, trained, predic
     assert (found.exit_code, found.stdout) == (2, "")
     assert words in found.stderr
     assert len(found.stderr.splitlines()) == 1
-
-
-def test_a_folder_that_is_no_clients_is_one_sentence(trained, predict, tmp_path):
-    for place, words in ((trained.norm.parent, "is the folder of a run"), (tmp_path, "holds no client.json")):
-        found = predict(place, "x.png")
-        assert (found.exit_code, found.stdout, len(found.stderr.splitlines())) == (2, "", 1)
-        assert words in found.stderr
 
 
 def test_a_row_that_is_not_finite_is_told_and_left_out(trained, predict, tmp_path):

@@ -17,7 +17,8 @@ from protosphere.launch.flower import Outcome, RunInterrupted
 from protosphere.plans.assignments import read_assignments
 from protosphere.server_app.app import log
 from protosphere.strategies import known_settings
-from tests.cli.conftest import QUICK, ROOT, SUMMARY
+from tests.cli.conftest import QUICK, ROOT
+from tests.comparison.fabricated import change_summary
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -72,22 +73,31 @@ def test_a_completed_run_prints_its_lines_once_and_its_table(invoke, launched, f
     assert result.exit_code == 0, result.output
     lines = [line.rstrip() for line in result.stdout.splitlines()]
     assert lines[1:3] == ["results: /there", "round 1/2 | accuracy"]
-    assert lines[3] == "protonorm on digits, 3 clients, 2 rounds: test accuracy in %"
+    assert lines[3] == "protonorm on digits, 2 clients, 2 rounds: test accuracy in %"
     rows = [line.split() for line in lines]
     assert ["inference", "rule", "all", "clients", "worst", "client", "round"] in rows
-    # without validation samples the last round's
-    assert ["classifier", "50.0", "40.0", "2"] in rows
-    assert ["local-prototypes", "*", "91.1", "80.8", "2"] in rows
+    assert ["classifier", "45.0", "20.0", "2"] in rows
+    assert ["local-prototypes", "*", "90.0", "20.0", "2"] in rows
     assert lines[-6:] == [
-        "* the rule by which this method predicts; each rule at the round with its best validation accuracy",
+        "* the rule by which this method predicts; without validation samples, after the last round",
         "always predicting a client's most frequent class reaches 31.8",
-        "sent: 12.8 kB up, 2.50 MB down, and 115.6 kB of overhead; evaluation takes another 12.0 kB",
-        "time: 61.2 s",
+        "sent: 0.2 kB up, 0.2 kB down, and 0.2 kB of overhead; evaluation takes another 0.1 kB",
+        "time: 12.3 s",
         f"results: {folder}",
         "next: `protosphere compare --methods local,frame,protonorm -c 'dataset=\"digits\"'` tells what the exchange "
         "adds",
     ]
     assert "\x1b" not in result.stdout
+
+    def select(summary):
+        summary["rules"]["local-prototypes"] |= {"selected": 0.911, "selected_round": 1}
+        summary["headline"]["figure"] = "selected"
+
+    change_summary(folder, select)
+    lines = invoke().stdout.splitlines()
+    assert ["local-prototypes", "*", "91.1", "20.0", "1"] in [line.split() for line in lines]
+    chosen = "* the rule by which this method predicts; each rule at the round with its best validation accuracy"
+    assert chosen in lines
 
 
 def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
@@ -95,14 +105,14 @@ def test_the_end_names_the_clients_that_failed(invoke, launched, folder):
         "2": {"rounds": 1, "last_round": 1, "last": "no reply in time"},
         "10": {"rounds": 3, "last_round": 3, "last": "upload dropped: a vector holds NaN"},
     }
-    (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": failures}))
+    change_summary(folder, lambda summary: summary.update(failures=failures))
     lines = invoke().stdout.splitlines()
     assert lines[-5:-3] == [
         "client 10 failed in 3 of 3 rounds, the last time in round 3: upload dropped: a vector holds NaN",
         "client 2 failed in 1 of 3 rounds, the last time in round 1: no reply in time",
     ]
     many = {str(p): failures["2"] for p in range(12)}
-    (folder / "summary.json").write_text(json.dumps(SUMMARY | {"failures": many}))
+    change_summary(folder, lambda summary: summary.update(failures=many))
     lines = invoke().stdout.splitlines()
     assert lines[-4] == "2 more clients failed in some rounds; metrics.jsonl lists them"
     assert sum(line.startswith("client ") for line in lines) == 10
@@ -137,15 +147,6 @@ def test_a_run_of_another_machine_is_resumed_with_its_settings_given_again(invok
     assert launched["run_config"]["batch-size"] == 7
     assert invoke("--on", "superlink:clinics", "--resume", tmp_path.name).exit_code == 0
     assert launched["run_config"]["resume"] == tmp_path.name
-
-
-def test_a_run_without_validation_has_a_final_headline(invoke, launched, folder):
-    headline = {"rule": "classifier", "figure": "final", "accuracy": 0.5}
-    bare = SUMMARY | {"headline": headline, "floor": {"majority-class": None}}
-    (folder / "summary.json").write_text(json.dumps(bare))
-    shown = invoke().stdout
-    assert "* the rule by which this method predicts; without validation samples, after the last round" in shown
-    assert "always predicting a client's most frequent class reaches -" in shown
 
 
 @pytest.mark.parametrize(
@@ -230,7 +231,10 @@ def test_what_a_resume_was_told_stands_in_the_command_that_goes_on_with_it(here,
     assert "--verbose" in line
 
 
-def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypatch, folder):
+def test_a_run_in_process_that_fails_or_is_stopped_names_its_log(here, monkeypatch, tmp_path):
+    folder = tmp_path / "begun"
+    folder.mkdir()
+
     def fail(grid, context, opened, on_round):
         opened(folder)
         log.info("results: %s", folder)

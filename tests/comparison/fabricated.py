@@ -41,15 +41,17 @@ def line(number, accuracy):
 
 def write_run(folder, settings, accuracy, floor=0.5):
     """A finished run whose accuracy rises to `accuracy` in two rounds."""
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     lines = [line(0, 0.1), line(1, accuracy / 2), line(2, accuracy)]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (folder / "settings.json").write_text(json.dumps(settings))
     values = {"selected": None, "selected_round": None, "best": accuracy, "client-best": 0.99, "last-5": 0.4}
-    values |= {"client-best-unweighted": 0.98, "final-unweighted": 0.45, "clients": 2}
+    values |= {"client-best-unweighted": 0.98, "final-unweighted": 0.45, "clients": 2, "worst": 0.2}
     rules = {"local-prototypes": accuracy, "classifier": accuracy / 2}
     summary = {
         "status": "completed",
+        "strategy": settings["strategy"],
+        "dataset": settings["dataset"],
         "clients": 2,
         "rounds": 2,
         "headline": {"rule": "local-prototypes", "figure": "final", "accuracy": accuracy, "rows": 90},
@@ -59,15 +61,16 @@ def write_run(folder, settings, accuracy, floor=0.5):
         "domains": {"usps": {"local-prototypes": 0.6}},
         "domains-unweighted": {"usps": {"local-prototypes": 0.65}},
         "classes": {"rule": "local-prototypes", "macro": {"accuracy": 0.55, "f1": 0.5}},
-        "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 300, "wire_down": 300, "evaluation_wire_up": 30},
+        "bytes": {"payload_up": 200, "payload_down": 200, "wire_up": 300, "wire_down": 300}
+        | {"evaluation_wire_up": 30, "evaluation_wire_down": 40},
         "seconds": 12.34,
     }
     (folder / "summary.json").write_text(json.dumps(summary))
 
 
-def change_summary(place, trial, change):
+def change_summary(folder, change):
     """Change a finished run's summary: `change` gets it."""
-    path = place.of(trial) / "run" / "summary.json"
+    path = folder / "summary.json"
     if path.exists():
         summary = json.loads(path.read_text())
         change(summary)

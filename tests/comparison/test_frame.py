@@ -223,15 +223,3 @@ def test_no_cell_of_the_csvs_is_a_formula_to_a_spreadsheet(tmp_path):
         assert len(rows) > 1
         assert not [cell for row in rows for cell in row if cell.startswith(("=", "+", "@"))]
         assert any(cell == f"'{evil}" for row in rows for cell in row)
-
-
-def test_differences_are_seed_by_seed_over_the_seeds_that_both_have(tmp_path):
-    made = comparison(paper=(), baseline="Proto_Norm")
-    place = folder_of(tmp_path, made)
-    rows = list(csv.DictReader(differences_csv(made, finished(place, made)).splitlines()))
-    assert [(row["row"], row["method"], row["seeds"]) for row in rows] == [
-        ("CIFAR-10", "FedProto", "3"),
-        ("MNIST", "FedProto", "0"),
-    ]
-    assert float(rows[0]["difference"]) == pytest.approx(-0.02)
-    assert (rows[1]["difference"], rows[1]["significant"]) == ("", "")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from protosphere.comparison.spec import OF_A_ROW, Metric, Row, comparison_names, load, narrow, parse_metric, read
+from protosphere.comparison.spec import OF_A_ROW, Metric, Row, load, narrow, parse_metric, read
 from protosphere.core.errors import SettingError
 from protosphere.core.settings import Settings
 from protosphere.data.partition.assignment import DataSpec
@@ -115,18 +115,6 @@ def test_a_data_set_has_settings_of_a_method_and_a_paper_prints_of_a_varied_valu
     ):
         with pytest.raises(SettingError, match=re.escape(said)):
             read(file(text.replace("methods.Norm = { protonorm.gamma = 7.0 }", wrong)))
-
-
-def test_what_is_not_there_is_named(tmp_path):
-    for name in (str(tmp_path / "nowhere.toml"), "~nobody-of-that-name/x.toml"):
-        with pytest.raises(SettingError, match=rf"{name} cannot be read"):
-            load(name)
-    with pytest.raises(SettingError, match="exclude each other"):
-        load(str(tmp_path), "protonorm-table1")
-    for name, said in (("protonorm-tabel1", "did you mean `protonorm-table1`"), ("spiral", "run --preset spiral")):
-        with pytest.raises(SettingError, match=said) as caught:
-            load(preset=name)
-        assert all(known in str(caught.value) for known in comparison_names())
 
 
 # --- narrowing ----------------------------------------------------------------------------------------

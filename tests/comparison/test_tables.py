@@ -165,7 +165,7 @@ def test_values_a_round_are_shown_where_all_seeds_sent_float32(tmp_path):
         # of one method one seed alone sent another format, of the other none
         mixed = trial.method == "FedProto" and trial.seed == 1
         settings = {"wire-dtype": "float16" if mixed else "float32"}
-        change_summary(place, trial, lambda summary, settings=settings: summary.update(settings=settings))
+        change_summary(place.of(trial) / "run", lambda summary, settings=settings: summary.update(settings=settings))
     cost = cells(tables_of(made, finished(place, made))[-1])
     assert list(cost["CIFAR-10, M values per round"].values()) == ["-", "5e-05"]
     assert list(cost["CIFAR-10, whole run"].values()) == ["0.4 kB / 0.6 kB"] * 2
@@ -196,7 +196,7 @@ def test_accuracies_by_one_rule_stand_above_what_each_methods_own_rule_gives(tmp
     assert "Every method's own inference rule is local-prototypes." in same[0].notes
     for trial in trials_of(made):
         if trial.method == "Proto_Norm":
-            change_summary(place, trial, by_classifier)
+            change_summary(place.of(trial) / "run", by_classifier)
     accuracies, own, apart, _ = tables_of(made, finished(place, made))
     # half of what the nearest prototype gives
     name = "CIFAR-10 (classifier headline)"

@@ -49,12 +49,6 @@ def test_methods_that_read_a_setting_become_one_a_choice_of_values():
     assert plan("learning-rate=0.01,0.1").baseline_label == "local"
 
 
-def test_a_file_s_values_are_replaced_by_the_command_line_s():
-    of_file = {"protonorm": {"gamma": [1, 2]}, "learning-rate": [0.1, 0.2]}
-    found = plan("protonorm.gamma=7,8", methods=("protonorm",), vary=of_file)
-    assert [tuple(entry.settings.values())[1:] for entry in found.methods] == [(7, 0.1), (7, 0.2), (8, 0.1), (8, 0.2)]
-
-
 def test_variants_of_many_settings_have_folders_of_their_own():
     tried = ["prototype-weight=0.001,1", "learning-rate=0.01,0.1", "local-epochs=1,5"]
     made = with_variants(narrow(load(), methods="fedproto", seeds="0", cross=True), tried)
