@@ -19,7 +19,7 @@ class Bar:
         self._progress = Progress(
             TextColumn("runs"),
             BarColumn(bar_width=30),
-            TextColumn("{task.fields[finished]}/{task.total}"),
+            TextColumn("{task.fields[finished]}"),
             TimeRemainingColumn(),
             TextColumn("{task.fields[running]}", markup=False),
             console=console,
@@ -29,7 +29,7 @@ class Bar:
             # a file gets the lines alone
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("", total=None, finished=0, running="")
+        self._task = self._progress.add_task("", total=None, finished="", running="")
         self._printed_count = 0
 
     def __enter__(self) -> "Bar":
@@ -55,6 +55,6 @@ class Bar:
             self._task,
             total=state.total,
             completed=finished_count + sum(job.done / job.rounds for job in state.running),
-            finished=finished_count,
+            finished=f"{finished_count}/{state.total}",
             running="; ".join(running[:MOST_SHOWN]) + more,
         )
