@@ -1,7 +1,6 @@
 """What the results folder holds: runs and comparisons, how far they are, what they take on the disk; and away with
 them."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -9,14 +8,15 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from protosphere.comparison.folder import FILE as COMPARISON
 from protosphere.core.errors import SettingError
-from protosphere.core.files import LARGEST_RECORD, folder_lock, read_whole
+from protosphere.core.files import folder_lock, is_held, read_sealed
 from protosphere.core.home import discard_stores, results_root, stores
 from protosphere.core.settings import is_run_name, nearest, shown
 from protosphere.record.folder import RunFolder
+
+UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,7 @@ class StoredEntry:
 
     Attributes:
         what: its method; of a comparison how many trials it has.
-        state: as status.json says; `starting` before it says anything; `cut` where it says that it runs and no process
-            holds it.
+        state: of a run as `Run.status` has it; `stopped` of a comparison that no process holds; or `unreadable`.
         headline: the primary rule's accuracy, None before the first evaluation.
     """
 
@@ -88,7 +87,7 @@ def find(name: str, results: str = "") -> Path:
     paths = {entry.path.absolute() for entry in entries}
     for path in (Path(os.path.abspath(os.path.expanduser(name))), (root / name).absolute()):
         # other programs, too, keep a settings.json
-        if path in paths or "strategy" in _read(path / "settings.json") or "trials" in _read(path / COMPARISON):
+        if path in paths or _is_ours(path):
             return path
     raise SettingError(
         f"no run and no comparison is called {shown(name)}{nearest(name, [entry.name for entry in entries])}; "
@@ -115,6 +114,12 @@ def delete(folders: Sequence[Path]) -> None:
             link.unlink(missing_ok=True)
 
 
+def _is_ours(folder: Path) -> bool:
+    """Whether a run or a comparison lies there."""
+    entry = _comparison(folder) if (folder / COMPARISON).exists() else _run(folder)
+    return entry.state != UNREADABLE
+
+
 def _runs_of(folder: Path) -> Iterator[RunFolder]:
     """The run in a folder, or those of a comparison's trials."""
     for file in (*folder.glob("settings.json"), *folder.glob("trials/*/*/settings.json")):
@@ -123,62 +128,29 @@ def _runs_of(folder: Path) -> Iterator[RunFolder]:
 
 
 def _run(folder: Path) -> StoredEntry:
-    settings, status, summary = (_read(folder / f"{name}.json") for name in ("settings", "status", "summary"))
-    state = str(status.get("state") or ("completed" if summary else "starting"))
-    if state in ("starting", "running") and not (_is_new(folder) or _is_held(folder)):
-        state = "cut"
-    elif state == "stopped" and _is_held(folder):
-        # it goes on, and has not finished a round yet
-        state = "starting"
-    headline: dict[str, Any] = {}
-    for figures in (summary.get("headline"), status.get("latest"), status.get("headline")):
-        headline = headline or (figures if isinstance(figures, dict) else {})
-    rounds = f"{status.get('round', summary.get('rounds', '?'))}/{status.get('rounds', settings.get('rounds', '?'))}"
-    method, dataset = str(settings.get("strategy", "?")), str(settings.get("dataset", "?"))
-    accuracy = headline.get("accuracy")
-    return StoredEntry(folder, method, dataset, state, rounds, accuracy if isinstance(accuracy, int | float) else None)
+    record = RunFolder(folder)
+    try:
+        settings = record.settings()
+        what, dataset, rounds = str(settings["strategy"]), str(settings["dataset"]), str(settings["rounds"])
+        if not (folder / "status.json").exists():
+            return StoredEntry(folder, what, dataset, "starting", f"0/{rounds}")
+        status = record.status()
+        figures = status.get("latest") or {}
+        if (folder / "summary.json").exists():
+            figures = record.summary()["headline"]
+        rounds = f"{status.get('round', 0)}/{status.get('rounds', rounds)}"
+        return StoredEntry(folder, what, dataset, str(status["state"]), rounds, figures.get("accuracy"))
+    except (SettingError, KeyError, TypeError, AttributeError):
+        # a list shows what is broken, too
+        return StoredEntry(folder, "?", "?", UNREADABLE, "?")
 
 
 def _comparison(folder: Path) -> StoredEntry:
-    listed = _read(folder / COMPARISON).get("trials", [])
-    trials = [trial for trial in listed if _is_trial(trial)] if isinstance(listed, list) else []
-    datasets = dict.fromkeys(str(trial["settings"].get("dataset", "?")) for trial in trials)
-    done = sum(any(folder.glob(f"trials/{trial['name']}/*/summary.json")) for trial in trials)
-    if trials and done == len(trials):
-        state = "completed"
-    elif _is_new(folder):
-        state = "starting"
-    elif _is_held(folder):
-        state = "running"
-    else:
-        state = "cut"
-    return StoredEntry(folder, f"{len(trials)} runs", ", ".join(datasets), state, f"{done}/{len(trials)}")
-
-
-def _is_trial(trial: object) -> bool:
-    """Whether a broken file, or one of another program, has there what a list can show."""
-    return isinstance(trial, dict) and isinstance(trial.get("name"), str) and isinstance(trial.get("settings"), dict)
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON file; empty where it is missing or broken, since a list must show what is broken, too."""
-    with suppress(OSError, ValueError):
-        content = json.loads(read_whole(path, LARGEST_RECORD))
-        return content if isinstance(content, dict) else {}
-    return {}
-
-
-def _is_new(folder: Path) -> bool:
-    """Whether its process has not come to hold it yet, which it does before anything else than these files."""
-    return {path.name for path in folder.glob("*")} <= {"settings.json", COMPARISON}
-
-
-def _is_held(folder: Path) -> bool:
-    # a folder without a lock is not to get one by being looked at
-    if not os.access(folder / ".lock", os.F_OK):
-        return False
     try:
-        with folder_lock(folder, "a run"):
-            return False
-    except SettingError:
-        return True
+        trials = read_sealed(folder / COMPARISON)["trials"]
+        datasets = dict.fromkeys(str(trial["settings"]["dataset"]) for trial in trials)
+        done = sum(any(folder.glob(f"trials/{trial['name']}/*/summary.json")) for trial in trials)
+    except (OSError, ValueError, KeyError, TypeError):
+        return StoredEntry(folder, "?", "?", UNREADABLE, "?")
+    state = "completed" if done == len(trials) else "running" if is_held(folder) else "stopped"
+    return StoredEntry(folder, f"{len(trials)} runs", ", ".join(datasets), state, f"{done}/{len(trials)}")

@@ -220,6 +220,18 @@ def folder_lock(folder: Path, what: str) -> Iterator[None]:
         lock.release()
 
 
+def is_held(folder: Path) -> bool:
+    """Whether a process runs in the folder, or may: a lock that cannot be opened is another user's."""
+    # a folder without a lock is not to get one by being looked at
+    if not (folder / ".lock").exists():
+        return False
+    try:
+        with folder_lock(folder, "a run"):
+            return False
+    except SettingError:
+        return True
+
+
 def _kind(status: os.stat_result) -> str:
     """What it is that is no regular file; "" for one that is."""
     if stat.S_ISREG(status.st_mode):

@@ -73,19 +73,6 @@ def read_toml(path: Path) -> RunConfig:
         raise SettingError(f"the settings file {path} is not valid TOML ({error}).") from None
 
 
-def refuse_model(name: str, value: Any) -> None:
-    """Refuse a model, or what makes one, where its name is due.
-
-    Raises:
-        SettingError: it is one.
-    """
-    if name == "models" and any(map(callable, value if isinstance(value, list | tuple) else [value])):
-        raise SettingError(
-            "setting `models` is given a model itself, but clients build theirs in processes of their own; put what "
-            "makes it in a file and name it: models='./mynet.py:NAME', as docs/models.md shows."
-        )
-
-
 def flatten(table: Mapping[str, Any]) -> RunConfig:
     """Settings out of a TOML table, nested ones by their dotted names.
 
@@ -105,7 +92,6 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 
 def scalar(name: str, value: Any) -> Scalar:
-    refuse_model(name, value)
     if not isinstance(value, bool | int | float | str):
         raise SettingError(
             f"setting `{name}` is {shown(value)}, but a setting is a number, true, false or a string; a list is a "

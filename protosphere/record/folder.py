@@ -21,6 +21,7 @@ from protosphere.core.files import (
     LARGEST_RECORD,
     DamagedError,
     folder_lock,
+    is_held,
     open_to_append,
     read_sealed,
     read_sealed_lines,
@@ -222,19 +223,9 @@ class RunFolder:
     def status(self) -> dict[str, Any]:
         """Inverse of `write_status`; a run that was on when its process ended is `stopped`, whatever the file says."""
         status = self._read_json("status.json", dict, is_sealed=False)
-        if status.get("state") in UNFINISHED and not self._is_held():
+        if status.get("state") in UNFINISHED and not is_held(self.path):
             status["state"] = "stopped"
         return status
-
-    def _is_held(self) -> bool:
-        """Whether a process runs in the folder, or may: a lock that cannot be opened is another user's."""
-        if not (self.path / ".lock").exists():
-            return False
-        try:
-            with folder_lock(self.path, "a run"):
-                return False
-        except SettingError:
-            return True
 
     def _settle(self) -> None:
         with explain_unwritable(self.path):

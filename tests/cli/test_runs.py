@@ -14,6 +14,7 @@ from protosphere.record.folder import RunFolder
 from protosphere.stored_runs import list_stored
 from tests.conftest import QUICK as DIGITS
 
+RUN = {"strategy": "local", "dataset": "digits", "rounds": 2}
 QUICK = DIGITS | {"max-samples": 300, "feature-dim": 8, "partition": "iid"}
 
 
@@ -53,7 +54,11 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
     status = json.loads((cut / "status.json").read_text())
     (cut / "status.json").write_text(json.dumps(status | {"state": "running", "round": 1}))
     found = listed(three)
-    assert {path: each.state for path, each in found.items()} == {first: "completed", other: "completed", cut: "cut"}
+    assert {path: each.state for path, each in found.items()} == {
+        first: "completed",
+        other: "completed",
+        cut: "stopped",
+    }
     sizes = [
         path.stat().st_size for place in (first, stores(first.name)) for path in place.rglob("*") if path.is_file()
     ]
@@ -62,30 +67,15 @@ def test_all_runs_are_listed_with_state_headline_and_what_they_take(three):
     shown = asked("--results", str(first.parent)).stdout
     headline = json.loads((first / "summary.json").read_text())["headline"]["accuracy"]
     assert f"{100 * headline:.2f}" in next(line for line in shown.splitlines() if first.name in line)
-    assert "cut 1/2" in next(line for line in shown.splitlines() if cut.name in line)
+    assert "stopped 1/2" in next(line for line in shown.splitlines() if cut.name in line)
     with FileLock(cut / ".lock"):
         assert listed(three)[cut].state == "running"
 
 
-def test_what_is_starting_is_not_cut(three, tmp_path):
-    """A process makes the folder, then holds it, then says how far it is."""
-    run = tmp_path / "begun" / three[0].name
-    run.mkdir(parents=True)
-    shutil.copyfile(three[0] / "settings.json", run / "settings.json")
-    comparison = run.with_name("20260101-000000-compare-digits")
-    comparison.mkdir()
-    cell = {"name": "a", "settings": RunFolder(three[0]).settings()}
-    (comparison / "comparison.json").write_text(json.dumps({"trials": [cell]}))
-    assert [listed([run])[path].state for path in (run, comparison)] == ["starting", "starting"]
-    with FileLock(run / ".lock"), FileLock(comparison / ".lock"):
-        assert [listed([run])[path].state for path in (run, comparison)] == ["starting", "running"]
-    # their process has ended
-    assert [listed([run])[path].state for path in (run, comparison)] == ["cut", "cut"]
-    # a run that a signal ended goes on
-    (run / "status.json").write_text(json.dumps({"state": "stopped"}))
-    assert listed([run])[run].state == "stopped"
-    with FileLock(run / ".lock"):
-        assert listed([run])[run].state == "starting"
+def test_what_has_not_said_anything_is_starting(three):
+    for name in ("summary.json", "status.json"):
+        (three[0] / name).unlink()
+    assert listed(three)[three[0]].state == "starting"
 
 
 @pytest.mark.parametrize("columns", [None, "60"])
@@ -100,22 +90,16 @@ def test_in_a_pipe_a_name_is_broken_only_where_somebody_says_how_wide_it_is(thre
     assert (len(pieces) > 1) == bool(columns)
 
 
-def test_what_is_broken_is_listed_too(three):
-    (three[0] / "settings.json").write_text("{")
-    for name in ("summary.json", "status.json"):
-        (three[0] / name).unlink()
-    assert listed(three)[three[0]].what == "?"
-
-
 @pytest.mark.parametrize(
     "files",
     [
         {"comparison.json": {"trials": [{}]}},
         {"comparison.json": {"trials": None}},
         {"comparison.json": {"trials": ["a"]}},
-        {"settings.json": {}, "status.json": {"latest": 5}},
-        {"settings.json": {}, "status.json": {"latest": {"accuracy": "high"}}},
-        {"settings.json": {"strategy": "local"}, "status.json": {}, "summary.json": {"headline": "x"}},
+        {"settings.json": {}},
+        {"settings.json": RUN, "status.json": {"state": "running", "latest": 5}},
+        {"settings.json": RUN, "status.json": {}},
+        {"settings.json": RUN, "status.json": {"state": "running"}, "summary.json": {"headline": "x"}},
     ],
 )
 def test_files_that_hold_something_else_are_listed_too_and_end_no_list(home, files):
@@ -125,7 +109,7 @@ def test_files_that_hold_something_else_are_listed_too_and_end_no_list(home, fil
     result = asked()
     assert (result.exit_code, "odd" in result.stdout) == (0, True), result.exception
     (entry,) = list_stored()
-    assert (entry.headline, entry.state == "completed") == (None, "summary.json" in files)
+    assert (entry.headline, entry.state) == (None, "unreadable")
 
 
 def test_deleted_runs_take_their_clients_models_along_and_nothing_else(three):
@@ -159,7 +143,7 @@ def test_a_comparison_is_one_entry_and_goes_as_one(three, tmp_path):
     cell = {"name": "a", "settings": run.settings()}
     (folder / "comparison.json").write_text(json.dumps({"trials": [cell, cell | {"name": "b"}]}))
     (found,) = list_stored(str(tmp_path))
-    assert (found.comparison, found.state, found.rounds, found.what) == (True, "cut", "1/2", "2 runs")
+    assert (found.comparison, found.state, found.rounds, found.what) == (True, "stopped", "1/2", "2 runs")
     assert asked("delete", folder.name, "--yes", "--results", str(tmp_path)).exit_code == 0
     assert not folder.exists()
     assert not stores(run.name).exists()
