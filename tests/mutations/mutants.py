@@ -382,7 +382,7 @@ MUTANTS = {
         "strategies/encoder_space.py",
         "masked_fill(presence == 0, -torch.inf)",
         "masked_fill(presence < 0, -torch.inf)",
-        S + "test_fedcgs.py -k nobody",
+        S + "test_one_exchange.py -k nobody_has",
     ),
     "a ridge regression without its ridge": Mutant(
         "strategies/fed3r.py", "clamp(min=0) + strength)", "clamp(min=1e-9))", S + "test_fed3r.py -k 1e_10"
@@ -391,7 +391,7 @@ MUTANTS = {
         "strategies/fed3r.py", "gram += samples * tensors", "gram += 5 * tensors", S + "test_fed3r.py -k over_the_wire"
     ),
     "sums of more samples than their products": Mutant(
-        "strategies/fed3r.py", "if explained > explicable + EXPLAINED", "if False", S + "test_fed3r.py -k refused"
+        "strategies/fed3r.py", "if explained > explicable + EXPLAINED", "if False", S + "test_one_exchange.py -k refused"
     ),
     "a scatter of means divided by their number": Mutant(
         "strategies/fedcof.py", "max(len(means) - 1, 1)", "len(means)", S + "test_fedcof.py -k random_splits"
@@ -400,13 +400,13 @@ MUTANTS = {
         "strategies/one_exchange.py",
         "for partition, part in uploads.items() if partition not in self.by_client}",
         "for partition, part in uploads.items()}",
-        S + "test_fedncm.py -k sampled",
+        S + "test_one_exchange.py -k sampled",
     ),
     "a guard that one sample less passes": Mutant(
         "strategies/one_exchange.py",
         "counts[labels] >= self.fewest",
         "counts[labels] >= self.fewest - 1",
-        S + "test_fedncm.py -k stay_at_home",
+        S + "test_one_exchange.py -k stay_at_home",
     ),
     "a variance a dimension where there is to be one": Mutant(
         "protosphere/prototypes/mixture.py", "    if spherical:\n", "    if False:\n", P + "test_mixture.py -k scikit"

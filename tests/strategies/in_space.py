@@ -6,6 +6,7 @@ from torch.nn.functional import normalize
 
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
+from protosphere.strategies.encoder_space import directions
 from protosphere.wire.arrays import Limits, decode, encode
 from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
@@ -58,6 +59,12 @@ def halves(strategy, sizes=(5,) * 9, classes=K, dim=D, **settings):
 def upload_of(objective, features, labels, round_number=1):
     """What a client that holds these samples sends."""
     return objective.upload(ClientState(None, encoded=lambda: (features, labels)), round_number)
+
+
+def scores_of(objective, received, features):
+    """What a client that has no samples of its own says of others by what came."""
+    z = directions(features)
+    return objective.encoded_scores(objective.complete(received, z[:0], torch.zeros(0, dtype=torch.int64)), z)
 
 
 def over_the_wire(payload, objective, parts, classes=K, dim=D):

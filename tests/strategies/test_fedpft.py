@@ -1,5 +1,5 @@
 """FedPFT: its mixtures are scikit-learn's, its draws have their moments, its head is the logistic regression on the
-draws; one classifier however the samples lie; what is refused, and what is told of single samples."""
+draws; what is told of single samples; what it shares with other methods of one exchange: test_one_exchange.py."""
 
 from dataclasses import replace
 
@@ -10,7 +10,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.mixture import GaussianMixture
 
 from protosphere.strategies import fedpft, read_settings
-from protosphere.strategies.contract import EVERYONE
 from protosphere.strategies.fedpft import FedPFT
 from tests.payloads import lone
 from tests.strategies.in_space import D, K, N, exchanged, halves, partitions, samples, unit, upload_of
@@ -52,7 +51,7 @@ def test_of_more_components_they_fit_as_well_as_scikit_learn_s():
 
 def test_as_many_are_drawn_as_the_client_has_samples_with_the_mixture_s_moments():
     features, labels = samples(n=40_000)
-    server, objective = halves("fedpft", **DIAGONAL | {"fedpft.components": 2})
+    server, objective = halves("fedpft", **DIAGONAL | {"fedpft.components": 2, "fraction-train": 0.5})
     mixtures = lone(upload_of(objective, features, labels))
     drawn, classes = server._draw(3, mixtures, 1.0)
     assert torch.equal(torch.bincount(classes), torch.bincount(labels))
@@ -64,15 +63,16 @@ def test_as_many_are_drawn_as_the_client_has_samples_with_the_mixture_s_moments(
         np.testing.assert_allclose(own.var(dim=0), real.var(dim=0), rtol=0.1)
     again, _ = server._draw(3, mixtures, 1.0)
     assert torch.equal(drawn, again)
+    # in whichever round it is sent, a mixture is the same
+    assert torch.equal(lone(upload_of(objective, features, labels, 5)).means, mixtures.means)
     assert not torch.equal(drawn, server._draw(4, mixtures, 1.0)[0])
 
 
-@pytest.mark.parametrize("kind", ["one", "unevenly"])
-def test_the_head_is_the_logistic_regression_on_the_draws(kind):
+def test_the_head_is_the_logistic_regression_on_the_draws():
     together, of_all = samples(n=N + 2000)
     features, labels, new, of_new = together[:N], of_all[:N], together[N:], of_all[N:]
-    lists = partitions(labels)[kind]
-    received, objective, outcome = exchanged("fedpft", lists, features, labels, **DIAGONAL)
+    lists = partitions(labels)["unevenly"]
+    received, objective, _ = exchanged("fedpft", lists, features, labels, **DIAGONAL)
     server, _ = halves("fedpft", [len(indices) for indices in lists], **DIAGONAL)
     draws = [
         server._draw(client, lone(upload_of(objective, features[indices], labels[indices])), 1.0)
@@ -87,56 +87,6 @@ def test_the_head_is_the_logistic_regression_on_the_draws(kind):
     assert best - 0.01 < loss < best + 0.05
     right = float((objective.encoded_scores(received, unit(new)).argmax(dim=1) == of_new).double().mean())
     assert right > theirs.score(unit(new).numpy(), of_new.numpy()) - 0.03
-    assert outcome.figures["heard"] == sum(len(indices) > 0 for indices in lists)
-
-
-def test_where_clients_are_sampled_each_is_heard_once_and_the_order_changes_nothing():
-    features, labels = samples()
-    server, objective = halves("fedpft", (100,) * 4, **{"fraction-train": 0.5, "fedpft.epochs": 2})
-    uploads = {p: upload_of(objective, features[p::4], labels[p::4]) for p in range(4)}
-    first = server.aggregate({p: uploads[p] for p in (1, 3)}, {}, 1)
-    second = server.aggregate({0: uploads[0], 1: uploads[2], 2: uploads[2]}, first.state, 2)
-    assert server.aggregate({3: uploads[3]}, second.state, 3).keeps
-    assert "client 0, client 2 sent nothing" in server.aggregate({}, first.state, 6).warnings[0]
-    whole = server.aggregate(uploads, {}, 1)
-    for name in ("weight", "bias"):
-        assert torch.equal(*(o.downloads[EVERYONE]["classifier"].tensors[name] for o in (second, whole)))
-    # in whichever round it is sent, a mixture is the same
-    later = lone(upload_of(objective, features[::4], labels[::4], 5))
-    assert torch.equal(later.means, lone(uploads[0]).means)
-
-
-def test_classes_of_fewer_samples_stay_at_home_and_one_that_nobody_has_is_never_answered():
-    labels = torch.tensor([0] * 5 + [1] * 4 + [3])
-    features, _ = samples(n=10)
-    server, objective = halves("fedpft", (4, 10), **{"fedpft.fewest": 4})
-    assert lone(upload_of(objective, features, labels)).classes().tolist() == [0, 1]
-    nothing = upload_of(objective, features[7:9], labels[7:9])
-    assert len(lone(nothing)) == 0
-    assert server.contradiction(0, nothing) == ""
-    alone = server.aggregate({0: nothing}, {}, 1)
-    assert alone.downloads[EVERYONE]["classifier"].tensors["known"].tolist() == [0] * K
-    outcome = server.aggregate({1: upload_of(objective, features, labels)}, alone.state, 1)
-    assert outcome.figures["heard"] == 2
-    scores = objective.encoded_scores(outcome.downloads[EVERYONE], unit(features))
-    assert bool(torch.isneginf(scores[:, 2:]).all())
-    assert bool(scores[:, :2].isfinite().all())
-
-
-@pytest.mark.parametrize(
-    ("lie", "words"),
-    [
-        (lambda m: replace(m, means=3 * m.means), "mean square of unit vectors"),
-        (lambda m: replace(m, variances=m.variances + 0.2), "mean square of unit vectors"),
-        (lambda m: m.with_scaled_counts(1e-9), "more components of class 0 than samples"),
-    ],
-)
-def test_mixtures_that_no_unit_vectors_have_are_refused(lie, words):
-    features, labels = samples()
-    server, objective = halves("fedpft", (N,), **{"fedpft.components": 3})
-    upload = upload_of(objective, features, labels)
-    assert server.contradiction(0, upload) == ""
-    assert words in server.contradiction(0, {"mixtures": lie(lone(upload))})
 
 
 @pytest.mark.parametrize("components", [1, 5])

@@ -1,36 +1,213 @@
-"""What the methods of one exchange in a public encoder's space share."""
+"""What the methods of one exchange in a public encoder's space share: a row a method, a property a test."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from protosphere.core.errors import SettingError
+from protosphere.prototypes.weights import Weights
+from protosphere.strategies.contract import EVERYONE
 from protosphere.strategies.encoder_space import CLASSIFIER, linear_classifier, linear_scores
-from tests.strategies.in_space import exchanged, halves, partitions, samples, unit
-from tests.strategies.needs import ASKED
+from protosphere.wire.payloads import to_tensors
+from tests.payloads import lone
+from tests.strategies.in_space import D, K, N, exchanged, halves, partitions, samples, scores_of, unit, upload_of
+from tests.strategies.needs import ASKED, FEW
+from tests.strategies.sets import same_state
+
+METHODS = ("fedcgs", "fedncm", "fed3r", "fedcof", "fedpft", "protosphere")
+# whose clients send in several rounds, where a round has a part of them
+SAMPLED = ("fedncm", "fed3r", "fedcof", "fedpft", "protosphere")
+GUARDED = ("fedncm", "fed3r", "fedcof", "fedpft")  # with a setting `fewest`
 
 
-@pytest.mark.parametrize("strategy", ["fedncm", "fed3r", "fedcof", "fedpft"])
-def test_where_no_client_sends_a_class_there_is_no_classifier_and_a_warning_says_why(strategy, run, metrics):
+@pytest.mark.parametrize("method", METHODS)
+def test_a_class_that_nobody_has_is_never_answered_and_one_that_somebody_has_by_all(method):
+    features, labels = samples(classes=K - 1)
+    by_class = [(labels == label).nonzero().flatten() for label in range(K - 1)]
+
+    received, objective, _ = exchanged(method, by_class, features, labels, **FEW.get(method, {}))
+    scores = scores_of(objective, received, features)
+
+    assert bool(torch.isneginf(scores[:, K - 1]).all())
+    assert set(scores.argmax(dim=1).tolist()) == set(range(K - 1))
+    assert objective.encoded_scores(None, unit(features)) is None
+
+
+FEW_SAMPLES = {
+    "one sample": (torch.ones(1, D), torch.zeros(1, dtype=torch.int64)),
+    "one sample a class": (samples(n=K)[0], torch.arange(K)),
+    "the same samples": (torch.ones(20, D), torch.arange(20) % 2),
+    "no direction": (torch.full((8, D), torch.nan), torch.arange(8) % 2),
+    "a dimension less": (samples()[0] * torch.tensor([1, 1, 1, 1, 0]), samples()[1]),
+    "tiny classes": (samples()[0], (torch.arange(N) < 3).long()),
+}
+
+
+@pytest.mark.parametrize("kind", FEW_SAMPLES)
+@pytest.mark.parametrize(
+    ("method", "settings"), [*((name, FEW.get(name, {})) for name in METHODS), ("fedcgs", {"fedcgs.shrinkage": 0.0})]
+)
+def test_whatever_samples_there_are_they_are_taken_and_the_classifier_is_finite(method, settings, kind):
+    features, labels = FEW_SAMPLES[kind]
+    # half of each class at one of two clients
+    lists = [torch.arange(len(labels))[place::2] for place in (0, 1)]
+
+    received, objective, _ = exchanged(method, lists, features, labels, **settings)
+    scores = scores_of(objective, received, features)
+
+    if scores is None:
+        assert kind == "no direction"
+        return
+    assert not scores.isnan().any()
+    assert scores.isfinite().any(dim=1).all()
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_where_clients_are_sampled_each_is_heard_once_and_the_order_changes_nothing(method):
+    """In the first six rounds, by 3 / 0.5."""
     features, labels = samples()
-    received, objective, outcome = exchanged(
-        strategy, partitions(labels)["in turn"], features, labels, **{f"{strategy}.fewest": 1000}
-    )
-    # the first of classes of which none is known would be an answer by nothing
-    assert objective.encoded_scores(received, unit(features)) is None
-    (warning,) = (text for text in outcome.warnings if "no shared classifier" in text)
-    assert f"`{strategy}.fewest`" in warning
+    settings = {"fraction-train": 0.5} | FEW.get(method, {})
+    server, objective = halves(method, (100,) * 4, **settings)
+    uploads = {p: upload_of(objective, features[p::4], labels[p::4]) for p in range(4)}
+    whole = server.aggregate(uploads, {}, 1)
 
-    settings = {"strategy": strategy, "dataset": "digits", "encoder": "handcrafted", "rounds": 2}
-    settings |= {"disclose-class-counts": True, "max-samples": 200, f"{strategy}.fewest": 1000}
+    first = server.aggregate({p: uploads[p] for p in (1, 3)}, {}, 1)
+    # who comes again counts once
+    second = server.aggregate({1: uploads[2], 2: uploads[2], 0: uploads[0]}, first.state, 2)
+    nobody_new = server.aggregate({3: uploads[3]}, second.state, 3)
+    late = server.aggregate({1: uploads[1]}, {}, 6)
+
+    assert second.figures["heard"] == 4
+    assert same_state(to_tensors(second.downloads[EVERYONE]), to_tensors(whole.downloads[EVERYONE]))
+    assert (nobody_new.keeps, nobody_new.downloads) == (True, {})
+    assert not first.warnings
+    assert "client 0, client 2, client 3 sent no" in late.warnings[0]
+
+
+@pytest.mark.parametrize("method", SAMPLED)
+def test_clients_send_in_the_first_rounds_alone_and_in_one_where_all_of_them_train(method):
+    features, labels = samples()
+    up = (ASKED[method]["strategy"],)
+    for fraction, last in ((0.5, 6), (1.0, 1)):
+        server, objective = halves(method, **{"fraction-train": fraction})
+        for number, due in ((last, True), (last + 1, False)):
+            assert (upload_of(objective, features, labels, number) is not None) == due
+            assert server.expected_parts(up, {}, number) == (up if due else ())
+
+
+@pytest.mark.parametrize("method", GUARDED)
+def test_classes_of_fewer_samples_stay_at_home_and_who_sends_none_is_heard(method):
+    labels = torch.tensor([0] * 5 + [1] * 4 + [3])
+    features, _ = samples(n=10)
+    server, objective = halves(method, (4, 10), **{f"{method}.fewest": 5} | FEW.get(method, {}))
+    nothing = upload_of(objective, features[5:9], labels[5:9])
+    upload = upload_of(objective, features, labels)
+
+    alone = server.aggregate({0: nothing}, {}, 1)
+    outcome = server.aggregate({1: upload}, alone.state, 1)
+    scores = scores_of(objective, outcome.downloads[EVERYONE], features)
+
+    assert server.contradiction(0, nothing) == ""
+    assert outcome.figures["heard"] == 2
+    assert scores.isfinite().tolist() == [[True, False, False, False]] * 10
+    assert outcome.downloads[EVERYONE][CLASSIFIER].tensors["known"].bool().tolist() == [True, False, False, False]
+
+
+# --- what no samples have ----------------------------------------------------------------------------------------
+
+
+def longer(part, name):
+    return lambda upload: upload | {part: replace(upload[part], **{name: -15 * getattr(upload[part], name)})}
+
+
+def of_matrix(part, name, change):
+    """The same upload with another matrix among the weights of a part."""
+
+    def lie(upload):
+        tensors = upload[part].tensors
+        return upload | {part: Weights({**tensors, name: change(tensors[name])})}
+
+    return lie
+
+
+def unlike_rows(upload):
+    means = upload["prototypes"]
+    rolled = replace(means, vectors=0.9 * means.vectors.roll(1, 0))
+    return of_matrix("moment", "moment", lambda moment: 3 * moment)(upload | {"prototypes": rolled})
+
+
+def of_mixtures(**factors):
+    def lie(upload):
+        mixtures = lone(upload)
+        changed = {name: change(getattr(mixtures, name)) for name, change in factors.items()}
+        return {"mixtures": replace(mixtures, **changed)}
+
+    return lie
+
+
+LENGTHS, EYE, ABOVE = longer("prototypes", "vectors"), torch.eye(D), torch.ones(D, D).triu(1)
+# method, how an honest upload is changed -> what is said of it
+IMPOSSIBLE = [
+    ("fedncm", LENGTHS, "norm 1 at most"),
+    ("fedcof", LENGTHS, "norm 1 at most"),
+    ("protosphere", LENGTHS, "norm 1 at most"),
+    ("fedcgs", LENGTHS, "norm 1 at most"),
+    ("fedcgs", of_matrix("moment", "moment", lambda moment: 0 * moment), "vary by less than nothing"),
+    ("fedcgs", of_matrix("moment", "moment", lambda moment: moment + ABOVE), "symmetric"),
+    ("fedcgs", unlike_rows, "add up to 1"),
+    ("protosphere", of_matrix("scatter", "scatter", lambda half: -half), "vary by less than nothing"),
+    ("protosphere", of_matrix("scatter", "scatter", lambda half: 1e4 * half), "add up to 1"),
+    ("fed3r", of_matrix("sums", "gram", lambda gram: 3 * gram), "add up to 1 a sample"),
+    ("fed3r", of_matrix("sums", "gram", lambda gram: gram - 0.3 * EYE), "without a negative eigenvalue"),
+    ("fed3r", of_matrix("sums", "gram", lambda gram: gram + 0.1 * ABOVE), "symmetric"),
+    ("fed3r", of_matrix("sums", "gram", lambda gram: 0.1 * gram), "times as many samples"),
+    ("fed3r", of_matrix("sums", "gram", lambda gram: 0 * gram), "times as many samples"),
+    ("fed3r", of_matrix("sums", "targets", lambda targets: 2 * targets), "times as many samples"),
+    ("fedpft", of_mixtures(means=lambda means: 3 * means), "mean square of unit vectors"),
+    ("fedpft", of_mixtures(variances=lambda variances: variances + 0.2), "mean square of unit vectors"),
+    ("fedpft", of_mixtures(counts=lambda counts: counts * 0 + 1), "more components of class 0 than samples"),
+]
+
+
+@pytest.mark.parametrize(("method", "lie", "words"), IMPOSSIBLE)
+def test_statistics_that_no_samples_have_are_refused(method, lie, words):
+    features, labels = samples()
+    settings = {"fedpft.components": 3} if method == "fedpft" else {}
+    server, objective = halves(method, (N,), **settings)
+    upload = upload_of(objective, features, labels)
+
+    assert server.contradiction(0, upload) == ""
+    assert words in server.contradiction(0, lie(upload))
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", GUARDED)
+def test_where_no_client_sends_a_class_there_is_no_classifier_and_a_warning_says_why(method, run, metrics):
+    features, labels = samples()
+    guard = {f"{method}.fewest": 1000}
+
+    received, objective, outcome = exchanged(method, partitions(labels)["in turn"], features, labels, **guard)
+
+    # the first of classes of which none is known would be an answer by nothing
+    assert scores_of(objective, received, features) is None
+    (warning,) = (text for text in outcome.warnings if "no shared classifier" in text)
+    assert f"`{method}.fewest`" in warning
+
+    settings = {"strategy": method, "dataset": "digits", "encoder": "handcrafted", "rounds": 2}
+    settings |= {"disclose-class-counts": True, "max-samples": 200} | guard
     for line in metrics(run(settings, clients=2)):
+        assert not line["problems"]
         assert "encoder" not in line["evaluation"]["rules"]
 
 
-@pytest.mark.parametrize("strategy", ["fedncm", "protosphere"])
-def test_a_run_that_ends_before_all_were_heard_names_who_is_missing(strategy, run):
+@pytest.mark.parametrize("method", ["fedncm", "protosphere"])
+def test_a_run_that_ends_before_all_were_heard_names_who_is_missing(method, run):
     """Three rounds of the twelve in which clients would send."""
-    settings = ASKED[strategy] | {"strategy": strategy, "dataset": "digits", "rounds": 3, "fraction-train": 0.25}
-    run(settings | {"max-samples": 400}, clients=8)
+    settings = ASKED[method] | {"dataset": "digits", "rounds": 3, "fraction-train": 0.25, "max-samples": 400}
+    run(settings, clients=8)
     (warning,) = (said for said in run.said if "sent no" in said)
     assert "round 3: client " in warning
 
@@ -42,22 +219,22 @@ def test_of_the_classes_that_somebody_sent_one_is_enough():
     assert scores.isfinite().tolist() == [[False, True, False]]
 
 
-@pytest.mark.parametrize("strategy", ["fedcof", "fedcgs"])
-def test_a_method_that_needs_unit_vectors_refuses_a_radius(strategy):
-    with pytest.raises(SettingError, match=f"`encoder-radius` is 2.0, but `{strategy}` works with unit vectors"):
-        halves(strategy, **{"encoder-radius": 2.0})
+@pytest.mark.parametrize("method", ["fedcof", "fedcgs"])
+def test_a_method_that_needs_unit_vectors_refuses_a_radius(method):
+    with pytest.raises(SettingError, match=f"`encoder-radius` is 2.0, but `{method}` works with unit vectors"):
+        halves(method, **{"encoder-radius": 2.0})
 
 
-@pytest.mark.parametrize("strategy", ["fedncm", "fed3r", "fedpft", "protosphere"])
-def test_within_a_radius_nothing_that_an_honest_client_sends_is_refused(strategy, run, metrics):
-    settings = ASKED[strategy] | {"strategy": strategy, "dataset": "digits", "rounds": 1, "max-samples": 300}
-    (_, line) = metrics(run(settings | {"encoder-radius": 3.0}, clients=2))
-    assert not [said for said in run.said if "refused" in said]
+@pytest.mark.parametrize("method", ["fedncm", "fed3r", "fedpft", "protosphere"])
+def test_within_a_radius_nothing_that_an_honest_client_sends_is_refused(method, run, metrics):
+    settings = ASKED[method] | {"dataset": "digits", "rounds": 1, "max-samples": 300, "encoder-radius": 3.0}
+    (_, line) = metrics(run(settings, clients=2))
+    assert not line["problems"]
     assert line["evaluation"]["rules"]["encoder"]["test"]["mean"] > 0.5
 
 
-@pytest.mark.parametrize("strategy", ["fedncm", "fedcgs", "protosphere"])
-def test_a_bound_that_no_classifier_keeps_is_refused_before_anybody_trains(strategy):
+@pytest.mark.parametrize("method", ["fedncm", "fedcgs", "protosphere"])
+def test_a_bound_that_no_classifier_keeps_is_refused_before_anybody_trains(method):
     with pytest.raises(SettingError, match=r"`max-prototype-norm` is 1, but .* of 4 classes needs 20; raise it"):
-        halves(strategy, **{"max-prototype-norm": 1.0})
-    halves(strategy, **{"max-prototype-norm": 20.0})
+        halves(method, **{"max-prototype-norm": 1.0})
+    halves(method, **{"max-prototype-norm": 20.0})

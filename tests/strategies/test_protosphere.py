@@ -1,4 +1,5 @@
-"""Protosphere: its sums are those of all rows together; its pool by hand; whose means cross; who is heard once."""
+"""Protosphere: its sums are those of all samples together; its pool by hand; whose means cross; what was lost comes
+again; what it shares with other methods of one exchange: test_one_exchange.py."""
 
 import json
 
@@ -9,7 +10,6 @@ from scipy.stats import multivariate_normal
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from torch.nn.functional import normalize
 
-from protosphere.core.errors import RunError, SettingError
 from protosphere.launch.grid import LocalGrid
 from protosphere.prototypes.prediction import covariance_of_sums
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -17,20 +17,20 @@ from protosphere.prototypes.weights import Weights
 from protosphere.record.folder import RunFolder
 from protosphere.record.replies import Reply
 from protosphere.server_app.held_downloads import HeldDownloads
-from protosphere.strategies import read_settings
-from protosphere.strategies.contract import EVERYONE, PROTOTYPES, ClientState
+from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.encoder_space import TEMPERATURES, choose_temperature
 from protosphere.strategies.protosphere import spoken_for
-from protosphere.strategies.statistics import pool, statistics_of
-from protosphere.wire.layouts import layout_lines
-from protosphere.wire.payloads import Identity, Report
+from protosphere.strategies.statistics import from_half, pool, statistics_of, to_half
+from protosphere.wire.payloads import Report
+from tests.strategies.in_space import D, K, upload_of
+from tests.strategies.in_space import halves as halves_of
 from tests.strategies.watched import cut_after_evaluation, put_back, start, without_time
 
-K, D, N = 4, 5, 480
+N = 480
 SIZES = {0: 120, 1: 120, 2: 240}
 
 
-def rows(seed=0):
+def samples_in_turn(seed=0):
     """Features of Gaussians with one covariance, and labels in turn, so that every stretch holds all classes alike."""
     random = np.random.default_rng(seed)
     labels = np.arange(N) % K
@@ -38,20 +38,17 @@ def rows(seed=0):
     return torch.tensor(features), torch.tensor(labels)
 
 
-def halves(sizes=SIZES, **settings):
-    run = read_settings({"strategy": "protosphere", "feature-dim": D} | settings)
-    server = run.method.server(run.settings, run.options)
-    objective = run.method.objective(run.settings, run.options, K)
-    lines = tuple(line for part, w in objective.shared(None).items() for line in layout_lines(part, w.layout))
-    server.meet(K, D, {p: Identity(p, 9, "net", rows=(n, 90 - n, 5), layouts=lines) for p, n in sizes.items()})
-    return server, objective
+def halves(**settings):
+    return halves_of("protosphere", SIZES.values(), **settings)
 
 
-def uploads_of(objective, features, labels, round_number=1):
-    ends = np.cumsum([0, *SIZES.values()])
-    own = {p: slice(ends[p], ends[p + 1]) for p in SIZES}
-    states = {p: ClientState(None, encoded=lambda s=s: (features[s], labels[s])) for p, s in own.items()}
-    return {p: objective.upload(state, round_number) for p, state in states.items()}
+def uploads_of(objective, features, labels):
+    uploads, start = {}, 0
+    for partition, size in SIZES.items():
+        own = slice(start, start + size)
+        uploads[partition] = upload_of(objective, features[own], labels[own])
+        start += size
+    return uploads
 
 
 NO_SAMPLES = torch.empty(0, D, dtype=torch.float64), torch.empty(0, dtype=torch.int64)
@@ -59,7 +56,7 @@ NO_SAMPLES = torch.empty(0, D, dtype=torch.float64), torch.empty(0, dtype=torch.
 
 @pytest.mark.parametrize("shrinkage", [1e-9, 0.2])
 def test_of_classes_held_alike_it_is_scikit_learn_s_discriminant_of_all_rows(shrinkage):
-    features, labels = rows()
+    features, labels = samples_in_turn()
     server, objective = halves(**{"protosphere.shrinkage": shrinkage, "protosphere.aggregation": "mean"})
     received = server.aggregate(uploads_of(objective, features, labels), {}, 1).downloads[EVERYONE]
     of = normalize(features.double(), dim=1)
@@ -85,7 +82,7 @@ class Fixed:
 
 def test_how_rows_are_dealt_changes_nothing_but_the_weights_of_unlike_classes():
     """Sigma and mu by loops over clients, classes and rows."""
-    features, labels = rows(1)
+    features, labels = samples_in_turn(1)
     labels = torch.where((torch.arange(N) < 120) & (labels == 3), 0, labels)  # the first client lacks a class
     server, objective = halves(**{"protosphere.shrinkage": 1e-9, "protosphere.aggregation": "mean"})
     uploads = uploads_of(objective, features, labels)
@@ -150,58 +147,6 @@ def test_means_of_few_rows_do_not_cross(counts, fewest, sent):
     assert spoken_for(torch.tensor(counts), fewest).nonzero().flatten().tolist() == sent
 
 
-def test_what_crosses_tells_no_class_counts_and_half_a_scatter():
-    _, objective = halves()
-    upload = uploads_of(objective, *rows())[0]
-    means, scatter = upload["prototypes"], upload["scatter"]
-    assert means.counts is None
-    assert [*scatter.tensors["scatter"].shape] == [1, D * (D + 1) // 2]
-    assert torch.equal(scatter.tensors["scatter"], scatter.tensors["scatter"].half().float())
-
-
-def test_a_client_is_heard_once_and_later_ones_are_added():
-    features, labels = rows()
-    server, objective = halves(**{"fraction-train": 0.5, "protosphere.exchanges": 3})
-    uploads = uploads_of(objective, features, labels)
-    assert [server.expected_parts((PROTOTYPES,), {}, number) for number in (1, 3, 4)] == [
-        (PROTOTYPES,),
-        (PROTOTYPES,),
-        (),
-    ]
-    assert uploads_of(objective, features, labels, 4) == dict.fromkeys(SIZES)
-    whole = server.aggregate(uploads, {}, 1)
-    first = server.aggregate({p: uploads[p] for p in (0, 2)}, {}, 1)
-    then = server.aggregate({p: uploads[p] for p in (0, 1)}, first.state, 2)
-    assert then.figures["heard"] == 3
-    assert torch.equal(means_of(then.downloads[EVERYONE]), means_of(whole.downloads[EVERYONE]))
-    assert halves(**{"fraction-train": 0.1})[0].expected_parts((PROTOTYPES,), {}, 30) == (PROTOTYPES,)
-    assert halves()[0].expected_parts((PROTOTYPES,), {}, 2) == ()
-
-
-def test_what_came_once_judges_in_every_round(home):
-    folder = start({"strategy": "protosphere", "rounds": 4, "spiral-points": 60})
-    lines = RunFolder(folder).lines()
-    assert [line["bytes"]["payload_down"] > 0 for line in lines] == [False, True, False, False, False]
-    measured = [line["evaluation"]["rules"].get("encoder") for line in lines]
-    assert measured[0] is None
-    assert all(each == measured[1] for each in measured[2:])
-    assert measured[1] is not None
-
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"privacy": "release", "encoder": "random"}, ["privacy", "protosphere"]),
-        ({"encoder": "what"}, ["encoder"]),
-        ({"inference": "received"}, ["inference", "pool"]),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused_by_name(settings, words):
-    with pytest.raises(SettingError) as refused:
-        read_settings({"strategy": "protosphere"} | settings)
-    assert all(word in str(refused.value) for word in words)
-
-
 def test_who_lost_what_it_was_sent_once_says_so_and_gets_it_again(home):
     class Losing(LocalGrid):
         def push_messages(self, messages):
@@ -253,7 +198,7 @@ def test_who_answers_has_what_was_offered_and_who_does_not_gets_it_again():
 
 
 def test_the_bound_of_a_message_is_no_temperature():
-    features, labels = rows()
+    features, labels = samples_in_turn()
     of = normalize(features.double(), dim=1)
     found = []
     for bound in (1e9, 1e4, 20.0):
@@ -267,102 +212,21 @@ def test_the_bound_of_a_message_is_no_temperature():
     assert all(torch.allclose(each, found[0], atol=float(5e-3 * largest)) for each in found)
 
 
-def test_of_a_client_without_rows_nothing_is_added_and_who_was_not_heard_is_named():
-    features, labels = rows()
-    server, objective = halves()
-    nothing = ClientState(None, encoded=lambda: (torch.empty(0, D), torch.empty(0, dtype=torch.int64)))
-    empty = objective.upload(nothing, 1)
-    alone = server.aggregate({1: empty}, {}, 1)
-    assert (alone.downloads, alone.figures["heard"]) == ({}, 1)
-    assert "client 0, client 2 sent no statistics" in alone.warnings[0]
-    uploads = uploads_of(objective, features, labels)
-    with_it = server.aggregate({0: uploads[0], 1: empty, 2: uploads[2]}, {}, 1)
-    without = server.aggregate({0: uploads[0], 2: uploads[2]}, {}, 1)
-    assert with_it.warnings == ()
-    assert torch.equal(with_it.state["scatters"], without.state["scatters"])
-    assert torch.equal(with_it.state["sums"], without.state["sums"])
-    # who comes after one without rows
-    later = server.aggregate({0: uploads[0], 2: uploads[2]}, alone.state, 2)
-    assert torch.equal(later.state["sums"], without.state["sums"])
-    with pytest.raises(RunError, match="earlier version"):
-        server.aggregate({0: uploads[0]}, {"heard": torch.tensor([1]), "sums": torch.zeros(K, D)}, 2)
-    # nobody new: what went down stays as it was
-    again = server.aggregate({0: uploads[0]}, with_it.state, 2)
-    assert (again.downloads, again.keeps) == ({}, True)
-
-
-# --- statistics that no samples have --------------------------------------------------------------------------------
-
-
-def federation_of(number, **settings):
-    """Uploads of clients that each hold all classes, with a server that knows them."""
-    random = np.random.default_rng(4)
-    centres = 6 * random.normal(size=(K, D)) + 20
-    server, objective = halves(**settings)
-    sizes = dict.fromkeys(range(number), 60)
-    layouts = server.identities[0].layouts
-    identities = {
-        p: Identity(p, number, "net", classes=tuple(range(K)), rows=(n, 0, 0), layouts=layouts)
-        for p, n in sizes.items()
-    }
-    server.meet(K, D, identities)
-    uploads = {}
-    for p, n in sizes.items():
-        labels = np.arange(n) % K
-        features = torch.tensor(centres[labels] + random.normal(size=(n, D))).float()
-        uploads[p] = objective.upload(ClientState(None, encoded=lambda f=features, y=labels: (f, torch.tensor(y))), 1)
-    return server, uploads
-
-
-def means_of(download):
-    return download["discriminant"].tensors["means"]
-
-
-def with_scatter(upload, change):
-    parts = upload
-    return {**parts, "scatter": Weights({"scatter": change(parts["scatter"].tensors["scatter"])})}
-
-
 def test_a_scatter_below_zero_within_the_rounding_ends_no_run():
     """What the border lets through: the least eigenvalue that 16 bits may take from a scatter."""
-    server, uploads = federation_of(6)
+    server, objective = halves()
+    uploads = uploads_of(objective, *samples_in_turn())
+    honest = from_half(uploads[2]["scatter"].tensors["scatter"][0].double())
+    _, vectors = torch.linalg.eigh(honest)
+    tolerance = 0.9 * 2.0**-11 * float(torch.linalg.matrix_norm(honest, 2))
+    long, short = (torch.outer(vectors[:, place], vectors[:, place]) for place in (-1, 0))
 
-    def low(half):
-        rows, columns = torch.triu_indices(D, D)
-        values = torch.zeros(D, D, dtype=torch.float64)
-        values[rows, columns] = half[0].double()
-        scatter = values + values.triu(1).T
-        _, vectors = torch.linalg.eigh(scatter)
-        tolerance = 0.9 * 2.0**-11 * float(torch.linalg.matrix_norm(scatter, 2))
-        trace = float(scatter.trace())
-        forged = 1.9 * trace * torch.outer(vectors[:, -1], vectors[:, -1]) - 2 * tolerance * torch.outer(
-            vectors[:, 0], vectors[:, 0]
-        )
-        forged.diagonal().mul_(0.5)
-        return forged[rows, columns].unsqueeze(0).to(half.dtype)
+    forged = 0.95 * float(honest.trace()) * long - tolerance * short
+    uploads[2] = {**uploads[2], "scatter": Weights({"scatter": to_half(forged).float()})}
+    outcome = server.aggregate(uploads, {}, 1)
 
-    outcome = server.aggregate({**uploads, 2: with_scatter(uploads[2], low)}, {}, 1)
     (whitening,) = outcome.downloads[EVERYONE]["discriminant"].tensors["whitening"]
     assert bool(whitening.isfinite().all())
-
-
-@pytest.mark.parametrize(
-    ("lie", "words"),
-    [
-        (lambda means, half: (-15 * means, half), "norm 1 at most"),
-        (lambda means, half: (means, -half), "vary by less than nothing"),
-        (lambda means, half: (means, 1e4 * half), "add up to 1"),
-    ],
-)
-def test_statistics_that_no_rows_have_are_refused(lie, words):
-    features, labels = rows()
-    server, objective = halves()
-    for partition, upload in uploads_of(objective, features, labels).items():
-        assert server.contradiction(partition, upload) == ""
-        own, half = upload["prototypes"], upload["scatter"].tensors["scatter"]
-        vectors, half = lie(own.vectors, half)
-        told = {"prototypes": PrototypeSet(own.labels, vectors), "scatter": Weights({"scatter": half})}
-        assert words in server.contradiction(partition, told)
 
 
 # --- what a client adds of its own -------------------------------------------------------------------------------
@@ -370,14 +234,12 @@ def test_statistics_that_no_rows_have_are_refused(lie, words):
 
 def sent_without(labels, missing):
     """What comes down of clients none of which has the class `missing`, its Sigma, and the client half."""
-    features, _ = rows()
+    features, _ = samples_in_turn()
     server, objective = halves(**{"protosphere.shrinkage": 0.1})
     indices = torch.arange(N)[labels != missing]
-    halves_of = indices[: len(indices) // 2], indices[len(indices) // 2 :]
-    uploads = {
-        p: objective.upload(ClientState(None, encoded=lambda i=i: (features[i], labels[i])), 1)
-        for p, i in enumerate(halves_of)
-    }
+    uploads = {}
+    for partition, own in enumerate(indices.split(len(indices) // 2)):
+        uploads[partition] = upload_of(objective, features[own], labels[own])
     outcome = server.aggregate(uploads, {}, 1)
     pooled = pool(statistics_of(outcome.state), K, D, "clipped-mean")
     covariance = covariance_of_sums(pooled.sums, pooled.weights, pooled.moment, 0.1)
@@ -385,7 +247,7 @@ def sent_without(labels, missing):
 
 
 def test_a_class_that_nobody_sent_has_the_client_s_own_mean_under_the_shared_covariance():
-    features, labels = rows()
+    features, labels = samples_in_turn()
     received, objective, covariance = sent_without(labels, 3)
     own_rows = torch.cat([(labels == 3).nonzero()[:2, 0], (labels == 1).nonzero()[:5, 0]])
     z, own_labels = normalize(features.double(), dim=1), labels[own_rows]
@@ -430,14 +292,9 @@ def test_the_temperature_is_the_one_by_which_training_samples_are_most_likely_by
     assert choose_temperature(scores, labels, K) == TEMPERATURES[int(np.argmax(likelihoods))]
 
 
-def test_of_no_samples_there_is_nothing_to_temper():
+def test_before_anything_is_known_a_client_s_own_means_are_no_classifier_and_nothing_is_tempered():
     assert choose_temperature(torch.empty(0, K, dtype=torch.float64), NO_SAMPLES[1], K) == 1.0
-    _, objective = halves()
-    assert objective.complete(None, *NO_SAMPLES) is None
-
-
-def test_before_anything_is_known_a_client_s_own_means_are_no_classifier():
-    features, labels = rows()
+    features, labels = samples_in_turn()
     _, objective = halves()
     nothing = objective.shared(None)
     z = normalize(features.double(), dim=1)
@@ -447,7 +304,7 @@ def test_before_anything_is_known_a_client_s_own_means_are_no_classifier():
 
 def test_what_a_client_kept_of_an_earlier_version_judges_as_it_did():
     # which sent the classifier itself
-    features, labels = rows()
+    features, labels = samples_in_turn()
     _, objective = halves()
     random = torch.Generator().manual_seed(2)
     weight, bias = torch.randn(K, D, generator=random), torch.randn(K, generator=random)

@@ -314,6 +314,9 @@ CONTRADICTIONS = [
     ({"strategy": "fedcgs"}, ["`encoder` is empty", "`fedcgs`"]),
     ({"strategy": "fedcgs", "encoder": "what"}, ["`encoder`", "'what' is none"]),
     ({"strategy": "fedcgs", "encoder": "random"}, ["`disclose-class-counts` is false", "`fedcgs`"]),
+    ({"strategy": "protosphere", "privacy": "release", "encoder": "random"}, ["`privacy`", "protosphere"]),
+    ({"strategy": "protosphere", "encoder": "what"}, ["`encoder`", "'what' is none"]),
+    ({"strategy": "protosphere", "inference": "received"}, ["`inference`", "pool"]),
     ({"strategy": "gfpl", "wire-dtype": "float16"}, ['`wire-dtype` is "float16"', "`gfpl` sends mixtures"]),
     ({"strategy": "fedper", "wire-dtype": "float16"}, None),
     ({"strategy": "gfpl", "gfpl.cross-entropy-weight": 0.0}, None),
@@ -343,7 +346,9 @@ def test_settings_that_contradict_each_other_or_that_no_part_obeys(config, named
 
 # settings, K and d that a method's server does not take -> what the refusal names; None: it takes them
 SINGLE = {"strategy": "gfpl", "gfpl.dual-classifier": False}
+ROBUST_WAVES = {"fed3r.aggregation": "clipped-mean", "fed3r.random-features": 64, "encoder": "handcrafted"}
 UNFIT = [
+    ({"strategy": "fed3r"} | ROBUST_WAVES, 10, 64, ["`fed3r.aggregation`", "`fed3r.random-features`"]),
     ({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 8, ["`protonorm.alignment` is simplex", "of 9 "]),
     ({"strategy": "protonorm", "protonorm.alignment": "simplex"}, 10, 9, None),
     (
