@@ -117,7 +117,7 @@ MUTANTS = {
         "strategies/protonorm.py",
         "directions.with_vectors(self.options[ProtoNormSettings].gamma * directions.vectors)",
         "directions",
-        S + "test_protonorm.py",
+        S + "test_fedproto.py -k gamma",
     ),
     "a class forgotten that nobody reported": Mutant(
         "strategies/contract.py",
@@ -391,7 +391,10 @@ MUTANTS = {
         "strategies/fed3r.py", "gram += samples * tensors", "gram += 5 * tensors", S + "test_fed3r.py -k over_the_wire"
     ),
     "sums of more samples than their products": Mutant(
-        "strategies/fed3r.py", "if explained > explicable + EXPLAINED", "if False", S + "test_one_exchange.py -k refused"
+        "strategies/fed3r.py",
+        "if explained > explicable + EXPLAINED",
+        "if False",
+        S + "test_one_exchange.py -k refused",
     ),
     "a scatter of means divided by their number": Mutant(
         "strategies/fedcof.py", "max(len(means) - 1, 1)", "len(means)", S + "test_fedcof.py -k random_splits"

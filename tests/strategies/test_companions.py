@@ -7,14 +7,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from protosphere.core.errors import SettingError
 from protosphere.models import build
 from protosphere.prototypes.weights import Weights
 from protosphere.reports.report import write_report
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import SMALL, halves_of, lines_of_layouts
-from tests.tampered import tampered
 
 K, D = 3, 4
 
@@ -80,19 +78,6 @@ def test_clients_companions_count_over_all_architectures_alike_or_by_samples(str
     assert [key is not None for key in keys] == [True, strategy == "fedmrl"]
 
 
-@pytest.mark.parametrize("strategy", ["fml", "fedkd", "fedmrl"])
-def test_a_client_with_another_companion_is_refused_before_round_1(run, home, strategy):
-    def change(records, partition, number):
-        if "layouts" in records["config"]:
-            lines = list(records["config"]["layouts"])
-            records["config"]["layouts"] = [line.replace(":10x8", ":10x9").replace(":10x5", ":10x6") for line in lines]
-
-    settings = SMALL | {"strategy": strategy} | ({"fedmrl.shared-dim": 5} if strategy == "fedmrl" else {})
-    with pytest.raises(SettingError, match=rf"`{strategy}\.companion`: client 1 has built another companion"):
-        run(settings, grid=tampered(change, of=1), clients=3)
-    assert not list((home / "results").rglob("metrics.jsonl"))
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_its_name_and_size_stand_beside_every_figure(run):
     folder = run(SMALL | {"strategy": "fml", "fml.companion": "perceptron"}, clients=3)
@@ -109,16 +94,6 @@ def test_its_name_and_size_stand_beside_every_figure(run):
 
 
 # --- FML --------------------------------------------------------------------------------------------------------
-
-
-def test_fml_without_distillation_leaves_the_own_model_as_training_alone_to_the_bit(run, metrics):
-    def rules(**settings):
-        lines = metrics(run(SMALL | settings, clients=3))
-        return [{n: r for n, r in line["evaluation"]["rules"].items() if n != "global-prototypes"} for line in lines]
-
-    alone = rules(strategy="local")
-    assert rules(**{"strategy": "fml", "fml.alpha": 1.0, "fml.beta": 1.0}) == alone
-    assert rules(**{"strategy": "fml"}) != alone
 
 
 def test_each_model_of_fml_learns_by_its_own_terms_alone():

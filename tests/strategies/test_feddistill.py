@@ -1,4 +1,4 @@
-"""FedDistill: mean outputs of the others by loops, its loss by hand, and `local` at weight 0."""
+"""FedDistill: mean outputs of the others by loops, its loss by hand."""
 
 import numpy as np
 import pytest
@@ -106,13 +106,3 @@ def test_the_loss_adds_the_cross_entropy_to_the_targets_of_rows_that_have_one():
     objective.receive(state, payload(PrototypeSet(torch.tensor([3]), came.vectors[:1])), 2)
     assert float(objective.loss(state, batch, phase, 2).parts["distillation"]) == 0
     assert objective.targets(state, payload(came)) is None
-
-
-def test_at_weight_0_it_is_local_to_the_bit(run, metrics):
-    small = {"rounds": 2, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
-    rules = ("classifier", "local-prototypes", "discriminant")
-    found = []
-    for settings in ({"strategy": "feddistill", "feddistill.weight": 0.0}, {"strategy": "local"}):
-        lines = metrics(run(small | settings, clients=3))
-        found.append([{rule: line["evaluation"]["rules"][rule] for rule in rules} for line in lines])
-    assert found[0] == found[1]

@@ -60,9 +60,8 @@ def naive_terms(state, given, z, label, temperature):
 # --- the loss -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("round_number", [1, 2, 8])
+@pytest.mark.parametrize(("round_number", "held"), [(1, (0, 3)), (2, (0, 1, 2, 3, 4)), (8, (0, 3)), (8, (2,))])
 @pytest.mark.parametrize("options", [{}, {"fedproc.temperature": 0.07}], ids=["paper", "sharp"])
-@pytest.mark.parametrize("held", [(0, 1, 2, 3, 4), (0, 3), (2,)], ids=["all", "some", "one"])
 def test_the_loss_is_the_curriculum_by_a_loop_over_samples(halves, round_number, options, held):
     """alpha_t = t / T with t = 0 in round 1; cross-entropy with weight 1 for a sample without a prototype."""
     given, labels = received(held), [0, 1, 2, 3, 4, 0, 1, 2, 2, 4, 3]
@@ -77,15 +76,6 @@ def test_the_loss_is_the_curriculum_by_a_loop_over_samples(halves, round_number,
     assert loss.total.item() == pytest.approx(statistics.mean(total), rel=1e-5)
     expected = {"cross-entropy": statistics.mean(plains), "prototype-contrast": statistics.mean(contrasts)}
     assert {name: part.item() for name, part in loss.parts.items()} == pytest.approx(expected, rel=1e-5)
-
-
-def test_uploads_are_the_means_as_they_are_without_counts(halves):
-    objective, state = client_half(halves)
-    own = PrototypeSet(torch.tensor([1, 4]), torch.tensor([[0.1] * D, [0.0] * D]), torch.tensor([3, 9]))
-    state.prototypes = own
-    sent = lone(objective.upload(state, 1))
-    assert sent.counts is None
-    assert torch.equal(sent.vectors, own.vectors)
 
 
 # --- the server ---------------------------------------------------------------------------------------------------
@@ -117,12 +107,11 @@ def test_the_server_takes_means_and_keeps_what_nobody_reported(halves):
         np.testing.assert_allclose(download.vectors, [expected[label] for label in (0, 1, 2)], rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("length", [1.5, 40.0, 1e6])
-def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_1(halves, length):
+def test_an_upload_longer_than_any_mean_of_unit_vectors_counts_as_one_of_length_1(halves):
     """Row by row: what is no longer, a zero vector too, is taken as it came, and nobody's upload is changed."""
     strategy, rng = halves(FEDPROC, K, D).server, np.random.default_rng(7)
     sent = short((0, 1, 2, 3), rng).vectors
-    sent[1] = length * sent[1] / sent[1].norm()
+    sent[1] = 40 * sent[1] / sent[1].norm()
     sent[2] = 0
     sent[3] = 0.5 * sent[3] / sent[3].norm()
     upload = PrototypeSet(torch.tensor([0, 1, 2, 3]), sent.clone())
@@ -155,7 +144,7 @@ def test_nor_does_its_norm_pass_for_the_scale_of_the_features(halves):
 # --- settings and whole runs --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("rounds", "given"), [(2, {}), (9, {}), (3, {"num_rounds": 9}), (4, {"num_rounds": 3})])
+@pytest.mark.parametrize(("rounds", "given"), [(2, {}), (3, {"num_rounds": 9}), (4, {"num_rounds": 3})])
 def test_a_resumed_run_keeps_its_rounds(federation, rounds, given):
     """Whether they are said by the setting or by the argument."""
     first = federation(3).start(FEDPROC | {"rounds": 3}).folder.path

@@ -1,6 +1,4 @@
-"""FedProto: the mean that its setting names, what stays of a class that nobody reports, and what leaves a client."""
-
-from pathlib import Path
+"""FedProto: the mean that its setting names, what stays of a class that nobody reports, what gamma scales."""
 
 import numpy as np
 import pytest
@@ -12,7 +10,6 @@ from protosphere.strategies.contract import EVERYONE, ClientState
 from tests.payloads import lone, payload, payloads
 
 K, D = 6, 4
-ROOT = Path(__file__).resolve().parents[2]
 ALLOWED = {"strategy": "fedproto", "disclose-class-counts": True}
 
 
@@ -46,37 +43,30 @@ def test_the_mean_is_the_one_that_is_named_and_a_class_nobody_reports_keeps_its_
     assert not any(torch.equal(old.vectors, other) for other in others)
 
 
-@pytest.mark.parametrize(("holders", "trim", "cut"), [(2, 0.1, 0), (3, 0.1, 1), (9, 0.1, 1), (9, 0.3, 2), (3, 0.0, 0)])
-def test_a_trimmed_mean_cuts_what_the_settings_page_says(halves, holders, trim, cut):
-    server = halves(ALLOWED | {"fedproto.aggregation": "trimmed-mean", "fedproto.trim": trim}, 1, 2).server
-    values = [2.0**holder for holder in range(holders)]
-    sets = {holder: PrototypeSet(torch.tensor([0]), torch.full((1, 2), value)) for holder, value in enumerate(values)}
-    mean = lone(server.aggregate(payloads(sets), {}, 1).downloads[EVERYONE]).vectors
-    assert mean[0].tolist() == pytest.approx(2 * [np.mean(values[cut : holders - cut])])
-    assert "from three holders on one at each end at least, unless it is 0" in (ROOT / "docs/settings.md").read_text()
+# the setting, and its default
+GAMMA = {
+    "fedproto": ("fedproto.gamma", 1.0),
+    "fedtgp": ("fedtgp.gamma", 1.0),
+    "tinyproto-ft": ("fedtgp.gamma", 1.0),
+    "protonorm": ("protonorm.gamma", 10.0),
+}
 
 
-def test_counts_are_uploaded_for_the_weighted_mean_alone(halves):
-    own = uploads()[1]
-    for how in AGGREGATIONS:
-        both = halves(ALLOWED | {"fedproto.aggregation": how}, K, D)
-        sent = lone(both.objective.upload(ClientState(torch.nn.Identity(), prototypes=own), 3))
-        assert (sent.counts is not None) == both.run.exchange.counts == (how == "weighted")
-        assert torch.equal(sent.vectors, own.vectors)
-
-
-@pytest.mark.parametrize("strategy", ["fedproto", "fedtgp", "tinyproto-ft"])
+@pytest.mark.parametrize("strategy", GAMMA)
 def test_gamma_scales_a_client_s_targets_and_not_what_crosses(halves, strategy):
-    """ProtoNorm's Table 5. Without it the very prototypes that came are the targets."""
-    prefix = "fedproto" if strategy == "fedproto" else "fedtgp"
+    """ProtoNorm's Table 5."""
+    setting, default = GAMMA[strategy]
     received = PrototypeSet(torch.tensor([1, 4]), torch.eye(2, D))
     state = ClientState(torch.nn.Identity())
-    usual = halves({"strategy": strategy}, K, D)
-    assert usual.objective.targets(state, payload(received)).vectors is received.vectors
-    both = halves({"strategy": strategy, f"{prefix}.gamma": 1.5}, K, D)
-    assert torch.equal(both.objective.targets(state, payload(received)).vectors, 1.5 * torch.eye(2, D))
+    sent = []
+    for gamma in (default, 7.5):
+        both = halves({"strategy": strategy, setting: gamma}, K, D)
+        targets = both.objective.targets(state, payload(received))
+        sent.append(lone(both.server.aggregate(payloads(uploads()), {}, 1).downloads[EVERYONE]).vectors)
+
+        assert torch.equal(targets.vectors, gamma * torch.eye(2, D))
+        assert targets.labels.tolist() == [1, 4]
+        assert both.objective.targets(state, None) is None
+        assert both.server.scales[0] == gamma
     assert torch.equal(received.vectors, torch.eye(2, D))
-    assert both.objective.targets(state, None) is None
-    assert (usual.server.scales[0], both.server.scales[0]) == (1.0, 1.5)
-    sent = [lone(h.server.aggregate(payloads(uploads()), {}, 1).downloads[EVERYONE]).vectors for h in (usual, both)]
     assert torch.equal(*sent)

@@ -1,4 +1,4 @@
-"""FeSEM: who joins which centre, what becomes of centres, and at one centre FedAvg."""
+"""FeSEM: who joins which centre, and what becomes of centres."""
 
 from collections import OrderedDict
 from dataclasses import replace
@@ -8,11 +8,9 @@ import torch
 from torch import nn
 
 from protosphere.models.split import SplitModel
-from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import ClientState
-from protosphere.wire.payloads import Identity, to_tensors
+from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of, lines_of_layouts
-from tests.strategies.sets import same
 
 K, D = 2, 3
 
@@ -44,7 +42,7 @@ def joined(outcome):
     return outcome.state["joined"].tolist()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_centres_are_the_means_of_those_that_lie_near(seed):
     server, objective = met(clusters=2, clients=6, seed=seed)
     sent = {0: 0.0, 1: 0.2, 2: 10.0, 3: 0.4, 4: 10.4, 5: 0.6}
@@ -95,29 +93,6 @@ def test_the_members_of_the_one_centre_go_to_the_new_one_next_to_it():
     found = values(second)[joined(second)[3]]
     assert found == 0.0, "the next to 4, where it was"
     assert joined(second)[4] == -1
-
-
-def test_rounds_with_fewer_clients_than_centres_are_told_of():
-    server, _ = halves_of("fesem", {"fraction-train": 0.34}, K, D)
-    server.meet(K, D, {p: Identity(p, 6, "net", rows=(10, 0, 0)) for p in range(6)})
-    assert "a round has 2 clients: there stays one centre" in server.notices()[0]
-
-
-def test_one_centre_is_fedavg_s_plain_mean_to_the_bit():
-    server, objective = met(clusters=1, clients=3)
-    uploads = {}
-    for p in range(3):
-        found = upload(objective, 1.0 + p)
-        for part in found.values():
-            assert isinstance(part, Weights)
-            for tensor in part.tensors.values():
-                tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(p)))
-        uploads[p] = found
-    average, _ = halves_of("fedavg", {"fedavg.weighting": "uniform"}, K, D)
-    average.meet(server.num_classes, server.dim, server.identities)
-    expected = average.aggregate(uploads, {}, 1).downloads[0]
-    assert same(server.aggregate(uploads, {}, 1).downloads[0], expected)
-    assert to_tensors(expected)
 
 
 def test_there_are_no_more_centres_than_clients():

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from protosphere.core.errors import SettingError
 from protosphere.models.generator import ClassTurns, FeatureGenerator
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import kernel_mmd
@@ -156,17 +155,10 @@ def test_a_mean_that_no_row_came_for_stays_and_classes_are_dealt_in_turn():
 # --- the server ---------------------------------------------------------------------------------------------------
 
 
-def identity(partition, generator_dim=D, statistics=False):
-    lines = [*layout_lines("generator", of_generator(FeatureGenerator(K, generator_dim)).layout)]
+def identity(partition, statistics=False):
+    lines = [*layout_lines("generator", of_generator(FeatureGenerator(K, D)).layout)]
     lines += ["extractor/extractor.1.running_mean:4"] if statistics else []
     return Identity(partition, 2, "net", rows=(5, 0, 0), layouts=tuple(lines))
-
-
-def test_a_client_with_another_generator_is_refused_before_round_1():
-    server, _ = halves_of()
-    server.meet(K, D, {0: identity(0), 1: identity(1)})
-    with pytest.raises(SettingError, match=r"Client 1: it has another generator"):
-        server.meet(K, D, {0: identity(0), 1: identity(1, D + 2)})
 
 
 @pytest.mark.parametrize("statistics", [False, True])

@@ -238,14 +238,6 @@ def test_pseudo_features_are_of_the_mixtures_and_of_all_its_classes_equally_many
     assert [phase.name for phase in objective.phases(state, 12)] == ["train"]
 
 
-def test_the_optimiser_of_retraining_starts_anew_though_that_of_training_persists(client):
-    settings = {"optimizer-state": "persistent", "momentum": 0.9}
-    client(settings=settings).train(ask(1))
-    client(settings=settings).train(ask(2, digits()))
-    kept = client(settings=settings).restore("a-run").optimiser
-    assert {name.split("/")[0] for name in kept} == {"train"}
-
-
 @pytest.mark.parametrize("most", [1, 4, 40])
 def test_the_steps_of_weights_grow_with_the_components(halves, most):
     """With counts the weights go up as they are."""
@@ -260,12 +252,3 @@ def test_the_steps_of_weights_grow_with_the_components(halves, most):
     torch.testing.assert_close(rounded.weights, (shares / shares.sum()).float())
     assert torch.equal(rounded.means, exact.means)
     assert most == 1 or not torch.equal(rounded.weights, exact.weights)
-
-
-def test_without_both_halves_it_is_local_training(run, metrics):
-    """The paper's `w/o DCS and PFG`, to the bit."""
-    shared = {"rounds": 2, "fraction-train": 0.5, "momentum": 0.9}
-    neither = metrics(run(GFPL | SINGLE | shared | {"gfpl.pseudo-features": 0}))
-    for one, other in zip(neither, metrics(run(shared | {"strategy": "local"})), strict=True):
-        assert one["evaluation"]["rules"] == other["evaluation"]["rules"]
-        assert one.get("training") == other.get("training")

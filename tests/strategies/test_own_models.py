@@ -20,21 +20,6 @@ from tests.strategies.kin import SMALL, D, K, batch, evaluations, network, objec
 # --- Ditto and APFL -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"strategy": "ditto", "ditto.weight": 0.0}, {"strategy": "apfl", "apfl.alpha": 1.0, "apfl.adaptive": False}],
-    ids=lambda settings: settings["strategy"],
-)
-def test_at_its_limit_the_clients_own_model_is_trained_alone_to_the_bit(run, metrics, settings):
-    """v is the model of `local`."""
-    rules = ("classifier", "local-prototypes", "discriminant")
-    found, alone = (
-        [{rule: each["rules"][rule] for rule in rules} for each in evaluations(run, metrics, **of)]
-        for of in (settings, {"strategy": "local"})
-    )
-    assert found == alone
-
-
 def test_ditto_holds_its_model_to_what_was_received_and_not_to_what_was_trained():
     objective = objective_of("ditto", **{"ditto.weight": 0.5, "ditto.personal-epochs": 3})
     state = ClientState(objective.build(network(), 1))

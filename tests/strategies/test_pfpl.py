@@ -31,9 +31,6 @@ def summary_of(run):
     return json.loads((run.folder.path / "summary.json").read_text())
 
 
-# --- the server's half ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("weighting", ["similarity", "distance"])
 def test_every_client_gets_its_own_mixture_and_strangers_the_mean(halves, weighting):
     strategy = halves(PFPL | {"pfpl.alpha": 0.3, "pfpl.weighting": weighting}, K, D).server
@@ -68,30 +65,6 @@ def test_alpha_of_one_sends_each_client_its_own_prototypes_back(halves):
     later = strategy.aggregate(payloads({7: upload([3], 7)}), outcome.state, 2)
     assert set(later.downloads) == {*sets, 7}
     assert all(same(lone(later.downloads[p]), sets[p]) for p in sets)
-
-
-# --- a run of scripted clients ----------------------------------------------------------------------------
-
-
-def test_what_goes_down_is_each_client_s_own_and_strangers_get_the_mean(federation):
-    clients = federation(held={0: (0, 1), 1: (1, 2), 2: (1, 3), 3: (0, 3)})
-    clients.start(PFPL | {"rounds": 4, "fraction-train": 0.5, "seed": 3})
-    latest = {}
-    for number in range(1, 5):
-        trained = [entry for entry in clients.asked if entry[1:3] == (number, "train")]
-        evaluated = [entry for entry in clients.asked if entry[1:3] == (number, "evaluate")]
-        assert {partition for partition, *_ in evaluated} == {0, 1, 2, 3}
-        before = latest
-        latest = dict(sorted({**latest, **{p: clients.upload(p, number) for p, *_ in trained}}.items()))
-        for known, asked in ((before, trained), (latest, evaluated)):
-            expected = personalise(known, 0.5) if known else {}
-            for partition, _, _, instruction in asked:
-                if not known:
-                    assert instruction.payload is None
-                elif partition in known:
-                    assert same(lone(instruction.payload), expected[partition])
-                else:
-                    assert same(lone(instruction.payload), aggregate([known[p] for p in sorted(known)], "mean"))
 
 
 def test_figures_by_domain(federation, say):

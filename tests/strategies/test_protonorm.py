@@ -10,7 +10,7 @@ from protosphere.core.seeds import derive
 from protosphere.prototypes.alignment import align, riesz_energy
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, ClientState
-from tests.payloads import lone, payload, payloads
+from tests.payloads import lone, payloads
 
 
 def uploads(classes, dim, clients=3, seed=0):
@@ -29,16 +29,6 @@ def made(halves, settings, sets, num_classes, dim, state=None, server_round=1):
     both = halves({"strategy": "protonorm"} | settings, num_classes, dim)
     outcome = both.server.aggregate(payloads(sets), state or {}, server_round)
     return outcome, lone(outcome.downloads[EVERYONE])
-
-
-@pytest.mark.parametrize("solver", ["auto", "simplex", "riesz", "thomson", "none"])
-@pytest.mark.parametrize("classes", [(0, 1, 2, 3, 4, 5), (1, 4), (3,)])
-def test_downloads_are_unit_vectors_of_the_classes_reported(halves, solver, classes):
-    outcome, download = made(halves, {"protonorm.alignment": solver}, uploads(classes, 5), 6, 5)
-    assert download.labels.tolist() == list(classes)
-    torch.testing.assert_close(download.vectors.norm(dim=1), torch.ones(len(classes)), rtol=0, atol=1e-6)
-    assert download.vectors.dtype == torch.float32
-    assert not outcome.warnings
 
 
 def test_it_aligns_the_directions_of_the_mean(halves):
@@ -137,7 +127,7 @@ def test_the_ablation_without_alignment_sends_the_normalised_means(halves):
     assert outcome.figures == {}
 
 
-@pytest.mark.parametrize("solver", ["auto", "riesz", "thomson", "none"])
+@pytest.mark.parametrize("solver", ["auto", "none"])
 def test_a_zero_prototype_gets_a_direction_and_a_warning_with_its_class(halves, solver):
     sets = uploads((0, 2, 5), 5, clients=1)
     sets[0].vectors[1] = 0
@@ -151,15 +141,3 @@ def test_a_zero_prototype_gets_a_direction_and_a_warning_with_its_class(halves, 
 
 
 # --- the client's half ------------------------------------------------------------------------------------
-
-
-def test_gamma_is_the_client_s_alone(halves):
-    """Unit vectors cross; what the server measures and allows is scaled by gamma."""
-    both = halves({"strategy": "protonorm", "protonorm.gamma": 7.5}, 6, 5)
-    received = PrototypeSet(torch.tensor([1, 4]), torch.eye(2, 5))
-    targets = both.objective.targets(ClientState(torch.nn.Identity()), payload(received))
-    assert torch.equal(targets.vectors, 7.5 * torch.eye(2, 5))
-    assert targets.labels.tolist() == [1, 4]
-    assert torch.equal(received.vectors, torch.eye(2, 5))
-    assert both.objective.targets(ClientState(torch.nn.Identity()), None) is None
-    assert both.server.scales == (7.5, 1.0)

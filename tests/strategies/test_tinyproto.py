@@ -83,52 +83,12 @@ def test_the_upload_is_scaled_by_the_counts_and_does_not_hold_them(halves, strat
     assert set(encode(payload(sent))) == {"prototypes.labels", "prototypes.vectors"}
 
 
-@pytest.mark.parametrize(("strategy", "base"), [("tinyproto-fp", "fedproto"), ("tinyproto-ft", "fedtgp")])
-def test_without_scaling_it_is_its_base(halves, strategy, base):
-    """Both halves, over two rounds; and with it more is told of a client."""
-    ours, theirs = (
-        both_halves(halves, name, settings) for name, settings in ((strategy, {"tinyproto.scaling": False}), (base, {}))
-    )
-    states = {}, {}
-    for server_round in (1, 2):
-        own = local_prototypes(server_round)
-        uploads = [{p: uploaded(made.objective, each) for p, each in own.items()} for made in (ours, theirs)]
-        assert all(torch.equal(uploads[0][p].vectors, uploads[1][p].vectors) for p in own)
-        assert all(upload.counts is None for upload in uploads[0].values())
-        found, expected = (
-            made.server.aggregate(payloads(sent), state, server_round)
-            for made, sent, state in zip((ours, theirs), uploads, states, strict=True)
-        )
-        assert same_state(found.state, expected.state)
-        assert found.figures == expected.figures
-        targets = [
-            made.objective.targets(ClientState(torch.nn.Identity()), outcome.downloads[EVERYONE]).vectors
-            for made, outcome in ((ours, found), (theirs, expected))
-        ]
-        assert torch.equal(*targets)
-        states = found.state, expected.state
-    assert ours.server.begin().constants == {}
-    assert [ours.server.norm_scale(p) for p in range(4)] == [1.0] * 4
-    assert ours.server.feature_norm(payloads(uploads[0])) == theirs.server.feature_norm(payloads(uploads[0]))
-    assert ours.run.exchange == theirs.run.exchange
-    (about,) = both_halves(halves, strategy).run.exchange.discloses
-    assert "about how many samples each class has" in about
-
-
 @pytest.mark.parametrize("strategy", BOTH)
 def test_a_bound_on_norms_is_one_on_p_not_on_n_p(halves, strategy):
     """Else 900 rows of features of norm 20 were an upload of 18,000, beyond the usual bound of 10,000."""
     server = both_halves(halves, strategy).server
     server.identities = {p: identity(p, rows, (0,)) for p, rows in enumerate((10, 900, 30, 0))}
     assert [server.norm_scale(p) for p in range(4)] == [10, 900, 30, 1]
-
-
-def test_nor_is_the_bound_of_a_download_one_on_n_p(run, metrics):
-    """What the client receives is 1/mu times its target."""
-    folder = run({"strategy": "tinyproto-fp", "rounds": 2, "max-prototype-norm": 1.6, "partition": "iid"})
-    assert not [line for line in metrics(folder) if line["problems"]]
-    # and there was something to refuse
-    assert metrics(folder)[1]["training"]["prototype_norm"] > 1.6
 
 
 def test_prototypes_that_cross_whole_are_told(halves):

@@ -1,4 +1,4 @@
-"""The family that shares weights: means by naive loops, groups, layouts on the wire, refusals, cut and resumed."""
+"""The family that shares weights: means by naive loops, groups, layouts on the wire."""
 
 import re
 from collections import OrderedDict
@@ -11,11 +11,10 @@ from flwr.app import Array, ArrayRecord
 from scipy.stats import trim_mean
 from torch import nn
 
-from protosphere.core.errors import SettingError
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.weights import STATISTICS, flat, unflat
 from protosphere.record.folder import RunFolder
-from protosphere.strategies import read_settings, refuse_foreign
+from protosphere.strategies import read_settings
 from protosphere.strategies.contract import ClientState
 from protosphere.wire.arrays import Limits, decode, encode
 from protosphere.wire.checks import MessageError
@@ -101,18 +100,6 @@ def test_robust_means_are_those_of_all_values_at_once(how):
         np.testing.assert_allclose(values_of_part, naive, rtol=1e-6, atol=1e-7)
 
 
-@pytest.mark.parametrize("how", ["median", "trimmed-mean", "geometric-median"])
-def test_one_liar_of_five_cannot_carry_off_a_robust_mean(how):
-    server, uploads = met("fedavg", (5,) * 5, rows=(10,) * 5, **{"weights.aggregation": how})
-    honest = finished(server, uploads).downloads[0]
-    uploads[3] = {n: unflat(-1e4 * flat(part), part.layout) for n, part in uploads[3].items()}
-    moved = finished(server, uploads).downloads[0]
-    plain = finished(met("fedavg", (5,) * 5, rows=(10,) * 5)[0], uploads).downloads[0]
-    spread = rows_of_part({p: u for p, u in uploads.items() if p != 3}, "head").std(dim=0).norm()
-    assert (flat(moved["head"]) - flat(honest["head"])).norm() < 3 * spread
-    assert (flat(plain["head"]) - flat(honest["head"])).norm() > 100 * spread
-
-
 def test_a_robust_mean_needs_three():
     server, uploads = met("fedavg", (5, 5), rows=(10, 20), **{"weights.aggregation": "median"})
     plain, same = met("fedavg", (5, 5), rows=(10, 20))
@@ -120,12 +107,6 @@ def test_a_robust_mean_needs_three():
         flat(finished(server, uploads).downloads[0]["head"]),
         flat(finished(plain, same).downloads[0]["head"]),
     )
-
-
-def test_whose_centres_are_plain_means_reads_no_robust_one():
-    with pytest.raises(SettingError, match=r"`weights.aggregation` is \"median\", but `fesem` does not read it"):
-        refuse_foreign({"strategy": "fesem", "weights.aggregation": "median"})
-    refuse_foreign({"strategy": "fedrep", "weights.aggregation": "median"})
 
 
 def test_what_travels_is_what_the_method_shares():
@@ -151,23 +132,14 @@ def test_architectures_are_averaged_apart_and_a_head_over_all():
     assert [server.download(p, outcome.downloads, {}, 2, True) for p in range(3)] == [0, 1, 0]
     for part in ("extractor", "head"):
         assert torch.equal(flat(outcome.downloads[1][part]), flat(uploads[1][part]).float().double())
-    (words,) = server.notices()
-    assert "net5 (2), net7 (1)" in words
     server, uploads = met("lg-fedavg", widths=(5, 7, 5))
     assert set(finished(server, uploads).downloads) == {0}
-    assert server.notices() == ()
 
 
 def test_a_group_that_did_not_answer_keeps_its_weights():
     server, uploads = met("fedavg", widths=(5, 7, 5))
     outcome = finished(server, {0: uploads[0]})
     assert (set(outcome.downloads), outcome.keeps) == ({0}, True)
-
-
-def test_extractors_that_start_apart_are_refused():
-    with pytest.raises(SettingError, match="`shared-init` is false, but `fedavg` averages extractors"):
-        met("fedavg", **{"shared-init": False})
-    met("lg-fedavg", **{"shared-init": False})
 
 
 def test_a_shared_head_starts_alike_on_every_architecture():
@@ -294,7 +266,7 @@ def no_upload_of_round_1(records, partition, number):
         records.pop("arrays", None)
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "ditto", "fedgh"])
+@pytest.mark.parametrize("strategy", ["fedavg", "fedgh"])
 def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkeypatch, strategy):
     started = {}
     objective = read_settings({"strategy": strategy}).method.objective
@@ -313,25 +285,16 @@ def test_until_an_upload_is_valid_all_start_from_the_initial_weights(run, monkey
     assert not all(torch.equal(first[name], after[name]) for name in first)
 
 
-@pytest.mark.parametrize(
-    "lines", [lambda own: [*own, "zzz/x:3"], lambda own: [line for line in own if line.startswith("head")]]
-)
-def test_a_client_that_claims_other_parts_is_left_out_before_round_1(run, lines):
+def test_a_client_that_claims_other_parts_is_left_out_before_round_1(run):
     def claim(records, partition, number):
         if "layouts" in records["config"]:
-            records["config"]["layouts"] = lines(list(records["config"]["layouts"]))
+            records["config"]["layouts"] = [*records["config"]["layouts"], "zzz/x:3"]
 
     folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 2}, grid=tampered(claim, of=2))
     (said,) = [line for line in run.said if "is left out" in line]
     assert re.search(r"client 2 \(node \d+\) is left out: it would share weights of ", said)
     assert [client["partition"] for client in RunFolder(folder).roster()] == [0, 1, 3]
     assert [line["training"]["valid"] for line in RunFolder(folder).lines()[1:]] == [3, 3]
-
-
-def test_the_roster_keeps_a_digest_of_layouts(run):
-    folder = run({"strategy": "fedavg", "models": "tiny_perceptron", "rounds": 1})
-    (digest,) = {client["layouts"] for client in RunFolder(folder).roster()}
-    assert len(digest) == 16
 
 
 def test_a_group_keeps_its_name_where_its_first_client_is_absent_at_a_resume(halves):

@@ -15,6 +15,7 @@ from protosphere.server_app.strategy import PrototypeStrategy
 from protosphere.strategies import read_settings
 from tests.device import PLACE
 from tests.steps import ONE_EPOCH
+from tests.strategies.sets import same_state
 
 CLASSES, DIM, CLIENTS = 6, 7, 3  # of the spiral
 SMALL = {"dataset": "spiral", "spiral-points": 30, "models": "tiny_perceptron", "feature-dim": DIM} | PLACE
@@ -148,7 +149,11 @@ def watched(settings, seen, grid=LocalGrid):
 
     def aggregate(self, uploads, state, server_round):
         seen.took.update({(partition, server_round): upload for partition, upload in uploads.items()})
-        return whole_aggregate(self, uploads, state, server_round)
+        before = {name: tensor.clone() for name, tensor in state.items()}
+        outcome = whole_aggregate(self, uploads, state, server_round)
+        # a round that fails is tried again from it
+        assert same_state(state, before), "the state that a method is given stays as it is"
+        return outcome
 
     whole_aggregate = halves.aggregate
     with pytest.MonkeyPatch.context() as patch:
