@@ -11,7 +11,6 @@ from torch.nn.functional import cross_entropy
 
 from protosphere.models import build
 from protosphere.prototypes.weights import Weights
-from protosphere.record.folder import RunFolder
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState
 from protosphere.strategies.fedkd import (
     CHANGE,
@@ -24,7 +23,7 @@ from protosphere.strategies.fedkd import (
     largest_factors,
     moved,
 )
-from protosphere.wire.arrays import Limits, decode, encode, value_bytes
+from protosphere.wire.arrays import Limits, decode, encode
 from protosphere.wire.checks import MessageError
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
@@ -151,8 +150,8 @@ def matrix(tensor):
     return tensor.reshape(len(tensor), -1).double()
 
 
-@pytest.mark.parametrize("energy", [0.3, 0.9, 0.95, 0.98, 1.0])
-@pytest.mark.parametrize("shape", [(10, 500), (40, 40), (16, 8, 3, 3), (32, 32, 1, 1), (1, 50), (50, 1), (2, 2)])
+@pytest.mark.parametrize("energy", [0.3, 0.95, 1.0])
+@pytest.mark.parametrize("shape", [(10, 500), (16, 8, 3, 3), (1, 50), (2, 2)])
 def test_the_smallest_rank_that_keeps_the_energy_and_only_where_it_saves_values(shape, energy):
     tensor = drawn_tensor("x", shape) * torch.linspace(0.01, 1, shape[0]).reshape(-1, *[1] * (len(shape) - 1))
     change = Weights({"x": tensor})
@@ -182,14 +181,10 @@ def test_zeros_are_zeros_of_rank_1():
     assert torch.equal(change_of(made, change.layout).tensors["x"], torch.zeros(10, 500))
 
 
-@pytest.mark.parametrize(("wire_dtype", "size", "near"), [("float32", 4, 0), ("float16", 2, 3e-2)])
-def test_factors_cross_in_the_number_format_and_make_the_change(wire_dtype, size, near):
+@pytest.mark.parametrize(("wire_dtype", "near"), [("float32", 0), ("float16", 3e-2)])
+def test_factors_that_crossed_make_the_change(wire_dtype, near):
     change = weights(a=1, conv=2)
     sent = factors_of(change, 0.999)
-    record = encode({"companion-update": sent}, (replace(CHANGE, dtype=wire_dtype),))
-    assert set(record) == {f"companion-update.{name}" for name in ("values", "small", "shapes")}
-    large, small = (sum(t.numel() for t in sent.tensors.values() if (t.dim() > 1) == of) for of in (True, False))
-    assert value_bytes(record) == size * large + 4 * small
     made = change_of(crossed(sent, wire_dtype), change.layout)
     expected = change_of(sent, change.layout)
     for name in SHAPES:
@@ -317,46 +312,37 @@ def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the
 # --- whole runs -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("wire_dtype", "first"), [("float32", ()), ("float16", (0, 1, 2, 3))], ids=["all of round 1", "none of round 1"]
-)
-def test_after_every_loss_the_clients_hold_the_server_s_model_to_the_bit(run, monkeypatch, wire_dtype, first):
-    held, had, sent = {}, {}, {}
-    phases, messages = FedKDObjective.phases, FedKD.download
+def test_after_every_loss_the_clients_hold_the_server_s_model_to_the_bit(run, monkeypatch):
+    """Of client 1 the upload of round 2 is lost, of rounds 1 and 4 all are; some train a round and some do not."""
+    held, had, phases, download = {}, {}, FedKDObjective.phases, FedKD.download
 
-    def holding(self, state, round_number):
-        student = {name: tensor.clone() for name, tensor in self.shared(state.module)["companion"].tensors.items()}
-        held.setdefault(round_number, []).append(student)
+    def note_what_is_held(self, state, round_number):
+        student = self.shared(state.module)["companion"].tensors
+        held.setdefault(round_number, []).append({name: tensor.clone() for name, tensor in student.items()})
         return phases(self, state, round_number)
 
-    def addressing(self, partition, downloads, state, server_round, trains):
-        key = messages(self, partition, downloads, state, server_round, trains)
+    def note_what_is_had(self, partition, downloads, state, server_round, trains):
         if downloads and trains:
             had[server_round] = base_of(state).tensors
-            sent.setdefault(server_round, set()).add(*downloads[key])
-        return key
-
-    monkeypatch.setattr(FedKDObjective, "phases", holding)
-    monkeypatch.setattr(FedKD, "download", addressing)
-    # of client 1 the uploads of rounds 2 and 5, of round 4 all clients', of round 1 none counts or all do
-    lost = ((2, 1), (5, 1), *((4, p) for p in range(4)), *((1, p) for p in first))
+        return download(self, partition, downloads, state, server_round, trains)
 
     def lose(records, partition, number):
-        if (number, partition) in lost:
+        if number in (1, 4) or (number, partition) == (2, 1):
             records.pop("arrays", None)
 
-    grid = tampered(lose)
-    settings = {"strategy": "fedkd", "rounds": 7, "fraction-train": 0.75, "wire-dtype": wire_dtype, "max-samples": 200}
+    monkeypatch.setattr(FedKDObjective, "phases", note_what_is_held)
+    monkeypatch.setattr(FedKD, "download", note_what_is_had)
+    settings = {"strategy": "fedkd", "rounds": 6, "fraction-train": 0.75, "wire-dtype": "float16", "max-samples": 200}
     # with running statistics
-    folder = run(settings | {"models": "tiny_perceptron", "fedkd.companion": "resnet8", "feature-dim": 8}, grid=grid)
-    lines = RunFolder(folder).lines()
-    assert [bool(line["problems"]) for line in lines][4]
-    assert set(had) == set(range(3 if first else 2, 8))
+    settings |= {"fedkd.companion": "resnet8", "feature-dim": 8}
+
+    run(settings, grid=tampered(lose))
+
+    assert set(had) == {3, 4, 5, 6}
     for number, whole in had.items():
         assert len(held[number]) == 3
-        assert all(same_state(student, whole) for student in held[number]), number
-    assert sent[5] == {"companion"}, "after a round of which nothing counted"
-    assert set.union(*sent.values()) == {"companion", "companion-update"}
+        for student in held[number]:
+            assert same_state(student, whole), number
     # until something counts all start from the initial weights
-    early = held[1] + (held[2] if first else [])
-    assert all(same_state(student, early[0]) for student in early)
+    for student in held[1] + held[2]:
+        assert same_state(student, held[1][0])

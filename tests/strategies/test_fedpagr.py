@@ -186,12 +186,6 @@ def test_what_is_uploaded_are_directions_and_zeros_stay_zeros(halves):
     assert torch.equal(state.prototypes.vectors, vectors)
 
 
-def test_dropout_reaches_the_head(halves):
-    for dropout in (0.0, 0.4):
-        _, state = client_half(halves, {"fedpagr.dropout": dropout})
-        assert state.module.head.dropout.p == dropout
-
-
 def test_a_client_predicts_with_what_it_trained_with(halves):
     """Whatever comes later; one that never trained, with what came last. The store keeps it."""
     objective, state = client_half(halves)

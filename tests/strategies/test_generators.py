@@ -22,7 +22,6 @@ from protosphere.strategies.weights import shared_seed
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
-from tests.strategies.sets import same_state
 
 K, D, Q = 4, 3, 2
 SIZES = {"noise-dim": Q, "hidden": 5}
@@ -135,17 +134,14 @@ def test_late_in_a_run_the_weights_stop_at_their_floor_and_in_round_1_there_are_
 def test_a_client_s_training_moves_nothing_of_the_generator_and_teaches_the_head():
     _, objective = halves_of("fedgen", beta=0.0)
     state = taught(objective)
-    before = {name: tensor.clone() for name, tensor in state.module.generator.state_dict().items()}
     (phase,) = objective.phases(state, 3)
     loss = objective.loss(state, Batch(torch.randn(3, 2), torch.tensor([0, 2, 2])), phase, 3)
-    loss.parts["generated-cross-entropy"].backward(retain_graph=True)
-    assert same_state(before, state.module.generator.state_dict())
-    assert not {id(p) for p in state.module.generator.parameters()} & {id(p) for p in phase.parameters}
+
+    loss.parts["generated-cross-entropy"].backward()
+
     moved = {name for name, p in state.module.named_parameters() if p.grad is not None}
     assert moved == {"classifier.weight", "classifier.bias"}
-    # what G makes is a teacher of the whole model
-    loss.parts["divergence"].backward()
-    assert all(bool(p.grad.any()) for p in state.module.extractor.parameters())
+    assert not {id(p) for p in state.module.generator.parameters()} & {id(p) for p in phase.parameters}
 
 
 # --- the server -------------------------------------------------------------------------------------------------

@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from protosphere.core.errors import SettingError
-from protosphere.models import build
 from protosphere.prototypes.fusion import fuse
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE
@@ -93,12 +91,6 @@ def test_a_run_that_never_uses_a_mixture_says_so_at_the_start(halves, settings, 
         assert all(f"`{name}`" in line for name in ("rounds", "gfpl.first-exchange", "gfpl.exchange-every"))
 
 
-@pytest.mark.parametrize("classes", [7, 1])
-def test_a_client_refuses_a_frame_that_does_not_fit_too(halves, classes):
-    with pytest.raises(SettingError, match="needs"):
-        halves(GFPL, classes, 6).objective.build(build("tiny_perceptron", (1, 8, 8), 6, classes, 0), 3)
-
-
 # --- the schedule, by scripted clients ------------------------------------------------------------------------------
 
 HELD = {0: (0, 1), 1: (1, 2), 2: (2, 3), 3: (3,)}
@@ -127,24 +119,6 @@ def scripted(federation, settings=None, change=None, rounds=7):
     group = federation(4, tamper=tamper, held=HELD, kind="mixtures")
     group.start(OFTEN | SINGLE | {"rounds": rounds} | settings)
     return group
-
-
-def test_mixtures_go_up_when_due_and_down_to_those_who_train_in_the_round_after(federation):
-    group = scripted(federation, {"fraction-train": 0.5})
-    strategy, lines = group.strategy, group.strategy.folder.lines()
-    carried = {(p, number, kind) for p, number, kind, sent in group.asked if sent.payload is not None}
-    assert carried == {(p, number, "train") for number in (3, 5, 7) for p in strategy.sample(number)}
-    # those who only evaluate were asked, and got nothing
-    assert {(kind, number) for _, number, kind, _ in group.asked} >= {("evaluate", number) for number in range(8)}
-    for line in lines:
-        number = line["round"]
-        assert (
-            bool(line["bytes"]["payload_up"])
-            == ("components_before" in line.get("server", {}))
-            == (number in (2, 4, 6))
-        )
-        assert bool(line["bytes"]["payload_down"]) == (number in (3, 5, 7))
-    assert all(line["training"]["dropped"] == 0 for line in lines[1:])
 
 
 def test_an_exchange_of_nothing_leaves_what_was_there(federation):

@@ -78,15 +78,6 @@ def test_by_algorithm_2_round_1_has_a_random_direction_for_each_class(halves):
     assert not halves({"strategy": "protonorm"}, 6, 5).server.begin().downloads
 
 
-def test_the_exponent_of_the_energy_is_a_setting(halves):
-    sets, riesz = uploads(range(7), 4), {"protonorm.alignment": "riesz"}
-    found = {s: made(halves, riesz | {"protonorm.energy-exponent": s}, sets, 7, 4)[1].vectors for s in (0.0, 2.0)}
-    for s, vectors in found.items():
-        expected = align(mean_of(sets), "riesz", s=s, seed=derive(0, "round", 1, "alignment"), num_classes=7)
-        assert torch.equal(vectors, expected.points)
-    assert not torch.allclose(found[0.0], found[2.0], atol=1e-4)
-
-
 @pytest.mark.parametrize(
     ("more", "ended_by", "most"),
     [
