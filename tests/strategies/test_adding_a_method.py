@@ -17,9 +17,7 @@ import torch
 from flwr.app import Context, RecordDict
 from safetensors.torch import load_file
 from torch import Tensor
-from typer.testing import CliRunner
 
-from protosphere.cli.main import app
 from protosphere.client_app import public_errors
 from protosphere.client_app.client import Client
 from protosphere.client_app.site import run_of
@@ -189,19 +187,6 @@ def test_a_file_changed_between_two_runs_is_read_anew(project: Path) -> None:
     assert not (project / "__pycache__").exists()
     with pytest.raises(ModelError, match="holds no other"):
         plugins.load("./net.py:other", "model")
-
-
-def test_a_method_of_ones_own_is_compared_and_the_comparison_goes_on(project: Path) -> None:
-    (project / "cmp.toml").write_text(
-        'methods = [{ label = "Half", strategy = "./shrunk.py", shrunk.beta = 0.5 }]\ndatasets = ["spiral"]\n'
-        'seeds = [0]\n[settings]\nrounds = 1\nmodels = "tiny_perceptron"\nspiral-points = 40\n'
-    )
-    done = CliRunner().invoke(app, ["compare", "cmp.toml"])
-    assert done.exit_code == 0, done.output
-    assert "Half" in done.output
-    (folder,) = (project.parent / "home" / "results").glob("*")
-    again = CliRunner().invoke(app, ["compare", "--resume", str(folder)])
-    assert again.exit_code == 0, again.output
 
 
 def site(strategy: str, **node: str) -> Context:

@@ -5,13 +5,13 @@ import torch
 from torch import nn
 
 from protosphere.models.split import SplitModel
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, ClientState
 from protosphere.strategies.weights import head_layout
 from protosphere.wire.layouts import layout_lines
 from protosphere.wire.payloads import Identity
 from tests.payloads import payloads
+from tests.strategies.sets import class_means
 
 K, D = 4, 3
 
@@ -24,13 +24,8 @@ def halves_of(**settings):
     return server, run.method.objective(run.settings, run.options, K)
 
 
-def uploads(seed=1):
-    random = torch.Generator().manual_seed(seed)
-    held = {0: (0, 1, 3), 1: (1, 2)}
-    return {
-        p: PrototypeSet(torch.tensor(labels), torch.randn(len(labels), D, generator=random))
-        for p, labels in held.items()
-    }
+def uploads():
+    return class_means({0: (0, 1, 3), 1: (1, 2)}, D, seed=1)
 
 
 def test_the_head_takes_the_steps_of_the_cross_entropy_on_all_prototypes():

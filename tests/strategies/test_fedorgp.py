@@ -2,30 +2,18 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
 from protosphere.core.seeds import derive, generator
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes, orthogonality_loss
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
 from tests.payloads import lone, payloads
+from tests.strategies.sets import class_means, in_part
 
 K, D = 5, 7
 QUICK = {"strategy": "fedorgp", "fedorgp.server-epochs": 3, "fedorgp.server-batch-size": 4}
-
-
-def uploads(seed=0, clients=4, classes=(0, 1, 3)):
-    """partition -> its prototypes; 2 and 4 are nobody's."""
-    rng = np.random.default_rng(seed)
-    made = {}
-    for partition in range(clients):
-        held = [label for label in classes if (partition + label) % 3]
-        vectors = torch.from_numpy(rng.standard_normal((len(held), D)).astype(np.float32))
-        made[partition] = PrototypeSet(torch.tensor(held, dtype=torch.int64), vectors)
-    return made
 
 
 def cosine(one, other):
@@ -47,7 +35,8 @@ def naive_loss(rows, prototypes, intra_weight, inter_weight):
 def test_a_round_of_the_server_is_sgd_on_the_modules_weights_by_loops(halves, intra_weight, inter_weight):
     weights = {"fedorgp.intra-weight": intra_weight, "fedorgp.inter-weight": inter_weight}
     server = halves(QUICK | weights, K, D).server
-    sets = uploads()
+    # 2 and 4 are nobody's
+    sets = class_means(in_part(4, (0, 1, 3)), D)
 
     outcome = server.aggregate(payloads(sets), {}, 1)
 

@@ -6,13 +6,13 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from protosphere.models import build
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.refinement import class_sums, mean_directions, refine
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase, as_state
 from tests.payloads import lone, payload, payloads
+from tests.strategies.sets import class_means, in_part
 
 K, D = 5, 8
 FEDPAGR = {"strategy": "fedpagr"}
@@ -25,15 +25,10 @@ OTHER_SERVER = {
 }
 
 
-def uploads(seed=0, clients=6):
-    """partition -> prototypes around one direction, of any length, as masks make them; class 4 is nobody's."""
-    random = torch.Generator().manual_seed(seed)
-    made = {}
-    for partition in range(clients):
-        labels = torch.tensor([label for label in range(4) if (partition + label) % 3])
-        vectors = torch.randn(len(labels), D, generator=random) + 1
-        made[partition] = PrototypeSet(labels, vectors * (partition + 1))
-    return made
+def uploads(seed=0):
+    """Of six clients, around one direction and of any length, as masks make them; class 4 is nobody's."""
+    made = class_means(in_part(6, range(4)), D, seed, 1.0)
+    return {partition: sent.with_vectors((partition + 1) * sent.vectors) for partition, sent in made.items()}
 
 
 def prototypes(seed, num_classes=K, dim=D, length=1.0):
@@ -160,19 +155,6 @@ def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, options):
     whole = expected["cross-entropy"] + expected["prototype-contrast"] + weight * expected["entropy-spread"]
     assert loss.total.item() == pytest.approx(whole, rel=1e-5)
     torch.testing.assert_close(loss.features.norm(dim=1), torch.ones(len(batch.labels)))
-
-
-def test_without_alignment_cross_entropy_stays_alone(halves):
-    objective, state = client_half(halves, {"fedpagr.alignment": False})
-    state.module.eval()
-    batch = batch_of()
-    loss = objective.loss(state, batch, Phase("train", []), 2)
-    assert set(loss.parts) == {"cross-entropy"}
-    logits = state.module.classify(state.module.features(batch.inputs))
-    assert torch.equal(loss.total, cross_entropy(logits, batch.labels))
-    # anchored all the same, and predicted with
-    assert torch.equal(state.module.classifier.weight, prototypes(7, length=2.5).on_sphere().vectors)
-    assert state.targets is not None
 
 
 def test_what_is_uploaded_are_directions_and_zeros_stay_zeros(halves):

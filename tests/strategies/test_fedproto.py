@@ -1,6 +1,5 @@
 """FedProto: the mean that its setting names, what stays of a class that nobody reports, what gamma scales."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -8,21 +7,15 @@ from protosphere.prototypes.aggregation import AGGREGATIONS, aggregate
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, ClientState
 from tests.payloads import lone, payload, payloads
+from tests.strategies.sets import class_means, in_part
 
 K, D = 6, 4
 ALLOWED = {"strategy": "fedproto", "disclose-class-counts": True}
 
 
-def uploads(seed=0, clients=7, leave_out=()):
-    """partition -> its prototypes; client p holds some of the classes, and 5 is nobody's."""
-    rng = np.random.default_rng(seed)
-    made = {}
-    for partition in range(clients):
-        held = [label for label in range(5) if (partition + label) % 3 and label not in leave_out]
-        vectors = torch.from_numpy(rng.standard_normal((len(held), D)).astype(np.float32) * 3 + 1)
-        counts = torch.from_numpy(rng.integers(1, 50, len(held)))
-        made[partition] = PrototypeSet(torch.tensor(held), vectors, counts)
-    return made
+def uploads(seed=0, leave_out=()):
+    """Of seven clients, each with some of the classes; 5 is nobody's."""
+    return class_means(in_part(7, [label for label in range(5) if label not in leave_out]), D, seed, 1.0, counted=True)
 
 
 @pytest.mark.parametrize("how", AGGREGATIONS)

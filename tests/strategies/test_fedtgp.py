@@ -12,22 +12,16 @@ from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.trainable import TrainablePrototypes
 from protosphere.strategies.contract import EVERYONE
 from tests.payloads import lone, payloads
-from tests.strategies.sets import same_state
+from tests.strategies.sets import class_means, in_part, same_state
 
 K, D = 6, 8
 QUICK = {"strategy": "fedtgp", "fedtgp.server-epochs": 3, "fedtgp.server-batch-size": 4}
 PARTS = ("embedding.weight", "network.0.weight", "network.0.bias", "network.2.weight", "network.2.bias")
 
 
-def uploads(seed=0, clients=5, classes=(0, 1, 2, 4)):
-    """partition -> its prototypes; a client holds some of the classes, and 3 and 5 are nobody's unless asked for."""
-    rng = np.random.default_rng(seed)
-    made = {}
-    for partition in range(clients):
-        held = [label for label in classes if (partition + label) % 3] if len(classes) > 1 else list(classes)
-        vectors = torch.from_numpy(rng.standard_normal((len(held), D)).astype(np.float32) * 2 + 1)
-        made[partition] = PrototypeSet(torch.tensor(held, dtype=torch.int64), vectors)
-    return made
+def uploads(seed=0, classes=(0, 1, 2, 4)):
+    """Of five clients, each with some of the classes; 3 and 5 are nobody's unless asked for."""
+    return class_means(in_part(5, classes), D, seed, 1.0)
 
 
 def strategy_of(halves, settings=None, num_classes=K):

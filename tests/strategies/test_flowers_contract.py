@@ -22,7 +22,7 @@ from protosphere.reports.report import leave_report
 from protosphere.server_app import status
 from protosphere.server_app import strategy as rounds
 from protosphere.server_app.roster import RosterError
-from protosphere.strategies import METHODS, known_settings, load_method
+from protosphere.strategies import METHODS, known_settings
 from protosphere.strategies.tinyproto import TinyProtoSettings
 from tests.strategies.needs import ASKED
 from tests.strategies.watched import start, without_time
@@ -152,19 +152,6 @@ def test_arguments_without_a_meaning_are_refused(federation):
     assert not group.asked
 
 
-def test_a_method_can_refuse_classes_and_width_before_training(federation, monkeypatch):
-    method = load_method("fedproto").server
-
-    def check(self, num_classes, dim):
-        raise SettingError(f"K = {num_classes}, d = {dim}")
-
-    monkeypatch.setattr(method, "check", check, raising=False)
-    group = federation(2)
-    with pytest.raises(SettingError, match="K = 4, d = 3"):
-        group.start()
-    assert not group.asked
-
-
 def test_the_start_is_told(federation, say):
     federation(3, rows={0: (20, 4, 6), 1: (0, 4, 6), 2: (20, 4, 6)}, held={0: (1, 3), 1: (), 2: (0,)}).start()
     said = say()
@@ -184,11 +171,6 @@ def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
     said = say()
     assert '  also disclosed, as client 1 says: "its diary"' in said
     assert not any("nothing true" in line for line in said)
-
-
-def test_another_number_format_than_float32_is_told(federation, say):
-    federation(2, dtype="float16").start()
-    assert say()[1] == "  prototypes are sent as float16"
 
 
 def test_no_deprecated_call_of_flower(run):

@@ -1,6 +1,8 @@
-"""GFPL's client against the paper written out: the loss, what goes up and when, what retraining moves."""
+"""GFPL against the paper written out: the loss, what goes up and when, what retraining moves, what the server fuses and
+keeps, what is told before round 1."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +12,13 @@ from torch.nn.functional import cross_entropy
 from protosphere.client_app import client as client_module
 from protosphere.models import build
 from protosphere.models.heads import DualClassifierModel
+from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.mixture import sample
 from protosphere.strategies import read_settings
-from protosphere.strategies.contract import Batch, ClientState, Phase
+from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
 from protosphere.strategies.gfpl import GFPLObjective, GFPLSettings
 from protosphere.wire.payloads import Instruction
-from tests.payloads import lone, payload
+from tests.payloads import lone, payload, payloads
 from tests.strategies.sets import mixtures, same
 
 K, D = 4, 6
@@ -59,7 +62,7 @@ def by_hand(module, rows, labels, weight, plain_weight=1.0):
 
 
 @pytest.mark.parametrize("phase", ["train", "retrain"])
-@pytest.mark.parametrize(("weight", "plain_weight"), [(2.0, 1.0), (0.0, 1.0), (0.3, 1.0), (2.0, 0.0)])
+@pytest.mark.parametrize(("weight", "plain_weight"), [(0.3, 1.0), (2.0, 0.0)])
 def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, weight, plain_weight, phase):
     """On pseudo-features it is the same without the extractor."""
     settings = {"gfpl.dot-weight": weight, "gfpl.cross-entropy-weight": plain_weight}
@@ -93,15 +96,11 @@ def test_without_the_dual_classifier_there_is_cross_entropy_alone(halves):
 
 
 def test_the_frame_is_the_same_on_every_client_and_architecture_and_the_seeds_alone(halves):
-    frames = [
-        client_half(halves, settings, model)[1].module.frame
-        for model in ("tiny_perceptron", "tiny_cnn", "resnet8")
-        for settings in ({}, {"shared-init": False, "gfpl.components": 2})
-    ]
-    assert all(torch.equal(frame, frames[0]) for frame in frames)
-    cosines = frames[0] @ frames[0].T
-    torch.testing.assert_close(cosines, (K * torch.eye(K) - 1) / (K - 1), rtol=0, atol=1e-6)
-    assert not torch.allclose(client_half(halves, {"seed": 1})[1].module.frame, frames[0], atol=0.1)
+    _, one = client_half(halves)
+    _, other = client_half(halves, {"shared-init": False, "gfpl.components": 2}, "resnet8")
+    _, of_another_seed = client_half(halves, {"seed": 1})
+    assert torch.equal(one.module.frame, other.module.frame)
+    assert not torch.allclose(one.module.frame, of_another_seed.module.frame, atol=0.1)
 
 
 # --- what goes up -------------------------------------------------------------------------------------------------
@@ -252,3 +251,139 @@ def test_the_steps_of_weights_grow_with_the_components(halves, most):
     torch.testing.assert_close(rounded.weights, (shares / shares.sum()).float())
     assert torch.equal(rounded.means, exact.means)
     assert most == 1 or not torch.equal(rounded.weights, exact.weights)
+
+
+# --- the server ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "how"),
+    [
+        ({"gfpl.threshold": 1.3}, (1.3, True, "uniform")),
+        ({"gfpl.threshold": 5.0, "gfpl.threshold-per-dimension": False}, (5.0, False, "uniform")),
+        ({"gfpl.threshold": 1.3} | SAMPLES, (1.3, True, "samples")),
+    ],
+)
+def test_the_server_sends_what_fusion_makes_and_tells_the_components(halves, settings, how):
+    counts = {1: 30, 2: 2, 3: 9} if how[2] == "samples" else {}
+    uploads = {p: mixtures([0, 0, p], seed=p, counts=counts and dict.fromkeys((0, p), counts[p])) for p in (1, 2, 3)}
+    outcome = halves(GFPL | settings, K, D).server.aggregate(payloads(uploads), {}, 10)
+    expected = fuse(uploads, *how)
+    assert set(outcome.downloads) == {EVERYONE}
+    assert same(lone(outcome.downloads[EVERYONE]), expected)
+    assert expected.counts is None
+    assert outcome.figures == {"components_before": 9, "components_after": len(expected)}
+    # something fused, and something did not; and each of the three settings matters
+    assert 4 < len(expected) < 9
+    others = [(how[0], not how[1], how[2]), (0.0, *how[1:])] + ([(*how[:2], "uniform")] if counts else [])
+    assert not any(same(fuse(uploads, *other), expected) for other in others)
+
+
+def test_a_class_that_nobody_uploaded_keeps_its_mixture(halves):
+    strategy = halves(GFPL | {"gfpl.threshold": 0.0}, K, D).server
+    first = strategy.aggregate(payloads({0: mixtures([0, 0, 2], seed=1), 1: mixtures([2, 3], seed=2)}), {}, 10)
+    second = strategy.aggregate(payloads({1: mixtures([1, 3, 3, 3], seed=3)}), first.state, 20)
+    before, after = lone(first.downloads[EVERYONE]), lone(second.downloads[EVERYONE])
+    assert after.labels.tolist() == [0, 0, 1, 2, 2, 3, 3, 3]
+    for label in (0, 2):
+        for name in ("means", "variances", "weights"):
+            kept = getattr(after, name)[after.labels == label]
+            assert torch.equal(kept, getattr(before, name)[before.labels == label])
+    # the figures are of what was fused now
+    assert second.figures == {"components_before": 4, "components_after": 4}
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "counts", "told"),
+    [
+        ({}, False, ["single samples", "about how many samples a class has"]),
+        (SAMPLES, True, ["single samples"]),  # where the exact numbers go up, there is no about
+        (SAMPLES | {"gfpl.pseudo-features": 0}, False, []),
+    ],
+)
+def test_what_mixtures_disclose_is_said_as_far_as_it_is_sent(settings, counts, told):
+    exchange = read_settings(GFPL | {"gfpl.components": 7} | settings).exchange
+    assert len(exchange.discloses) == len(told)
+    assert all(words in said for words, said in zip(told, exchange.discloses, strict=True))
+    assert all("of 7 or fewer" in said for said in exchange.discloses[:1])
+    assert (exchange.counts, bool(exchange.up)) == (counts, bool(told))
+
+
+@pytest.mark.parametrize(
+    ("settings", "first"),
+    [
+        ({"rounds": 20, "gfpl.first-exchange": 11}, 20),
+        ({"rounds": 21, "gfpl.first-exchange": 11}, None),
+        ({"rounds": 30, "gfpl.exchange-every": 31}, 31),
+        ({"rounds": 10, "gfpl.pseudo-features": 0}, None),
+    ],
+)
+def test_a_run_that_never_uses_a_mixture_says_so_at_the_start(halves, settings, first):
+    said = halves(GFPL | settings, K, D).server.notices()
+    assert len(said) == (first is not None)
+    for line in said:
+        assert f"round {first} " in line
+        assert all(f"`{name}`" in line for name in ("rounds", "gfpl.first-exchange", "gfpl.exchange-every"))
+
+
+# --- the schedule, by scripted clients ------------------------------------------------------------------------------
+
+HELD = {0: (0, 1), 1: (1, 2), 2: (2, 3), 3: (3,)}
+ROWS = 20  # training rows of a scripted client
+
+
+def mixtures_of(partition, number, counts=False):
+    labels = sorted(HELD[partition] * 2)
+    counted = {label: ROWS // len(HELD[partition]) for label in labels} if counts else None
+    return mixtures(labels, 3, 10 * number + partition, counted)
+
+
+def scripted(federation, settings=None, change=None, rounds=7):
+    """A run of four scripted clients with exchanges in rounds 2, 4 and 6; change(partition, round, records or report)
+    -> what is answered in an exchange in its place."""
+    settings = settings or {}
+
+    def tamper(partition, number, kind, report):
+        if kind != "train":
+            return report
+        due = number % 2 == 0
+        mixture = mixtures_of(partition, number, "gfpl.weighting" in settings) if due else None
+        honest = replace(report, payload=payload(mixture))
+        return change(partition, number, honest) if change else honest
+
+    group = federation(4, tamper=tamper, held=HELD, kind="mixtures")
+    group.start(OFTEN | SINGLE | {"rounds": rounds} | settings)
+    return group
+
+
+def test_an_exchange_of_nothing_leaves_what_was_there(federation):
+    """Before there was anything, nothing comes down; later the mixtures of the exchange before. What comes when it is
+    not due is dropped."""
+
+    def change(partition, number, report):
+        if (partition, number) == (1, 3):
+            return replace(report, payload=payload(mixtures_of(1, 2)))
+        return replace(report, payload=None) if number in (2, 6) else report
+
+    group = scripted(federation, change=change)
+    came = {number: lone(sent.payload) for _, number, kind, sent in group.asked if kind == "train"}
+    assert came[3] is None
+    expected = fuse({partition: mixtures_of(partition, 4) for partition in range(4)}, 0.7)
+    assert same(came[5], expected)
+    assert same(came[7], expected)
+    lines = group.strategy.folder.lines()[1:]
+    assert [line["training"]["dropped"] for line in lines] == [0, 4, 1, 0, 0, 4, 0]
+    assert list(lines[2]["problems"]) == ["1"]
+
+
+def test_counts_are_held_against_the_rows_of_the_roster(federation):
+    def lie(partition, number, report):
+        wrong = mixtures(sorted(HELD[0] * 2), 3, 20, {0: 11, 1: 10})
+        return replace(report, payload=payload(wrong)) if (partition, number) == (0, 2) else report
+
+    line = scripted(federation, SAMPLES, lie, rounds=3).strategy.folder.lines()[2]
+    assert "do not add up to its 20 training samples" in line["problems"]["0"]
+    assert (line["training"]["valid"], line["training"]["dropped"]) == (3, 1)

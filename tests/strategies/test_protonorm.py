@@ -2,21 +2,18 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 from protosphere.core.seeds import derive
 from protosphere.prototypes.alignment import align, riesz_energy
-from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import EVERYONE, ClientState
 from tests.payloads import lone, payloads
+from tests.strategies.sets import class_means
 
 
 def uploads(classes, dim, clients=3, seed=0):
-    rng = np.random.default_rng(seed)
-    vectors = torch.from_numpy(rng.standard_normal((clients, len(classes), dim)).astype(np.float32)) + 2
-    return {p: PrototypeSet(torch.tensor(classes), vectors[p]) for p in range(clients)}
+    return class_means(dict.fromkeys(range(clients), tuple(classes)), dim, seed, 2.0)
 
 
 def mean_of(sets):

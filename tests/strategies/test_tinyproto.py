@@ -100,7 +100,7 @@ def test_prototypes_that_cross_whole_are_told(halves):
 # --- FP -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ones", [0, 1, 3, 7])
+@pytest.mark.parametrize("ones", [0, 3])
 def test_fp_s_target_is_mu_times_the_mean_of_what_was_scaled(halves, ones):
     """Eq. 10 and 11 by a loop over clients, classes and dimensions; K s <= d for s = 1 alone."""
     mu, own = 0.0123, local_prototypes()
@@ -214,26 +214,21 @@ def test_one_legal_upload_makes_no_download_that_all_clients_refuse(halves):
     assert torch.equal(download.vectors[others], honest.vectors[others])
 
 
-@pytest.mark.parametrize("strategy", BOTH)
-def test_the_sum_is_the_mean_times_the_holders(halves, strategy):
-    """The factor |N_j| of the authors' code: class by class, before FT's contrastive step."""
+def test_the_sum_is_the_mean_times_the_holders(halves):
+    """The factor |N_j| of the authors' code, class by class."""
     own, mu = local_prototypes(), 0.01
-    one, other = (both_halves(halves, strategy, {"tinyproto.sum": summed}, mu) for summed in (True, False))
-    uploads = {p: uploaded(one.objective, each) for p, each in own.items()}
     held = [sum(label in each.labels for each in own.values()) for label in range(4)]
     assert len(set(held)) > 1
-    if strategy == "tinyproto-fp":
-        outcomes = (made.server.aggregate(payloads(uploads), {}, 1) for made in (one, other))
-        found, plain = (lone(outcome.downloads[EVERYONE]) for outcome in outcomes)
-        for row, number in enumerate(held):
-            torch.testing.assert_close(found.vectors[row], number * plain.vectors[row])
-        return
-    times = {
-        p: each.with_vectors(torch.tensor([held[label] for label in each.labels.tolist()]).unsqueeze(1) * each.vectors)
-        for p, each in uploads.items()
-    }
-    found, expected = one.server.aggregate(payloads(uploads), {}, 1), other.server.aggregate(payloads(times), {}, 1)
-    assert same_state(found.state, expected.state)
+
+    found = []
+    for is_sum in (True, False):
+        made = both_halves(halves, "tinyproto-fp", {"tinyproto.sum": is_sum}, mu)
+        uploads = payloads({p: uploaded(made.objective, each) for p, each in own.items()})
+        found.append(lone(made.server.aggregate(uploads, {}, 1).downloads[EVERYONE]).vectors)
+
+    summed, plain = found
+    for row, number in enumerate(held):
+        torch.testing.assert_close(summed[row], number * plain[row])
 
 
 def test_the_watched_norm_is_a_mean_over_images_whoever_was_sampled(halves):
@@ -252,14 +247,13 @@ def test_the_watched_norm_is_a_mean_over_images_whoever_was_sampled(halves):
     assert unscaled.feature_norm(payloads({1: PrototypeSet(torch.tensor([0]), vector.unsqueeze(0))})) == 5
 
 
-@pytest.mark.parametrize("strategy", BOTH)
-def test_no_upload_excludes_any_class_count(halves, strategy):
+def test_no_upload_excludes_any_class_count(halves):
     """Products fl(n p) reach part of the float32 numbers alone, and which part tells n: of 63 values in full
     precision a quarter of the counts at most could have made them all."""
     own = PrototypeSet(
         torch.arange(3), torch.randn(3, 63, generator=torch.Generator().manual_seed(5)), torch.tensor([37, 100, 187])
     )
-    objective = both_halves(halves, strategy).objective
+    objective = both_halves(halves, "tinyproto-fp").objective
     for row, sent in enumerate(uploaded(objective, own).vectors.double().numpy()):
         possible = [n for n in range(1, 400) if reached(sent, n, lambda product: rounded(product, 16))]
         assert possible == list(range(1, 400))
