@@ -13,8 +13,7 @@ from torch.nn.functional import cross_entropy
 from protosphere.models.split import split
 from protosphere.prototypes.losses import missing_variance, uniformity
 from protosphere.strategies.contract import ClientState
-from protosphere.wire.payloads import Identity
-from tests.strategies.kin import D, K, batch, halves_of, lines_of_layouts, network, objective_of
+from tests.strategies.kin import D, K, batch, network, objective_of
 
 # --- FedProx ----------------------------------------------------------------------------------------------
 
@@ -100,19 +99,6 @@ def test_no_norm_travels_and_all_else_does(buffers):
     floating = {name for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
     assert shared == floating - norms
     assert any("bn_free" in name for name in shared)
-
-
-def test_clients_without_norms_are_told_of():
-    (half, objective), identities = halves_of("fedbn"), {}
-    for partition, norm in enumerate((True, False, False)):
-        module = network(norm)
-        lines = lines_of_layouts(objective.shared(module))
-        size = sum(p.numel() for p in module.parameters())
-        identities[partition] = Identity(partition, 3, f"net{norm}", size, rows=(9, 0, 0), layouts=lines)
-    half.meet(K, D, identities)
-    *_, words = half.notices()
-    assert "2 clients" in words
-    assert "netFalse" in words
 
 
 # --- FedUV ------------------------------------------------------------------------------------------------

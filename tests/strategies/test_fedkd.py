@@ -15,8 +15,6 @@ from protosphere.strategies.contract import EVERYONE, Batch, ClientState
 from protosphere.strategies.fedkd import (
     CHANGE,
     WHOLE,
-    FedKD,
-    FedKDObjective,
     base_of,
     change_of,
     factors_of,
@@ -29,7 +27,6 @@ from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
 from tests.strategies.sets import same_state
-from tests.tampered import tampered
 
 K, D = 3, 4
 
@@ -181,16 +178,6 @@ def test_zeros_are_zeros_of_rank_1():
     assert torch.equal(change_of(made, change.layout).tensors["x"], torch.zeros(10, 500))
 
 
-@pytest.mark.parametrize(("wire_dtype", "near"), [("float32", 0), ("float16", 3e-2)])
-def test_factors_that_crossed_make_the_change(wire_dtype, near):
-    change = weights(a=1, conv=2)
-    sent = factors_of(change, 0.999)
-    made = change_of(crossed(sent, wire_dtype), change.layout)
-    expected = change_of(sent, change.layout)
-    for name in SHAPES:
-        torch.testing.assert_close(made.tensors[name], expected.tensors[name], rtol=0, atol=near)
-
-
 def resized(name, *shape):
     return lambda factors: factors | {name: torch.ones(shape)}
 
@@ -307,42 +294,3 @@ def test_the_change_goes_to_those_whose_upload_of_the_last_round_counted_and_the
     assert [server.download(p, second.downloads, second.state, 4, True) for p in range(3)] == [EVERYONE] * 3
     # what teaches alone goes to those who learn
     assert server.download(0, second.downloads, second.state, 3, False) is None
-
-
-# --- whole runs -------------------------------------------------------------------------------------------------
-
-
-def test_after_every_loss_the_clients_hold_the_server_s_model_to_the_bit(run, monkeypatch):
-    """Of client 1 the upload of round 2 is lost, of rounds 1 and 4 all are; some train a round and some do not."""
-    held, had, phases, download = {}, {}, FedKDObjective.phases, FedKD.download
-
-    def note_what_is_held(self, state, round_number):
-        student = self.shared(state.module)["companion"].tensors
-        held.setdefault(round_number, []).append({name: tensor.clone() for name, tensor in student.items()})
-        return phases(self, state, round_number)
-
-    def note_what_is_had(self, partition, downloads, state, server_round, trains):
-        if downloads and trains:
-            had[server_round] = base_of(state).tensors
-        return download(self, partition, downloads, state, server_round, trains)
-
-    def lose(records, partition, number):
-        if number in (1, 4) or (number, partition) == (2, 1):
-            records.pop("arrays", None)
-
-    monkeypatch.setattr(FedKDObjective, "phases", note_what_is_held)
-    monkeypatch.setattr(FedKD, "download", note_what_is_had)
-    settings = {"strategy": "fedkd", "rounds": 6, "fraction-train": 0.75, "wire-dtype": "float16", "max-samples": 200}
-    # with running statistics
-    settings |= {"fedkd.companion": "resnet8", "feature-dim": 8}
-
-    run(settings, grid=tampered(lose))
-
-    assert set(had) == {3, 4, 5, 6}
-    for number, whole in had.items():
-        assert len(held[number]) == 3
-        for student in held[number]:
-            assert same_state(student, whole), number
-    # until something counts all start from the initial weights
-    for student in held[1] + held[2]:
-        assert same_state(student, held[1][0])

@@ -5,7 +5,6 @@ import json
 import logging
 import re
 import warnings
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,16 +160,6 @@ def test_the_start_is_told(federation, say):
     assert said[3] == "  client 1 has no training samples: it takes part in evaluation only"
     assert said[4] == f"  {LEGEND}"
     assert said[5].startswith("warning: 1 client holds only one class (2: a): always answering it is right")
-
-
-def test_what_few_clients_disclose_is_told_in_their_words(federation, say):
-    group = federation(3)
-    more = replace(group.identities[1], discloses=("nothing true", "its diary"))
-    group.identities[1] = more
-    group.start()
-    said = say()
-    assert '  also disclosed, as client 1 says: "its diary"' in said
-    assert not any("nothing true" in line for line in said)
 
 
 def test_no_deprecated_call_of_flower(run):

@@ -9,13 +9,10 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
-from protosphere.models.generator import ClassTurns, FeatureGenerator
+from protosphere.models.generator import ClassTurns
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.losses import kernel_mmd
 from protosphere.strategies.contract import Batch, ClientState
-from protosphere.strategies.generator import of_generator
-from protosphere.wire.layouts import layout_lines
-from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
 
 K, D, T = 3, 4, 10
@@ -150,22 +147,6 @@ def test_a_mean_that_no_row_came_for_stays_and_classes_are_dealt_in_turn():
     turns.remember(torch.tensor([[1.0, 1.0]]), torch.tensor([1]), 0.5)
     assert turns.means.tolist() == [[2.5, 2.5], [0.5, 0.5], [1.0, 1.5]]
     assert list(itertools.chain(*(turns.deal(n).tolist() for n in (2, 5, 1)))) == [0, 1, 2, 0, 1, 2, 0, 1]
-
-
-# --- the server ---------------------------------------------------------------------------------------------------
-
-
-def identity(partition, statistics=False):
-    lines = [*layout_lines("generator", of_generator(FeatureGenerator(K, D)).layout)]
-    lines += ["extractor/extractor.1.running_mean:4"] if statistics else []
-    return Identity(partition, 2, "net", rows=(5, 0, 0), layouts=tuple(lines))
-
-
-@pytest.mark.parametrize("statistics", [False, True])
-def test_statistics_of_the_model_that_travel_are_told_of(statistics):
-    server, _ = halves_of()
-    server.meet(K, D, {0: identity(0, statistics=statistics)})
-    assert any("`share-buffers`" in notice for notice in server.notices()) == statistics
 
 
 # --- the maximum mean discrepancy ---------------------------------------------------------------------------------

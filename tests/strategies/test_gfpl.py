@@ -312,23 +312,6 @@ def test_what_mixtures_disclose_is_said_as_far_as_it_is_sent(settings, counts, t
     assert (exchange.counts, bool(exchange.up)) == (counts, bool(told))
 
 
-@pytest.mark.parametrize(
-    ("settings", "first"),
-    [
-        ({"rounds": 20, "gfpl.first-exchange": 11}, 20),
-        ({"rounds": 21, "gfpl.first-exchange": 11}, None),
-        ({"rounds": 30, "gfpl.exchange-every": 31}, 31),
-        ({"rounds": 10, "gfpl.pseudo-features": 0}, None),
-    ],
-)
-def test_a_run_that_never_uses_a_mixture_says_so_at_the_start(halves, settings, first):
-    said = halves(GFPL | settings, K, D).server.notices()
-    assert len(said) == (first is not None)
-    for line in said:
-        assert f"round {first} " in line
-        assert all(f"`{name}`" in line for name in ("rounds", "gfpl.first-exchange", "gfpl.exchange-every"))
-
-
 # --- the schedule, by scripted clients ------------------------------------------------------------------------------
 
 HELD = {0: (0, 1), 1: (1, 2), 2: (2, 3), 3: (3,)}

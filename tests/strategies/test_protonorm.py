@@ -96,17 +96,6 @@ def test_thomson_stops_by_the_rule_threshold_and_iterations_that_are_set(halves,
     assert figures["distance_share"] == pytest.approx(ends[0] / math.sqrt(2 * 7 / 6), abs=1e-6)
 
 
-def test_the_first_alignment_by_thomson_alone_is_traced(halves):
-    both = halves({"strategy": "protonorm", "protonorm.alignment": "thomson", "protonorm.iterations": 5}, 7, 4)
-    first = both.server.aggregate(payloads(uploads(range(7), 4)), {}, 1)
-    trace = first.figures["alignment_trace"]
-    assert {name: len(values) for name, values in trace.items()} == {"min": 6, "mean": 6, "max": 6}
-    assert trace["mean"][-1] == pytest.approx(first.figures["distance_mean"])
-    again = both.server.aggregate(payloads(uploads(range(7), 4)), first.state, 2)
-    assert "alignment_trace" not in again.figures
-    assert "alignment_trace" not in made(halves, {}, uploads(range(7), 4), 7, 4)[0].figures
-
-
 def test_the_ablation_without_alignment_sends_the_normalised_means(halves):
     sets = uploads(range(6), 5)
     outcome, download = made(halves, {"protonorm.alignment": "none"}, sets, 6, 5)

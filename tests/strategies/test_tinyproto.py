@@ -91,12 +91,6 @@ def test_a_bound_on_norms_is_one_on_p_not_on_n_p(halves, strategy):
     assert [server.norm_scale(p) for p in range(4)] == [10, 900, 30, 1]
 
 
-def test_prototypes_that_cross_whole_are_told(halves):
-    for ones, said in ((0, True), (9, True), (8, False)):
-        notices = both_halves(halves, "tinyproto-fp", {"tinyproto.sparsity-dim": ones}).server.notices()
-        assert [f"`tinyproto.sparsity-dim` is {ones}" in line for line in notices] == [True] * said
-
-
 # --- FP -------------------------------------------------------------------------------------------------------
 
 
@@ -185,16 +179,6 @@ def test_mu_comes_from_the_roster_where_none_is_given(halves, strategy):
     given = both_halves(halves, strategy, {"tinyproto.mu": 0.002}).server
     given.identities = identities
     assert given.begin().constants == {"mu": 0.002}
-
-
-def test_the_ratio_of_target_to_count_weighted_mean_is_told(halves):
-    """Of sums of n_ij p_ij it is mu times the mean number of images of a class, exactly."""
-    own, mu = local_prototypes(), 0.0123
-    made = both_halves(halves, "tinyproto-fp", {"tinyproto.sum": True}, mu)
-    outcome = made.server.aggregate(payloads({p: uploaded(made.objective, each) for p, each in own.items()}), {}, 1)
-    images = sum(int(each.counts.sum()) for each in own.values())
-    ratio = pytest.approx(mu * images / 4, rel=1e-4)
-    assert outcome.figures == {"mu": mu, "target_to_weighted_mean": ratio}
 
 
 def test_one_legal_upload_makes_no_download_that_all_clients_refuse(halves):

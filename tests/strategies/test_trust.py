@@ -47,42 +47,30 @@ def rename(folder, name="settings.json", **changes):
     (folder / name).write_text(json.dumps(settings | changes))
 
 
+@pytest.mark.parametrize("state", ["whole", "cut", "private"])
 @pytest.mark.usefixtures("undrawn")
-def test_a_report_is_made_without_a_received_folders_method_and_says_so(evil, home):
+def test_results_are_read_and_reported_without_a_received_folders_method_unless_it_is_trusted(evil, state):
     folder, mark = evil
+    if state != "whole":
+        (folder / "summary.json").unlink(missing_ok=True)
+        (folder / "prototypes.safetensors").unlink()
+    if state == "private":
+        rename(folder, **{"privacy": "release", "privacy-epsilon": 1.0})
+
     result = CliRunner().invoke(app, ["report", str(folder)])
+    found = protosphere.load(folder)
+    found.report()
+
     assert (result.exit_code, mark.exists()) == (0, False), result.output
     page = outline(folder).text
     assert "made without the method's code, ./evil.py, which lies in the run's folder" in page
-    assert "local-prototypes" in page
-    assert CliRunner().invoke(app, ["report", "--trust", str(folder)]).exit_code == 0
-    assert mark.exists()
-    assert "made without" not in outline(folder).text
-
-
-@pytest.mark.usefixtures("undrawn")
-def test_the_api_reads_results_without_it_as_well(evil):
-    folder, mark = evil
-    found = protosphere.load(folder)
-    assert found.summary["headline"]["rule"] == "local-prototypes"
-    found.report()
+    assert ("its exchange is unknown" in page) == (state != "whole")
     assert len(found.rounds) > 1
-    assert not mark.exists()
-    protosphere.load(folder, trust=True).report()
-    assert mark.exists()
-
-
-@pytest.mark.parametrize("finished", [True, False])
-@pytest.mark.usefixtures("undrawn")
-def test_a_cut_or_private_run_has_its_report_without_the_method_too(evil, finished):
-    folder, mark = evil
-    (folder / "summary.json").unlink(missing_ok=True)
-    if finished:
-        rename(folder, **{"privacy": "release", "privacy-epsilon": 1.0})
-    (folder / "prototypes.safetensors").unlink()
-    assert CliRunner().invoke(app, ["report", str(folder)]).exit_code == 0
-    assert "its exchange is unknown" in outline(folder).text
-    assert not mark.exists()
+    if state == "whole":
+        assert found.summary["headline"]["rule"] == "local-prototypes"
+        assert CliRunner().invoke(app, ["report", "--trust", str(folder)]).exit_code == 0
+        assert "made without" not in outline(folder).text
+        assert mark.exists()
 
 
 @pytest.mark.parametrize(
@@ -164,18 +152,14 @@ def compare_folder(folder, methods=({},), cells=()):
     return folder
 
 
-def test_nor_a_comparison_read(evil, tmp_path):
-    _, mark = evil
+def test_nor_is_a_comparison_read_or_code_run_that_a_cells_run_alone_names(evil, tmp_path):
+    folder, mark = evil
     compare_folder(tmp_path, methods=[{"strategy": "./evil.py"}])
     with pytest.raises(SettingError, match="code that lies in it"):
         ComparisonFolder(tmp_path).read()
     assert not mark.exists()
     ComparisonFolder(tmp_path).read(trust=True)
 
-
-def test_nor_is_code_run_that_a_cells_run_names(evil, tmp_path):
-    """The comparison's file names none."""
-    folder, mark = evil
     settings = {name: value for name, value in known_settings().items() if name not in ("results-dir", "resume")}
     compared = compare_folder(tmp_path / "compared", cells=[{"settings": settings}])
     run = shutil.copytree(folder, compared / "trials" / "c" / folder.name)
@@ -210,17 +194,14 @@ def test_predict_runs_code_elsewhere_on_this_machine_and_refuses_what_lies_in_th
     open_trained(received, trust=True)
 
 
-def test_a_models_name_with_a_comma_is_one_file(evil):
-    """Settings list models; a client has one, whose name must not be read as two."""
+def test_what_lies_in_the_folder_is_told_by_where_it_leads(evil, tmp_path):
     folder, _ = evil
     (folder / "x,known.py").touch()
+    (tmp_path / "link.py").symlink_to(folder / "evil.py")
+    # settings list models; a client has one, whose name must not be read as two
     assert untrusted(folder, [("model", "x,known.py")]) == [("model", "x,known.py")]
     assert untrusted(folder, [("models", "hf:bert"), ("strategy", "sys:path")]) == []
-
-
-def test_a_link_out_of_the_folder_and_back_is_seen_through(evil, tmp_path):
-    folder, _ = evil
-    (tmp_path / "link.py").symlink_to(folder / "evil.py")
+    # out of the folder and back
     assert untrusted(folder, [("strategy", str(tmp_path / "link.py"))])
 
 
