@@ -98,7 +98,7 @@ def test_make_settings_finds_nothing_to_do_and_mends_what_is_off() -> None:
     less = SETTINGS.replace(row + "\n", "").replace("| `rounds` | `20`; ", "| `rounds` | `21`; ")
     less = less.replace("| `protonorm.gamma` |", "| `none.such` | `1`; a | b |\n| `protonorm.gamma` |")
     again = with_rows(less, settings)
-    new_row = '| `protonorm.stop` | `"none"`; `none`, `force`, `tangential` | when `thomson` may stop earlier'
+    new_row = '| `protonorm.stop` | `"none"`; `none`, `force`, `tangential` | early stopping of `thomson`'
     assert re.search(rf"^\| `protonorm.epsilon` .*\n{re.escape(new_row)}", again, re.MULTILINE)
     assert "| `rounds` | `20`; " in again
     assert "none.such" not in again
