@@ -311,7 +311,7 @@ class Ledger:
         reason = getattr(error, "strerror", None) or error
         return LedgerError(
             f"the privacy ledger in {self.folder} cannot be written ({reason}), so nothing is released; free space "
-            "there, or set PROTOSPHERE_HOME to a folder of yours and take the ledger with you.",
+            "there, or set PROTOSPHERE_HOME to a writable folder and take the ledger with you.",
         )
 
 

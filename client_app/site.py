@@ -127,7 +127,7 @@ def read_columns(node: NodeConfig, settings: Settings) -> Columns | None:
         if idle:
             raise SettingError(
                 f"this SuperNode's --node-config has {idle}={shown(text(node, idle))}, but no data-path, whose columns "
-                "it could name; give one, or take it out.",
+                "it could name; give one, or remove it.",
             )
         return None
     for name in COLUMNS:

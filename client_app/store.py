@@ -354,7 +354,7 @@ class Store:
         except OSError as error:
             raise StoreError(
                 f"{self.folder} cannot be read ({error.strerror}); give it back to the user who runs this, or set "
-                "PROTOSPHERE_HOME to a folder of yours.",
+                "PROTOSPHERE_HOME to a writable folder.",
             ) from None
 
     def _path(self, round_number: int) -> Path:
@@ -376,7 +376,7 @@ class Store:
         except (OSError, SafetensorError) as error:
             reason = getattr(error, "strerror", None) or error
             raise StoreError(
-                f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a folder of yours.",
+                f"{path} cannot be written ({reason}); free space there, or set PROTOSPHERE_HOME to a writable folder.",
             ) from None
 
 

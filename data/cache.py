@@ -80,7 +80,7 @@ def one_writer(cache_dir: Path, entry: Path) -> Iterator[None]:
     except OSError as error:
         raise StorageError(
             f"the data cache {str(cache_dir)!r} cannot be written ({error.strerror or error}): free space there or "
-            "set PROTOSPHERE_HOME to a folder of yours."
+            "set PROTOSPHERE_HOME to a writable folder."
         ) from error
 
 

@@ -101,7 +101,7 @@ def refuse_missing_packages(settings: Settings) -> None:
         if spec is None or spec.origin is None:
             raise SettingError(
                 f"setting `{name}` is {shown(getattr(settings, name))}, but {NAMES[name]}'s package cannot be "
-                f"imported here; pip install 'protosphere[{name}]', or take the setting out."
+                f"imported here; pip install 'protosphere[{name}]', or remove the setting."
             )
 
 

@@ -202,7 +202,7 @@ def read_settings(run_config: Mapping[str, Scalar]) -> Run:
         )
         raise SettingError(
             f'setting `prototypes-from` is "training", but {cause} what is made of the trained model\'s features; '
-            'take it out ("model").'
+            'remove it ("model").'
         )
     options = Options(settings_by_type)
     run = Run(settings, method, options)
@@ -246,7 +246,7 @@ def _refuse_unobeyed(settings: Settings, exchange: Exchange) -> None:
     if kinds and settings.wire_dtype != "float32" and not _obeys_wire_dtype(exchange):
         raise SettingError(
             f"setting `wire-dtype` is {shown(settings.wire_dtype)}, which says how prototype vectors and weights "
-            f'cross, but `{settings.strategy}` sends {sent}; take it out ("float32").'
+            f'cross, but `{settings.strategy}` sends {sent}; remove it ("float32").'
         )
 
 
@@ -269,7 +269,7 @@ def refuse_foreign(run_config: Mapping[str, Scalar]) -> None:
         prefix, _, short_name = name.rpartition(".")
         if short_name and prefix and prefix not in settings_by_prefix and value != defaults[name]:
             raise SettingError(
-                f"setting `{name}` is {shown(value)}, but `{strategy}` does not read it; take it out (its default is "
+                f"setting `{name}` is {shown(value)}, but `{strategy}` does not read it; remove it (its default is "
                 f"{shown(defaults[name])}), or choose the strategy that does."
             )
 

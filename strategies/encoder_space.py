@@ -121,7 +121,7 @@ def check_unit_vectors(half: m.ServerHalf) -> None:
     if settings.encoder_radius:
         raise m.SettingError(
             f"setting `encoder-radius` is {settings.encoder_radius}, but `{settings.strategy}` works with unit "
-            "vectors; take it out (0)."
+            "vectors; remove it (0)."
         )
 
 

@@ -317,7 +317,7 @@ def write_arrays(folder: Path, arrays: Mapping[str, Any]) -> Path:
     except OSError as error:
         raise DataError(
             f"the arrays cannot be written to {str(path)!r} ({error.strerror or error}): free space there, or set "
-            "PROTOSPHERE_HOME to a folder of yours."
+            "PROTOSPHERE_HOME to a writable folder."
         ) from None
     return path
 

@@ -196,7 +196,7 @@ class TableReader:
                 if name in others:
                     raise DataError(
                         f"{SCHEMA} of {self.name!r} has the feature {name!r}, which is its column of labels, groups "
-                        "or sites: take it out."
+                        "or sites: remove it."
                     )
 
         tables = {split: part.read([*feature_names, *others]) for split, part in self.splits.items()}

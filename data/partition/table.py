@@ -107,7 +107,7 @@ def _counts(path: str, num_clients: int, class_names: Sequence[str]) -> np.ndarr
                 break
             counts[number, places] = [int(cell) for cell in row[1:]]
             if not counts[number].any():
-                wrong = f"gives client {number} no sample: give it one, or take it out and number the others anew"
+                wrong = f"gives client {number} no sample: give it one, or remove it and number the others anew"
                 break
         if not wrong:
             return counts

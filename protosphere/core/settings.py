@@ -368,7 +368,7 @@ class Settings(BaseModel):
         if self.privacy != "none":
             self._agree_on_privacy()
         elif self.privacy_measure:
-            raise ValueError('`privacy-measure` is true, but `privacy` is "none", which hides no figure; take it out')
+            raise ValueError('`privacy-measure` is true, but `privacy` is "none", which hides no figure; remove it')
         return self
 
     def _agree_on_privacy(self) -> None:

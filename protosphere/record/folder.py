@@ -505,7 +505,7 @@ def explain_unwritable(folder: Path, what: str = "results folder") -> Iterator[N
         reason = getattr(error, "strerror", None) or error
         raise SettingError(
             f"the {what} {folder} cannot be written ({reason}); free space there, or set `results-dir` or "
-            "PROTOSPHERE_HOME to a folder of yours."
+            "PROTOSPHERE_HOME to a writable folder."
         ) from None
 
 
