@@ -2,8 +2,7 @@
 
 import html
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from protosphere.core.settings import shown
 from protosphere.record import snapshots
 from protosphere.record.folder import RunFolder, find_run
 from protosphere.reports import frames
-from protosphere.reports.page import PICTURES
 from protosphere.reports.report import write_report
 from protosphere.reports.results import Results, read_results
 
@@ -250,40 +248,6 @@ class Run:
         from protosphere.reports.plots import draw
 
         return draw(name, self._results, *self._tensors(round), model)
-
-    def save_figures(self, folder: str | os.PathLike[str] = "", formats: Sequence[str] = ("pdf",)) -> list[Path]:
-        """Write every figure that this run has to files.
-
-        >>> sorted({path.suffix for path in run.save_figures(formats=["pdf", "png"])})
-        ['.pdf', '.png']
-
-        Args:
-            folder: which is made; "" for `pictures` of the run's, where a report's have their SVG and CSV.
-            formats: of `svg`, `pdf`, `png` and, for the numbers, `csv`.
-
-        Returns:
-            The files.
-
-        Raises:
-            SettingError: as `summary`, another format, or the folder cannot be written.
-        """
-        from protosphere.reports.canvas import refuse_formats
-        from protosphere.reports.plots import NAMES
-
-        refuse_formats(formats)
-        place = Path(folder).expanduser() if folder else self.folder / PICTURES
-        try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise SettingError(f"the folder {place} cannot be made ({error.strerror}); give one of yours.") from None
-        if not self._results.lines:
-            return []
-        plots: list[Plot] = []
-        for name in NAMES:
-            # a run without prototypes has no map of them
-            with suppress(SettingError):
-                plots.append(self.plot(name))
-        return [plot.save(place / f"{plot.name}.{form}") for plot in plots for form in formats]
 
     def _tensors(self, round: int | None) -> tuple[dict[str, torch.Tensor], dict[str, int]]:
         """A round's prototypes as the report's pictures take them, and of which round they are; of None the newest that

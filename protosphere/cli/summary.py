@@ -73,19 +73,25 @@ def _table(summary: Mapping[str, Any]) -> Table:
 
 
 def _lines(summary: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
+    lines = []
+    if "companion" in summary:
+        lines.append(f"all accuracies are measured with {summary['companion']}")
+    lines += _accuracy_lines(summary)
+    for doubt in doubts(summary, names):
+        lines.append(f"note: {doubt}")
+    if "stopped" in summary:
+        lines.append(f"ended by {summary['stopped']} after round {summary['rounds']}")
+
     sizes = summary["bytes"]
-    payload, wire = (sizes[f"{name}_up"] + sizes[f"{name}_down"] for name in ("payload", "wire"))
+    up, down = sizes["payload_up"], sizes["payload_down"]
+    overhead = sizes["wire_up"] + sizes["wire_down"] - up - down
     evaluation = sizes["evaluation_wire_up"] + sizes["evaluation_wire_down"]
-    return [
-        *([f"all accuracies are measured with {summary['companion']}"] if "companion" in summary else []),
-        *_accuracy_lines(summary),
-        *(f"note: {doubt}" for doubt in doubts(summary, names)),
-        *([f"ended by {summary['stopped']} after round {summary['rounds']}"] if "stopped" in summary else []),
-        f"sent: {readable_size(sizes['payload_up'])} up, {readable_size(sizes['payload_down'])} down, and "
-        f"{readable_size(wire - payload)} of overhead; evaluation takes another {readable_size(evaluation)}",
-        *_failure_lines(summary, names),
-        f"time: {summary['seconds']:.1f} s",
-    ]
+    lines.append(
+        f"sent: {readable_size(up)} up, {readable_size(down)} down, and {readable_size(overhead)} of overhead; "
+        f"evaluation takes another {readable_size(evaluation)}"
+    )
+    lines += _failure_lines(summary, names)
+    return [*lines, f"time: {summary['seconds']:.1f} s"]
 
 
 def _accuracy_lines(summary: Mapping[str, Any]) -> list[str]:

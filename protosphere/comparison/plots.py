@@ -201,12 +201,10 @@ def by_value(comparison: ComparisonSpec, frame: pd.DataFrame, row: str, setting:
             if method in varied:
                 finished = {places[value]: point for value, point in points.items() if point}
                 across = sorted(finished)
-                means = [100 * finished[x].mean for x in across]
-                stds = [100 * (finished[x].std or 0.0) for x in across]
+                means = np.array([100 * finished[x].mean for x in across])
+                stds = np.array([100 * (finished[x].std or 0.0) for x in across])
                 # no accuracy is below none or above all samples
-                below = [min(std, mean) for std, mean in zip(stds, means, strict=True)]
-                above = [min(std, 100 - mean) for std, mean in zip(stds, means, strict=True)]
-                bars = [below, above] if any(stds) else None
+                bars = [np.minimum(stds, means), np.minimum(stds, 100 - means)] if stds.any() else None
                 look: dict[str, Any] = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 5}
                 look |= {"linestyle": "-" if is_numeric else "none", "capsize": 3, "elinewidth": 1.1}
                 lines[method] = axes.errorbar(across, means, bars, **look)

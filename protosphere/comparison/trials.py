@@ -257,14 +257,9 @@ def _refuse_missing(row_settings: Sequence[tuple[Row, RunConfig]]) -> None:
 def _describe_missing(entry: Entry, dataset: str, reason: str) -> str:
     """What is missing, why, and how to get it."""
     items = listed(dataset)
-    of_hub = [item for item in items if item in HUB]
-    hub_hint = ""
-    if of_hub:
-        hub_hint = f" (on the Hugging Face hub: {', '.join(HUB[item][0] for item in of_hub)})"
-    gone = [item for item in items if is_path(item) and not Path(item).expanduser().exists()]
-    first = (*of_hub, *gone, *items)[0]
-    how = entry.missing or f"put it in a folder and say --data {short_name(first)}=FOLDER"
-    return f"the data set of {entry.label}{hub_hint} is not available: {reason.rstrip('.')}; {how.rstrip('.')}"
+    gone = [item for item in items if item in HUB or (is_path(item) and not Path(item).expanduser().exists())]
+    how = entry.missing or f"put it in a folder and say --data {short_name((*gone, *items)[0])}=FOLDER"
+    return f"the data set of {entry.label} is not available: {reason.rstrip('.')}; {how.rstrip('.')}"
 
 
 def _check_trial(trial: Trial) -> Trial:

@@ -129,7 +129,11 @@ class Plot(Figure):
         """
         target = Path(path).expanduser()
         ending = target.suffix.removeprefix(".").lower()
-        refuse_formats([ending], f"the file {shown(str(path))} cannot be written: its name ends in another than")
+        if ending not in FORMATS:
+            endings = ", ".join(FORMATS)
+            raise SettingError(
+                f"the file {shown(str(path))} cannot be written: its name ends in another than {endings}."
+            )
         try:
             if ending in ("svg", "csv"):
                 target.write_text(svg(self) if ending == "svg" else self.csv, "utf-8")
@@ -150,12 +154,6 @@ class Plot(Figure):
         with rc_context(STYLE):
             self.savefig(stream, format="png", dpi=150, metadata={"Software": None})
         return stream.getvalue()
-
-
-def refuse_formats(formats: Sequence[str], problem: str = "") -> None:
-    """Raises SettingError unless all are of `FORMATS`."""
-    if isinstance(formats, str) or not set(formats) <= set(FORMATS):
-        raise SettingError(f"{problem or f'formats is {shown(formats)}, but it is a list of'} {', '.join(FORMATS)}.")
 
 
 @contextmanager

@@ -296,14 +296,12 @@ FIGURES += ["distances-of-global-prototypes", "margins-of-global-prototypes"]
 
 def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
     run = start(strategy="protonorm")
-    files = run.save_figures(tmp_path / "figures", ["csv"])
-    assert {path.stem for path in files} == set(FIGURES)
     report = run.report().path.parent / "pictures"
-    for path in files:
+    assert {path.stem for path in report.glob("*.svg")} == set(FIGURES)
+    for name in FIGURES:
+        drawn = run.plot(name.removesuffix("-all-clients"))
         # the same numbers as the report's
-        assert path.read_text() == (report / path.name).read_text()
-    # all that a report draws, but for single architectures
-    assert {path.stem for path in report.glob("*.svg")} == {path.stem for path in files}
+        assert drawn.save(tmp_path / f"{name}.csv").read_text() == (report / f"{name}.csv").read_text()
     first, second = (run.plot("loss-over-rounds").save(tmp_path / name).read_bytes() for name in ("a.pdf", "b.pdf"))
     assert first == second
     assert first.startswith(b"%PDF")
@@ -315,15 +313,10 @@ def test_every_plot_of_a_report_is_a_matplotlib_figure_and_a_file(tmp_path):
         (lambda: run.plot("loss"), 'plot is "loss", but it is accuracy-over-rounds, '),
         (lambda: run.plot().save("a.gif"), "its name ends in another than svg, pdf, png, csv"),
         (lambda: run.plot().save(tmp_path / "none" / "a.pdf"), "cannot be written"),
-        (lambda: run.save_figures(tmp_path, "pdf"), "formats is"),
-        (lambda: run.save_figures(tmp_path, [".pdf"]), "a list of svg, pdf, png, csv"),
         (lambda: start(strategy="local").plot("map-of-prototypes"), "nothing is exchanged"),
     ):
         with pytest.raises(protosphere.SettingError, match=words):
             wrong()
-    alone = start(strategy="local").save_figures(tmp_path / "alone")
-    assert all(path.read_bytes().startswith(b"%PDF") for path in alone)
-    assert {path.stem for path in alone} == set(FIGURES[:6])
 
 
 def test_warnings_reach_whoever_called_unless_it_is_to_be_quiet(capfd, caplog):

@@ -172,7 +172,7 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch):
     with pytest.raises(SettingError) as caught:
         expand(comparison(datasets=rows, settings={}), {}, {})
     for words in (
-        "the data set of C10 (on the Hugging Face hub: uoft-cs/cifar10) is not available",
+        "the data set of C10 is not available: data set 'cifar10' could not be fetched; put it",
         "say --data cifar10=FOLDER",
         "the data set of F is not available: data set '~/femnist' could not be fetched; ask the authors.",
     ):
