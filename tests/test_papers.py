@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from protosphere import comparing
 from protosphere.cli.main import app
-from protosphere.comparison import trials
 from protosphere.comparison.spec import comparison_names
 from protosphere.comparison.trials import settings_of
 from protosphere.core.errors import SettingError
@@ -55,7 +55,7 @@ def test_every_command_is_understood_and_its_runs_have_settings_that_can_be(comm
         raise SettingError(HERE)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(trials, "expand", stop)
+    monkeypatch.setattr(comparing, "expand", stop)
     monkeypatch.setattr(partition_preview, "view", stop)
     result = CliRunner().invoke(app, shlex.split(command))
     assert HERE in result.output, result.output
