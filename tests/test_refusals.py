@@ -122,6 +122,8 @@ OF_COMMANDS = [
 ]
 OF_CALLS = [
     ("read_assignments", "strategy=fedproto", SettingError, "fedproto is no value for `strategy`"),
+    # more digits than Python reads
+    ("read_assignments", f"rounds={'9' * 5000}", SettingError, "is no value for `rounds`"),
     ("read_assignments", "rounds=5 seed", SettingError, "cannot read 'seed' in -c 'rounds=5 seed'"),
     ("read_assignments", 'strategy="a"rounds=5', SettingError, "cannot read 'strategy=\"a\"rounds=5'"),
     ("read_assignments", "models=[1]", SettingError, "setting `models` is [1]"),
@@ -149,6 +151,7 @@ OF_CALLS = [
     # a comparison's file
     ("file", ("seeds = [3, 1]", "sedes = [3, 1]"), SettingError, "unknown key `sedes` (did you mean `seeds`?)"),
     ("file", ("seeds = [3, 1]", "seeds = [3, -1]"), SettingError, "`seeds` is [3, -1]"),
+    ("file", ("seeds = [3, 1]", f"seeds = [{'9' * 5000}]"), SettingError, "is not valid TOML"),
     ("file", ("seeds = [3, 1]", "seeds = [true]"), SettingError, "`seeds` is [true]"),
     ("file", ("seeds = [3, 1]", "seeds = [3, 3]"), SettingError, '"3" is there twice'),
     ("file", ("target = 0.75", "target = 75"), SettingError, "`target` is 75"),
@@ -180,6 +183,7 @@ OF_CALLS = [
     ("narrow", {"methods": "fedprot"}, SettingError, '--methods has "fedprot" (did you mean `fedproto`?)'),
     ("narrow", {"datasets": "cifar100"}, SettingError, '--datasets has "cifar100" (did you mean `cifar10`?)'),
     ("narrow", {"partitions": "evn"}, SettingError, '--partitions has "evn" (did you mean `even`?)'),
+    ("narrow", {"seeds": "9" * 5000}, SettingError, "`seeds` is"),
     ("narrow", {"seeds": "0,x"}, SettingError, '`seeds` is [0, "x"]'),
     ("narrow", {"metric": "accuracy"}, SettingError, "unknown figure"),
     ("narrow", {"target": 0.0}, SettingError, "`target` is 0.0"),

@@ -217,6 +217,9 @@ class ComparisonSpec:
         return [Row(dataset, partition) for dataset in self.datasets for partition in self.partitions or (None,)]
 
 
+_LONGEST_SEED = 20  # digits; a seed is below 2**63
+
+
 def comparison_names() -> list[str]:
     """The presets that there are."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
@@ -262,7 +265,7 @@ def read(path: Path, methods: Sequence[str] = ()) -> ComparisonSpec:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise SettingError(f"the comparison file {path} cannot be read ({reason}).") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise SettingError(f"the comparison file {path} is not valid TOML ({error}).") from None
     try:
         return from_table(path.stem, {"methods": list(methods)} | table)
@@ -559,7 +562,7 @@ def narrow(
         names = split_names(partitions, comparison.partitions)
         changes["partitions"] = [pick(name, comparison.partitions, "--partitions") for name in names]
     if seeds:
-        changes["seeds"] = [int(seed) if seed.isascii() and seed.isdigit() else seed for seed in split_names(seeds)]
+        changes["seeds"] = [_seed_of(seed) for seed in split_names(seeds)]
     if metric:
         changes["metrics"] = [parse_metric(name) for name in split_names(metric)]
     if target is not None:
@@ -575,6 +578,12 @@ def narrow(
         # --methods leaves the file's out
         return replace(narrowed, baseline="")
     return narrowed
+
+
+def _seed_of(text: str) -> int | str:
+    """A seed of the command line; what is no number is refused with the seeds of a file."""
+    is_number = text.isascii() and text.isdigit() and len(text) <= _LONGEST_SEED
+    return int(text) if is_number else text
 
 
 def _pick_method(name: str, entries: Sequence[Entry]) -> Entry:

@@ -186,7 +186,7 @@ def _of_text(text: str) -> tuple[str, list[Scalar]]:
     name, sign, values = text.partition("=")
     try:
         listed: Any = tomllib.loads(f"values = [{values}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         listed = None
     name = name.strip() if sign else ""
     _refuse_no_values(name, listed, f"--vary is {text!r}")

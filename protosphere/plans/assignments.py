@@ -48,12 +48,14 @@ def read_assignments(text: str) -> RunConfig:
         position = match.end()
         name, value = match.groups()
         try:
-            settings[name] = scalar(name, tomllib.loads(f"value = {value}")["value"])
-        except tomllib.TOMLDecodeError:
+            parsed = tomllib.loads(f"value = {value}")["value"]
+        # also of a number of more digits than Python reads
+        except ValueError:
             raise SettingError(
                 f"{value} is no value for `{name}`: give a number, true, false, or a string in double quotes, as in "
                 f"-c '{name}=\"{value.strip(chr(34) + chr(39))}\"'."
             ) from None
+        settings[name] = scalar(name, parsed)
     return settings
 
 
@@ -65,12 +67,13 @@ def read_toml(path: Path) -> RunConfig:
     """
     try:
         # some editors begin a file with a mark
-        return flatten(tomllib.loads(path.read_text("utf-8-sig")))
+        table = tomllib.loads(path.read_text("utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error.reason
         raise SettingError(f"the settings file {path} cannot be read ({reason}).") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise SettingError(f"the settings file {path} is not valid TOML ({error}).") from None
+    return flatten(table)
 
 
 def flatten(table: Mapping[str, Any]) -> RunConfig:
