@@ -8,9 +8,9 @@ from protosphere.prototypes.weights import Weights
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import Batch
 from protosphere.wire.layouts import layout_lines
+from protosphere.wire.payloads import Identity
 
 K, D = 3, 4
-SMALL = {"rounds": 2, "max-samples": 240, "feature-dim": 8, "models": "tiny_perceptron", "partition": "iid"}
 
 
 def network(norm=True):
@@ -34,6 +34,20 @@ def lines_of_layouts(parts):
     return tuple(line for part, weights in parts.items() for line in layout_lines(part, weights.layout))
 
 
+def meet(server, uploads, rows=(10, 20, 70), models=("net",) * 9, num_classes=K, dim=D):
+    """The server, which knows clients of so many training samples that share what these uploads hold."""
+    identities = {}
+    for partition, upload in uploads.items():
+        lines = lines_of_layouts({part: upload[part] for part in upload if isinstance(upload[part], Weights)})
+        # who trains on few rows has many to be judged by, so that weights by all rows are others
+        counts = (rows[partition], 90 - rows[partition], 5)
+        identities[partition] = Identity(
+            partition, len(uploads), models[partition], classes=(0,), rows=counts, layouts=lines
+        )
+    server.meet(num_classes, dim, identities)
+    return server
+
+
 def batch(rows=7):
     random = torch.Generator().manual_seed(5)
     return Batch(torch.randn(rows, 1, 5, 5, generator=random), torch.arange(rows) % K)
@@ -43,7 +57,3 @@ def received_of(objective, module, shift):
     """A payload of the module's shared tensors, each moved by `shift`."""
     shared = objective.shared(module)
     return {p: Weights({n: t + shift for n, t in part.tensors.items()}) for p, part in shared.items()}
-
-
-def evaluations(run, metrics, **settings):
-    return [line["evaluation"] for line in metrics(run(SMALL | settings, clients=3))]

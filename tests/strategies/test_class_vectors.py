@@ -12,8 +12,7 @@ from protosphere.client_app.store import lay_out
 from protosphere.models.split import SplitModel
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.strategies.contract import Batch, ClientState, Phase
-from protosphere.wire.payloads import Identity
-from tests.strategies.kin import halves_of, lines_of_layouts
+from tests.strategies.kin import halves_of, meet
 
 K, D = 3, 5
 HELD = ((0, 1), (0, 2), (0,))  # classes of each client; in ABSENT nobody reports class 1
@@ -43,20 +42,11 @@ def uploads_of(objective, held=HELD, counts=None):
     return sent
 
 
-def met(server, uploads, models=("net", "net", "net")):
-    identities = {}
-    for p, upload in uploads.items():
-        lines = lines_of_layouts({part: upload[part] for part in upload if part != "prototypes"})
-        identities[p] = Identity(p, 3, models[p], rows=(ROWS[p], 90 - ROWS[p], 5), layouts=lines)
-    server.meet(K, D, identities)
-    return server
-
-
 def rounds(name, *held, counts=None, **settings):
     """The server's class vectors at the start and after each round, (K, D) arrays, and the uploads of the last."""
     server, objective = halves(name, **settings)
     uploads = uploads_of(objective, counts=counts)
-    state = met(server, uploads).begin().state
+    state = meet(server, uploads, ROWS, num_classes=K, dim=D).begin().state
     seen = [state["vectors"].numpy()]
     for each in held:
         uploads = uploads_of(objective, each, counts)
@@ -117,7 +107,7 @@ def test_fednh_keeps_a_prototype_where_reports_cancel():
         uploads[partition] = parts | {"prototypes": PrototypeSet(torch.tensor([0]), sign * vectors)}
     del uploads[2]
     identities = uploads_of(objective)
-    state = met(server, identities).begin().state
+    state = meet(server, identities, ROWS, num_classes=K, dim=D).begin().state
     assert torch.equal(server.aggregate(uploads, state, 1).state["vectors"], state["vectors"])
 
 

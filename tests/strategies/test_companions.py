@@ -10,7 +10,7 @@ from protosphere.models import build
 from protosphere.prototypes.weights import Weights
 from protosphere.strategies.contract import Batch, ClientState
 from protosphere.wire.payloads import Identity
-from tests.strategies.kin import halves_of, lines_of_layouts
+from tests.strategies.kin import halves_of, meet
 
 K, D = 3, 4
 
@@ -58,16 +58,14 @@ def test_the_companion_is_the_same_on_all_clients_whatever_their_own_model(strat
 )
 def test_clients_companions_count_over_all_architectures_alike_or_by_samples(strategy, own, expected):
     server, _ = halves_of(strategy, BOTH | own)
-    uploads, identities = {}, {}
-    for partition, (model, rows) in enumerate((("tiny_perceptron", 10), ("perceptron", 80))):
+    uploads, models = {}, ("tiny_perceptron", "perceptron")
+    for partition, model in enumerate(models):
         objective, state = built(strategy, model)
         with torch.no_grad():
             for p in state.module.companion.parameters():
                 p.fill_(3.0 * partition)
         uploads[partition] = objective.upload(state, 1)
-        lines = lines_of_layouts(uploads[partition])
-        identities[partition] = Identity(partition, 2, model, rows=(rows, 100 - rows, 5), layouts=lines)
-    server.meet(K, D, identities)
+    meet(server, uploads, (10, 80), models)
     (mean,) = server.aggregate(uploads, {}, 1).downloads.values()
     for tensor in mean["companion"].tensors.values():
         torch.testing.assert_close(tensor, torch.full_like(tensor, expected))

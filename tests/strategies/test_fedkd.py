@@ -23,9 +23,8 @@ from protosphere.strategies.fedkd import (
 )
 from protosphere.wire.arrays import Limits, decode, encode
 from protosphere.wire.checks import MessageError
-from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
-from tests.strategies.kin import lines_of_layouts
+from tests.strategies.kin import meet
 from tests.strategies.sets import same_state
 
 K, D = 3, 4
@@ -228,13 +227,10 @@ def test_a_product_that_is_too_long_is_refused_by_the_server_with_the_upload_and
 # --- the server -------------------------------------------------------------------------------------------------
 
 
-def met(clients=3, **settings):
+def met(**settings):
     server, objective = halves_of(**settings)
     start = objective.shared(objective.build(build("tiny_perceptron", (5,), D, K, 3), 3))
-    lines = lines_of_layouts(start)
-    rows = {p: Identity(p, clients, "net", rows=(10 + 90 * p, 0, 0), layouts=lines) for p in range(clients)}
-    server.meet(K, D, rows)
-    return server, start["companion"]
+    return meet(server, dict.fromkeys(range(3), start)), start["companion"]
 
 
 @pytest.mark.parametrize("wire_dtype", ["float32", "float16"])

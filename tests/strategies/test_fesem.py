@@ -9,17 +9,15 @@ from torch import nn
 
 from protosphere.models.split import SplitModel
 from protosphere.strategies.contract import ClientState
-from protosphere.wire.payloads import Identity
-from tests.strategies.kin import halves_of, lines_of_layouts
+from tests.strategies.kin import halves_of, meet
 
 K, D = 2, 3
 
 
 def met(clusters, clients, seed=0):
     server, objective = halves_of("fesem", {"fesem.clusters": clusters, "seed": seed}, K, D)
-    lines = lines_of_layouts(upload(objective, 0.0))
-    server.meet(K, D, {p: Identity(p, clients, "net", rows=(10, 0, 0), layouts=lines) for p in range(clients)})
-    return server, objective
+    uploads = dict.fromkeys(range(clients), upload(objective, 0.0))
+    return meet(server, uploads, (10,) * clients, num_classes=K, dim=D), objective
 
 
 def upload(objective, value, statistic=0.0):

@@ -6,28 +6,22 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import Context, RecordDict
 from torch.nn.functional import cross_entropy
 
-from protosphere.client_app import client as client_module
 from protosphere.models import build
-from protosphere.models.heads import DualClassifierModel
 from protosphere.prototypes.fusion import fuse
 from protosphere.prototypes.mixture import sample
 from protosphere.strategies import read_settings
 from protosphere.strategies.contract import EVERYONE, Batch, ClientState, Phase
-from protosphere.strategies.gfpl import GFPLObjective, GFPLSettings
-from protosphere.wire.payloads import Instruction
+from protosphere.strategies.gfpl import GFPLSettings
 from tests.payloads import lone, payload, payloads
-from tests.strategies.sets import mixtures, same
+from tests.strategies.sets import mixtures, same, same_state
 
 K, D = 4, 6
 GFPL = {"strategy": "gfpl"}
 OFTEN = GFPL | {"gfpl.first-exchange": 2, "gfpl.exchange-every": 2}
 SAMPLES = {"gfpl.weighting": "samples", "disclose-class-counts": True}
 SINGLE = {"gfpl.dual-classifier": False}
-CLASSES, DIM = 10, 12  # of the digits
-QUICK = OFTEN | {"max-samples": 400, "feature-dim": DIM, "models": "tiny_perceptron", "device": "cpu", "rounds": 6}
 
 
 def client_half(halves, settings=None, model="tiny_perceptron"):
@@ -78,21 +72,6 @@ def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, weight, plain_wei
     torch.testing.assert_close(loss.features, z)
     h = torch.nn.functional.normalize(state.module.projection(z), dim=1)
     torch.testing.assert_close(objective.scores(state, z)["etf"], h @ state.module.frame.T)
-
-
-def test_without_the_dual_classifier_there_is_cross_entropy_alone(halves):
-    objective, state = client_half(halves, SINGLE)
-    assert not isinstance(state.module, DualClassifierModel)
-    batch, rows = batch_of(), torch.randn(11, D)
-    for phase, given in (("train", batch), ("retrain", Batch(rows, batch.labels))):
-        loss = objective.loss(state, given, Phase(phase, []), 2)
-        z = rows if phase == "retrain" else state.module.features(batch.inputs)
-        assert len(loss.parts) == 1
-        assert torch.equal(loss.total, cross_entropy(state.module.classifier(z), batch.labels))
-    assert objective.scores(state, rows) == {}
-    objective.receive(state, payload(mixtures([0, 1])), 2)
-    retrain, _ = objective.phases(state, 2)
-    assert [id(p) for p in retrain.parameters] == [id(p) for p in state.module.classifier.parameters()]
 
 
 def test_the_frame_is_the_same_on_every_client_and_architecture_and_the_seeds_alone(halves):
@@ -165,56 +144,27 @@ def test_exchange_rounds_are_those_from_t1_on_that_s_divides_but_not_the_last(fi
 # --- a client's rounds ----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def client():
-    """client(partition, settings): made anew, as for every message."""
-    client_module._states.clear()
+@pytest.mark.parametrize("settings", [{}, SINGLE], ids=["dual", "single"])
+def test_retraining_moves_the_classifiers_and_nothing_of_the_extractor(halves, settings):
+    """Nor the running statistics of its batch norms, since pseudo-features do not pass through it."""
+    objective, state = client_half(halves, settings, "resnet8")
+    heads = [state.module.classifier] if settings else [state.module.classifier, state.module.projection]
+    expected = [parameter for head in heads for parameter in head.parameters()]
+    objective.receive(state, payload(mixtures([0, 1])), 2)
+    before = {name: buffer.clone() for name, buffer in state.module.named_buffers()}
 
-    def make(partition=0, settings=None):
-        node = {"partition-id": partition, "num-partitions": 4}
-        return client_module.Client(Context(1, 2, node, RecordDict(), QUICK | (settings or {})))
+    retrain, _ = objective.phases(state, 2)
+    loss = objective.loss(state, Batch(*retrain.rows), retrain, 2)
+    loss.total.backward()
 
-    return make
-
-
-def ask(number, mixture=None):
-    return Instruction("a-run", number, payload(mixture))
-
-
-def digits(labels=range(CLASSES), seed=0):
-    return mixtures([label for label in labels for _ in range(2)], DIM, seed, scale=3.0)
-
-
-def tensors_of(module):
-    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
-
-
-@pytest.fixture
-def retraining_alone(monkeypatch):
-    """Rounds without training on samples; gives the phases as they were."""
-    whole, seen = GFPLObjective.phases, []
-
-    def phases(self, state, round_number):
-        found = whole(self, state, round_number)
-        seen.append(found)
-        return [phase for phase in found if phase.name == "retrain"]
-
-    monkeypatch.setattr(GFPLObjective, "phases", phases)
-    return seen
-
-
-def test_retraining_moves_both_classifiers_and_nothing_of_the_extractor(client, retraining_alone):
-    """Nor the running statistics of its batch norms."""
-    settings = {"models": "resnet8", "max-samples": 160}
-    client(settings=settings).train(ask(1))
-    before = tensors_of(client(settings=settings).restore("a-run").module)
-    report = client(settings=settings).train(ask(2, digits()))
-    after = tensors_of(client(settings=settings).restore("a-run").module)
-    moved = {name for name in before if not torch.equal(before[name], after[name])}
-    assert moved == {f"{part}.{kind}" for part in ("network.classifier", "projection") for kind in ("weight", "bias")}
-    assert any("running_mean" in name for name in before)
-    assert [[phase.name for phase in phases] for phases in retraining_alone] == [["train"], ["retrain", "train"]]
-    assert report.training.steps == math.ceil(16 * CLASSES / 32)
+    assert {id(parameter) for parameter in retrain.parameters} == {id(parameter) for parameter in expected}
+    moved = [parameter for parameter in state.module.parameters() if parameter.grad is not None]
+    assert {id(parameter) for parameter in moved} == {id(parameter) for parameter in expected}
+    assert same_state(before, dict(state.module.named_buffers()))
+    if settings:
+        z, labels = retrain.rows
+        assert torch.equal(loss.total, cross_entropy(state.module.classifier(z), labels))
+        assert objective.scores(state, z) == {}
 
 
 def test_pseudo_features_are_of_the_mixtures_and_of_all_its_classes_equally_many(halves):

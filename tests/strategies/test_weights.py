@@ -21,7 +21,7 @@ from protosphere.wire.checks import MessageError
 from protosphere.wire.layouts import layout_lines, read_layouts
 from protosphere.wire.parts import Part
 from protosphere.wire.payloads import Identity, to_tensors
-from tests.strategies.kin import halves_of, lines_of_layouts
+from tests.strategies.kin import halves_of, meet
 from tests.tampered import tampered
 
 K, D = 3, 4
@@ -42,18 +42,11 @@ def upload(objective, seed, width=5):
     return objective.upload(ClientState(module(seed, width)), 1)
 
 
-def identity(partition, rows, payload, model="net"):
-    lines = lines_of_layouts(payload)
-    # who trains on few rows has many to be judged by, so that weights by all rows are others
-    return Identity(partition, 4, model, classes=(0,), rows=(rows, 90 - rows, 5), layouts=lines)
-
-
 def met(name, widths=(5, 5, 5), rows=(10, 20, 70), **settings):
     """A server that knows its clients, and what they upload."""
     server, objective = halves_of(name, settings)
     uploads = {p: upload(objective, seed=p, width=width) for p, width in enumerate(widths)}
-    server.meet(K, D, {p: identity(p, rows[p], uploads[p], f"net{widths[p]}") for p in uploads})
-    return server, uploads
+    return meet(server, uploads, rows, [f"net{width}" for width in widths]), uploads
 
 
 def finished(server, uploads):
@@ -297,25 +290,20 @@ def test_a_client_that_claims_other_parts_is_left_out_before_round_1(run):
     assert [line["training"]["valid"] for line in RunFolder(folder).lines()[1:]] == [3, 3]
 
 
-def test_a_group_keeps_its_name_where_its_first_client_is_absent_at_a_resume(halves):
+def test_a_group_keeps_its_name_where_its_first_client_is_absent_at_a_resume():
     """Else its weights, which lie under that name, would be lost, and training would start anew."""
-    settings = {"strategy": "fedavg", "min-clients": 2}
-    server = halves(settings, 3, 4).server
     one, other = ("head/w:3x4",), ("head/w:3x5",)
-
-    def identity(partition, layouts):
-        named = {"partition": partition, "partitions": 9, "model": "m", "parameters": 1, "feature_dim": 4}
-        return Identity(
-            **named, class_names=("a", "b", "c"), classes=(0,), rows=(5, 1, 1), discloses=(), layouts=layouts
-        )
-
-    server.meet(K, D, {0: identity(0, one), 1: identity(1, other), 2: identity(2, one)})
+    identities = {p: Identity(p, 9, "m", rows=(5, 1, 1), layouts=own) for p, own in enumerate((one, other, one))}
+    server, _ = halves_of("fedavg", {"min-clients": 2})
+    server.meet(K, D, identities)
     assert [server.group(p) for p in (0, 1, 2)] == [0, 1, 0]
-    resumed = halves(settings, 3, 4).server
+
+    resumed, _ = halves_of("fedavg", {"min-clients": 2})
     resumed.group_names = dict(server.group_names)
-    resumed.meet(K, D, {1: identity(1, other), 2: identity(2, one)})
+    resumed.meet(K, D, {p: identities[p] for p in (1, 2)})
     assert [resumed.group(p) for p in (1, 2)] == [1, 0]
-    assert any("2 groups of clients" in notice and "m (1), m (1)" in notice for notice in resumed.notices())
+
     # whoever is looked at and stays outside names no group
-    resumed.try_meeting(K, D, {1: identity(1, other), 7: identity(7, ("head/w:3x6",))})
+    stranger = Identity(7, 9, "m", rows=(5, 1, 1), layouts=("head/w:3x6",))
+    resumed.try_meeting(K, D, {1: identities[1], 7: stranger})
     assert resumed.group_names == server.group_names
