@@ -134,6 +134,12 @@ def test_without_two_rows_that_differ_there_is_no_term_and_no_nan(term, rows):
         assert float(loss) == 0
 
 
+@pytest.mark.parametrize("term", [missing_variance, uniformity])
+def test_gradients_are_those_of_finite_differences(term):
+    values = torch.rand(5, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3)) / 9
+    assert torch.autograd.gradcheck(term, values.requires_grad_())
+
+
 def test_feduv_adds_its_terms_with_their_weights():
     settings = {"feduv.variance-weight": 3.0, "feduv.uniformity-weight": 0.25}
     objective, state = objective_of("feduv", **settings), ClientState(network())

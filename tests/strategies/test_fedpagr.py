@@ -157,6 +157,19 @@ def test_the_loss_is_the_papers_by_a_loop_over_samples(halves, options):
     torch.testing.assert_close(loss.features.norm(dim=1), torch.ones(len(batch.labels)))
 
 
+def test_without_alignment_cross_entropy_stays_alone(halves):
+    objective, state = client_half(halves, {"fedpagr.alignment": False})
+    loss = objective.loss(state, batch_of(), Phase("train", []), 2)
+    assert set(loss.parts) == {"cross-entropy"}
+    assert torch.equal(loss.total, loss.parts["cross-entropy"])
+
+
+@pytest.mark.parametrize("strategy", ["fedpagr", "fedproc"])
+def test_dropout_reaches_the_head(halves, strategy):
+    objective = halves({"strategy": strategy, f"{strategy}.dropout": 0.4}, K, D).objective
+    assert objective.build(build("tiny_perceptron", (5,), D, K, 0), 3).head.dropout.p == 0.4
+
+
 def test_what_is_uploaded_are_directions_and_zeros_stay_zeros(halves):
     objective, state = client_half(halves)
     vectors = torch.tensor([[3.0, 0, 0, 4, 0, 0, 0, 0], [0.0] * 8, [0.01] * 8])

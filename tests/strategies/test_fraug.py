@@ -169,3 +169,11 @@ def test_the_discrepancy_is_that_of_loops_and_its_gradient_that_of_finite_differ
     (found,) = torch.autograd.grad(kernel_mmd(*both.split([4, 5])), both)
     (wanted,) = torch.autograd.grad(fixed(both), both)
     torch.testing.assert_close(found, wanted)
+
+
+def test_rows_that_are_all_equal_have_no_discrepancy_and_no_nan():
+    rows = torch.ones(3, 2, requires_grad=True)
+    loss = kernel_mmd(rows, torch.ones(3, 2))
+    loss.backward()
+    assert float(loss.detach()) == 0
+    assert bool(rows.grad.isfinite().all())

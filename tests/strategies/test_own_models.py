@@ -23,6 +23,9 @@ def test_ditto_holds_its_model_to_what_was_received_and_not_to_what_was_trained(
     shared, own = objective.phases(state, 2)
     assert [(phase.name, phase.epochs) for phase in (shared, own)] == [("global", 2), ("train", 3)]
     assert {id(p) for p in own.parameters} == {id(p) for p in state.module.model.parameters()}
+    # unless told otherwise its own model is trained for as long
+    usual = objective_of("ditto", **{"local-epochs": 2})
+    assert [phase.epochs for phase in usual.phases(state, 2)] == [2, 2]
     with torch.no_grad():
         for p in state.module.companion.parameters():
             p.add_(9.0)

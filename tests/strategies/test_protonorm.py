@@ -93,7 +93,20 @@ def test_thomson_stops_by_the_rule_threshold_and_iterations_that_are_set(halves,
     assert figures["alignment_energy"] == pytest.approx(float(riesz_energy(download.vectors.double())), abs=1e-4)
     ends = [float(value(distances)) for value in (torch.min, torch.mean, torch.max)]
     assert [figures[f"distance_{end}"] for end in ("min", "mean", "max")] == pytest.approx(ends, abs=1e-6)
+    # the first alignment is traced, from its start
+    trace = figures["alignment_trace"]
+    assert {name: len(values) for name, values in trace.items()} == dict.fromkeys(
+        ("min", "mean", "max"), figures["alignment_iterations"] + 1
+    )
+    assert trace["mean"][-1] == pytest.approx(figures["distance_mean"])
     assert figures["distance_share"] == pytest.approx(ends[0] / math.sqrt(2 * 7 / 6), abs=1e-6)
+
+
+def test_the_exponent_of_the_energy_is_a_setting(halves):
+    sets, settings = uploads(range(7), 4), {"protonorm.alignment": "riesz", "protonorm.energy-exponent": 2.0}
+    _, download = made(halves, settings, sets, 7, 4)
+    expected = align(mean_of(sets), "riesz", s=2.0, seed=derive(0, "round", 1, "alignment"), num_classes=7)
+    assert torch.equal(download.vectors, expected.points)
 
 
 def test_the_ablation_without_alignment_sends_the_normalised_means(halves):
@@ -115,6 +128,3 @@ def test_a_zero_prototype_gets_a_direction_and_a_warning_with_its_class(halves, 
     assert float(torch.pdist(download.vectors).min()) > 0.01
     again = made(halves, {"protonorm.alignment": solver}, sets, 6, 5)[1]
     assert torch.equal(again.vectors, download.vectors)
-
-
-# --- the client's half ------------------------------------------------------------------------------------
