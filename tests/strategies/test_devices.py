@@ -11,7 +11,7 @@ from protosphere.client_app import train as trainer
 from protosphere.launch.grid import run_in_process
 from protosphere.plans.run_config import plan
 from protosphere.strategies import METHODS, load_method
-from tests.said import DeviceError, Said, Saying
+from tests.said import Said, Saying
 from tests.strategies.needs import FEW, NEEDS
 
 QUICK = 'dataset="spiral" spiral-points=12 rounds=2 batch-size=8 feature-dim=8 state-memory=0'
@@ -71,31 +71,3 @@ def test_clients_of_every_method_train_on_an_accelerator(kind, method, more, wai
     assert set(waited) <= ({0} if kind == "cuda" else {0, 2})
     # where there is no float64 the gradient ratio of a training's first batch waits for its two
     assert waited.count(2) <= 2 * len(lines[:2])
-
-
-@pytest.mark.parametrize(
-    ("what", "waits"),
-    [
-        (lambda x: x.bincount(), 1),
-        (lambda x: x.repeat_interleave(x), 1),
-        (lambda x: x.repeat_interleave(2), 0),
-        (lambda x: torch.linalg.inv(torch.eye(3, device=x.device)), 1),
-        (lambda x: torch.linalg.inv_ex(torch.eye(3, device=x.device)), 0),
-        (lambda x: torch.linalg.eigh(torch.eye(3, device=x.device)), 1),
-        (lambda x: x[x > 0], 1),
-        (lambda x: x + 1, 0),
-    ],
-)
-def test_what_waits_for_a_device_is_counted(what, waits):
-    with Saying() as said:
-        what(torch.tensor([1, 2, 0], device="cuda"))
-    assert sum(said.waits.values()) == waits
-
-
-@pytest.mark.parametrize("made", [torch.zeros_like, torch.ones_like, torch.empty_like])
-def test_what_is_made_like_a_tensor_on_the_host_meets_none_of_the_device(made):
-    with Saying():
-        there = torch.ones(3, device="cuda")
-        with pytest.raises(DeviceError, match="meet"):
-            there + made(there, device="cpu")
-        there + made(there)

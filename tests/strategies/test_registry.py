@@ -145,18 +145,6 @@ def test_a_setting_of_a_method_that_does_not_exist_is_the_servers_to_refuse():
     assert "`nomethod.gamma`" in refused(refuse_foreign, {"nomethod.gamma": 1.0})
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_own_settings_are_checked_like_the_shared_ones(name):
-    default = known_settings()[name]
-    wrong = [None, [default]]
-    wrong += [1, 0.5] if isinstance(default, str) else ["1", float("nan"), float("inf")]
-    wrong += [] if isinstance(default, bool) else [True]
-    wrong += [1.0] if isinstance(default, int) else []
-    for value in wrong:
-        text = refused(read_settings, {"strategy": reader_of(name), name: value})
-        assert f"setting `{name}` is {shown(value)}, but it should be " in text
-
-
 def beyond(words, step):
     """Values just outside of what docs/settings.md says is allowed: `≥ 1`, `> 0`, `[0, 1)`, or some words."""
     if words.startswith("`"):
@@ -183,17 +171,21 @@ MORE_WRONG = {
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_outside_of_what_the_page_of_settings_says_a_value_is_refused(name):
+def test_a_value_of_another_type_or_outside_of_what_the_page_of_settings_says_is_refused(name):
     default = known_settings()[name]
-    is_whole = isinstance(default, int)
-    wrong = [*MORE_WRONG.get(name, [])]
+    wrong = [None, [default], *MORE_WRONG.get(name, [])]
+    wrong += [1, 0.5] if isinstance(default, str) else ["1", float("nan"), float("inf")]
+    if not isinstance(default, bool):
+        wrong.append(True)
+    if isinstance(default, int):
+        wrong.append(1.0)
     if ALLOWED[name]:
-        wrong += beyond(ALLOWED[name], 1 if is_whole else 0.001)
+        for value in beyond(ALLOWED[name], 1 if isinstance(default, int) else 0.001):
+            wrong.append(int(value) if isinstance(default, int) else value)
+
     for value in wrong:
-        given = int(value) if is_whole and isinstance(value, float) else value
-        text = refused(read_settings, {"strategy": reader_of(name), name: given})
-        assert f"`{name}` is {shown(given)}, but it should be " in text
-    assert wrong or isinstance(default, bool)
+        text = refused(read_settings, {"strategy": reader_of(name), name: value})
+        assert f"`{name}` is {shown(value)}, but it should be " in text
 
 
 # a run's settings that contradict each other -> what the refusal names; None: they do not
