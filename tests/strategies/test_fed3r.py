@@ -57,7 +57,9 @@ def test_over_the_wire_it_is_exact_to_float32_times_the_condition(kind, strength
     condition = np.linalg.cond(gram + strength * torch.eye(D, dtype=torch.float64))
     assert error < min(exact, 2.0**-22 * condition)
     new = unit(samples(seed=1)[0])
-    assert torch.equal(objective.encoded_scores(received, new).argmax(dim=1), torch.tensor(new @ expected.T).argmax(1))
+    assert torch.equal(
+        objective.encoded_scores(received, new).argmax(dim=1), (new @ torch.tensor(expected).T).argmax(dim=1)
+    )
 
 
 def test_of_far_fewer_samples_than_dimensions_it_is_near_though_most_eigenvalues_are_0():
