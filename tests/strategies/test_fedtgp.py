@@ -87,7 +87,9 @@ def test_two_rounds_are_the_papers_written_out(halves, extra):
     strategy, state, present = strategy_of(halves, extra), {}, set()
     for server_round, classes in ((1, (0, 1, 2)), (2, (0, 2, 4))):
         sets = uploads(server_round, classes=classes)
+        before = {name: tensor.clone() for name, tensor in state.items()}
         outcome = strategy.aggregate(payloads(sets), state, server_round)
+        assert same_state(state, before), "a round that fails is tried again from it"
         present |= set(classes)
         weights, buffers, loss = naive_round(weights, sets, sorted(present), server_round, settings, buffers)
         download, state = lone(outcome.downloads[EVERYONE]), outcome.state

@@ -22,6 +22,7 @@ from protosphere.strategies.weights import shared_seed
 from protosphere.wire.payloads import Identity
 from tests.strategies.kin import halves_of as both_halves
 from tests.strategies.kin import lines_of_layouts
+from tests.strategies.sets import same_state
 
 K, D, Q = 4, 3, 2
 SIZES = {"noise-dim": Q, "hidden": 5}
@@ -162,7 +163,9 @@ def test_the_generator_s_loss_is_that_of_loops(weighting):
 def test_it_lives_on_across_rounds_with_its_optimiser_at_a_falling_rate():
     server, _, uploads = numbers(**{"server-steps": 1, "diversity": 0.0})
     first = finished(server, {0: uploads[0]})
+    before = {name: tensor.clone() for name, tensor in first.state.items()}
     second = finished(server, {1: uploads[1]}, first.state, 2)
+    assert same_state(first.state, before), "a round that fails is tried again from it"
     # what one of two rounds has taught is not forgotten
     assert second.state["generator/held"].tolist() == [1, 1, 0, 1]
     assert float(second.state["optimiser/0/step"]) == 2
