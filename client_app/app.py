@@ -166,8 +166,8 @@ def _blame_method(error: Exception, context: Context) -> Exception:
 
 def _describe_problem(error: Exception, context: Context) -> str:
     partition = _read_partition(context)
-    words = private_words if _is_private(context) else public_words
-    return f"client {'?' if partition < 0 else partition}: {words(error, context.node_config)}"
+    describe = private_words if _is_private(context) else public_words
+    return f"client {'?' if partition < 0 else partition}: {describe(error, context.node_config)}"
 
 
 def _is_private(context: Context) -> bool:

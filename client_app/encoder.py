@@ -93,14 +93,14 @@ class Encoded:
         train, validation = self.data.train, self.data.validation
         entry = _discriminants.get(train)
         if entry is None or entry[0] != self._space:
-            own = own_discriminant(
+            discriminant = own_discriminant(
                 self.directions(train),
                 train.labels.cpu(),
                 num_classes,
                 self.directions(validation),
                 validation.labels.cpu(),
             )
-            _discriminants[train] = entry = self._space, own
+            _discriminants[train] = entry = self._space, discriminant
         return entry[1]
 
     def judged(self, evaluation: Evaluation, scores: Callable[[Tensor], Tensor | None]) -> Evaluation:

@@ -238,8 +238,8 @@ class Store:
                 if _made_in(tensors) != source_round:
                     self._write(self.folder / RECEIVED_BEFORE, tensors)
         numbers = {f"constant/{name}": torch.tensor(value, dtype=torch.float64) for name, value in constants.items()}
-        made = {MADE: torch.tensor(source_round)} if source_round else {}
-        self._write(path, to_tensors(payload) | numbers | made)
+        source = {MADE: torch.tensor(source_round)} if source_round else {}
+        self._write(path, to_tensors(payload) | numbers | source)
 
     def load_received(self) -> tuple[Payload | None, dict[str, float]]:
         """What `save_received` kept: the payload, None if none ever came, and the constants.

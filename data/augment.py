@@ -26,10 +26,10 @@ def augmented(images: Tensor, augment: Augment, draws: torch.Generator) -> Tenso
         mirrored = (torch.rand(n, generator=draws) < 0.5).to(images.device)
         images = torch.where(mirrored.view(n, 1, 1, 1), images.flip(3), images)
     if "crop" in augment:
-        top, left = (max(side // PADDING, 1) for side in (height, width))
-        padded = torch.nn.functional.pad(images, (left, left, top, top))
+        top, left_margin = (max(side // PADDING, 1) for side in (height, width))
+        padded = torch.nn.functional.pad(images, (left_margin, left_margin, top, top))
         down = torch.randint(2 * top + 1, (n, 1), generator=draws).to(images.device)
-        right = torch.randint(2 * left + 1, (n, 1), generator=draws).to(images.device)
+        right = torch.randint(2 * left_margin + 1, (n, 1), generator=draws).to(images.device)
         rows = (down + torch.arange(height, device=images.device)).view(n, 1, height, 1)
         columns = (right + torch.arange(width, device=images.device)).view(n, 1, 1, width)
         every = torch.arange(n, device=images.device).view(n, 1, 1, 1)

@@ -275,8 +275,8 @@ def rows_of(data: Samples, rows: np.ndarray, device: torch.device, encode: Encod
     """
     refuse_other_inputs(data, encode is not None)
     # indexing with an array copies out of the memory map
-    chosen = data.inputs[rows]
-    inputs = torch.from_numpy(np.asarray(chosen)) if encode is None else encode(chosen)
+    client_inputs = data.inputs[rows]
+    inputs = torch.from_numpy(np.asarray(client_inputs)) if encode is None else encode(client_inputs)
     return Rows(inputs.to(device), torch.from_numpy(data.labels[rows]).to(device))
 
 

@@ -385,10 +385,10 @@ def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
     """
     first = parts[0].samples.class_names
     for part in parts if classes == "same" else ():
-        own = part.samples.class_names
+        part_names = part.samples.class_names
         sides = {
-            parts[0].name: [name for name in first if name not in own],
-            part.name: [name for name in own if name not in first],
+            parts[0].name: [name for name in first if name not in part_names],
+            part.name: [name for name in part_names if name not in first],
         }
         differing = "; ".join(f"only {side!r} has {', '.join(some)}" for side, some in sides.items() if some)
         if differing:

@@ -130,9 +130,9 @@ def read_items(datasets: Sequence[Any]) -> dict[str, np.ndarray]:
     if hasattr(datasets[0][0][0], "getbands"):
         # an image of PIL's has its channels last, however many they are
         arrays["axes"] = np.array("NHWC" if arrays["x"].ndim == 4 else "NHW")
-    whole: Any = datasets[0] if hasattr(datasets[0], "classes") else getattr(datasets[0], "dataset", None)
-    if hasattr(whole, "classes"):
-        arrays["classes"] = np.array([str(name) for name in whole.classes])
+    full_dataset: Any = datasets[0] if hasattr(datasets[0], "classes") else getattr(datasets[0], "dataset", None)
+    if hasattr(full_dataset, "classes"):
+        arrays["classes"] = np.array([str(name) for name in full_dataset.classes])
     return arrays
 
 

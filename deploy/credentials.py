@@ -68,8 +68,12 @@ def authority(
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name("Protosphere authority")
-    others = dict.fromkeys(("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False)
-    usage = x509.KeyUsage(True, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False, **others)
+    other_usages = dict.fromkeys(
+        ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement"), False
+    )
+    usage = x509.KeyUsage(
+        True, key_cert_sign=True, crl_sign=True, encipher_only=False, decipher_only=False, **other_usages
+    )
     certificate = (
         _certificate(name, name, key.public_key(), AUTHORITY_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -241,9 +245,9 @@ def _pem_of(certificate: x509.Certificate) -> bytes:
 
 def _write(files: dict[Path, tuple[bytes, int]]) -> None:
     """All of them or, if one is there already, none; a private key is never readable by others, not even for long."""
-    there = [str(path) for path in files if path.exists()]
-    if there:
-        _end(f"{' and '.join(there)} exist already and are kept; remove them first, or give another folder.")
+    existing_files = [str(path) for path in files if path.exists()]
+    if existing_files:
+        _end(f"{' and '.join(existing_files)} exist already and are kept; remove them first, or give another folder.")
     try:
         for path, (content, mode) in files.items():
             path.parent.mkdir(parents=True, exist_ok=True)

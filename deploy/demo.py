@@ -280,10 +280,13 @@ def _run_demo(folder: Path, extra: str) -> int:
 
 def _start_run(deployment: Deployment, extra: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "protosphere.cli.main", "run", "--on", f"superlink:{CONNECTION}"]
-    given = [SETTINGS, *([extra] if extra else [])]
-    words = [word for text in given for word in ("-c", text)] + ["--results", str(home().absolute() / "results")]
-    _say(f"FLWR_HOME={deployment.config} protosphere {shlex.join([*command[3:], *words])}")
-    return processes.start([*command, *words], PATIENCE, cwd=ROOT, env=deployment.environment)
+    settings_texts = [SETTINGS, *([extra] if extra else [])]
+    arguments = [word for text in settings_texts for word in ("-c", text)] + [
+        "--results",
+        str(home().absolute() / "results"),
+    ]
+    _say(f"FLWR_HOME={deployment.config} protosphere {shlex.join([*command[3:], *arguments])}")
+    return processes.start([*command, *arguments], PATIENCE, cwd=ROOT, env=deployment.environment)
 
 
 def _show_predict(folder: Path) -> None:

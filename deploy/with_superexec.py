@@ -122,17 +122,17 @@ def sweep(database: Path) -> set[str]:
     """
     address = f"{database.absolute().as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=1, isolation_level=None)) as base:
-        there = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        table_names = {name for (name,) in base.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         for table in TABLES_OF_MESSAGES:
-            if table in there:
+            if table in table_names:
                 base.execute(f"DELETE FROM {table}")
         base.execute("VACUUM")
         busy, *_ = base.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     if busy:
         raise sqlite3.OperationalError("another process has it open")
     # SQLite's own have names of this form, and nobody else's may
-    own = {name for name in there if name.startswith("sqlite_")}
-    return there - own - {*TABLES_OF_MESSAGES, *OTHER_TABLES}
+    sqlite_tables = {name for name in table_names if name.startswith("sqlite_")}
+    return table_names - sqlite_tables - {*TABLES_OF_MESSAGES, *OTHER_TABLES}
 
 
 def clear(database: Path) -> bool:

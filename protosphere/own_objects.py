@@ -86,8 +86,8 @@ def _name_method(value: Any) -> str:
         for half in halves:
             if place := _place_of(method, half.__module__):
                 return place
-    own = next((half for half in halves if not half.__module__.startswith("protosphere.")), method.objective)
-    return objects.keep(method, own.__name__)
+    user_half = next((half for half in halves if not half.__module__.startswith("protosphere.")), method.objective)
+    return objects.keep(method, user_half.__name__)
 
 
 def _place_of(method: Method, module_name: str) -> str:

@@ -119,22 +119,22 @@ def exchange(
 
     ignored = set(not_waited_for)
     # counted on, for a look at all of ten thousand after each reply would be a second look at every client per client
-    awaited = sum(partition not in ignored for partition in pending.values())
+    pending_count = sum(partition not in ignored for partition in pending.values())
     valid = 0
     start, pause = time.monotonic(), POLL[0]
-    while awaited:
-        arrived = []
+    while pending_count:
+        new_replies = []
         for message_id, message in pulled(grid, pending):
             if message_id in pending:
-                arrived.append(checked_reply(message, pending.pop(message_id), context, simulated=simulated))
-        replies += arrived
-        awaited -= sum(reply.partition not in ignored for reply in arrived)
-        valid += sum(reply.valid for reply in arrived)
+                new_replies.append(checked_reply(message, pending.pop(message_id), context, simulated=simulated))
+        replies += new_replies
+        pending_count -= sum(reply.partition not in ignored for reply in new_replies)
+        valid += sum(reply.valid for reply in new_replies)
         if 0 < min_replies <= valid or time.monotonic() - start > timeout:
             break
-        if arrived:
+        if new_replies:
             pause = POLL[0]
-        elif awaited:
+        elif pending_count:
             time.sleep(pause)
             pause = min(1.5 * pause, POLL[1])
     replies += [Reply(partition, context.trains, problem=LATE) for partition in pending.values()]
@@ -150,8 +150,8 @@ def collected(replies: Iterable[Message], nodes: Mapping[int, int], context: Rep
         nodes: partition -> node id.
     """
     of_node = {node: partition for partition, node in nodes.items()}
-    known = [message for message in replies if message.metadata.src_node_id in of_node]
-    checked = [checked_reply(message, of_node[message.metadata.src_node_id], context) for message in known]
+    known_messages = [message for message in replies if message.metadata.src_node_id in of_node]
+    checked = [checked_reply(message, of_node[message.metadata.src_node_id], context) for message in known_messages]
     return sorted(checked, key=lambda reply: reply.partition)
 
 

@@ -97,16 +97,16 @@ class Membership:
 
     def _find_misfit_of_weights(self, newcomers: Mapping[int, Identity], blamed: int = -1) -> str:
         """Why a method that averages weights cannot take clients in, as it says of one of them; "" where it can."""
-        known = self._roster.identities
+        identities = self._roster.identities
         try:
-            self._believed.update({**known, **newcomers}, {*self._roster.nodes, *newcomers})
+            self._believed.update({**identities, **newcomers}, {*self._roster.nodes, *newcomers})
             self._half.try_meeting(self._half.num_classes, self._half.dim, self._believed.identities)
         except OtherWeightsError as error:
             return error.clients.get(blamed) or "its weights do not fit with those of the others."
         except SettingError as error:
             return str(error)
         finally:
-            self._meet(known)
+            self._meet(identities)
         return ""
 
     def _let_go(self, partition: int, number: int) -> None:

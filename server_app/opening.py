@@ -45,16 +45,16 @@ def believed_clients(roster: Roster, half: ServerHalf, settings: Settings) -> Ca
         RosterError: too few are left.
     """
     while True:
-        believed = CappedSampleCounts(
+        capped_counts = CappedSampleCounts(
             roster.identities, settings.max_weight_ratio, settings.client_weights, present=roster.nodes.keys()
         )
         try:
-            half.try_meeting(roster.num_classes, settings.feature_dim, believed.identities)
+            half.try_meeting(roster.num_classes, settings.feature_dim, capped_counts.identities)
         except OtherWeightsError as error:
             roster.leave_out(error.clients)
             continue
-        half.meet(roster.num_classes, settings.feature_dim, believed.identities)
-        return believed
+        half.meet(roster.num_classes, settings.feature_dim, capped_counts.identities)
+        return capped_counts
 
 
 def _shorten_model_name(identity: Identity) -> str:
@@ -115,8 +115,8 @@ def _models(identities: Mapping[int, Identity]) -> str:
     parts = []
     for index, ((name, parameters), number) in enumerate(common):
         parts.append(f"{number} {name} ({parameters:,}{'' if index else ' parameters'})")
-    rest = len(identities) - sum(number for _, number in common)
-    return ", ".join([*parts, *([f"{rest} others, which roster.json lists"] if rest else [])])
+    other_count = len(identities) - sum(number for _, number in common)
+    return ", ".join([*parts, *([f"{other_count} others, which roster.json lists"] if other_count else [])])
 
 
 def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int) -> list[str]:
@@ -148,8 +148,8 @@ def opening_lines(run: Run, identities: Mapping[int, Identity], num_classes: int
 
 def _empty_classes(labels_by_partition: Mapping[int, Sequence[int]], names: Sequence[str]) -> list[str]:
     """A warning where classes that nobody has named have no sample: labels that skip numbers make such."""
-    held = {label for labels in labels_by_partition.values() for label in labels}
-    empty = [name for label, name in enumerate(names) if label not in held]
+    held_labels = {label for labels in labels_by_partition.values() for label in labels}
+    empty = [name for label, name in enumerate(names) if label not in held_labels]
     if not empty or tuple(names) != tuple(map(str, range(len(names)))):
         return []
     more = ", …" if len(empty) > MOST_ALONE else ""
@@ -161,20 +161,20 @@ def _empty_classes(labels_by_partition: Mapping[int, Sequence[int]], names: Sequ
 
 def _other_flowers(identities: Mapping[int, Identity]) -> list[str]:
     """A warning for each other Flower than the server's: it may train, and was not tried."""
-    here, partitions = minor_name(), defaultdict[str, list[int]](list)
+    server_version, partitions = minor_name(), defaultdict[str, list[int]](list)
     for partition, identity in sorted(identities.items()):
-        if identity.flower not in ("", here):
+        if identity.flower not in ("", server_version):
             partitions[identity.flower].append(partition)
     warnings = []
     for version, numbers in partitions.items():
         more = ", …" if len(numbers) > MOST_ALONE else ""
-        who = (
+        clients = (
             f"client {numbers[0]} runs"
             if len(numbers) == 1
             else f"clients {', '.join(map(str, numbers[:MOST_ALONE]))}{more} run"
         )
         warnings.append(
-            f"warning: {who} Flower {one_line(version, LONGEST_MODEL)}, this server {here}; install the same at all "
-            "sites, since two at a time were not tried."
+            f"warning: {clients} Flower {one_line(version, LONGEST_MODEL)}, this server {server_version}; install the "
+            "same at all sites, since two at a time were not tried."
         )
     return warnings

@@ -491,9 +491,9 @@ class PrototypeStrategy(Strategy):
         joined = self.roster.joined.get(partition, 0)
         if joined and self.run.method.counts_own_rounds:
             constants = {**constants, ROUND_OF_JOINING: float(joined)}
-        made = 0
+        source_round = 0
         if self.held is not None and download is not None:
-            made = self.held.made
+            source_round = self.held.made
             if self.held.has_newest(partition):
                 download = None
         if self.releases is not None:
@@ -504,7 +504,7 @@ class PrototypeStrategy(Strategy):
             payload=download,
             last_trained_round=self.state.trained.get(partition, 0),
             constants=constants,
-            made=made,
+            made=source_round,
             last=is_last,
         )
 
@@ -564,8 +564,8 @@ class PrototypeStrategy(Strategy):
         if not uploads:
             return {}
         with limited_threads(1):
-            believed, warnings = self.believed.uploads(uploads)
-            outcome = aggregated(self.half, believed, self.state.method, server_round, self.run.exchange.down)
+            capped_uploads, warnings = self.believed.uploads(uploads)
+            outcome = aggregated(self.half, capped_uploads, self.state.method, server_round, self.run.exchange.down)
             norm = self.half.feature_norm(uploads)
         for warning in (*warnings, *outcome.warnings):
             log.warning("warning: round %d: %s", server_round, warning)

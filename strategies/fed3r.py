@@ -170,8 +170,8 @@ class Fed3R(OneExchange):
     def contradiction(self, partition: int, upload: m.Payload) -> str:
         """Sums that no unit vectors of the client's classes have."""
         tensors = m.weights_of(upload, SUMS).tensors
-        held = set(self.identities[partition].classes)
-        foreign_labels = {*tensors[TARGETS].any(dim=1).nonzero().flatten().tolist()} - held
+        held_classes = set(self.identities[partition].classes)
+        foreign_labels = {*tensors[TARGETS].any(dim=1).nonzero().flatten().tolist()} - held_classes
         if foreign_labels:
             return f"it holds {self.class_word(min(foreign_labels))}, of which the client has no training sample"
         gram = tensors[GRAM].double()

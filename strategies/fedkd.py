@@ -271,8 +271,8 @@ class FedKD(MeanOfCompanions):
         """
         parts = (replace(CHANGE, dtype=self.settings.wire_dtype),)
         limits = Limits(math.inf, {UPDATE: change.layout})
-        arrived = decode(encode({UPDATE: change}, parts), parts, self.num_classes, self.dim, limits)
-        return m.weights_of(arrived, UPDATE)
+        received_payload = decode(encode({UPDATE: change}, parts), parts, self.num_classes, self.dim, limits)
+        return m.weights_of(received_payload, UPDATE)
 
 
 METHOD = m.Method(

@@ -71,7 +71,7 @@ class PFPL(m.ServerHalf):
 
 
 def _as_downloads(prototypes: Mapping[int, m.PrototypeSet]) -> dict[int, m.Payload]:
-    return {partition: {m.PROTOTYPES.name: own} for partition, own in prototypes.items()}
+    return {partition: {m.PROTOTYPES.name: client_prototypes} for partition, client_prototypes in prototypes.items()}
 
 
 def _pack_state(latest: Mapping[int, m.PrototypeSet]) -> m.State:

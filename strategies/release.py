@@ -92,8 +92,8 @@ def parted(payload: Payload | None) -> tuple[Payload | None, PrototypeSet | None
     """Inverse of `joined`: the method's own download, and the means."""
     if payload is None or MEANS.name not in payload:
         return payload, None
-    own = {name: part for name, part in payload.items() if name != MEANS.name}
-    return own, prototypes_of(payload, MEANS.name)
+    other_parts = {name: part for name, part in payload.items() if name != MEANS.name}
+    return other_parts, prototypes_of(payload, MEANS.name)
 
 
 def with_classes(uploads: Mapping[int, Payload]) -> dict[int, Payload]:

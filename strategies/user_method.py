@@ -149,8 +149,11 @@ def checked_payload(payload: Any, of: Callable[..., object], parts: Sequence[Par
         if not isinstance(name, str) or not isinstance(part, PartValue):
             kinds = ", ".join(kind.__name__ for kind in KINDS.values())
             _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, where {kinds} may be")
-        if (name, part.kind) not in [(each.name, each.kind) for each in parts]:
-            agreed = ", ".join(f"{each.name!r} ({KINDS[each.kind].__name__})" for each in parts) or "none"
+        if (name, part.kind) not in [(expected_part.name, expected_part.kind) for expected_part in parts]:
+            agreed = (
+                ", ".join(f"{expected_part.name!r} ({KINDS[expected_part.kind].__name__})" for expected_part in parts)
+                or "none"
+            )
             _refuse(of, f"gives {_describe(part)} as the part {name!r} to be sent, but its `exchange` names {agreed}")
     return payload
 

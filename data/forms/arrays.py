@@ -42,8 +42,8 @@ def read_arrays(path: Path, class_names: tuple[str, ...], columns: Columns, alon
             raise DataError(
                 f"{setting} is {column!r}, but arrays have their inputs in x and their labels in y: leave it empty."
             )
-    wanted = [*_OWN, *columns.extra, *(name + _TEST for name in columns.extra)]
-    arrays, other_names = _load_archive(path, wanted)
+    array_names = [*_OWN, *columns.extra, *(name + _TEST for name in columns.extra)]
+    arrays, other_names = _load_archive(path, array_names)
     _refuse_misnamed(str(path), other_names)
     return arrange(str(path), arrays, class_names, columns, alone)
 
@@ -236,14 +236,14 @@ def _number_labels(
     if alone:
         return [np.where((y >= 0) & (y < len(names)), y, -1) for y in numbers], names
 
-    for split, y, given in zip(("y", "y_test"), numbers, labels, strict=False):
+    for split, y, label_array in zip(("y", "y_test"), numbers, labels, strict=False):
         wrong = np.flatnonzero((y < 0) | (y >= len(names)))
         if wrong.size:
             row = int(wrong[0])
             raise _refusal(
                 name,
-                f"has the label {given[row]!s} at {split}[{row}], but there are {len(names)} classes: correct it, or "
-                "name the classes in classes.txt",
+                f"has the label {label_array[row]!s} at {split}[{row}], but there are {len(names)} classes: correct "
+                "it, or name the classes in classes.txt",
             )
     return numbers, names
 

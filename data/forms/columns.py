@@ -57,8 +57,8 @@ def refuse_absent(name: str, present: Iterable[str], columns: Columns) -> None:
             raise DataError(
                 f"{setting} is {column!r}, but {name!r} has no such column; {list_columns(present)}: name one of them."
             )
-    chosen = list(columns.named.values())
-    if len(set(chosen)) < len(chosen):
+    column_names = list(columns.named.values())
+    if len(set(column_names)) < len(column_names):
         settings = ", ".join(f"{setting} = {column!r}" for setting, column in columns.named.items())
         raise DataError(f"{settings} name one column of {name!r} twice: name a column for each.")
 

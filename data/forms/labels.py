@@ -161,8 +161,8 @@ def _number_names(
     import pyarrow
     import pyarrow.compute as pc
 
-    known = unify(pyarrow.chunked_array([pyarrow.array(class_names, labels.type)]))
-    numbers = pc.index_in(labels, value_set=known.combine_chunks())
+    name_array = unify(pyarrow.chunked_array([pyarrow.array(class_names, labels.type)]))
+    numbers = pc.index_in(labels, value_set=name_array.combine_chunks())
     unknown = np.flatnonzero(numbers.is_null().to_numpy())
     if unknown.size:
         row = int(unknown[0])
@@ -230,13 +230,13 @@ def _is_utf8(value: Any) -> bool:
 
 def _refuse_missing_words(name: str, labels: Cells, distinct: Sequence[str]) -> None:
     """Refuse a word for a missing value beside labels that are otherwise numbers: it would become a class."""
-    words = [label for label in distinct if label in MISSING_NUMBERS]
-    others = [label for label in distinct if label not in MISSING_NUMBERS]
-    if not words or not others or not all(map(is_number, others)):
+    missing_words = [label for label in distinct if label in MISSING_NUMBERS]
+    other_labels = [label for label in distinct if label not in MISSING_NUMBERS]
+    if not missing_words or not other_labels or not all(map(is_number, other_labels)):
         return
     for split, values in labels.items():
         for row, value in enumerate(values.to_pylist()):
-            if value in words:
+            if value in missing_words:
                 raise LabelsError(
                     f"row {row} of the {split} table of {name!r} has no label (it holds {value!r}): give it one or "
                     "drop the row."

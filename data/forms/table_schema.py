@@ -229,15 +229,15 @@ def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows:
     _refuse_stray(name, column, cells, values[~missing], train_rows)
     words, missing = _as_words(cells)
     distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
-    others = [word for word in distinct if not is_number(word)]
-    if not others:
+    texts = [word for word in distinct if not is_number(word)]
+    if not texts:
         # a number all the same: its row refuses infinity
         return Column(column, NUMBER, missing=bool(missing.any()))
-    _refuse_dialect(name, column, others)
+    _refuse_dialect(name, column, texts)
     if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
         likely = "if it holds texts, set text-column to it; if ids, "
-        if len(others) < len(distinct) / 2:
-            likely = f"if it holds numbers, {others[0]!r} is none, so correct or empty that cell; otherwise "
+        if len(texts) < len(distinct) / 2:
+            likely = f"if it holds numbers, {texts[0]!r} is none, so correct or empty that cell; otherwise "
         raise DataError(
             f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, too many "
             f"for a category: {likely}name the columns to use in {SCHEMA}."
@@ -356,13 +356,13 @@ def join_tables(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
     import pyarrow
 
     try:
-        whole = pyarrow.concat_tables(map(_without_guesses, parts), promote_options="permissive")
+        table = pyarrow.concat_tables(map(_without_guesses, parts), promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise DataError(f"{name!r} has files of different columns ({error}): write them alike.") from None
-    for place, field in enumerate(whole.schema):
+    for place, field in enumerate(table.schema):
         if pyarrow.types.is_null(field.type):
-            whole = whole.set_column(place, field.name, whole.column(place).cast(pyarrow.string()))
-    return whole
+            table = table.set_column(place, field.name, table.column(place).cast(pyarrow.string()))
+    return table
 
 
 def _without_guesses(part: pyarrow.Table) -> pyarrow.Table:

@@ -188,19 +188,19 @@ class TableReader:
         types = self.splits["train"].types
         refuse_absent(self.name, types, self.columns)
         label = self.columns.label or find_label(self.name, types, self.columns.extra)
-        others = [label, *self.columns.extra]
-        feature_names = [name for name in types if name not in others]
+        other_columns = [label, *self.columns.extra]
+        feature_names = [name for name in types if name not in other_columns]
         if schema is not None:
             feature_names = [column.name for column in schema.columns]
             for name in feature_names:
-                if name in others:
+                if name in other_columns:
                     raise DataError(
                         f"{SCHEMA} of {self.name!r} has the feature {name!r}, which is its column of labels, groups "
                         "or sites: remove it."
                     )
 
-        tables = {split: part.read([*feature_names, *others]) for split, part in self.splits.items()}
-        keys = {split: table.select(others) for split, table in tables.items()}
+        tables = {split: part.read([*feature_names, *other_columns]) for split, part in self.splits.items()}
+        keys = {split: table.select(other_columns) for split, table in tables.items()}
         self._refuse_other_types(keys, label)
         schema = schema or TableSchema.fit(self.name, tables, feature_names)
         encoded = {split: schema.encode(self.name, split, table, self.alone) for split, table in tables.items()}
@@ -332,9 +332,9 @@ class TableReader:
     def _cells(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int, Any]]:
         """Arrow's cells of the rows that are used, each with its split and its row there."""
         for split, part in self.splits.items():
-            chosen = set(selected[split].tolist()) if split in selected else None
+            selected_rows = set(selected[split].tolist()) if split in selected else None
             for row, cell in enumerate(part.cells(name)):
-                if chosen is None or row in chosen:
+                if selected_rows is None or row in selected_rows:
                     yield split, row, cell
 
     def _texts(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[str]:

@@ -293,10 +293,10 @@ def _set_aside(data: Samples, among: np.ndarray, used: np.ndarray, spec: DataSpe
     units = Pool.of(data, among).units
     fresh = units.whole(np.flatnonzero(np.isin(among, used[occurs_once(data.inputs, used)])))
     seed = int(np.random.SeedSequence([spec.seed, 0, 1]).generate_state(1)[0])
-    chosen = split_rows(units.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
-    if not chosen.size:
+    chosen_units = split_rows(units.labels[fresh], spec.shared_test_share, 0.0, seed)[1]
+    if not chosen_units.size:
         raise DataError(
             f"shared-test-share = {spec.shared_test_share} of {among.size} samples gives the shared test set no "
             "sample: raise it, or max-samples."
         )
-    return among[units.rows(fresh[chosen])]
+    return among[units.rows(fresh[chosen_units])]

@@ -98,12 +98,12 @@ def rows_of_held_classes(labels: np.ndarray, counts: np.ndarray) -> list[np.ndar
 def _refuse_few_classes(classes: np.ndarray, ways: int, partition: str, domain_names: Sequence[str]) -> None:
     """Refuse `classes` (D,) that are too few, or `ways` that no client can have."""
     if classes.min() < FEWEST_WAYS:
-        what, whole = "training samples", "data set"
+        what, source = "training samples", "data set"
         if domain_names:
-            what, whole = f"samples of domain {domain_names[int(classes.argmin())]!r}", "domain"
+            what, source = f"samples of domain {domain_names[int(classes.argmin())]!r}", "domain"
         raise DataError(
             f"the {partition} partition gives each client at least {FEWEST_WAYS} classes, but the {what} are of "
-            f"{classes.min()}: raise max-samples if it is set, or give a {whole} of more classes."
+            f"{classes.min()}: raise max-samples if it is set, or give a {source} of more classes."
         )
     if not FEWEST_WAYS <= ways <= classes.max():
         raise DataError(
@@ -154,8 +154,12 @@ def _refuse_too_few(
         return
     worst = int(lacking.argmax())
     total, clients = int(demand[:, worst].sum()), np.count_nonzero(demand[:, worst])
-    others = np.count_nonzero(lacking > 0) - 1
-    also = f" (and {others} more {'class lacks' if others == 1 else 'classes lack'} samples)" if others else ""
+    other_count = np.count_nonzero(lacking > 0) - 1
+    also = (
+        f" (and {other_count} more {'class lacks' if other_count == 1 else 'classes lack'} samples)"
+        if other_count
+        else ""
+    )
     raise DataError(
         f"{names[worst]} has {available[worst]} samples, but the {clients} clients that drew it in the "
         f"{partition} partition want {total}{also}: lower the number of {lower}, raise max-samples if it is set, or "

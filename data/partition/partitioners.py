@@ -127,8 +127,8 @@ def pathological_parts(
     places = np.full(num_partitions, classes_per_client)
     parts: list[list[np.ndarray]] = [[np.empty(0, dtype=np.int64)] for _ in range(num_partitions)]
     for number, label in enumerate(classes):
-        wanted = math.ceil(places.sum() / (classes.size - number))
-        holders = np.flatnonzero(places)[:wanted]
+        client_count = math.ceil(places.sum() / (classes.size - number))
+        holders = np.flatnonzero(places)[:client_count]
         positions = np.flatnonzero(labels == label)
         even = positions.size / holders.size
         least = min(max(even / 10, min_samples / classes.size), even)

@@ -11,22 +11,24 @@ def check(folder: Path, clients: int) -> str:
     Raises:
         ValueError: there is no such run, clients are missing, or it is no better than the majority class.
     """
-    found = sorted(folder.glob("*/summary.json"))
-    if len(found) != 1:
-        raise ValueError(f"{folder} holds {len(found)} summaries of runs instead of one; look at the services' logs.")
-    summary = json.loads(found[0].read_text("utf-8"))
-    took_part = len(json.loads(found[0].with_name("roster.json").read_text("utf-8")))
+    summary_files = sorted(folder.glob("*/summary.json"))
+    if len(summary_files) != 1:
+        raise ValueError(
+            f"{folder} holds {len(summary_files)} summaries of runs instead of one; look at the services' logs."
+        )
+    summary = json.loads(summary_files[0].read_text("utf-8"))
+    took_part = len(json.loads(summary_files[0].with_name("roster.json").read_text("utf-8")))
     headline, floor = summary["headline"], summary["floor"]["majority-class"]
     if not took_part == headline["clients"] == clients:
         raise ValueError(
-            f"{took_part} clients took part in {found[0].parent} and {headline['clients']} were evaluated, instead of "
-            f"{clients}; look at the log of the one that is missing."
+            f"{took_part} clients took part in {summary_files[0].parent} and {headline['clients']} were evaluated, "
+            f"instead of {clients}; look at the log of the one that is missing."
         )
     if headline["accuracy"] <= floor:
         raise ValueError(
-            f"{found[0].parent}: accuracy {headline['accuracy']:.3f}, no better than the floor {floor:.3f}."
+            f"{summary_files[0].parent}: accuracy {headline['accuracy']:.3f}, no better than the floor {floor:.3f}."
         )
-    return f"{found[0].parent.name}: {clients} clients, accuracy {headline['accuracy']:.3f}, floor {floor:.3f}"
+    return f"{summary_files[0].parent.name}: {clients} clients, accuracy {headline['accuracy']:.3f}, floor {floor:.3f}"
 
 
 if __name__ == "__main__":

@@ -36,13 +36,14 @@ def minor() -> tuple[int, int]:
     Raises:
         UntriedFlowerError: it is older or newer than those that were tried.
     """
-    whole = version("flwr")
-    first, second, *_ = whole.split(".")
+    full_version = version("flwr")
+    first, second, *_ = full_version.split(".")
     found = int(first), int(second)
     if not OLDEST <= found <= NEWEST:
-        known = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
+        known_versions = " to ".join(".".join(map(str, each)) for each in (OLDEST, NEWEST))
         raise UntriedFlowerError(
-            f"Flower {whole} was not tried with this Protosphere, which knows {known}; install one of these."
+            f"Flower {full_version} was not tried with this Protosphere, which knows {known_versions}; install "
+            "one of these."
         )
     return found
 

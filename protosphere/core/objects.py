@@ -18,8 +18,8 @@ _objects: dict[str, object] = {}
 def keep(value: object, label: str) -> str:
     """Keep an object for as long as this process lives, and give the name by which plug-ins are loaded: one that was
     given before has the one that it had."""
-    for name, known in _objects.items():
-        if known is value:
+    for name, known_object in _objects.items():
+        if known_object is value:
             return f"{MODULE}:{name}"
     name = f"{label}_{secrets.token_hex(4)}"
     _objects[name] = value

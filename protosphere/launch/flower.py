@@ -304,10 +304,10 @@ class SuperLink:
         """
         settings = self._scratch / "settings.toml"
         settings.write_text(as_toml(run_config), encoding="utf-8")
-        words = ["run", str(app), self._name, "--format", "json", "-c", str(settings)]
+        arguments = ["run", str(app), self._name, "--format", "json", "-c", str(settings)]
         if federation:
-            words += ["--federation-config", federation]
-        command = self._start([find_executable("flwr"), *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            arguments += ["--federation-config", federation]
+        command = self._start([find_executable("flwr"), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         answer = errors = ""
         try:
             answer, errors = command.communicate()
@@ -404,8 +404,8 @@ class SuperLink:
 
     def _look(self, patience: float = ANSWER_PATIENCE) -> tuple[str, str]:
         """The run's status and what Flower says about it; `unknown` when nobody answers."""
-        words = ("list", self._name, "--run-id", self.flower_run, "--format", "json")
-        return run_status(self._flwr(*words, patience=patience))
+        arguments = ("list", self._name, "--run-id", self.flower_run, "--format", "json")
+        return run_status(self._flwr(*arguments, patience=patience))
 
     def _flwr(self, *words: str, patience: float = ANSWER_PATIENCE) -> str:
         return run_flwr(*words, patience=patience, **self._place())

@@ -147,10 +147,10 @@ class LocalGrid(Grid):
         deadline = time.monotonic() + (float("inf") if timeout is None else timeout)
         replies: list[Message] = []
         while waiting and time.monotonic() < deadline:
-            arrived = self.pull_messages(waiting)
-            waiting -= {reply.metadata.reply_to_message_id for reply in arrived}
-            replies += arrived
-            if not arrived:
+            replies_now = self.pull_messages(waiting)
+            waiting -= {reply.metadata.reply_to_message_id for reply in replies_now}
+            replies += replies_now
+            if not replies_now:
                 time.sleep(0.01)
         return replies
 

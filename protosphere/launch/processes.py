@@ -120,11 +120,11 @@ def descendants(pid: int) -> dict[int, float]:
 
 def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> int:
     """Run the command until an end of it is due, then end the rest: the command's exit code."""
-    asked = threading.Event()
+    end_request = threading.Event()
     # not SIG_IGN, which the command would inherit
     for number in SIGNALS:
         signal.signal(number, lambda *_: None)
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+    signal.signal(signal.SIGTERM, lambda *_: end_request.set())
     if sys.platform == "linux":
         import ctypes
 
@@ -133,7 +133,7 @@ def _watch(parent: int, patience: float, scratch: str, command: list[str]) -> in
     # a pipe that was meant for the command is its own
     os.closerange(3, 1024)
 
-    while process.poll() is None and not asked.is_set() and os.getppid() == parent:
+    while process.poll() is None and not end_request.is_set() and os.getppid() == parent:
         time.sleep(LOOK)
     process.terminate()
     deadline = time.monotonic() + patience

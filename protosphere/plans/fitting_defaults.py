@@ -40,24 +40,24 @@ def fitting_partition(
     Raises:
         DataError: the data set cannot be found; with `partition-column`, or be read.
     """
-    chosen: dict[str, Scalar] = {}
+    chosen_settings: dict[str, Scalar] = {}
     dataset, partition = str(run_config["dataset"]), run_config["partition"]
     if "partition" not in given and run_config["partition-column"]:
-        partition = chosen["partition"] = COLUMN
+        partition = chosen_settings["partition"] = COLUMN
     elif "partition" not in given and not plugins.is_plugin(dataset) and are_tables(dataset):
-        partition = chosen["partition"] = SITES
-    said: dict[str, str] = {}
+        partition = chosen_settings["partition"] = SITES
+    notes: dict[str, str] = {}
     if partition == SITES:
         names = [domain.name for domain in domains_of(dataset)]
         if names and not run_config["clients"]:
-            chosen["clients"] = len(names)
-        if SITES in chosen.values():
+            chosen_settings["clients"] = len(names)
+        if SITES in chosen_settings.values():
             more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-            said["partition"] = (
+            notes["partition"] = (
                 f"{len(names)} tables are {len(names)} sites: {', '.join(names[:_NAMED])}{more} "
                 '(partition = "sites"; another `partition` pools their samples)'
             )
-    return {**run_config, **chosen}, said
+    return {**run_config, **chosen_settings}, notes
 
 
 def fitting_clients(run_config: Mapping[str, Scalar], settings: Settings) -> dict[str, Scalar]:

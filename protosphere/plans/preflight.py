@@ -100,9 +100,9 @@ def refuse_unwritable(root: Path, what: str, remedy: str) -> None:
     Raises:
         SettingError: it is one.
     """
-    there = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
+    existing_folder = next(folder for folder in (root.absolute(), *root.absolute().parents) if os.path.lexists(folder))
     try:
-        tempfile.TemporaryDirectory(dir=there).cleanup()
+        tempfile.TemporaryDirectory(dir=existing_folder).cleanup()
     except OSError as error:
         raise SettingError(f"the {what} {root} cannot be written ({error.strerror}); {remedy}.") from None
 

@@ -172,8 +172,8 @@ def _preset_for(name: str, overrides: Mapping[str, Any]) -> RunConfig:
     settings = read_preset(name)
     strategy = str(overrides.get("strategy", settings["strategy"]))
     sections = {*load_method(strategy).settings, ""}
-    kept = {key: value for key, value in settings.items() if key.rpartition(".")[0] in sections}
-    return kept | {"strategy": strategy}
+    kept_settings = {key: value for key, value in settings.items() if key.rpartition(".")[0] in sections}
+    return kept_settings | {"strategy": strategy}
 
 
 def _for_others(run_config: RunConfig) -> Plan:

@@ -190,6 +190,6 @@ def _pull(rows: Tensor, point: Tensor, same: Tensor) -> tuple[Tensor, Tensor, Te
     """The sum of unit vectors (d,) from point to rows, the sum of 1/distance, and how many rows it meets."""
     offsets = rows - point
     distances = torch.linalg.vector_norm(offsets, dim=1)
-    apart = distances > same
-    weights = torch.where(apart, 1 / distances.clamp(min=torch.finfo(rows.dtype).tiny), 0.0)
-    return weights @ offsets, weights.sum(), (~apart).sum()
+    is_distant = distances > same
+    weights = torch.where(is_distant, 1 / distances.clamp(min=torch.finfo(rows.dtype).tiny), 0.0)
+    return weights @ offsets, weights.sum(), (~is_distant).sum()

@@ -32,12 +32,12 @@ def bhattacharyya(means: Tensor, variances: Tensor, other_means: Tensor, other_v
     size = max(1, BLOCK_ENTRIES // max(1, other_means.numel()))
     for start in range(0, len(means), size):
         rows = slice(start, start + size)
-        apart = means[rows].unsqueeze(1) - other_means
+        differences = means[rows].unsqueeze(1) - other_means
         twice_pooled = variances[rows].unsqueeze(1) + other_variances
         # ½ ln det((Σ + Σ')/2) - ¼ (ln det Σ + ln det Σ')
         shapes = 0.5 * (_log_sum(twice_pooled) - means.shape[1] * math.log(2))
         shapes -= 0.25 * (logarithms[rows] + other_logarithms)
-        torch.add(shapes, apart.square_().div_(twice_pooled).sum(dim=2), alpha=0.25, out=distances[rows])
+        torch.add(shapes, differences.square_().div_(twice_pooled).sum(dim=2), alpha=0.25, out=distances[rows])
     # rounding may leave the distance of two that are alike below 0
     return distances.clamp_(min=0)
 

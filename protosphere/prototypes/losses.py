@@ -142,11 +142,11 @@ def uniformity(features: Tensor) -> Tensor:
     # without a product, whose rounding would make distances of equal rows other than 0
     rows, columns = torch.triu_indices(len(features), len(features), 1, device=features.device)
     squares = (features[rows] - features[columns]).square().sum(dim=1)
-    apart = squares > 0
+    is_distinct = squares > 0
     # nothing here waits for the device, as to count or to take out the squares above 0 would
-    middle = torch.where(apart, squares, torch.nan).nanmedian()
-    terms = torch.exp(-squares / torch.where(apart.any(), middle, 1.0))
-    return torch.where(apart.any(), terms.mean(), features.sum() * 0)
+    middle = torch.where(is_distinct, squares, torch.nan).nanmedian()
+    terms = torch.exp(-squares / torch.where(is_distinct.any(), middle, 1.0))
+    return torch.where(is_distinct.any(), terms.mean(), features.sum() * 0)
 
 
 def divergence(logits: Tensor, teacher: Tensor, reduction: str = "batch") -> Tensor:

@@ -178,8 +178,8 @@ def _greedy_start(
     width = tiles.rows.shape[1]
     draws = _draws(classes, seed, (components, 2 + int(math.log(components)))).to(counts.device)
     first = torch.searchsorted(tiles.owner, torch.arange(len(counts), device=counts.device)) * width
-    chosen = first + (draws[:, 0, 0] * counts).long()
-    nearest = _squared_distances(tiles, chosen.unsqueeze(1), floor)[:, 0]
+    chosen_rows = first + (draws[:, 0, 0] * counts).long()
+    nearest = _squared_distances(tiles, chosen_rows.unsqueeze(1), floor)[:, 0]
     held_by = torch.zeros_like(nearest, dtype=torch.int64)
     for slot in range(1, components):
         candidates = _draw(tiles, nearest, first, counts, draws[:, slot])

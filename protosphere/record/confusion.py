@@ -83,13 +83,13 @@ def per_class(lines: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     confusion = _last(lines)
     if not confusion:
         return {}
-    whole = together(confusion["models"].values())
+    all_triples = together(confusion["models"].values())
     return {
         "classes": {
             "rule": confusion["rule"],
-            "all": by_class(whole),
+            "all": by_class(all_triples),
             "models": {model: by_class(triples) for model, triples in confusion["models"].items()},
-            "macro": macro(whole),
+            "macro": macro(all_triples),
         }
     }
 

@@ -155,11 +155,11 @@ def add_evaluation(
 
 def evaluations(replies: Iterable[Reply]) -> dict[int, Evaluation]:
     """The evaluations that arrived, by partition."""
-    found = {}
+    results = {}
     for reply in replies:
         if reply.report is not None and reply.report.evaluation is not None:
-            found[reply.partition] = reply.report.evaluation
-    return found
+            results[reply.partition] = reply.report.evaluation
+    return results
 
 
 def auc_figures(by_partition: Mapping[int, Evaluation], rule: str, ratio: float) -> Line:
@@ -247,18 +247,18 @@ def _spread(counts_by_client: Mapping[int, tuple[int, int]], shares: Mapping[int
     accuracies = sorted(right / samples for right, samples in counts_by_client.values())
     plain_mean = math.fsum(accuracies) / len(accuracies)
     tenth = accuracies[: max(1, len(accuracies) // 10)]
-    believed = []
+    capped_values = []
     for partition, (right, samples) in counts_by_client.items():
         share = shares.get(partition, 1)
-        believed.append((share * right, share * samples))
+        capped_values.append((share * right, share * samples))
     return {
-        "mean": sum(right for right, _ in believed) / sum(samples for _, samples in believed),
+        "mean": sum(right for right, _ in capped_values) / sum(samples for _, samples in capped_values),
         "plain_mean": plain_mean,
         "std": math.sqrt(math.fsum((a - plain_mean) ** 2 for a in accuracies) / len(accuracies)),
         "worst": accuracies[0],
         "worst_tenth": math.fsum(tenth) / len(tenth),
         "clients": len(accuracies),
-        "rows": round(sum(samples for _, samples in believed)),
+        "rows": round(sum(samples for _, samples in capped_values)),
     }
 
 

@@ -116,18 +116,18 @@ def images(plots: Iterable["Plot"]) -> list[Image]:
 
 def explain(names: Iterable[str]) -> Details:
     """What the glossary says of these, for those who cannot point at a word."""
-    known = [TERMS[name] for name in dict.fromkeys(names) if name in TERMS]
+    terms = [TERMS[name] for name in dict.fromkeys(names) if name in TERMS]
     notation = [text.replace("`", "") for text in NOTATION]
-    return Details("what these terms mean", [Terms(known), *notation])
+    return Details("what these terms mean", [Terms(terms), *notation])
 
 
 def term(name: str, text: str = "") -> str:
     """A name, or other text for it, with what the glossary says of it as a tooltip; without where it has no entry."""
-    words = one_line(text or name)
-    known = TERMS.get(name)
-    if known is None:
-        return words
-    return Markup('<abbr title="{}">{}</abbr>').format(known.tooltip, words)
+    label = one_line(text or name)
+    entry = TERMS.get(name)
+    if entry is None:
+        return label
+    return Markup('<abbr title="{}">{}</abbr>').format(entry.tooltip, label)
 
 
 def code(text: object) -> Markup:

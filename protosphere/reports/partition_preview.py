@@ -199,8 +199,8 @@ def _partition(settings: Settings, clients: int) -> dict[str, Any]:
         "validation-share",
     )
     left_out = {"test-share"} if settings.split == "official" else set()
-    chosen = {name: getattr(settings, name.replace("-", "_")) for name in names if name not in left_out}
-    return {"clients": clients, **chosen, "seed": settings.seed}
+    shown_settings = {name: getattr(settings, name.replace("-", "_")) for name in names if name not in left_out}
+    return {"clients": clients, **shown_settings, "seed": settings.seed}
 
 
 def _clients(spec: DataSpec, data: Samples, row_assignment: Assignment) -> list[Client]:

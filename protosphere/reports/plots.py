@@ -77,7 +77,7 @@ def accuracy_over_rounds(results: Results) -> Plot:
         "validation": ("mean of validation samples", {"color": COLOURS[3], "linewidth": 1.3, "linestyle": DOTTED}),
         "ensemble": ("ensemble", {"color": COLOURS[2], "linewidth": 1.3, "marker": "^", "markersize": 4}),
     }
-    chosen = ""
+    selection_note = ""
     with canvas.figure() as plot:
         axes = plot.add_subplot()
         low, high = (means - std).clip(0, 100), (means + std).clip(0, 100)
@@ -95,7 +95,7 @@ def accuracy_over_rounds(results: Results) -> Plot:
         if headline.get("figure") == "selected" and number in means.index:
             look = {"color": INK, "marker": "o", "markersize": 8, "markerfacecolor": "none", "linestyle": "none"}
             axes.plot([number], [means[number]], label=f"selected (round {number})", **look)
-            chosen = f"; validation selects round {number} with {means[number]:.1f} %"
+            selection_note = f"; validation selects round {number} with {means[number]:.1f} %"
         axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=limits_of(heights))
         majority = 100 * results.figure(MAJORITY)
         if len(majority):
@@ -106,7 +106,7 @@ def accuracy_over_rounds(results: Results) -> Plot:
     alt = (
         f"Test accuracy by {results.rule} over rounds {means.index[0]} to {means.index[-1]}: mean from "
         f"{means.iloc[0]:.1f} % to {means.iloc[-1]:.1f} %, worst client {100 * results.figure('worst').iloc[-1]:.1f} % "
-        f"at the end{chosen}."
+        f"at the end{selection_note}."
     )
     caption = f"Test accuracy by {results.rule}, measured on the models after each round (round 0: before training)."
     heads = {"accuracy": "mean", "std": "std", "worst": "worst", "validation": "validation mean"}
@@ -249,8 +249,8 @@ def accuracy_by_client(results: Results) -> Plot:
     with canvas.figure((canvas.WHOLE[0], 3.6)) as plot:
         axes = plot.add_subplot()
         for model in models:
-            own = bars[bars["model"] == model]
-            axes.bar(own.index, own["accuracy (%)"], color=colours[model], width=0.8, label=labels[model])
+            model_bars = bars[bars["model"] == model]
+            axes.bar(model_bars.index, model_bars["accuracy (%)"], color=colours[model], width=0.8, label=labels[model])
         if len(bars) <= MOST_NAMED:
             names = cut_apart([client_word(number, results.client_names) for number in bars["client"]], 14)
             short = [name.removeprefix("client ") for name in names]
@@ -280,10 +280,10 @@ def accuracy_by_client(results: Results) -> Plot:
 def model_labels(names: Sequence[str]) -> list[str]:
     """Architectures as `mynet.py:MyNet`, never with a folder; two that would then look alike keep what differs."""
     short = [placeless(name) or "?" for name in names]
-    alike = {label for label in short if short.count(label) > 1}
+    repeated_labels = {label for label in short if short.count(label) > 1}
     numbered = []
     for place, label in enumerate(short):
-        numbered.append(f"{label} ({short[:place].count(label) + 1})" if label in alike else label)
+        numbered.append(f"{label} ({short[:place].count(label) + 1})" if label in repeated_labels else label)
     return cut_apart(numbered, 28)
 
 
@@ -373,8 +373,8 @@ def confusion(results: Results, whose: str = ALL) -> Plot:
     """What the samples of all clients, or of those of an architecture, were assigned to in the last evaluation."""
     labels = confusions(results)
     if whose not in labels:
-        known = ", ".join(labels) or "nothing; the setting `confusion` asks for it"
-        raise NothingToPlotError(f"Confusion of {shown(whose)}: clients told of {known}.")
+        label_list = ", ".join(labels) or "nothing; the setting `confusion` asks for it"
+        raise NothingToPlotError(f"Confusion of {shown(whose)}: clients told of {label_list}.")
     rule, triples_by_label = confusion_triples(results)
     names = results.class_names
     counts = np.zeros((len(names), len(names)), dtype=np.int64)
@@ -542,12 +542,12 @@ def in_plane(vectors: Array) -> tuple[Array, tuple[str, str]]:
     centred = vectors - vectors.mean(axis=0)
     values, components = np.linalg.eigh(centred.T @ centred)
     order = [d - 1, d - 2]
-    chosen = components[:, order]
-    chosen = chosen * np.sign(chosen[np.abs(chosen).argmax(axis=0), [0, 1]])
+    axes = components[:, order]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(axis=0), [0, 1]])
     total = max(float(values.sum()), np.finfo(np.float64).tiny)
     first, second = (100 * max(0.0, float(values[index])) / total for index in order)
     names = f"first principal component ({first:.0f} %)", f"second principal component ({second:.0f} %)"
-    return centred @ chosen, names
+    return centred @ axes, names
 
 
 def margins(results: Results, tensors: Tensors, about: About) -> Plot:

@@ -324,9 +324,9 @@ def _training(results: Results) -> Iterator[Part]:
     """The figures of training that say whether the exchange could change anything, each with what it means."""
     table = results.rounds.reindex(columns=["loss", *MEANINGS]).dropna(subset="loss")
     rows = []
-    for name, known in MEANINGS.items():
+    for name, meaning in MEANINGS.items():
         if table[name].notna().all() and table[name].any():
-            rows.append([known.name, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", known.plain])
+            rows.append([meaning.name, f"{table[name].iloc[0]:.3g}", f"{table[name].iloc[-1]:.3g}", meaning.plain])
     if rows:
         head = ["figure", "first round", "last round", "what it means"]
         yield Table(head, rows, "Training metrics, averaged over clients", words=(0, 3))
@@ -374,9 +374,9 @@ def _model_labels(results: Results) -> list[str]:
 
 def _membership(client: Mapping[str, Any]) -> str:
     """From which round on, and until the start of which, a client takes part in the run."""
-    words = [f"from round {client['joined']}"] if "joined" in client else []
-    words += [f"until round {client['left']}"] if "left" in client else []
-    return ", ".join(words) or "always"
+    phrases = [f"from round {client['joined']}"] if "joined" in client else []
+    phrases += [f"until round {client['left']}"] if "left" in client else []
+    return ", ".join(phrases) or "always"
 
 
 def _bytes(results: Results) -> Iterator[Part]:
@@ -398,8 +398,8 @@ def _failures(results: Results) -> Iterator[tuple[str, list[Part]]]:
     if failures:
         rows = []
         for partition, failure in failures[:MOST_CLIENTS]:
-            who, reason = client_word(partition, results.client_names), one_line(str(failure["last"]), 300)
-            rows.append([who, failure["rounds"], failure["last_round"], reason])
+            client, reason = client_word(partition, results.client_names), one_line(str(failure["last"]), 300)
+            rows.append([client, failure["rounds"], failure["last_round"], reason])
         head = ["", "rounds", "most recently in round", "most recent reason"]
         parts: list[Part] = [Table(head, rows, "Clients that failed in at least one round", (0, 3))]
         more = len(failures) - MOST_CLIENTS

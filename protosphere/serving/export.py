@@ -169,9 +169,9 @@ def export(trained: Trained, output: Path, rule: str = "", force: bool = False) 
     _refuse_format(output)
     if output.exists() and not force:
         raise SettingError(f"{output} is there already; give --force to replace it, or another --output.")
-    chosen = trained.chosen(rule)
-    program = Program(trained, chosen).eval().requires_grad_(False)
-    about = {METADATA: json.dumps(_metadata(trained, chosen), indent=2), PROTOTYPES: _prototypes(trained)}
+    rule_name = trained.chosen(rule)
+    program = Program(trained, rule_name).eval().requires_grad_(False)
+    about = {METADATA: json.dumps(_metadata(trained, rule_name), indent=2), PROTOTYPES: _prototypes(trained)}
     # two inputs, and that there may be any number of them
     example, sizes = torch.zeros(2, *trained.transform.shape), {"inputs": {0: torch.export.Dim("batch")}}
     write = _as_torch if output.suffix == ".pt2" else _as_onnx

@@ -113,13 +113,15 @@ def _table(trained: Trained, transform: InputTransform, path: Path, label_column
         # what is broken in a table shows in exceptions of every kind
         raise SettingError(f"{path} is no readable table ({type(error).__name__}: {error}).") from error
     used_names = {*names, label, settings.group_column, settings.partition_column, settings.label_column}
-    unread = [name for name in column_names if name not in used_names]
+    unused_names = [name for name in column_names if name not in used_names]
     return GivenRows(
         torch.from_numpy(inputs),
         labels_of(trained, path, table.column(label).to_pylist()) if label else None,
         problems,
         unknown,
-        (f"{path} has {_columns(unread)}, by which this client was not trained: not read.",) if unread else (),
+        (f"{path} has {_columns(unused_names)}, by which this client was not trained: not read.",)
+        if unused_names
+        else (),
     )
 
 
@@ -202,13 +204,13 @@ def _arrays(trained: Trained, transform: InputTransform, path: Path) -> GivenRow
     wrong = np.flatnonzero(~finite_rows(inputs)).tolist()
     problems = dict.fromkeys(wrong, "a value that is not finite in x")
     used_names = {trained.objective.settings.group_column, trained.objective.settings.partition_column, "classes"}
-    unread = [name for name in other_names if name not in used_names]
+    unused_names = [name for name in other_names if name not in used_names]
     return GivenRows(
         rows,
         label_numbers,
         problems,
         {},
-        (f"{path} has {', '.join(unread)} beside x and y: not read.",) if unread else (),
+        (f"{path} has {', '.join(unused_names)} beside x and y: not read.",) if unused_names else (),
     )
 
 

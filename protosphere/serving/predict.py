@@ -174,7 +174,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
         )
     lay_out(objective, state, received, place)
     state.module.eval()
-    arrived = objective.evaluation_state(state, received) if RECEIVED in run.method.rules else None
+    received_state = objective.evaluation_state(state, received) if RECEIVED in run.method.rules else None
     home = folder.absolute()
     return Trained(
         run=home.parent.name,
@@ -188,7 +188,7 @@ def open_trained(folder: Path, device: str = "auto", encoder: str = "", trust: b
         transform=transform,
         device=place,
         tokens=tokens,
-        arrived=arrived,
+        arrived=received_state,
         judge=judge,
         notices=tuple(notices),
     )

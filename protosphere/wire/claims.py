@@ -14,8 +14,8 @@ ClientWeights = Literal["samples", "equal"]
 
 def claimed_samples(identities: Mapping[int, Identity]) -> dict[int, int]:
     """Partition -> the number of training samples that the client says it has, of those that tell one above 0."""
-    told = {partition: identity.rows[0] for partition, identity in identities.items() if identity.rows}
-    return {partition: samples for partition, samples in told.items() if samples > 0}
+    training_counts = {partition: identity.rows[0] for partition, identity in identities.items() if identity.rows}
+    return {partition: samples for partition, samples in training_counts.items() if samples > 0}
 
 
 def most_believed(claims: Mapping[int, int], ratio: float) -> float:
@@ -36,8 +36,10 @@ def over_claimed(claims: Mapping[int, int], ratio: float, present: Collection[in
 
 def _of_present(claims: Mapping[int, int], present: Collection[int] | None) -> Mapping[int, int]:
     """The claims of those who are present; all where none of them claims anything."""
-    here = {partition: claim for partition, claim in claims.items() if present is None or partition in present}
-    return here if any(here.values()) else claims
+    present_claims = {
+        partition: claim for partition, claim in claims.items() if present is None or partition in present
+    }
+    return present_claims if any(present_claims.values()) else claims
 
 
 class CappedSampleCounts:
@@ -95,8 +97,10 @@ class CappedSampleCounts:
                 f"they weigh as {share * counted[partition]:,.0f} (`max-weight-ratio`)"
                 for partition, share in sorted(shares.items())
             ]
-        believed = {p: _scale_payload(upload, self._shares.get(p, shares.get(p))) for p, upload in uploads.items()}
-        return believed, warnings
+        capped_uploads = {
+            p: _scale_payload(upload, self._shares.get(p, shares.get(p))) for p, upload in uploads.items()
+        }
+        return capped_uploads, warnings
 
     def notices(self) -> Iterator[str]:
         """A sentence for each client that claims more than it is believed to have."""

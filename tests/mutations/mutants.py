@@ -435,7 +435,7 @@ MUTANTS = {
     ),
     "one label for two models of one name": Mutant(
         "protosphere/reports/plots.py",
-        "if label in alike else label)",
+        "if label in repeated_labels else label)",
         "if label in () else label)",
         "tests/reports/test_report.py -k two_files",
     ),
