@@ -132,7 +132,9 @@ class Client:
         data = self.data
         companion = self.objective.companion
         companion_parameters = _count_parameters(state.module.companion) if companion else 0
-        extra_parameters = sum(_count_parameters(state.module.get_submodule(name)) for name in self.objective.beside)
+        extra_parameters = sum(
+            _count_parameters(state.module.get_submodule(name)) for name in self.objective.added_modules
+        )
         labels, counts = data.train.labels.unique(return_counts=True)
         all_classes = [] if data.unheld is None else [len(data.test) + data.unheld.count]
         layouts = self._get_layouts(state)

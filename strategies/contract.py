@@ -176,7 +176,7 @@ class Objective:
     never calls `receive`.
 
     Attributes:
-        beside: names of what `build` adds to the module that is no part of the client's own model.
+        added_modules: names of what `build` adds to the module that is no part of the client's own model.
         of_features: whether its uploads are made of the trained model's features, which `prototypes-from` may drop.
         of_prototypes: whether it reads `state.prototypes` while it trains or uploads. Where it does not, a client's
             features are measured before evaluations alone, and there are no prototypes after other rounds.
@@ -185,7 +185,7 @@ class Objective:
         pulls: whether its loss has the prototype pull, which reads `prototype-weight` and `prototype-loss`.
     """
 
-    beside: Sequence[str] = ()
+    added_modules: Sequence[str] = ()
     of_features = False
     of_prototypes = True
     encodes = False

@@ -72,7 +72,7 @@ class FRAugObjective(SharedObjective):
     """Client half."""
 
     parts = (EXTRACTOR, HEAD)
-    beside = (GENERATOR, "transformation")
+    added_modules = (GENERATOR, "transformation")
 
     def build(self, model: m.SplitModel, seed: int) -> nn.Module:
         """G as everybody has it, Psi, m and the turn beside the model."""

@@ -60,7 +60,7 @@ class Teachers(NamedTuple):
 class GeneratorObjective(SharedObjective):
     """Client half: G lies beside the model."""
 
-    beside = (GENERATOR,)
+    added_modules = (GENERATOR,)
 
     def new_generator(self, num_classes: int, dim: int) -> Generator:
         """G before it learns; a method knows its other sizes."""
