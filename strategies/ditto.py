@@ -38,8 +38,8 @@ class DittoSettings:
     """`ditto.*`.
 
     Attributes:
-        weight: lambda, of the distance of v to w. Authors' scripts: 1.
-        personal_epochs: passes over the samples for v; 0: `local-epochs`, as for w, the paper's.
+        weight: lambda, weight of the distance between the personal and the shared model. Authors' scripts: 1.
+        personal_epochs: epochs of the personal model; 0: `local-epochs` (paper).
     """
 
     weight: Annotated[float, Field(ge=0)] = 1.0

@@ -78,7 +78,7 @@ class Fed3RSettings:
         ridge: lambda, added to the eigenvalues of G. Authors' code: 0.01.
         normalise: divide each w_c by its length. AFL: false; the code of Fed3R's authors: true.
         random_features: D, number of random features, even; 0: none. D^2 values are uploaded.
-        sigma: width of their kernel, in distances of unit vectors. Ours.
+        sigma: width of the random features' kernel, as a distance between unit vectors. Ours.
         fewest: minimum samples of a class to be part of both sums. Paper: 1.
         aggregation: aggregation of each class's means over its holders. Paper: the mean.
     """

@@ -43,11 +43,11 @@ class FedCOFSettings:
     """`fedcof.*`.
 
     Attributes:
-        gamma: how much is added to the variances, in their mean within classes. Authors: 1 (MobileNetV2: 0.1), of
-            features as they are.
+        gamma: amount added to the variances, in units of their mean within classes. Authors: 1 (MobileNetV2: 0.1), for
+            unscaled features.
         fewest: minimum samples of a class for its mean to be sent. Paper: 1.
-        aggregation: of each class's means over the clients that hold it; a robust one bounds how far each scatters,
-            too. Paper: the mean.
+        aggregation: aggregation of each class's means over its holders; robust ones also bound each client's scatter.
+            Paper: the mean.
     """
 
     gamma: m.Positive = 1.0

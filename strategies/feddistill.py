@@ -29,7 +29,7 @@ class FedDistillSettings:
     """`feddistill.*`.
 
     Attributes:
-        weight: gamma, of the distillation. None is given in the paper.
+        weight: gamma, weight of the distillation. Paper: not given.
         teacher: outputs to learn from: those of all other clients (paper), or of all including its own.
     """
 

@@ -37,7 +37,7 @@ class FedFASettings:
     """`fedfa.*`.
 
     Attributes:
-        anchor_weight: lambda, of the distance to the anchors. Authors: 0.1.
+        anchor_weight: lambda, weight of the distance to the anchors. Authors: 0.1.
         momentum: m, share of an anchor kept per epoch, so m^E per round of E epochs. Authors: 0.5.
     """
 

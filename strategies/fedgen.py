@@ -39,11 +39,11 @@ class FedGenSettings:
     Attributes:
         share: what is averaged: the head, for any architecture (HtFLlib), or all weights of one architecture (paper).
         alpha: weight of the cross-entropy on generated features. Paper: 10.
-        beta: weight of the divergence from the head's predictions for them. Paper: 10; 1 on EMNIST.
+        beta: weight of the divergence from the head's predictions on generated features. Paper: 10; 1 on EMNIST.
         weighting: weights of teachers per class. Authors: samples, which discloses class counts.
-        diversity: lambda_D, of the server's diversity term. Paper: 1.
+        diversity: λ_D, weight of the server's diversity term. Paper: 1.
         noise_dim: q, dimension of the generator's noise. Authors: 32; 64 on CIFAR.
-        hidden: h, width of its hidden layer. Authors: 256; 512 on CIFAR.
+        hidden: h, width of the generator's hidden layer. Authors: 256; 512 on CIFAR.
         server_rate: learning rate of the server's Adam in round 1. Authors: 3e-4.
         server_steps: server steps per round. Authors: 50.
     """

@@ -30,7 +30,7 @@ class FedMRLSettings(CompanionSettings):
 
     Attributes:
         companion: the shared model, the same on all clients; empty: the first of `models`.
-        shared_dim: d', the width of its features; `feature-dim` where that is less. HtFLlib: 128.
+        shared_dim: d', width of the shared model's features, at most `feature-dim`. HtFLlib: 128.
         weighting: weights of clients in the companion's mean. Authors: samples; HtFLlib: uniform.
     """
 

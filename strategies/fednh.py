@@ -28,10 +28,10 @@ class FedNHSettings:
     """`fednh.*`.
 
     Attributes:
-        smoothing: rho, what stays of W in a round. Paper and ProtoNorm's table: 0.9.
-        scale: sigma to begin with. Authors: 1 for CNNs, 20 for ResNets.
+        smoothing: rho, share of W that is kept in a round. Paper and ProtoNorm's table: 0.9.
+        scale: initial sigma, the scale of the logits. Authors: 1 for CNNs, 20 for ResNets.
         weighting: weights of the clients' prototypes of a class. Authors: samples, which discloses class counts.
-        start: W^1: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).
+        start: initial W: orthonormal rows (K <= d), or a regular simplex (K <= d + 1).
     """
 
     smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.9

@@ -28,9 +28,9 @@ class FedORGPSettings:
     """`fedorgp.*`.
 
     Attributes:
-        client_weight: lambda_c, of the client's pull by cosine. Paper: 100.
-        intra_weight: lambda_s, of the likeness within a class. Paper: 1.
-        inter_weight: gamma, of what classes have in common. Paper: 10.
+        client_weight: λ_c, weight of the client's pull by cosine. Paper: 100.
+        intra_weight: λ_s, weight of the similarity within a class. Paper: 1.
+        inter_weight: gamma, weight of the similarity between classes. Paper: 10.
         server_epochs: server epochs over a round's uploads. Paper: 1.
         server_learning_rate: learning rate of the server's SGD. Paper: 0.01.
         server_batch_size: uploaded prototypes per batch. Paper: 32.

@@ -40,14 +40,15 @@ class FedPAGRSettings:
     """`fedpagr.*`.
 
     Attributes:
-        temperature: beta, of the prototype logits. Paper: 0.1.
-        alignment: whether the two terms of beta are in the loss; false is the paper's beta = 0.
-        entropy_weight: lambda_E. Paper: 0.1.
-        separation_weight: lambda_S. Paper: 0.5.
+        temperature: beta, temperature of the prototype logits. Paper: 0.1.
+        alignment: use the loss's two terms that beta divides; false is the paper's beta = 0.
+        entropy_weight: λ_E, weight of the entropy term. Paper: 0.1.
+        separation_weight: λ_S, weight of the separation term. Paper: 0.5.
         margin: m, the cosine above which two prototypes repel each other. Paper: 0.3 (CIFAR-100, Tiny ImageNet 0.1).
-        steps: T, of the refinement. Paper: 5 (CIFAR-100, Tiny ImageNet 3).
-        server_learning_rate, server_momentum: of the refinement's SGD. Paper: 0.01, 0.9.
-        dropout: of the projection head. The paper gives none.
+        steps: T, number of refinement steps. Paper: 5 (CIFAR-100, Tiny ImageNet 3).
+        server_learning_rate: learning rate of the refinement's SGD. Paper: 0.01.
+        server_momentum: momentum of the refinement's SGD. Paper: 0.9.
+        dropout: dropout of the projection head. Paper: not given.
     """
 
     temperature: Annotated[float, AfterValidator(_check_temperature)] = 0.1

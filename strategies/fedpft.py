@@ -50,10 +50,10 @@ class FedPFTSettings:
         components: k, maximum number of Gaussians per class. Flower's baseline: 1.
         covariance: one variance per component (spherical), or per dimension (diagonal). Baseline:
             spherical.
-        epochs: epochs over the samples drawn. Ours.
-        learning_rate: of AdamW. Ours.
+        epochs: server epochs over the samples drawn from the mixtures. Ours.
+        learning_rate: learning rate of AdamW. Ours.
         fewest: minimum samples of a class for its mixture to be sent. Paper: 1.
-        aggregation: of each class's mixtures over the clients that have it. Paper: the mean, all as they are.
+        aggregation: aggregation of each class's mixtures over its holders. Paper: the mean, of unchanged mixtures.
     """
 
     components: m.AtLeastOne = 1

@@ -25,8 +25,8 @@ class FedProcSettings:
     """`fedproc.*`.
 
     Attributes:
-        temperature: tau, of the prototype logits: 0.5.
-        dropout: of the projection head.
+        temperature: tau, temperature of the prototype logits. Paper: 0.5.
+        dropout: dropout of the projection head.
     """
 
     temperature: m.Positive = 0.5

@@ -37,10 +37,10 @@ class FMLSettings(CompanionSettings):
     """`fml.*`.
 
     Attributes:
-        companion: the meme, the same on all clients; empty: the first of `models`.
-        alpha: share of the cross-entropy in the client's own model's loss. Tables: 0.5, HtFLlib: 1.
-        beta: the same in the meme's. Tables: 0.5, HtFLlib: 1.
-        reduction: of a divergence: batch, its sum over classes (paper), or element, its mean (the tables' code).
+        companion: the shared model ("meme"), the same on all clients; empty: the first of `models`.
+        alpha: share of the cross-entropy in the loss of the client's own model. ProtoNorm's table: 0.5; HtFLlib: 1.
+        beta: share of the cross-entropy in the shared model's loss. ProtoNorm's table: 0.5; HtFLlib: 1.
+        reduction: a divergence's sum over classes (`batch`, paper) or mean (`element`, HtFLlib).
     """
 
     alpha: Share = 0.5

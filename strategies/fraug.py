@@ -52,10 +52,11 @@ class FRAugSettings:
 
     Attributes:
         variant: distances used, and whether features are mixed. Authors: depends on the data set.
-        ramp: omega, how steeply the share of made features rises to the last round. Authors: 0.002; 0.01 on PACS.
-        lambda_g: weight of the distance that G minimises. Authors: 1; 10 on PACS.
-        lambda_t: lambda_Psi, of the distance that Psi avoids. Authors: 1.
-        rate: of G and Psi. Authors: 0.05.
+        ramp: omega, how steeply the share of generated features rises until the last round. Authors: 0.002; 0.01 on
+            PACS.
+        lambda_g: weight of the distance that the generator G minimises. Authors: 1; 10 on PACS.
+        lambda_t: λ_Ψ, weight of the distance that Psi avoids. Authors: 1.
+        rate: learning rate of G and Psi. Authors: 0.05.
     """
 
     variant: Literal["digits", "pacs"] = "digits"

@@ -25,7 +25,7 @@ class Entry:
 
 # family -> what is exchanged
 FAMILIES = {
-    "prototypes": "one vector per class (`fedgh`: a head comes back)",
+    "prototypes": "one vector per class (`fedgh` returns a classifier)",
     "mixtures": "Gaussians per class",
     "statistics in a public encoder's space": "once: class means and how features vary around them, or mixtures",
     "weights of one architecture, or of groups": "all weights, or some of them",
@@ -42,7 +42,7 @@ METHODS = {
         family="statistics in a public encoder's space",
         source="ours: [what it is worth](results.md)",
         up="once, class means and the covariance within classes, in a public encoder's space (`encoder`)",
-        down="once, the class means and the covariance that they make",
+        down="once, the aggregated class means and covariance",
         cost="one pass of the encoder",
     ),
     "fedproto": Entry(
@@ -81,7 +81,7 @@ METHODS = {
         family="prototypes",
         source="Lee, Choi: TinyProto, on FedProto",
         up="prototypes times class counts",
-        down="mean of those",
+        down="their mean",
     ),
     "tinyproto-ft": Entry(
         module="protosphere.strategies.tinyproto:FT",
@@ -95,7 +95,7 @@ METHODS = {
         module="protosphere.strategies.fedpagr",
         family="prototypes",
         source="Prasad, Khan: FedPAGR",
-        up="unit prototypes, of a projection head on the features (its paper's consensus space)",
+        up="unit prototypes of features after a projection head",
         down="prototypes refined to agree and to lie apart",
         cost="the server refines the prototypes",
     ),
@@ -103,7 +103,7 @@ METHODS = {
         module="protosphere.strategies.fedproc",
         family="prototypes",
         source="Mu et al., FGCS 2023",
-        up="prototypes, of such a head",
+        up="prototypes of features after a projection head",
         down="mean prototypes",
     ),
     "fedcgs": Entry(
@@ -111,7 +111,7 @@ METHODS = {
         family="statistics in a public encoder's space",
         source="Guan et al., 2025: FedCGS",
         up="once, class means, class counts and the second moment, in the space of a public encoder (`encoder`)",
-        down="the Gaussian discriminant that they make",
+        down="the Gaussian discriminant computed from them",
         cost="one pass of the encoder",
     ),
     "fedncm": Entry(
@@ -135,7 +135,7 @@ METHODS = {
         family="statistics in a public encoder's space",
         source="Goswami et al., NeurIPS 2025: [FedCOF](https://arxiv.org/abs/2412.14326)",
         up="once, class means and class counts, likewise",
-        down="a ridge classifier of covariances estimated from how clients' means scatter",
+        down="a ridge classifier; its covariances are estimated from the scatter of clients' means",
         cost="one pass of the encoder",
     ),
     "fedpft": Entry(
@@ -143,7 +143,7 @@ METHODS = {
         family="statistics in a public encoder's space",
         source="Beitollahi et al., 2024: [FedPFT](https://arxiv.org/abs/2402.01862)",
         up="once, Gaussian mixtures of the classes and class counts, likewise",
-        down="a linear classifier that the server trains on draws from them",
+        down="a linear classifier that the server trains on samples of the mixtures",
         cost="one pass of the encoder; the server trains a classifier",
     ),
     "gfpl": Entry(
@@ -159,7 +159,7 @@ METHODS = {
         family="prototypes",
         source="Zeng et al.: PFPL",
         up="prototypes",
-        down="prototypes of its own: share α its own ones, the rest of clients near to it",
+        down="its personal prototypes: a share α of its own, the rest from similar clients",
         cost="the server compares all clients in pairs",
     ),
     "local": Entry(
@@ -172,7 +172,7 @@ METHODS = {
     "frame": Entry(
         module="protosphere.strategies.frame",
         family="baselines",
-        source="none: ProtoNorm's control, targets from the seed, as GFPL's §4.1 has a frame that sends nothing",
+        source="none: ProtoNorm's control, with targets from the seed; GFPL's §4.1 has a similar one",
         up="nothing",
         down="nothing",
     ),
@@ -216,7 +216,7 @@ METHODS = {
         module="protosphere.strategies.fedbn",
         family="weights of one architecture, or of groups",
         source="Li et al., ICLR 2021",
-        up="its weights but batch norms",
+        up="its weights except batch norms",
         down="its group's mean",
     ),
     "fednh": Entry(
@@ -238,7 +238,7 @@ METHODS = {
         family="weights and prototypes",
         source="Zhou et al., 2023",
         up="its weights, prototypes",
-        down="mean weights, and the anchors that prototypes move; one architecture",
+        down="mean weights, and anchors updated by the prototypes; one architecture",
     ),
     "fesem": Entry(
         module="protosphere.strategies.fesem",
@@ -268,7 +268,7 @@ METHODS = {
         module="protosphere.strategies.fedrod",
         family="weights of one architecture, or of groups",
         source="Chen, Chao, ICLR 2022",
-        up="its weights but its personal head",
+        up="its weights except its personal head",
         down="its group's mean",
         cost="two heads per client",
     ),
@@ -283,7 +283,7 @@ METHODS = {
         module="protosphere.strategies.fml",
         family="a second model that all clients share",
         source="Shen et al., 2020",
-        up="weights of a companion, which it learns from and teaches",
+        up="weights of a companion model; it and the client's own teach each other",
         down="their mean over all architectures",
         cost="a second model per client",
     ),
@@ -291,7 +291,7 @@ METHODS = {
         module="protosphere.strategies.fedkd",
         family="a second model that all clients share",
         source="Wu et al., 2022",
-        up="changes of a companion's weights, of low rank (whole at first)",
+        up="low-rank changes of a companion model's weights (at first all weights)",
         down="their mean",
         cost="a second model per client",
     ),
@@ -308,7 +308,7 @@ METHODS = {
         family="weights and prototypes",
         source="Jiang et al., 2024",
         up="its weights and prototypes (class counts for `samples`)",
-        down="their means, and a generator as FedGen's; one architecture",
+        down="their means, and a generator like FedGen's; one architecture",
         cost="the server trains a generator",
     ),
     "fedgh": Entry(
@@ -323,7 +323,7 @@ METHODS = {
         module="protosphere.strategies.fedmrl",
         family="a second model that all clients share",
         source="Yi et al., 2024",
-        up="weights of a companion, whose features join its own",
+        up="weights of a companion model, whose features join its own",
         down="their mean over all architectures",
         cost="a second model per client",
     ),

@@ -44,9 +44,9 @@ class TinyProtoSettings:
     Attributes:
         sparsity_dim: s, number of values sent per prototype; 0 or d: all. Paper: 50 of 500.
         scaling: scale prototypes by class counts.
-        mu: the constant of the scaling, in 1/images; 0: 0.9 (FP) or 0.6 (FT) over the mean number of images of a held
-            class, or with `sum` of a class. Paper: 1.5e-4 (CIFAR-10), 1.5e-3 (CIFAR-100, Tiny ImageNet), with `sum`.
-        sum: whether the |N_j| uploads of a class are added up, as the authors' code does; Eq. 10 prints their mean.
+        mu: scaling constant, per image; 0: 0.9 (FP) or 0.6 (FT), divided by the mean number of images of a held class
+            (with `sum`: of a class). Paper, with `sum`: 1.5e-4 (CIFAR-10), 1.5e-3 (CIFAR-100, Tiny ImageNet).
+        sum: add up a class's uploads, as the authors' code does; Eq. 10 prints their mean.
     """
 
     sparsity_dim: m.Count = 0

@@ -55,8 +55,8 @@ class WeightsSettings:
     Attributes:
         aggregation: aggregation of weights in groups of three or more clients; all but `mean` weigh clients equally.
             Ours.
-        trim: share of a group's values cut off at each end by `trimmed-mean`, in [0, 0.5); one at each end at least,
-            unless it is 0. Ours.
+        trim: share of a group's values that `trimmed-mean` cuts off at each end; at least one, unless the share is 0.
+            Ours.
     """
 
     aggregation: Literal["mean", "median", "trimmed-mean", "geometric-median"] = "mean"

@@ -164,7 +164,7 @@ class Settings(BaseModel):
     min_samples: AtLeastOne = 10
     """`iid`, `dirichlet`, `pathological`: minimum number of samples per client"""
     max_samples: Count = 0
-    """use only this many samples, the first; 0: all"""
+    """use only the first N samples; 0: all"""
     split: Literal["pooled", "official"] = "pooled"
     """test samples: part of each client's samples, or the official test set (required by `way-shot`)"""
     test_share: Annotated[float, Field(gt=0, lt=1)] = 0.25

@@ -222,8 +222,8 @@ _ALL = (
     Term(
         "prototype norm",
         "training",
-        "Mean norm of a client's own prototypes after training. Near 0 the features collapse. Far from the target "
-        "norm the pull to the targets is strong, or cannot reach them.",
+        "Mean norm of a client's own prototypes after training. Near 0 the features collapse. If it is far from "
+        "the target norm, the pull is strong, or the features cannot reach their targets.",
         "mean_j ‖p_ij‖",
     ),
     Term(
