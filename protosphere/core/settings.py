@@ -115,7 +115,7 @@ class Settings(BaseModel):
     strategy: str = "protosphere"
     """the method: a [name](methods.md), or [your own](adding-a-method.md) as `./file.py` or `package.module:NAME`"""
     own_settings: str = ""
-    """settings of your own method, as Flower passes them; do not set it"""
+    """internal: settings of your own method, as Flower passes them; do not set it"""
     dataset: NotEmpty = "digits"
     """the data set: a name, a hub id or a path. Several, separated by commas, or `<folder>/*`, are
     [domains](data.md#domains) of one task; several tables are sites"""
