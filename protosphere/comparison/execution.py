@@ -173,11 +173,13 @@ class Processes:
     def failure(self, run: Any) -> str | None:
         """Why a run failed: as it says itself, or, where its process broke, by its exit code and its last line."""
         process, receiver, order = run
-        # before it is looked at whether the process has ended: it waits until a long reason is read
+        # before the pipe is looked at, into which it may write and then end in this very moment
+        is_alive = process.is_alive()
+        # of a process that lives, too: it waits until a long reason is read
         with suppress(EOFError):
             if receiver.poll():
                 return str(receiver.recv())
-        if process.is_alive():
+        if is_alive:
             return None
         output = Path(order.place) / OUTPUT
         lines = output.read_text("utf-8", errors="replace").split("\n") if output.exists() else []

@@ -44,6 +44,11 @@ def _send_much(sender):
     sender.send(LONG)
 
 
+def _send_when_asked(sender, asked):
+    asked.wait()
+    sender.send("")
+
+
 def cell(name="c", row="r", method="m", clients=4, **settings):
     return Trial(name, row, method, 0, known_settings() | {"clients": clients} | settings)
 
@@ -100,6 +105,31 @@ def test_a_reason_longer_than_a_pipe_holds_ends_a_trial(asked, home, monkeypatch
         time.sleep(0.02)
     process.kill()
     assert reason == LONG
+
+
+def test_a_trial_that_ends_while_it_is_looked_at_has_not_failed(asked):
+    _, _, order = asked()
+    executor = Processes([{}])
+    receiver, sender = executor._context.Pipe(duplex=False)
+    due = executor._context.Event()
+    process = executor._context.Process(target=_send_when_asked, args=(sender, due))
+    process.start()
+    sender.close()
+
+    class Receiver:
+        """The pipe, whose writer sends its answer and ends as soon as it was looked at."""
+
+        def poll(self):
+            is_there = receiver.poll()
+            due.set()
+            process.join(60)
+            return is_there
+
+        def recv(self):
+            return receiver.recv()
+
+    answers = [executor.failure((process, Receiver(), order)) for _ in range(2)]
+    assert answers == [None, ""]
 
 
 def test_a_node_without_the_comparison_s_folder_refuses_by_its_name_and_leaves_nothing(asked):
