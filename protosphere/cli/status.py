@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sqlite3
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -52,8 +53,15 @@ def _sites(database: Path, keys: Path | None) -> list[dict[str, Any]]:
     names = {}
     for file in sorted(keys.glob("*.pub")) if keys else ():
         names[_as_pem(file)] = file.stem
+    try:
+        nodes = registered_nodes(database)
+    except sqlite3.Error as error:
+        end(
+            f"{database} cannot be read ({error}): a SuperLink that has just begun has no tables yet, and one of "
+            "another Flower has others; try again, or start it with deploy/superlink.sh of this version."
+        )
     sites = []
-    for node in registered_nodes(database):
+    for node in nodes:
         heard = None if node.heard is None else max(0, round(time.time() - node.heard))
         sites.append({"name": names.get(node.key), "node": str(node.id), "status": node.status, "heard_seconds": heard})
     return sites
@@ -75,7 +83,10 @@ def _days_left(keys: Path | None) -> dict[str, int]:
     days = {}
     for name in ("superlink.crt", "ca.crt"):
         if keys is not None and (keys / name).exists():
-            certificate = x509.load_pem_x509_certificate((keys / name).read_bytes())
+            try:
+                certificate = x509.load_pem_x509_certificate((keys / name).read_bytes())
+            except (OSError, ValueError) as error:
+                end(f"{keys / name} holds no certificate ({error}); deploy/credentials.py makes it.")
             days[name] = (certificate.not_valid_after_utc - datetime.now(UTC)).days
     return days
 

@@ -82,3 +82,23 @@ def test_a_folder_of_no_superlink_is_refused(tmp_path):
     code, _, said = status("--state", tmp_path)
     assert code == 2
     assert said.startswith(f"{tmp_path} holds no superlink.db; --state names the folder that deploy/superlink.sh")
+
+
+@pytest.mark.parametrize(
+    ("broken", "word"),
+    [
+        ("superlink.db", "superlink.db cannot be read (file is not a database): a SuperLink that has just begun"),
+        ("superlink.crt", "superlink.crt holds no certificate ("),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(superlink, broken, word):
+    state, keys = superlink
+    folder = state if broken.endswith(".db") else keys
+    # with the log that SQLite would restore it from
+    for file in folder.glob(f"{broken}*"):
+        file.unlink()
+    (folder / broken).write_text("no such thing")
+    code, out, said = status("--state", state, "--credentials", keys)
+    assert (code, out) == (2, "")
+    assert word in said
+    assert said.count("\n") == 1
