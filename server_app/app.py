@@ -46,12 +46,16 @@ class Console(logging.Handler):
 
 @contextmanager
 def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
-    """While inside, the run's lines go to `show`; an outer `said` goes before an inner one."""
-    if any(isinstance(handler, Console) for handler in log.handlers):
+    """While inside, the run's lines go to `show`, or, without one, to whoever listens outside already. Of a run that
+    another one has started the other hears nothing."""
+    outer = [handler for handler in log.handlers if isinstance(handler, Console)]
+    if outer and show is None:
         yield
         return
     console = Console(show)
     before = log.level, log.propagate
+    for handler in outer:
+        log.removeHandler(handler)
     log.addHandler(console)
     log.setLevel(logging.INFO)
     log.propagate = False
@@ -59,6 +63,8 @@ def said(show: Callable[[str], None] | None = None) -> Iterator[None]:
         yield
     finally:
         log.removeHandler(console)
+        for handler in outer:
+            log.addHandler(handler)
         log.setLevel(before[0])
         log.propagate = before[1]
 

@@ -135,6 +135,22 @@ def test_a_run_that_is_cut_can_be_loaded_and_resumed(error, state):
     assert protosphere.run(resume=run.name, quiet=True).rounds["accuracy"].equals(whole.rounds["accuracy"])
 
 
+def test_a_run_that_starts_another_keeps_its_own_lines_and_figures():
+    inner = []
+
+    def on_round(figures):
+        if figures["round"] == 1:
+            inner.append(start(strategy="local", rounds=1, seed=7))
+
+    outer, alone = start(strategy="fedproto", rounds=2, on_round=on_round), start(strategy="fedproto", rounds=2)
+    for run, name, rounds in ((outer, "fedproto", 2), (inner[0], "local", 1)):
+        lines = (run.folder / "run.log").read_text().splitlines()
+        assert lines[0] == lines[-1] == f"results: {run.folder}"
+        assert lines[1].startswith(f"{name} on spiral")
+        assert sum(line.startswith("round ") for line in lines) == rounds + 1
+    assert outer.rounds["accuracy"].equals(alone.rounds["accuracy"])
+
+
 def test_runs_in_threads_wait_for_each_other():
     heard = []
 

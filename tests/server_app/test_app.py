@@ -168,13 +168,16 @@ def test_lines_go_to_whatever_stdout_is_when_they_come(monkeypatch, capsys):
     assert captured.err == f"{PREFIX}two\n"
 
 
-def test_an_outer_listener_goes_before_an_inner_one(capsys):
+def test_a_run_within_another_has_a_listener_of_its_own_or_else_that_of_the_other(capsys):
     outer, inner = [], []
-    with said(outer.append), said(inner.append):
-        log.info("%d rounds", 3)
-        # whoever listens gets it as an exception
-        log.error("why it failed")
-    assert (outer, inner) == (["3 rounds"], [])
+    with said(outer.append):
+        with said(inner.append):
+            log.info("%d rounds", 3)
+        with said():
+            log.info("heard outside")
+            # whoever listens gets it as an exception
+            log.error("why it failed")
+    assert (outer, inner) == (["heard outside"], ["3 rounds"])
     assert capsys.readouterr().out == ""
 
 
