@@ -3,6 +3,7 @@
 import html
 import io
 import os
+import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -136,9 +137,16 @@ def compare(
     spec, trials = resolve(spec)
     executor = Processes(environments(trials, jobs, workers))
     folder = ComparisonFolder.create(spec, trials, os.fspath(results_dir), jobs)
-    ended, _ = carry_out(
-        folder, spec, trials, executor, quiet=quiet, workers=workers, reports=reports, keep_models=keep_models
-    )
+    try:
+        ended, _ = carry_out(
+            folder, spec, trials, executor, quiet=quiet, workers=workers, reports=reports, keep_models=keep_models
+        )
+    except BaseException as error:
+        error.add_note(
+            f'what there is of it: protosphere.Comparison("{folder.path}"); `protosphere compare --resume '
+            f"{shlex.quote(str(folder.path))}` goes on"
+        )
+        raise
     failed = [f"{finished.trial.title}: {finished.reason}" for finished in ended if finished.reason]
     if len(failed) == len(trials):
         raise RunError(f"every run of {folder.path} failed, the first with: {failed[0]}")
