@@ -279,7 +279,7 @@ def end_with_parent() -> None:
 def run_tasks(tasks: list[str], folder: Path, until: float) -> None:
     """Run tasks side by side, each in a process of its own, until `until` (seconds since the epoch)."""
     environment = os.environ | {"PROTOSPHERE_HOME": str(folder / "home"), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.gpu_check", *sys.argv[1:], "--until", str(until), "--task"]
+    command = [sys.executable, "-m", "benchmarks.gpu_check", *sys.argv[1:], "--task"]
     with (folder / "log.txt").open("a") as log:
         processes = [
             subprocess.Popen([*command, task], env=environment, stdout=log, stderr=log, start_new_session=True)
@@ -331,8 +331,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("results") / "gpu-check")
     parser.add_argument("--steps", default="checks,htflib,workers", help="some of the three, separated by commas")
     parser.add_argument("--task", help=argparse.SUPPRESS)
-    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    steps: dict[str, Callable[..., None]] = {step.__name__: step for step in (checks, htflib, workers)}
+    unknown = set(options.steps.split(",")) - steps.keys()
+    if unknown:
+        parser.error(f"--steps has {', '.join(sorted(unknown))}; {', '.join(steps)} are allowed, separated by commas")
     if not options.task:
         install(options.wheels)
     options.size = options.size or ("small" if options.device == "cpu" else "full")
@@ -342,7 +345,6 @@ def main() -> None:
     if options.task:
         end_with_parent()
         step, *arguments = options.task.split(":")
-        steps: dict[str, Callable[..., None]] = {f.__name__: f for f in (checks, htflib, workers)}
         steps[step](options, results, *arguments)
         return
 

@@ -133,3 +133,10 @@ def test_where_needed_packages_are_absent_it_names_them_and_installs_from_a_fold
     assert done.returncode == 1
     assert f"wheels: {tmp_path / 'wheels'}\n" in done.stdout
     assert f"pip did not find all of them in {tmp_path / 'wheels'}" in done.stderr
+
+
+def test_a_step_that_there_is_none_of_is_refused():
+    command = [sys.executable, "-m", "benchmarks.gpu_check", "--device", "cpu", "--steps", "checks,workers,speed"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--steps has speed; checks, htflib, workers are allowed" in done.stderr
