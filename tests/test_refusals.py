@@ -145,6 +145,7 @@ OF_CALLS = [
     ("plan", {"resume": "latest", "assignments": ["alpha=1.0"]}, SettingError, "resume {run}: setting `alpha` was 0.5"),
     ("plan", {"resume": "latest", "clients": 3}, SettingError, "setting `clients` was 6 and is now 3"),
     ("plan", {"resume": "nope"}, SettingError, 'setting `resume` is "nope"'),
+    ("plan", {"resume": "compared"}, SettingError, "is a comparison, which `protosphere compare --resume` goes on wi"),
     ("plan", {"resume": "latest", "preset": "spiral"}, SettingError, "--preset and --resume exclude each other"),
     ("plan", {"resume": "latest", "assignments": ["rounds=2"]}, SettingError, "is 2, but {run} has finished 3; resume"),
     ("plan", {"results": "bad.toml/below"}, SettingError, "{here}/bad.toml/below cannot be written (Not a directory)"),
@@ -266,6 +267,8 @@ def test_a_mistake_is_one_sentence_and_nothing_is_started(
     monkeypatch.setattr(flower, "launch", start)
     monkeypatch.setattr(comparing, "run_trials", start)
     (tmp_path / "bad.toml").write_text("rounds = \n")
+    (tmp_path / "compared").mkdir()
+    (tmp_path / "compared" / "comparison.json").touch()
     (tmp_path / "latin.toml").write_bytes(b'dataset = "\xe9"')
     if entry in ("file", "narrow"):
         (tmp_path / "table.toml").touch()

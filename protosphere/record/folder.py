@@ -442,6 +442,11 @@ def find_run(name: str, results_dir: str, *, resumes: bool = False) -> Path:
             return path.resolve()
     if name.isdecimal() and (folder := find_flower_run(name, root)):
         return folder.resolve()
+    if any((path / "comparison.json").exists() for path in (Path(os.path.expanduser(name)), root / name)):
+        raise SettingError(
+            f"setting `resume` is {shown(name)}, but this is a comparison, which `protosphere compare --resume` goes "
+            "on with."
+        )
     raise SettingError(
         f"setting `resume` is {shown(name)}, but no run with a settings.json is there or in {root}; give a run's "
         'folder, its name in the results folder, its number in `flwr ls`, or "latest".'
