@@ -238,3 +238,14 @@ def test_a_bound_that_no_classifier_keeps_is_refused_before_anybody_trains(metho
     with pytest.raises(SettingError, match=r"`max-prototype-norm` is 1, but .* of 4 classes needs 20; raise it"):
         halves(method, **{"max-prototype-norm": 1.0})
     halves(method, **{"max-prototype-norm": 20.0})
+
+
+def test_a_robust_run_of_fed3r_takes_clients_that_keep_classes_of_few_samples_at_home(run, metrics):
+    """Of unlike sizes: some send a part of their classes, and their counts add up to less than they have. With the mean
+    sums cross without counts."""
+    settings = {"strategy": "fed3r", "dataset": "digits", "encoder": "handcrafted", "rounds": 1, "alpha": 0.1}
+    settings |= {"disclose-class-counts": True, "max-samples": 300}
+    settings |= {"fed3r.fewest": 12, "fed3r.aggregation": "clipped-mean"}
+    lines = metrics(run(settings, clients=6))
+    assert not any(line["problems"] for line in lines), lines[1]["problems"]
+    assert lines[1]["server"]["heard"] == 6
