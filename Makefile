@@ -104,7 +104,7 @@ tables: $(READY)
 		begun=$$(ls -d results/tables/*-compare-$$table 2> /dev/null | tail -n 1); \
 		if [ -n "$$begun" ]; then $(BIN)/protosphere compare --resume "$$begun" || exit 1; \
 		else $(BIN)/protosphere compare --preset $$table --datasets CIFAR-10 $(if $(DATA),--data cifar10=$(DATA)) \
-			--seeds $(SEEDS) $(if $(SETTINGS),-c '$(SETTINGS)') --results results/tables || exit 1; fi; \
+			--yes --seeds $(SEEDS) $(if $(SETTINGS),-c '$(SETTINGS)') --results results/tables || exit 1; fi; \
 	done
 
 soak: $(READY)

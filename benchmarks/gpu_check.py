@@ -191,6 +191,11 @@ def client_rounds(options: argparse.Namespace, file: Path, models: str, clients:
     """Rate and memory of a run of three rounds."""
     import protosphere
 
+    if options.device != "cpu":
+        import torch
+
+        # what torch keeps of the run before would count as there already
+        torch.cuda.empty_cache()
     before = gpu_memory(options.device)
     memory: list[tuple[float, float]] = []
 

@@ -154,7 +154,7 @@ class Cell(Display):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        text = self._text if kind is None else f"cut: {self._text}"
+        text = self._text if kind is None else f"stopped: {self._text}"
         self._handle.update(self._html(f"<span>{escape(text)}</span>"))
 
     def round(self, figures: Mapping[str, Any], rounds: int) -> None:

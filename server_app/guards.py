@@ -58,8 +58,9 @@ def refuse_more_failures(in_a_row: int, most: int, problems: Mapping[str, str]) 
     sentences = [f"{client_word(p)}: {problem.removeprefix(f'client {p}: ')}" for p, problem in problems.items()]
     sentences = sentences or ["no reply at all"]
     more = f" (and {len(sentences) - 1} more like it)" if len(sentences) > 1 else ""
+    rounds = "1 round" if in_a_row == 1 else f"{in_a_row} rounds in a row"
     raise RunError(
-        f"{in_a_row} rounds in a row ended without enough valid replies, the last with: "
+        f"{rounds} ended without enough valid replies, the last with: "
         f"{sentences[0].rstrip('.')}{more}. Fix that and resume, or start a new run with other settings."
     )
 

@@ -65,10 +65,10 @@ def seed_gaps(figures: Mapping[int, float | None], other: Mapping[int, float | N
 
 
 def p_value(gaps: Sequence[float]) -> float:
-    """Of a t-test that the mean difference is zero; of equal differences, which no test is for, 1 where they are zero,
-    else 0."""
+    """Of a t-test that the mean difference is zero; 1 for equal differences, for which there is none: with few test
+    samples, two seeds often have the same."""
     if _are_equal(gaps):
-        return float(gaps[0] == 0)
+        return 1.0
     from scipy.stats import ttest_1samp
 
     return float(ttest_1samp(gaps, 0).pvalue)

@@ -30,7 +30,7 @@ def test_what_cannot_be_said_is_not():
     assert difference({0: None}, {0: 0.5}) is None
     assert difference({0: 0.5, 1: None}, {0: 0.25, 1: 0.1}) == Difference(0.25, None, None, 1)
     # as far apart for each seed: no spread at all, and zero stays outside
-    assert difference({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0}) == Difference(0.25, 0.25, 0.25, 2, p=0.0)
+    assert difference({0: 0.5, 1: 0.25}, {0: 0.25, 1: 0.0}) == Difference(0.25, 0.25, 0.25, 2, p=1.0)
     same = difference({0: 0.5, 1: 0.25}, {0: 0.5, 1: 0.25})
     assert (same.apart, same.p) == (False, 1)
 

@@ -221,7 +221,7 @@ def test_a_failed_run_says_why_and_leaves_its_log_and_no_process(place, environm
     assert watched.finish() == 1, watched.output
     folder = the_run(watched, place)
     shown, log = watched.output.splitlines(), (folder / "run.log").read_text()
-    assert sum(line.startswith("1 rounds in a row ended without enough valid replies, the l") for line in shown) == 1
+    assert sum(line.startswith("1 round ended without enough valid replies, the l") for line in shown) == 1
     assert f"log: {folder / 'run.log'}" in shown
     assert any("Starting Flower Simulation" in line for line in shown), "verbose shows Flower's lines"
     # clients' code comes from the bundle, not from a working copy
