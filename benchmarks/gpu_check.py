@@ -42,8 +42,14 @@ SIZES: dict[str, dict[str, Any]] = {
         "clients": 20,
         "samples": 100,
     },
-    "small": {"tests": ["-k", "golden and fedproto"], "shards": 1, "mnist": 0.01, "workers": (2,), "clients": 2}
-    | {"samples": 8},
+    "small": {
+        "tests": ["-k", "golden and fedproto"],
+        "shards": 1,
+        "mnist": 0.01,
+        "workers": (2,),
+        "clients": 2,
+        "samples": 8,
+    },
 }
 
 

@@ -284,24 +284,20 @@ def spaces() -> Iterator[str]:
     for data in data_sets:
         contrasts: dict[tuple[str, str], Difference | None] = {}
         for method in stored.names("method"):
-            control = CONTROL + method.removeprefix(_name(method))
-            for metric in _metrics_in_space(_name(method)):
+            name, pretrained, _ = method.partition(PRETRAINED)
+            for metric in _metrics_in_space(name):
                 own = stored.values(data, method, metric)
                 cells.setdefault((method, metric), []).append(_mean(own, True))
                 if metric in LOCAL_RULES:
-                    base = stored.values(data, control, LOCAL_RULES[metric])
+                    base = stored.values(data, CONTROL + pretrained, LOCAL_RULES[metric])
                     contrasts[method, metric] = difference(own.to_dict(), base.to_dict())
         words = _intervals(contrasts)
         for key, row in cells.items():
             row.append(words.get(key, ""))
     for (method, metric), row in cells.items():
-        encoder = "efficientnet-lite0" if method.endswith(PRETRAINED) else "handcrafted"
-        yield table_row([f"`{encoder}`", f"`{_name(method)}`", f"`{_rule(metric)}`", *row])
-
-
-def _name(method: str) -> str:
-    """A method's name without its encoder."""
-    return method.removesuffix(PRETRAINED)
+        name, pretrained, _ = method.partition(PRETRAINED)
+        encoder = "efficientnet-lite0" if pretrained else "handcrafted"
+        yield table_row([f"`{encoder}`", f"`{name}`", f"`{_rule(metric)}`", *row])
 
 
 def _metrics_in_space(name: str) -> list[str]:

@@ -162,7 +162,7 @@ def _is_table(place: str | Folder) -> bool:
 
 def _describe_unfit(domain: str, content: str) -> DataError:
     return DataError(
-        f"domain {domain!r} holds {content}, but domains must be images, arrays or tables: remove it of dataset."
+        f"domain {domain!r} holds {content}, but domains must be images, arrays or tables: remove it from dataset."
     )
 
 
@@ -264,7 +264,7 @@ def _read_part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Part:
 
 
 def _describe_untrained(domain: str) -> DataError:
-    return DataError(f"domain {domain!r} has no training sample: give it some, or remove it of dataset.")
+    return DataError(f"domain {domain!r} has no training sample: give it some, or remove it from dataset.")
 
 
 def _concatenate(parts: Sequence[Part], class_names: tuple[str, ...], target: Path) -> Samples:

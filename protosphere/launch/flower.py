@@ -533,7 +533,7 @@ def copy_app(app: Path, target: Path) -> Path:
                         shutil.copyfile(path, to / name)
     except OSError as error:
         raise FlowerError(
-            f"{path} cannot be copied for Flower's bundle ({error.strerror or error}); let it be read, remove it of "
+            f"{path} cannot be copied for Flower's bundle ({error.strerror or error}); let it be read, remove it from "
             f"{app}, or make room in {target.parent}."
         ) from None
     return target
