@@ -87,10 +87,9 @@ cuda-check: $(READY)
 	PROTOSPHERE_TEST_DEVICE=cuda $(BIN)/python -m pytest $(CUDA_TESTS)
 	PROTOSPHERE_TEST_DEVICE=cuda PROTOSPHERE_TEST_PRECISION=bf16 $(BIN)/python -m pytest $(CUDA_TESTS)
 
-# HTFLIB is a checkout of HtFLlib, WHEELS a folder of wheels. It makes no virtual environment, for
-# a machine with a GPU may have torch and no network; what a call has measured the next one goes on with
+# HTFLIB is a checkout of HtFLlib. It makes no virtual environment, for a machine with a GPU may have torch and no network
 gpu-check:
-	$(PYTHON) -m benchmarks.gpu_check $(if $(HTFLIB),--htflib '$(HTFLIB)') $(if $(WHEELS),--wheels '$(WHEELS)') $(GPU_CHECK)
+	$(PYTHON) -m benchmarks.gpu_check $(if $(HTFLIB),--htflib '$(HTFLIB)') $(GPU_CHECK)
 
 ray-check: $(READY)
 	$(BIN)/python -m pytest -m ray -s -v tests/integration/test_ray.py
