@@ -16,7 +16,7 @@ from protosphere.launch import flower as launching
 
 ROOT = Path(launching.__file__).resolve().parents[2]
 COMMAND = [sys.executable, "-m", "protosphere.cli.main", "run", "--clients", "3", "-c"]
-QUICK = 'rounds=2 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu"'
+QUICK = 'rounds=2 max-samples=400 feature-dim=12 models="tiny_perceptron" device="cpu" local-epochs=1'
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -47,7 +47,7 @@ def on_a_terminal(*command, until="", **changed):
 
 def test_on_a_terminal_something_moves_from_the_start_and_the_bar_goes_at_the_end():
     # rounds enough for one to be on when the line is drawn, eight times a second
-    seen, code = on_a_terminal(*COMMAND, QUICK.replace("rounds=2", "rounds=30"))
+    seen, code = on_a_terminal(*COMMAND, QUICK.replace("rounds=2", "rounds=30 report=false"))
     whole = "".join(seen)
     assert code == 0, whole
     before = ESCAPES.sub("", whole.partition("results: ")[0])

@@ -1,18 +1,22 @@
-"""The same app on real machines: SuperLink and SuperNodes as processes over gRPC with TLS and node keys.
+"""The same app on real machines: SuperLink and SuperNodes as processes with TLS and node keys.
 
-One deployment of two sites, started by the scripts of deploy/; while it trains, others knock at its door.
+One deployment of two sites, started by the scripts of deploy/, behind nginx with the file of deploy/nginx where Flower
+speaks HTTPS. While it trains, strangers try to take part; a stranger who has the public ca.crt can do nothing through
+nginx that it could do at the SuperLink's own port.
 """
 
 import json
 import os
+import re
+import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pandas as pd
 import pytest
@@ -21,10 +25,13 @@ from typer.testing import CliRunner
 
 from deploy.demo import CONNECTION, Deployment, Site
 from protosphere.cli.main import app
+from protosphere.core.flower import fleet_transport
 from protosphere.data.forms.table_schema import Column, TableSchema
+from protosphere.launch import processes
 from protosphere.launch.flower import free_port
 from protosphere.launch.grid import LocalGrid
-from tests.integration.watched import PATIENCE, Watched
+from tests.deploy.test_nginx import NGINX, fleet_paths, start_nginx
+from tests.integration.watched import PATIENCE
 from tests.steps import ONE_EPOCH
 from tests.waiting import comes
 
@@ -40,11 +47,69 @@ SETTINGS |= ONE_EPOCH
 LIMIT = {"privacy-epsilon": "3", "privacy-delta": "1e-5"}
 # by the old name of `encoder`, which must still work over Flower
 RELEASE = {"privacy": "release", "privacy-encoder": "random", "privacy-epsilon": 2.0}
+HAS_GATE = fleet_transport() == "http" and NGINX is not None
+behind_nginx = pytest.mark.skipif(not HAS_GATE, reason="no nginx, or a Flower with a port for SuperNodes alone")
+APP = {
+    "pyproject.toml": """
+[project]
+name = "stranger"
+version = "1.0.0"
+description = ""
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "stranger"
+[tool.flwr.app.components]
+serverapp = "stranger.server:app"
+clientapp = "stranger.client:app"
+""",
+    "stranger/__init__.py": "",
+    "stranger/server.py": """
+from flwr.serverapp import ServerApp
+app = ServerApp()
+@app.main()
+def main(grid, context):
+    print("the stranger's app runs")
+""",
+    "stranger/client.py": "from flwr.clientapp import ClientApp\napp = ClientApp()\n",
+}
+RUNTIME_PATHS = ("/v1/runtime/acquire-task", "/v1/runtime/pull-task-input", "/v1/runtime/get-nodes")
+CONTROL_PATHS = ("/v1/control/list-runs", "/v1/control/start-run", "/v1/control/register-node")
 SENT_AWAY = "Connection attempt failed"  # a SuperNode says so and tries again, for ever
 
 
 def assignments(settings):
     return " ".join(f"{name}={json.dumps(value)}" for name, value in settings.items())
+
+
+class BehindNginx(Deployment):
+    """A deployment whose sites call nginx."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.fleet = free_port()
+        self.nginx_folder = self.folder / "nginx"
+
+    def start_superlink(self):
+        super().start_superlink()
+        self.nginx = start_nginx(self.nginx_folder, self.folder / "credentials", self.fleet, self.port)
+        assert comes(lambda: self.status(self.fleet, "/v1/fleet/get-run") == 401), self.errors()
+
+    def stop(self):
+        super().stop()
+        processes.stop(self.nginx)
+
+    def errors(self):
+        return (self.nginx_folder / "error.log").read_text()
+
+    def status(self, port, path):
+        """The status of an empty call, None where the connection breaks."""
+        headers = {"content-type": "application/protobuf"}
+        try:
+            with httpx.Client(verify=str(self.authority), trust_env=False, timeout=20) as client:
+                return client.post(f"https://127.0.0.1:{port}{path}", content=b"", headers=headers).status_code
+        except httpx.HTTPError:
+            return None
 
 
 @pytest.fixture(scope="module")
@@ -96,12 +161,14 @@ def files(place):
 @pytest.fixture(scope="module")
 def deployment(place, files):
     """A site of a table, and one of a file of arrays."""
-    made = Deployment(place / "federation", sites_of(files), {"PROTOSPHERE_HOME": str(place / "home")})
+    kind = BehindNginx if HAS_GATE else Deployment
+    made = kind(place / "federation", sites_of(files), {"PROTOSPHERE_HOME": str(place / "home")})
     try:
         made.start()
         yield made
     finally:
         made.stop()
+        assert made.members() == set()
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +300,7 @@ def test_the_run_ends_with_a_summary_and_each_site_keeps_its_model_to_itself(fin
 
 
 def test_the_same_metrics_to_the_bit_as_in_one_process(finished, metrics, in_process):
-    """Weights: test_gate.py; mixtures: test_flwr_run.py."""
+    """Mixtures: test_flwr_run.py."""
     assert metrics(folder_of(finished[1])) == in_process
 
 
@@ -264,6 +331,80 @@ def test_strangers_are_sent_away_and_leave_no_trace(finished, metrics, deploymen
     assert [sorted(line["clients"]) for line in lines] == [["0", "1"]] * 2
 
 
+# --- nginx -----------------------------------------------------------------------------------------------
+
+
+def flwr_of_stranger(deployment, folder, port, *arguments):
+    """The output, as JSON, of a stranger's `flwr`: it has ca.crt, and an address that it knows."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.toml").write_text(
+        f'[superlink.{CONNECTION}]\naddress = "127.0.0.1:{port}"\nroot-certificates = "{deployment.authority}"\n'
+    )
+    program = shutil.which("flwr", path=deployment.environment["PATH"])
+    command = [program, *map(str, arguments), CONNECTION, "--format", "json"]
+    environment = deployment.environment | {"FLWR_HOME": str(folder)}
+    run = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    return run.stdout + run.stderr
+
+
+@behind_nginx
+def test_with_ca_crt_alone_a_stranger_starts_an_app_at_the_bare_port_and_none_through_nginx(deployment, tmp_path):
+    app = tmp_path / "stranger"
+    for name, text in APP.items():
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        (app / name).write_text(text)
+
+    def runs():
+        return len(json.loads(deployment.flwr("ls", CONNECTION, "--format", "json"))["runs"])
+
+    before = runs()
+    public = deployment.key(0).with_name("key.pub")
+    for words in (("run", app), ("supernode", "register", public)):
+        output = flwr_of_stranger(deployment, tmp_path / "outside", deployment.fleet, *words)
+        assert '"success": true' not in output, output
+    assert runs() == before
+    output = flwr_of_stranger(deployment, tmp_path / "inside", deployment.port, "run", app)
+    assert '"success": true' in output
+    assert runs() == before + 1
+
+
+@behind_nginx
+def test_the_server_s_task_is_out_of_reach(deployment):
+    """At the bare port, a SuperLink whose SuperExec has no secret gives it away; deploy/superlink.sh starts both with
+    one, and so it says 401."""
+    for path in (*RUNTIME_PATHS, *(f"/v1/fleet/..{path[3:]}" for path in RUNTIME_PATHS), *CONTROL_PATHS):
+        assert deployment.status(deployment.fleet, path) == 404
+    assert deployment.status(deployment.port, RUNTIME_PATHS[0]) == 401
+    # these it serves to whoever comes: it finds fault with an empty body at most
+    assert {deployment.status(deployment.port, path) for path in CONTROL_PATHS} & {None, 401, 404} == set()
+
+
+@behind_nginx
+def test_without_a_key_no_call_of_a_supernode_s_does_anything_and_none_registers_itself(deployment):
+    for path in fleet_paths():
+        assert deployment.status(deployment.fleet, path) == 401
+    for name in ("register-node", "unregister-node"):
+        assert deployment.status(deployment.fleet, f"/v1/fleet/{name}") == 404
+
+
+@behind_nginx
+def test_the_superlink_itself_listens_on_loopback_alone(deployment):
+    listening = set()
+    for name in ("tcp", "tcp6"):
+        for line in Path("/proc/net", name).read_text().splitlines()[1:]:
+            _, local, _, state, *_ = line.split()
+            if state == "0A" and int(local.rpartition(":")[2], 16) == deployment.port:
+                listening.add(local.rpartition(":")[0])
+    assert listening == {"0100007F"}
+
+
+@behind_nginx
+def test_messages_go_through_nginx_and_none_is_written_to_its_disk(finished, deployment):
+    calls = (deployment.nginx_folder / "access.log").read_text()
+    assert re.search(r'"POST /v1/fleet/push-object HTTP/1.1" 200 ', calls)
+    assert "temporary file" not in deployment.errors()
+
+
 # --- what a stopped SuperLink leaves ------------------------------------------------------------------------
 
 
@@ -291,43 +432,3 @@ def test_nothing_that_a_site_has_sent_is_left_when_the_superlink_has_ended(finis
     assert kept_of(vectors, deployment) > 0
     end_superlink(deployment)
     assert kept_of(vectors, deployment) == 0
-
-
-# --- make deploy-demo --------------------------------------------------------------------------------
-
-
-def ports(folder):
-    """The ports that the demo's processes listened on, by their own words."""
-    config = (folder / "config" / "config.toml").read_text()
-    return [int(config.partition("127.0.0.1:")[2].partition('"')[0])]
-
-
-def refused(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
-
-
-def test_a_demo_stopped_by_ctrl_c_leaves_nothing(tmp_path):
-    if not Path("/proc/self/stat").exists():
-        pytest.skip("no /proc to watch processes in")
-    environment = os.environ | {"PROTOSPHERE_HOME": str(tmp_path / "own")}
-    # with one of its sites: each is stopped alike
-    code = "import sys; from deploy import demo; demo.MODELS = demo.MODELS[-1:]; sys.exit(demo.main('rounds=50'))"
-    command = [sys.executable, "-c", code]
-    watched = Watched(command, cwd=ROOT, env=environment, start_new_session=True)
-    folder = tmp_path / "own" / "deploy-demo"
-    deadline = time.monotonic() + PATIENCE
-    # begun: the server's app is there, and sites are asked who they are
-    while not any((folder.parent / "results").glob("*/status.json")):
-        assert watched.process.poll() is None, watched.finish()
-        assert time.monotonic() < deadline, "no run has begun"
-        time.sleep(0.2)
-    watched.process.send_signal(signal.SIGINT)
-    assert watched.finish() == 130, watched.output
-    assert "SIGINT: stopping" in watched.output
-    assert "== stopped: SuperLink and SuperNodes, and all that they started" in watched.output
-    assert "Traceback" not in watched.output
-    # watchers, SuperLink, SuperNode, SuperExecs, front door, the server's app
-    assert len(watched.seen) > 6
-    assert watched.left() == set()
-    assert all(map(refused, ports(folder)))

@@ -97,8 +97,8 @@ def place():
 
 @pytest.fixture(scope="module")
 def deployment(place):
-    apps = [write_app(place / words, words) for words in ("first", "second")]
-    (place / "apps.txt").write_text("".join(f"{digest_of(app)} {app.name}\n" for app in apps))
+    app = write_app(place / "first", "first")
+    (place / "apps.txt").write_text(f"{digest_of(app)} {app.name}\n")
     sites = [Site(0, {"warm": "yes"}), Site(1, {"warm": "no", "allow-app": str(place / "apps.txt")})]
     made = Deployment(place / "federation", sites, {"PROTOSPHERE_HOME": str(place / "home")})
     try:
@@ -124,41 +124,39 @@ def replies(deployment, monkeypatch):
     return run
 
 
-def test_runs_of_different_code_stay_apart_and_tokens_out_of_sight(replies, deployment, place):
-    files, numbers = set(), []
-    for words in ("first", "second"):
-        told = replies(place / words)
-        assert sorted(each["site"] for each in told) == [0, 0, 1, 1]
-        warm, cold = ([each for each in told if each["site"] == site] for site in (0, 1))
-        assert {each["words"] for each in told} == {words}
-        # none goes on with what one before it has left
-        assert {each["calls"] for each in told} == {1}
-        assert {each["name"] for each in told} == {"flwr-clientapp"}
-        assert {each["tokens"] for each in told} == {0}
-        assert all("forkserver" in each["parent"] for each in warm)
-        assert all("executor.py" in each["parent"] for each in cold)
-        # what is seeded is the same, and what is not differs from fork to fork
-        assert len({str(each["random"][1]) for each in told}) == 1
-        numbers += [each["random"][0] for each in told]
-        files |= {each["file"] for each in warm}
-        # a folder of its own for each task of the site that asks whose code it is
-        assert len({each["file"] for each in cold}) == 2
-    assert len(files) == 2
-    assert len(set(numbers)) == len(numbers)
-    assert deployment.log(0).read_text().count(" method=none rounds=2") == 4
+def test_runs_of_different_code_stay_apart_and_a_site_runs_only_what_it_has_listed(replies, deployment, place):
+    first = replies(place / "first")
+    assert sorted(reply["site"] for reply in first) == [0, 0, 1, 1]
+    assert {reply["words"] for reply in first} == {"first"}
+    warm, cold = ([reply for reply in first if reply["site"] == site] for site in (0, 1))
+    assert all("forkserver" in reply["parent"] for reply in warm)
+    assert all("executor.py" in reply["parent"] for reply in cold)
+    # a folder of its own for each task of the site that asks whose code it is
+    assert len({reply["file"] for reply in cold}) == 2
 
-
-def test_a_site_runs_no_app_that_it_has_not_listed_nor_what_others_put_there(replies, deployment, place):
-    changed = write_app(place / "changed", "changed")
-    told = replies(changed)
-    assert {each["site"] for each in told} == {0}
+    app = write_app(place / "changed", "changed")
+    changed = replies(app)
+    assert [(reply["site"], reply["words"]) for reply in changed] == [(0, "changed")] * 2
+    assert {reply["file"] for reply in changed}.isdisjoint(reply["file"] for reply in warm)
     log = deployment.log(1).read_text()
-    assert f"refused app={digest_of(changed)}: it is not listed in {place / 'apps.txt'}" in log
+    assert f"refused app={digest_of(app)}: it is not listed in {place / 'apps.txt'}" in log
+
     # Flower would go on with a folder of that name, whatever lies in it
     home = deployment.folder / "site-1" / "state" / "flwr" / "apps"
-    folder = home / f"told.told.1.0.0.{digest_of(place / 'first')[:8]}"
-    write_app(folder, "planted")
-    assert {each["words"] for each in replies(place / "first") if each["site"] == 1} == {"first"}
+    write_app(home / f"told.told.1.0.0.{digest_of(place / 'first')[:8]}", "planted")
+    again = replies(place / "first")
+    assert {reply["words"] for reply in again if reply["site"] == 1} == {"first"}
+
+    every = first + changed + again
+    # none goes on with what one before it has left
+    assert {reply["calls"] for reply in every} == {1}
+    assert {reply["name"] for reply in every} == {"flwr-clientapp"}
+    assert {reply["tokens"] for reply in every} == {0}
+    # what is seeded is the same, and what is not differs from fork to fork
+    assert len({str(reply["random"][1]) for reply in every}) == 1
+    numbers = [reply["random"][0] for reply in every]
+    assert len(set(numbers)) == len(numbers)
+    assert deployment.log(0).read_text().count(" method=none rounds=2") == len(every) - len(cold) - len(cold)
 
 
 def test_nobody_else_on_the_machine_gets_a_site_s_task(deployment):

@@ -420,11 +420,10 @@ class Moving(LocalGrid):
     2 has gone, and in round 3 all are there."""
 
     simulated = False
-    first_round = 1
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.round = self.first_round
+        self.round = 1
 
     def get_node_ids(self):
         there = THERE[min(self.round, ROUNDS)]
@@ -438,12 +437,6 @@ class Moving(LocalGrid):
         return super().push_messages(messages)
 
 
-class MovingOn(Moving):
-    """The same, of a run that was cut in its last round."""
-
-    first_round = ROUNDS
-
-
 @pytest.fixture(scope="module")
 def four_arms(tmp_path_factory):
     """Of the spiral's six arms as many as clients, in a file."""
@@ -454,25 +447,17 @@ def four_arms(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_goes_on_with_who_is_there_each_of_one_class_and_resumes_to_the_bit(name, four_arms):
+def test_every_method_goes_on_with_who_is_there_each_of_one_class(name, four_arms):
     alone = {"partition": "pathological", "classes-per-client": 1, "min-clients": 3, "forget-after": 1}
     # slower, or whoever sees one class alone runs away
     settings = {"rounds": ROUNDS, "learning-rate": 0.001} | ROWS[name] | four_arms | alone
-    with cut_in(ROUNDS):
-        folder = start(settings, clients=PRESENT, grid=Moving)
+    folder = start(settings, clients=PRESENT, grid=Moving)
     lines = without_time(folder)
     assert [line["problems"] for line in lines] == [{}] * (ROUNDS + 1)
     trained = [{int(p) for p, client in line["clients"].items() if "training" in client} for line in lines[1:]]
     assert dict(enumerate(trained, 1)) == THERE
     assert [line["training"]["valid"] for line in lines[1:]] == [len(there) for there in THERE.values()]
     assert [len(client["classes"]) for client in RunFolder(folder).roster()] == [1] * PRESENT
-    put_back(folder, "cut")
-    assert len(without_time(folder)) == ROUNDS
-    resumed = without_time(start(settings | {"resume": str(folder)}, clients=PRESENT, grid=MovingOn))
-    # who came back in the round that was cut is there from the start of the resumed run
-    for line in (*lines, *resumed):
-        line.get("members", {}).pop("since", None)
-    assert resumed == lines
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="what is predicted on a CPU is what was counted there")
