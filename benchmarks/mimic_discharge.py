@@ -1,6 +1,15 @@
-"""MIMIC-IV's notes with where their patients went, as the folder `mimic-discharge` for `--preset fedpagr-mimic-iv`.
+"""MIMIC-IV's notes with their discharge destinations, as the folder `mimic-discharge` for `--preset fedpagr-mimic-iv`.
 
-python benchmarks/mimic_discharge.py    # where mimic-iv-bhc.csv, note/ and hosp/ lie; docs/data.md says whence
+    python benchmarks/mimic_discharge.py
+
+Run it where these files of PhysioNet lie; all notes must fit in memory:
+
+- `mimic-iv-bhc.csv` of MIMIC-IV-Ext-BHC 1.2.0 (270,033 notes);
+- `note/discharge.csv.gz` of MIMIC-IV-Note, which links notes to patients and stays;
+- `hosp/admissions.csv.gz` of MIMIC-IV, which has the destination of a stay.
+
+The paper does not publish its mapping of destinations to six classes; this one is ours. A note may name the
+destination, in which case a model reads the answer.
 """
 
 from pathlib import Path

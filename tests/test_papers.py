@@ -26,7 +26,7 @@ def counted_runs():
     found = {}
     for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        commands = re.findall(r"`protosphere (compare[^`]+)`", cells[1]) if len(cells) == 4 else []
+        commands = re.findall(r"`protosphere (compare[^`]+)`", cells[1]) if len(cells) == 3 else []
         if commands and (number := re.match(r"(\d+)[: ]", cells[2])):
             (command,) = commands
             found[command] = int(number[1])
