@@ -75,7 +75,7 @@ def site_spec(node: NodeConfig, settings: Settings, clients: int) -> DataSpec:
     spec = replace(data_spec(settings, clients, code=columns is None), listed="" if simulated() else "all")
     if columns is None:
         return spec
-    return replace(spec, columns=columns, listed="tables", code=own_code(text(node, "data-path"), "dataset"))
+    return replace(spec, columns=columns, listed="tables", code=own_code(text(node, "data-path")))
 
 
 def refuse_unprotected(settings: Settings, node: NodeConfig) -> None:
@@ -105,11 +105,10 @@ def refuse_code(node: NodeConfig, settings: Settings, model: str) -> None:
             "the run's `models` names a file, and no run names files of this site; start its SuperNode with "
             "--model FILE."
         )
-    code = any(map(plugins.is_plugin, (settings.dataset, settings.partition)))
-    if code and not text(node, "data-path"):
+    if plugins.is_plugin(settings.dataset) and not text(node, "data-path"):
         raise SettingError(
-            "the run's `dataset` or `partition` is somebody's own code, and no run names code of this site; start its "
-            "SuperNode with --data."
+            "the run's `dataset` is somebody's own code, and no run names code of this site; start its SuperNode with "
+            "--data."
         )
 
 

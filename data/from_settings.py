@@ -27,8 +27,7 @@ def data_spec(settings: Settings, clients: int, code: bool = True) -> DataSpec:
         "clients": clients,
         "shared_test_share": settings.shared_test_share if settings.ensemble_every else 0.0,
         "columns": columns,
-        "code": own_code(settings.dataset, "dataset") if code else None,
-        "dealer": own_code(settings.partition, "partition") if code else None,
+        "code": own_code(settings.dataset) if code else None,
     }
     return DataSpec(**(shared | own))
 

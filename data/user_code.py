@@ -1,4 +1,4 @@
-"""Somebody's own code in a run's data: a callable that gives the rows, or one that deals them."""
+"""Somebody's own code in a run's data: a callable that gives the samples, and the torch `Dataset` that it gives."""
 
 import hashlib
 from collections.abc import Sequence
@@ -12,8 +12,7 @@ from protosphere.core.errors import CodeError, DataError, ModelError
 from protosphere.data.forms.arrays import arrange
 from protosphere.data.samples import Samples
 
-_DATASET = "data set", "a torch Dataset of (tensor, int), or a pair of two"
-_PARTITION = "partition", "a list with an array of different sample numbers for each client"
+USUAL = "dataset"  # what a file's callable is called, where nothing else is said
 
 
 @dataclass(frozen=True)
@@ -22,48 +21,45 @@ class OwnCode:
 
     Attributes:
         name: its name, of a file without the folder. place: as it is to be loaded. digest: of the file's content.
-        usual: what a file's callable is called, where nothing else is said.
     """
 
     name: str
     place: str
     digest: str
-    usual: str
 
-    def __call__(self, *arguments: object) -> object:
+    def __call__(self) -> object:
         """What it returns.
 
         Raises:
-            DataError: it cannot be loaded or called, or fails.
+            CodeError: it cannot be loaded or called, or fails.
         """
         try:
-            function = plugins.load(self.place, self.usual)
+            function = plugins.load(self.place, USUAL)
             if not callable(function):
                 raise TypeError(f"it is of type {type(function).__name__}, which cannot be called")
-            return function(*arguments)
+            return function()
         except DataError:
             raise
         except Exception as error:
             raise _make_error(self.name, error) from error
 
 
-def own_code(name: str, usual: str) -> OwnCode | None:
-    """The code that a setting names; None where it names none.
+def own_code(name: str) -> OwnCode | None:
+    """The code that a setting names; None where it names none. Nothing is run for it, since a report asks, too.
 
     Raises:
-        DataError: its file cannot be read.
+        CodeError: its file cannot be read.
     """
     if not plugins.is_plugin(name):
         return None
     try:
-        digest = plugins.digest(name) or _of_module(name)
+        digest = plugins.digest(name) or _digest_of_module(name)
     except (ModelError, ImportError, OSError, ValueError) as error:
         raise _make_error(plugins.placeless(name), error) from error
-    return OwnCode(plugins.placeless(name), name, digest, usual)
+    return OwnCode(plugins.placeless(name), name, digest)
 
 
-def _of_module(name: str) -> str:
-    # nothing is run for it: a report asks, too
+def _digest_of_module(name: str) -> str:
     if objects.is_object(name):
         return ""
     files = plugins.files_of(name)
@@ -72,144 +68,79 @@ def _of_module(name: str) -> str:
     return hashlib.blake2b(files[-1].read_bytes(), digest_size=8).hexdigest() if files[-1].is_file() else ""
 
 
-def read_code(code: OwnCode, class_names: tuple[str, ...] = ()) -> Samples:
-    """The rows that a callable gives: every item of a Dataset, read once in its order.
+def _make_error(name: str, error: Exception) -> CodeError:
+    return CodeError(
+        f"{name!r} cannot be used ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}): it must be a "
+        "callable of yours that can be imported here and gives what docs/data.md says.",
+    )
 
-    Inputs are tensors or arrays of one shape, taken as `arrange` takes them; labels whole numbers. The names of
-    classes are the first one's attribute `classes`, where it has one.
+
+def read_code(code: OwnCode) -> Samples:
+    """The samples that a callable gives.
 
     Raises:
         DataError: it fails, or gives something else.
     """
     result = code()
-    try:
-        arrays = read_items(list(result) if isinstance(result, tuple) else [result])
-    except DatasetError as error:
-        raise _make_return_error(code, _DATASET, f"gives {error}") from error.__cause__
-    names = class_names or tuple(arrays.pop("classes", np.array([])).tolist())
-    return arrange(code.name, arrays, names)
+    arrays = read_items(list(result) if isinstance(result, tuple) else [result], f"the data set {code.name!r} gives")
+    class_names = tuple(arrays.pop("classes", np.array([])).tolist())
+    return arrange(code.name, arrays, class_names)
 
 
-def rows_of(datasets: Sequence[Any]) -> dict[str, np.ndarray]:
-    """`read_items`, for datasets that somebody gives as objects.
+def read_items(datasets: Sequence[Any], source: str) -> dict[str, np.ndarray]:
+    """A Dataset, or one of training and one of test samples, read once in its order: `x`, `y`, perhaps `x_test`,
+    `y_test`, and `classes` where the first has names of them.
+
+    Inputs are tensors or arrays of one shape, or images of PIL's; labels whole numbers.
+
+    Args:
+        source: how an error begins, up to the verb before what is given.
 
     Raises:
-        DataError: what is no Dataset, or an item that cannot be used.
+        CodeError: what is no Dataset, or an item that cannot be used.
     """
-    try:
-        return read_items(datasets)
-    except DatasetError as error:
-        raise CodeError(
-            f"the setting `dataset` is given {error}: give {_DATASET[1]}; a transform of its own makes items of one "
-            "shape, and the path of a folder is read a row at a time.",
-        ) from error.__cause__
 
+    def refusal(problem: str) -> CodeError:
+        return CodeError(
+            f"{source} {problem}: give a torch Dataset of (tensor, int), or a pair of two; a transform of its own "
+            "makes items of one shape, and the path of a folder is read a sample at a time."
+        )
 
-class DatasetError(ValueError):
-    """What is wrong with a Dataset, in words that go on from "gives "."""
-
-
-def read_items(datasets: Sequence[Any]) -> dict[str, np.ndarray]:
-    """A Dataset, or one of training and one of test rows, read once in its order: `x`, `y`, perhaps `x_test`, `y_test`,
-    and `classes` where the first has names of them."""
     if len(datasets) not in (1, 2):
-        raise DatasetError(f"a tuple of {len(datasets)} things, but not a Dataset or a pair of them")
-    for part in datasets:
-        if not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
-            raise DatasetError(f"a {type(part).__name__}, but not a Dataset or a pair of them")
+        raise refusal(f"a tuple of {len(datasets)} things")
     arrays: dict[str, np.ndarray] = {}
-    for part, end in zip(datasets, ("", "_test"), strict=False):
-        rows = [_item(part, row) for row in range(len(part))]
-        if len({(x.shape, x.dtype) for x, _ in rows}) > 1:
-            raise DatasetError("items of several shapes or types")
-        if not rows:
-            raise DatasetError("a Dataset without items")
-        arrays["x" + end] = np.stack([x for x, _ in rows])
-        arrays["y" + end] = np.array([y for _, y in rows])
-    # of a part of one, as `random_split` makes it
+    for dataset, end in zip(datasets, ("", "_test"), strict=False):
+        if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
+            raise refusal(f"a {type(dataset).__name__}")
+        items = []
+        for row in range(len(dataset)):
+            try:
+                items.append(_to_arrays(*dataset[row]))
+            except Exception as error:
+                raise refusal(f"a Dataset that fails at item {row} ({type(error).__name__}: {error})") from error
+        if not items:
+            raise refusal("a Dataset without items")
+        if len({(x.shape, x.dtype) for x, _ in items}) > 1:
+            raise refusal("items of several shapes or types")
+        arrays["x" + end] = np.stack([x for x, _ in items])
+        arrays["y" + end] = np.array([y for _, y in items])
+
     if hasattr(datasets[0][0][0], "getbands"):
         # an image of PIL's has its channels last, however many they are
         arrays["axes"] = np.array("NHWC" if arrays["x"].ndim == 4 else "NHW")
+    # a part of a Dataset, as `random_split` makes it, has the names in the whole one
     full_dataset: Any = datasets[0] if hasattr(datasets[0], "classes") else getattr(datasets[0], "dataset", None)
     if hasattr(full_dataset, "classes"):
         arrays["classes"] = np.array([str(name) for name in full_dataset.classes])
     return arrays
 
 
-def _item(part: Any, row: int) -> tuple[np.ndarray, int]:
-    try:
-        x, y = part[row]
-        if getattr(x, "mode", "") in ("P", "1"):
-            # of an image with a palette the numbers are no colours
-            x = x.convert("RGB" if x.mode == "P" else "L")
-        x = x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
-        number = int(y)
-        if number != y:
-            raise ValueError(f"its label is {y}, no whole number")
-        return x, number
-    except Exception as error:
-        raise DatasetError(f"a Dataset that fails at item {row} ({type(error).__name__}: {error})") from error
-
-
-def dealt_by_code(
-    code: OwnCode, labels: np.ndarray, groups: np.ndarray | None, num_clients: int, seed: int
-) -> list[np.ndarray]:
-    """What somebody's own partition gives each client: sorted positions in `labels` (n,) int64.
-
-    It is called with (labels, groups, clients, seed): copies, `groups` (n,) int64 or None. Rows that it leaves out are
-    nobody's.
-
-    Raises:
-        DataError: it fails, or gives no list of as many arrays of whole numbers in 0..n−1, all different.
-    """
-    result = code(labels.copy(), None if groups is None else groups.copy(), num_clients, seed)
-    try:
-        parts = [np.asarray(part).reshape(-1) for part in _sequence(result)]
-        parts = [part.astype(np.int64) if not part.size else part for part in parts]
-    except (TypeError, ValueError) as error:
-        raise _make_return_error(code, _PARTITION, f"gives what is no list of arrays ({error})") from None
-    if len(parts) != num_clients:
-        raise _make_return_error(code, _PARTITION, f"gives {len(parts)} arrays, but there are {num_clients} clients")
-    for number, part in enumerate(parts):
-        if part.dtype.kind not in "iu":
-            raise _make_return_error(
-                code, _PARTITION, f"gives client {number} {part.dtype}, but sample numbers are whole numbers"
-            )
-        if not part.size:
-            raise _make_return_error(code, _PARTITION, f"gives client {number} no sample")
-        if part.min() < 0 or part.max() >= len(labels):
-            raise _make_return_error(
-                code,
-                _PARTITION,
-                f"gives client {number} row {part.min() if part.min() < 0 else part.max()} of {len(labels)}",
-            )
-    rows, counts = np.unique(np.concatenate(parts), return_counts=True)
-    if (counts > 1).any():
-        raise _make_return_error(code, _PARTITION, f"gives row {rows[counts.argmax()]} twice")
-    parts = [np.sort(part).astype(np.int64) for part in parts]
-    if groups is not None:
-        whose = np.full(len(labels), -1)
-        for number, part in enumerate(parts):
-            whose[part] = number
-        _, first, codes = np.unique(groups, return_index=True, return_inverse=True)
-        if not np.array_equal(whose[first][codes], whose):
-            raise _make_return_error(code, _PARTITION, "divides a group, but the samples of one stay together")
-    return parts
-
-
-def _sequence(value: object) -> Sequence[Any]:
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray):
-        raise TypeError(f"a {type(value).__name__}")
-    return list(value)
-
-
-def _make_return_error(code: OwnCode, due: tuple[str, str], what: str) -> DataError:
-    kind, remedy = due
-    return CodeError(f"the {kind} {code.name!r} {what}: let it return {remedy}.")
-
-
-def _make_error(name: str, error: Exception) -> DataError:
-    return CodeError(
-        f"{name!r} cannot be used ({type(error).__name__}: {' '.join(str(error).split()).rstrip('.')}): it must be a "
-        "callable of yours that can be imported here and gives what docs/data.md says.",
-    )
+def _to_arrays(x: Any, y: Any) -> tuple[np.ndarray, int]:
+    if getattr(x, "mode", "") in ("P", "1"):
+        # of an image with a palette the numbers are no colours
+        x = x.convert("RGB" if x.mode == "P" else "L")
+    inputs = x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x)
+    label = int(y)
+    if label != y:
+        raise ValueError(f"its label is {y}, no whole number")
+    return inputs, label

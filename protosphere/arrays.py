@@ -11,11 +11,12 @@ from torch.utils.data import Dataset
 from protosphere.core.errors import DataError, SettingError
 from protosphere.core.home import home
 from protosphere.data.forms.arrays import write_arrays
-from protosphere.data.user_code import rows_of
+from protosphere.data.user_code import read_items
 from protosphere.names import Value
 
 KEYS = ("x", "y", "x_test", "y_test")
 WORDS = (str, os.PathLike)
+SOURCE = "the setting `dataset` is given"
 
 
 def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any] | None") -> Any:
@@ -31,7 +32,7 @@ def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any] |
     if dataset is None or isinstance(dataset, WORDS):
         return dataset
     if isinstance(dataset, Dataset):
-        return _write(rows_of([dataset]))
+        return _write(read_items([dataset], SOURCE))
     if not isinstance(dataset, tuple | list):
         raise SettingError(
             f"dataset is a {type(dataset).__name__}, but it is a name, a path, arrays as (x, y) or (x, y, x_test, "
@@ -40,7 +41,7 @@ def data_of(dataset: "Value | Mapping[str, Any] | Sequence[Any] | Dataset[Any] |
     if dataset and all(isinstance(item, WORDS) for item in dataset):
         return dataset
     if any(isinstance(part, Dataset) for part in dataset):
-        return _write(rows_of(dataset))
+        return _write(read_items(dataset, SOURCE))
     if len(dataset) not in (2, 4):
         raise SettingError(
             f"dataset is {len(dataset)} arrays, but it is (x, y) or (x, y, x_test, y_test); a mapping of names can "

@@ -32,10 +32,10 @@ def with_names(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with names in the places of objects.
 
     Raises:
-        SettingError: an object that is no model, method or partition.
+        SettingError: an object that is no model or method.
     """
     named = dict(settings)
-    for setting, name_of in {"strategy": _name_method, "partition": _name_callable, "models": _name_models}.items():
+    for setting, name_of in {"strategy": _name_method, "models": _name_models}.items():
         value = named.get(setting)
         if value is not None and not isinstance(value, str):
             named[setting] = name_of(value)

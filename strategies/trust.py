@@ -13,7 +13,7 @@ from protosphere.core.settings import shown
 from protosphere.models.text import reads_text
 from protosphere.strategies import unpacked
 
-NAMED = ("strategy", "dataset", "partition", "encoder")
+NAMED = ("strategy", "dataset", "encoder")
 COMPANION = "companion"  # a method's setting, after the method's name and a dot: the second model that clients share
 ENCODES = ("model", "models", "encoder", COMPANION)  # where a hub's name is no module's
 

@@ -46,9 +46,8 @@ class DataSpec:
     rows of its own classes, on which other clients may be tested, too. `mixed` gives each client rows of one of several
     domains, like `way-shot` where `shots` is above 0; with `official` the test rows are those of its own domain's
     classes that it holds. `table` deals as the CSV file at `partition_table` counts rows, `column` each value of
-    `columns.partition` to one client, `sites` each data set of a list (with `official` the test rows likewise), and
-    `dealer` is somebody's own callable, named by `partition`; `code` one that gives the rows, named by `dataset`
-    or a client's own path.
+    `columns.partition` to one client, `sites` each data set of a list (with `official` the test rows likewise). `code`
+    is somebody's own callable that gives the rows, named by `dataset` or a client's own path.
     With `normalise` each client scales channels by its own training rows (client_data.py).
 
     `classes` and `image_size` are of the data set itself (domains.py): whether all domains must have the same classes,
@@ -85,7 +84,6 @@ class DataSpec:
     image_size: int = 0
     listed: Listed = ""
     secret: str = ""
-    dealer: OwnCode | None = None
     code: OwnCode | None = None
     normalise: bool = False
 

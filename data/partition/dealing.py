@@ -18,7 +18,6 @@ from protosphere.data.partition.groups import Units
 from protosphere.data.partition.partitioners import class_counts, deal_test_rows, partition_rows
 from protosphere.data.partition.table import TABLE, table_rows
 from protosphere.data.samples import Samples
-from protosphere.data.user_code import dealt_by_code
 
 if TYPE_CHECKING:
     from protosphere.data.partition.assignment import DataSpec
@@ -84,17 +83,13 @@ class All:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A partition by classes alone: drawn, counted in a table, or somebody's own. Test samples follow the classes."""
+    """A partition by classes alone: drawn, or counted in a table. Test samples follow the classes."""
 
     spec: DataSpec
 
     def deal(self, pool: Pool) -> list[np.ndarray]:
         """As the partition's name says."""
         spec, samples, units = self.spec, pool.samples, pool.units
-        if spec.dealer is not None:
-            groups = None if samples.groups is None else samples.groups[pool.rows]
-            parts = dealt_by_code(spec.dealer, samples.labels[pool.rows], groups, spec.clients, spec.seed)
-            return parts if units.of_row is None else [np.unique(units.of_row[part]) for part in parts]
         if spec.partition == TABLE:
             rng = np.random.default_rng([spec.seed, 0, 3])
             return table_rows(units.labels, spec.clients, rng, spec.partition_table, samples.class_names)

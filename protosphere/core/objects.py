@@ -11,7 +11,7 @@ from protosphere.core.errors import ModelError, SettingError
 
 MODULE = "object"
 # the settings that may name one, and how they name what a file holds
-FILES = {"strategy": "./mine.py", "models": "./mine.py:NAME", "partition": "./mine.py:NAME"}
+FILES = {"strategy": "./mine.py", "models": "./mine.py:NAME"}
 _objects: dict[str, object] = {}
 
 

@@ -48,11 +48,12 @@ def device_name(value: str) -> str:
     return value
 
 
-def _partition(value: str) -> str:
-    """One that there is, or somebody's own callable."""
-    if value not in DEALT_BY and not plugins.is_plugin(value):
+def _partition(value: object) -> object:
+    """One that there is; somebody's own is a column."""
+    if value not in DEALT_BY:
         raise ValueError(
-            f"should be {', '.join(map(repr, DEALT_BY))}, 'package.module:callable' or './file.py:callable'"
+            f"should be {', '.join(map(repr, DEALT_BY))}; a partition of your own is a column, or an array, with each "
+            "sample's client, which `partition-column` names"
         )
     return value
 
@@ -138,10 +139,10 @@ class Settings(BaseModel):
     for all"""
     forget_after: Count = 0
     """with `min-clients`: a client leaves after this many rounds of absence; 0: never"""
-    partition: Annotated[str, AfterValidator(_partition)] = "dirichlet"
+    partition: Annotated[str, BeforeValidator(_partition)] = "dirichlet"
     """how samples are [divided](data.md#who-gets-what): `iid`; `dirichlet`; `pathological`; `way-shot` (few samples
-    of few classes); `mixed` (`way-shot` within one domain); `table` (counts in a file); `column` (its values);
-    `sites` (one data set per client); or `package.module:callable` or `./file.py:callable`"""
+    of few classes); `mixed` (`way-shot` within one domain); `table` (counts in a file); `column` (its values); or
+    `sites` (one data set per client)"""
     partition_table: str = ""
     """`table`: a CSV file of sample counts, one row per client, one column per class"""
     partition_column: str = ""
@@ -618,7 +619,6 @@ def refuse_relative_paths(settings: Settings) -> None:
     candidates = [
         ("models", next((place for place in encoders if place.startswith(".")), "")),
         *(("models", name.strip()) for name in settings.models.split(",") if plugins.is_file(name.strip())),
-        ("partition", settings.partition if plugins.is_file(settings.partition) else ""),
         ("strategy", settings.strategy if plugins.is_file(settings.strategy) else ""),
         *(("dataset", item) for item in data),
         ("dataset", settings.dataset if plugins.is_file(settings.dataset) else ""),

@@ -231,7 +231,7 @@ def _absolute(name: str, value: Scalar) -> Scalar:
         if at and not plugins.is_file(value) and not value.startswith(PREFIX):
             return f"{kind}{at}{os.path.abspath(Path(place).expanduser())}"
         return plugins.absolute(_absolute_encoder(value))
-    if name in ("strategy", "partition") and isinstance(value, str):
+    if name == "strategy" and isinstance(value, str):
         return plugins.absolute(value)
     if name == "dataset" and isinstance(value, str):
         return _absolute_data(value)

@@ -1,4 +1,4 @@
-"""Models, methods, partitions and data sets that are given as objects, in process; and what is said where they cannot
+"""Models, methods and data sets that are given as objects, in process; and what is said where they cannot
 go."""
 
 import os
@@ -232,18 +232,6 @@ def test_such_a_run_is_resumed_in_its_process_and_read_in_another():
         protosphere.run(resume=run.folder, models=[make_mlp, net], rounds=3, quiet=True)
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_a_partition_of_ones_own_is_a_function():
-    def halves(labels, groups, clients, seed):
-        return [np.flatnonzero(labels < 5), np.flatnonzero(labels >= 5)]
-
-    run = protosphere.run("local", "digits", partition=halves, clients=2, models="tiny_perceptron", **QUICK)
-    held = run.clients.groupby("client")["train_rows"].sum()
-    assert (held > 0).all()
-    report = run.report().path.read_text()
-    assert "halves" in report
-
-
 class Images(Dataset):
     classes = ("dark", "bright")
 
@@ -287,7 +275,7 @@ def test_a_torch_dataset_is_a_data_set(home):
         (TensorDataset(torch.rand(4, 3), torch.rand(4)), "fails at item 0 .*no whole number"),
         (TensorDataset(torch.rand(4, 3)), "fails at item 0"),
         (TensorDataset(torch.rand(0, 3), torch.rand(0)), "is given a Dataset without items"),
-        ((Images(["L"]), 3), "is given a int, but not a Dataset or a pair of them"),
+        ((Images(["L"]), 3), "is given a int: give a torch Dataset"),
     ],
 )
 def test_a_dataset_that_cannot_be_is_refused_by_its_item(dataset, words):

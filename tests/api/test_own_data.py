@@ -41,9 +41,6 @@ def rows():
     found = TensorDataset(torch.arange(120.0).view(120, 1) % 3, torch.arange(120) % 3)
     found.classes = ["ant", "bee", "cat"]
     return found
-
-def deal(labels, groups, clients, seed):
-    return [(labels < 2).nonzero()[0], (labels == 2).nonzero()[0]]
 """
 
 
@@ -170,11 +167,9 @@ def test_transforms_that_do_not_fit_are_refused_before_anything_starts(asked, ho
     assert not (home / "results").exists()
 
 
-def test_a_dataset_and_a_partition_of_ones_own(tmp_path, home):
+def test_a_dataset_of_ones_own_and_a_partition_by_an_array(tmp_path, home):
     (tmp_path / "mine.py").write_text(MINE)
-    asked = {"models": "tiny_perceptron", "partition": "./mine.py:deal", "quiet": True}
-    run = start("local", "./mine.py:rows", **asked)
-    assert [client["classes"] for client in run_roster(run)] == [[0, 1], [2]]
+    run = start("local", "./mine.py:rows", models="tiny_perceptron", partition="iid")
     assert run.client(0).class_names == ("ant", "bee", "cat")
     # by the values of an array
     by_ward = {"partition": "column", "partition_column": "ward", "models": "tiny_perceptron"}

@@ -159,7 +159,7 @@ def test_a_label_is_found_among_those_like_it(file, two, asked, found):
 
 def test_what_makes_a_row_is_known_to_the_settings():
     assert {name.replace("-", "_") for name in OF_A_ROW} <= Settings.model_fields.keys()
-    of_rows = {field.name for field in fields(DataSpec)} - {"seed", "columns", "listed", "secret", "code", "dealer"}
+    of_rows = {field.name for field in fields(DataSpec)} - {"seed", "columns", "listed", "secret", "code"}
     assert {name.replace("_", "-") for name in of_rows} <= OF_A_ROW
 
 

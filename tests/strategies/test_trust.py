@@ -78,7 +78,6 @@ def test_results_are_read_and_reported_without_a_received_folders_method_unless_
     [
         {"strategy": "./evil.py"},
         {"models": "tiny_cnn, ./evil.py:Net"},
-        {"partition": "./evil.py:deal"},
         {"dataset": "./evil.py"},
         {"dataset": "evil:rows"},
         {"encoder": "./evil.py"},
@@ -215,7 +214,7 @@ def test_nothing_is_run_to_tell_where_a_module_lies(evil, monkeypatch):
     assert untrusted(folder, [("model", name)]) == [("model", name)]
     # a package's own code runs before that of a module that is not there
     assert untrusted(folder, [("model", "pack_of_evil.nowhere:model")])
-    own_code(name, "dataset")
+    own_code(name)
     assert not mark.exists()
     plugins.load(name, "model")
     assert mark.exists()
