@@ -3,6 +3,7 @@
 import errno
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,11 +25,8 @@ from protosphere.data.forms.texts import Texts
 from protosphere.data.samples import Samples
 from protosphere.data.user_code import OwnCode, read_code
 
-# numbers of errors that are about a file that is to be read, where it is none of the cache's
-OF_FILES = frozenset({errno.EACCES, errno.EPERM, errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
-# what Arrow, Pillow and `datasets` raise over a damaged or forged file: a field that lacks, a value of another kind, a
-# compression that they do not have
-OF_LIBRARIES = (ValueError, MemoryError, LookupError, TypeError, NotImplementedError)
+# errors of the operating system that come of writing alone
+OF_WRITING = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG})
 # no child of `protosphere`, whose lines a run shows
 _log = logging.getLogger("data.decode")
 
@@ -102,7 +100,8 @@ def decode(recipe: Recipe, cache_dir: Path) -> Samples:
 
 @contextmanager
 def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
-    """While inside, data are read, whose libraries fail in ways of their own over a damaged or forged file.
+    """While inside, data are read, of which Arrow has errors of its own where a file is damaged or forged. Any other
+    error is a slip in this program, and stays what it is.
 
     Raises:
         DataError: they cannot be read.
@@ -110,23 +109,27 @@ def explaining(dataset: str, cache_dir: Path) -> Iterator[None]:
     """
     try:
         yield
-    except DataError:
-        raise
-    except (OSError, *OF_LIBRARIES) as error:
+    except _errors_of_reading() as error:
         number = error.errno if isinstance(error, OSError) else None
-        if number in OF_FILES and str(cache_dir) not in str(error):
-            raise DataError(
-                f"the data {dataset!r} cannot be read ({os.strerror(number)}): let the user who runs this read all "
-                "files there, and leave them in their place meanwhile."
-            ) from error
-        # another number is the operating system's: of the disk, which is said as such
-        if number is not None:
+        if number is not None and (number in OF_WRITING or str(cache_dir) in str(error)):
             raise
+        if number is not None:
+            raise DataError(
+                f"the data {dataset!r} cannot be read ({os.strerror(number)}): see that this user may read all files "
+                "there, and that their disk is whole."
+            ) from error
         problem = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         raise DataError(
             f"the data {dataset!r} cannot be read ({problem}): a file there is damaged, or claims more than this "
             "machine holds; bring it back from a copy, or write it anew."
         ) from error
+
+
+def _errors_of_reading() -> tuple[type[Exception], ...]:
+    errors: tuple[type[Exception], ...] = (OSError, MemoryError, UnicodeDecodeError)
+    # what has not imported Arrow has none of its errors
+    arrow = sys.modules.get("pyarrow")
+    return (*errors, arrow.ArrowException) if arrow else errors
 
 
 def _read(recipe: Recipe, target: Path, cache_dir: Path) -> Samples:

@@ -1,8 +1,10 @@
-"""From a spec to one client's tensors: every row once, official splits, a site's own data, caches."""
+"""From a spec to one client's tensors: every row once, official splits, a site's own data, the shared test set."""
 
-import dataclasses
 import errno
+import hashlib
 import json
+from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +14,14 @@ from sklearn.datasets import load_digits
 from protosphere.core.errors import DataError
 from protosphere.core.lru_cache import Recent
 from protosphere.data import client_data as module
-from protosphere.data.client_data import InputTransform, client_data
-from protosphere.data.partition.assignment import DataSpec, cached_partition_labels, open_data
+from protosphere.data.augment import augmented, refuse_unfit
+from protosphere.data.client_data import InputTransform, by_channels, client_data
+from protosphere.data.partition.assignment import DataSpec, assignment, cached_partition_labels, open_data
 from protosphere.data.partition.assignment_file import read_assignment
-from tests.data.draws import held_labels
+from protosphere.data.partition.row_hashes import content_hashes, fingerprint, occurs_once
+from protosphere.data.samples import Samples
+from protosphere.data.shared_test_set import SharedTestSpec, shared_labels, shared_rows
+from tests.data.draws import held_labels, made
 
 PARTS = ("train", "test", "validation")
 
@@ -31,12 +37,6 @@ def cache(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-def rows_of(data):
-    """All inputs of a client as bytes with their labels, to find them again."""
-    rows = [getattr(data, part) for part in PARTS]
-    return [(x.numpy().tobytes(), int(y)) for each in rows for x, y in zip(each.inputs, each.labels, strict=True)]
-
-
 def first_pixels(*rows):
     """What the rows of made images are filled with, sorted."""
     return sorted(value for each in rows for value in each.inputs[:, 0, 0, 0].tolist())
@@ -45,24 +45,21 @@ def first_pixels(*rows):
 def test_digits_end_to_end(cache):
     spec = DataSpec("digits", clients=5)
     counts = held_labels(spec, cache)
-    assert counts.shape == (5, 10)
     everybody = []
     for partition in range(5):
         data = client_data(spec, partition, cache)
         held = torch.cat([getattr(data, part).labels for part in PARTS])
         assert torch.bincount(held, minlength=10).tolist() == counts[partition].tolist()
         assert set(held.tolist()) == set(data.train.labels.tolist())
-        assert data.num_classes == 10
         assert len(data.test) == pytest.approx(len(held) / 4, abs=0.5 + (counts[partition] < 4).sum())
         assert (data.train.inputs.dtype, data.train.labels.dtype) == (torch.uint8, torch.int64)
         inputs = data.transform(data.train.inputs)
-        assert inputs.dtype == torch.float32
-        assert (inputs.min(), inputs.max()) == (-1, 1)
-        everybody += rows_of(data)
+        assert (inputs.dtype, inputs.min(), inputs.max()) == (torch.float32, -1, 1)
+        for rows in (getattr(data, part) for part in PARTS):
+            everybody += [(x.numpy().tobytes(), int(y)) for x, y in zip(rows.inputs, rows.labels, strict=True)]
     digits = load_digits()
     expected = zip(digits.images.astype(np.uint8), digits.target, strict=True)
     assert sorted(everybody) == sorted((row.tobytes(), int(label)) for row, label in expected)
-    assert open_data(spec, cache).class_names == tuple("0123456789")
 
 
 def test_pooled_mixes_and_official_keeps_the_two_tables_apart_and_deals_every_test_row(parquet_folder, tmp_path):
@@ -70,14 +67,11 @@ def test_pooled_mixes_and_official_keeps_the_two_tables_apart_and_deals_every_te
     pooled = [client_data(spec, k, tmp_path / "cache") for k in range(2)]
     assert all(first_pixels(data.train)[0] < 40 and first_pixels(data.train)[-1] >= 100 for data in pooled)
     assert first_pixels(*(getattr(data, part) for data in pooled for part in PARTS)) == [*range(40), *range(100, 112)]
-    spec = DataSpec(str(parquet_folder), clients=3, alpha=1.0, min_samples=2, split="official", validation_share=0.2)
+    spec = replace(spec, clients=3, partition="dirichlet", alpha=1.0, split="official", validation_share=0.2)
     clients = [client_data(spec, k, tmp_path / "cache") for k in range(3)]
     assert first_pixels(*(data.test for data in clients)) == list(range(100, 112))
-    trained = first_pixels(*(rows for data in clients for rows in (data.train, data.validation)))
-    assert trained == list(range(40))
-    assert sum(len(data.validation) for data in clients) > 0
+    assert first_pixels(*(rows for data in clients for rows in (data.train, data.validation))) == list(range(40))
     assert all(set(data.test.labels.tolist()) <= set(data.train.labels.tolist()) for data in clients)
-    assert held_labels(spec, tmp_path / "cache").sum(axis=0).tolist() == [13] * 4
 
 
 def test_max_samples_takes_the_first_rows(parquet_folder, tmp_path):
@@ -85,7 +79,7 @@ def test_max_samples_takes_the_first_rows(parquet_folder, tmp_path):
     pooled = [client_data(spec, k, tmp_path / "cache") for k in range(2)]
     seen = first_pixels(*(getattr(data, part) for data in pooled for part in PARTS))
     assert seen == [*range(40), 100, 101, 102, 103]
-    spec = dataclasses.replace(spec, split="official", max_samples=20)
+    spec = replace(spec, split="official", max_samples=20)
     official = [client_data(spec, k, tmp_path / "cache") for k in range(2)]
     assert sum(len(data.train) + len(data.validation) for data in official) == 20
     # half of the training rows, so half of the test rows
@@ -93,28 +87,27 @@ def test_max_samples_takes_the_first_rows(parquet_folder, tmp_path):
 
 
 def test_a_site_s_own_folder_belongs_to_it_alone(image_folder, tmp_path):
-    spec = DataSpec("digits", clients=0, split="official")
-    own = client_data(spec, 7, tmp_path / "cache", data_path=str(image_folder))
-    assert own.class_names == ("ant", "bee", "cat")
-    assert (len(own.train), len(own.test), len(own.validation)) == (22, 9, 2)
-    assert set((own.test.inputs[:, 0, 0, 0] % 20).tolist()) == {8, 9, 10}
-    pooled = client_data(dataclasses.replace(spec, split="pooled"), 7, tmp_path / "cache", data_path=str(image_folder))
-    assert (len(pooled.train), len(pooled.test), len(pooled.validation)) == (22, 8, 3)
+    sizes = {}
+    for split in ("official", "pooled"):
+        spec = DataSpec("digits", clients=0, split=split)
+        own = client_data(spec, 7, tmp_path / "cache", data_path=str(image_folder))
+        assert own.class_names == ("ant", "bee", "cat")
+        sizes[split] = [len(getattr(own, part)) for part in PARTS]
+    assert sizes == {"official": [22, 9, 2], "pooled": [22, 8, 3]}
+    with pytest.raises(DataError, match="data-path is 'digits'"):
+        client_data(spec, 0, tmp_path / "cache", data_path="digits")
 
 
 def test_a_client_may_have_few_rows_or_none_to_train_on(tmp_path, write, png):
     image = png(np.zeros((3, 3), dtype=np.uint8))
     write(tmp_path / "one" / "train.parquet", [image], [2])
-    spec = DataSpec("digits", clients=4)
-    one = client_data(spec, 0, tmp_path / "cache", data_path=str(tmp_path / "one"))
-    assert [len(getattr(one, part)) for part in PARTS] == [1, 0, 0]
-    assert one.test.inputs.shape == (0, 1, 3, 3)
-    assert one.class_names == ("0", "1", "2")
     write(tmp_path / "none" / "train.parquet", [], np.empty(0, dtype=np.int64))
     write(tmp_path / "none" / "test.parquet", [image, image], [0, 1])
-    official = dataclasses.replace(spec, split="official")
-    none = client_data(official, 0, tmp_path / "cache", data_path=str(tmp_path / "none"))
-    assert [len(getattr(none, part)) for part in PARTS] == [0, 2, 0]
+    for name, split, sizes in (("one", "pooled", [1, 0, 0]), ("none", "official", [0, 2, 0])):
+        spec = DataSpec("digits", clients=4, split=split)
+        data = client_data(spec, 0, tmp_path / "cache", data_path=str(tmp_path / name))
+        assert [len(getattr(data, part)) for part in PARTS] == sizes
+        assert data.test.inputs.shape[1:] == (1, 3, 3)
     # Dirichlet with a tiny alpha leaves clients with nothing when that is allowed
     sparse = DataSpec("digits", clients=40, alpha=0.01, min_samples=0)
     counts = held_labels(sparse, tmp_path / "cache").sum(axis=1)
@@ -123,44 +116,27 @@ def test_a_client_may_have_few_rows_or_none_to_train_on(tmp_path, write, png):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"split": "official"}, "data set 'digits' has no official test samples"),
-        ({"dataset": "digit"}, "unknown data set 'digit': did you mean 'digits'"),
-        ({"clients": 2}, "partition 2 does not exist: 2 clients are numbered from 0"),
-        (
-            {"clients": 200},
-            "200 clients with min-samples = 10 each need at least 2000 samples, but the data set has 1797",
-        ),
-    ],
+    ("change", "word"),
+    [({"split": "official"}, "no official test samples"), ({"clients": 2}, "partition 2 does not exist")],
 )
-def test_settings_that_cannot_be_used(cache, change, words):
-    spec = dataclasses.replace(DataSpec("digits", clients=5), **change)
-    with pytest.raises(DataError, match=words):
-        client_data(spec, 2, cache)
-
-
-def test_a_relative_name_is_no_data_path(cache):
-    with pytest.raises(DataError, match="data-path is 'digits'"):
-        client_data(DataSpec("digits", 2), 0, cache, data_path="digits")
+def test_settings_that_cannot_be_used(cache, change, word):
+    with pytest.raises(DataError, match=word):
+        client_data(replace(DataSpec("digits", clients=5), **change), 2, cache)
 
 
 def test_a_process_keeps_what_it_used_last_within_its_bytes(cache, monkeypatch):
     spec = DataSpec("digits", clients=4, partition="iid")
     first = client_data(spec, 0, cache)
     assert client_data(spec, 0, cache) is first
-    size = module.size_in_bytes(first)
-    monkeypatch.setattr(module, "_CACHE_BYTES", int(2.5 * size))
+    monkeypatch.setattr(module, "_CACHE_BYTES", int(2.5 * module.size_in_bytes(first)))
     kept = [client_data(spec, k, cache) for k in (0, 1)]
     assert client_data(spec, 0, cache) is kept[0]
     client_data(spec, 2, cache)
     assert client_data(spec, 0, cache) is kept[0]
     assert client_data(spec, 1, cache) is not kept[1]
-    monkeypatch.setattr(module, "_CACHE_BYTES", size // 2)
-    assert client_data(spec, 3, cache) is not client_data(spec, 3, cache)
 
 
-def test_a_damaged_assignment_is_worked_out_anew(tmp_path):
+def test_a_damaged_assignment_is_worked_out_anew_and_one_that_could_not_be_read_is_read_later(tmp_path, monkeypatch):
     spec = DataSpec("digits", clients=4)
     before = held_labels(spec, tmp_path)
     file = next((tmp_path / "assignments").glob("*.npz"))
@@ -170,50 +146,13 @@ def test_a_damaged_assignment_is_worked_out_anew(tmp_path):
         assert np.array_equal(held_labels(spec, tmp_path), before)
         assert file.read_bytes() == content
 
+    def refuse(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
 
-def test_an_assignment_that_could_not_be_read_once_is_read_when_it_can(tmp_path, monkeypatch):
-    held_labels(DataSpec("digits", clients=4), tmp_path)
-    file = next((tmp_path / "assignments").glob("*.npz"))
     with monkeypatch.context() as patch:
-        patch.setattr(np, "load", refused)
+        patch.setattr(np, "load", refuse)
         assert read_assignment(file, 1797) is None
     assert len(read_assignment(file, 1797).train) == 4
-
-
-def refused(*_):
-    raise OSError(errno.EMFILE, "Too many open files")
-
-
-def test_the_transform_is_the_formula_and_survives_json():
-    transform = InputTransform(255.0, (0.5, 0.4, 0.3), (0.5, 0.25, 0.125), (3, 4, 5))
-    inputs = torch.randint(0, 256, (7, 3, 4, 5), dtype=torch.uint8)
-    got = transform(inputs)
-    for row, channel, y, x in ((0, 0, 0, 0), (3, 1, 2, 4), (6, 2, 3, 1)):
-        naive = (inputs[row, channel, y, x].item() / 255 - transform.mean[channel]) / transform.std[channel]
-        assert got[row, channel, y, x].item() == pytest.approx(naive, abs=1e-5)
-    assert InputTransform.from_dict(json.loads(json.dumps(transform.to_dict()))) == transform
-    with pytest.raises(DataError, match=r"inputs have the shape \(3, 5, 4\), but the data set has \(3, 4, 5\)"):
-        transform(inputs.transpose(2, 3))
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_images_are_channels_last_in_memory_of_one_channel_too(channels):
-    transform = InputTransform(255.0, (0.5,) * channels, (0.5,) * channels, (channels, 4, 5))
-    assert transform(torch.zeros(7, channels, 4, 5, dtype=torch.uint8)).stride() == (
-        20 * channels,
-        1,
-        5 * channels,
-        channels,
-    )
-
-
-def test_a_transform_made_under_inference_mode_can_be_trained_with():
-    transform = InputTransform(1.0, (0.25, 0.75), (3.0, 7.0), (2,))
-    with torch.inference_mode():
-        transform(torch.zeros(1, 2))
-    inputs = torch.ones(4, 2, requires_grad=True)
-    (transform(inputs) ** 2).sum().backward()
-    assert torch.allclose(inputs.grad, 2 * (1 - torch.tensor([0.25, 0.75])) / torch.tensor([9.0, 49.0]))
 
 
 def test_a_partition_that_was_worked_out_is_found_as_it_is_and_no_look_up_writes(tmp_path):
@@ -224,6 +163,224 @@ def test_a_partition_that_was_worked_out_is_found_as_it_is_and_no_look_up_writes
     counts = held_labels(spec, tmp_path)
     found = cached_partition_labels(spec, tmp_path)
     assert np.array_equal(found[0], counts)
-    assert found[1] == open_data(spec, tmp_path).class_names
+    assert found[1] == tuple("0123456789")
     # decoded, but dealt otherwise
-    assert cached_partition_labels(dataclasses.replace(spec, seed=1), tmp_path) is None
+    assert cached_partition_labels(replace(spec, seed=1), tmp_path) is None
+
+
+# --- what a model sees ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_transform_is_the_formula_survives_json_and_gives_channels_last(channels):
+    mean, std = (0.5, 0.4, 0.3)[:channels], (0.5, 0.25, 0.125)[:channels]
+    transform = InputTransform(255.0, mean, std, (channels, 4, 5))
+    inputs = torch.randint(0, 256, (7, channels, 4, 5), dtype=torch.uint8)
+    with torch.inference_mode():
+        transform(inputs[:1])
+    expected = (inputs / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
+    got = transform(inputs)
+    assert torch.allclose(got, expected, atol=1e-5)
+    assert got.stride() == (20 * channels, 1, 5 * channels, channels)
+    assert InputTransform.from_dict(json.loads(json.dumps(transform.to_dict()))) == transform
+    with pytest.raises(DataError, match=r"inputs have the shape \(., 5, 4\)"):
+        transform(inputs.transpose(2, 3))
+    # what was made under inference mode can be trained with
+    floats = inputs.float().requires_grad_()
+    transform(floats).sum().backward()
+    assert floats.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 4), (2, 7)])
+def test_channels_are_measured_over_the_training_rows(shape):
+    rng = np.random.default_rng(0)
+    inputs = rng.integers(0, 200, (3000, *shape)).astype(np.uint8)
+    rows = np.sort(rng.choice(3000, 2500, replace=False))
+    mean, std = by_channels(inputs, rows, 255.0)
+    own = inputs[rows].astype(np.float64).reshape(2500, shape[0], -1) / 255
+    assert np.allclose((mean, std), (own.mean(axis=(0, 2)), own.std(axis=(0, 2))), rtol=1e-10)
+    assert by_channels(inputs, rows[:0], 1.0) == ((0.0,) * shape[0], (1.0,) * shape[0])
+    # far from zero, a float has no digits to lose
+    far = inputs.astype(np.float64) * 1e-3 + 1e6
+    assert np.allclose(by_channels(far, rows, 1.0)[1], 1e-3 * 255 * np.array(std), rtol=1e-4)
+    assert by_channels(np.full((10, 2, 3), 0.1), np.arange(10), 1.0)[1] == (1.0, 1.0)
+
+
+def test_a_client_scales_by_its_own_rows_and_an_encoder_gets_them_unscaled(image_folder, tmp_path):
+    spec = DataSpec(str(image_folder), 2, "iid", min_samples=1)
+    plain = client_data(spec, 0, tmp_path / "cache")
+    assert plain.transform == plain.transform.plain == InputTransform(255.0, (0.5,), (0.5,), (1, 6, 6))
+    own = [client_data(replace(spec, normalise=True), partition, tmp_path / "cache") for partition in (0, 1)]
+    assert own[0].transform != own[1].transform
+    assert torch.equal(own[0].train.inputs, plain.train.inputs)
+    for data in own:
+        seen = data.transform(data.train.inputs).double()
+        assert (float(seen.mean()), float(seen.std(correction=0))) == (pytest.approx(0, abs=1e-5), pytest.approx(1))
+        assert data.transform.plain == plain.transform
+
+
+@pytest.mark.parametrize(("augment", "kinds"), [("flip", 2), ("crop", 9), ("flip-crop", 18)])
+def test_an_image_is_as_likely_to_be_any_flip_or_window_of_itself(augment, kinds):
+    image = torch.arange(1, 5, dtype=torch.uint8).view(1, 1, 2, 2)
+    found = augmented(image.repeat(4000, 1, 1, 1), augment, torch.Generator().manual_seed(0))
+    padded = torch.nn.functional.pad(image[0, 0], (1, 1, 1, 1))
+    places = [(1, 1)] if augment == "flip" else [(down, right) for down in range(3) for right in range(3)]
+    expected = set()
+    for whole in (padded, padded.flip(1)) if "flip" in augment else (padded,):
+        expected |= {tuple(whole[down : down + 2, right : right + 2].flatten().tolist()) for down, right in places}
+    assert (len(expected), found.dtype) == (kinds, torch.uint8)
+    counts = Counter(tuple(each) for each in found.flatten(1).tolist())
+    assert counts.keys() == expected
+    assert sum((count - 4000 / kinds) ** 2 / (4000 / kinds) for count in counts.values()) < 50
+
+
+@pytest.mark.parametrize(
+    ("augment", "normalise", "axes", "fits"),
+    [("none", True, 1, True), ("flip", True, 3, True), ("flip", False, 1, False), ("none", True, 0, False)],
+)
+def test_what_transforms_are_not_for_is_refused(augment, normalise, axes, fits):
+    if fits:
+        refuse_unfit(augment, normalise, axes)
+    else:
+        with pytest.raises(DataError, match=r"augment|normalise"):
+            refuse_unfit(augment, normalise, axes)
+
+
+# --- a site's secret split --------------------------------------------------------------------------------------------
+
+SECRET, OTHER = "07" * 32, "08" * 32
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+def test_of_a_secret_split_a_unit_less_moves_no_other_and_order_says_nothing(grouped, tmp_path):
+    rng = np.random.default_rng(0)
+    content = rng.permutation(600).astype(np.float32)
+    groups = rng.integers(60, size=600) if grouped else None
+
+    def sides(rows, name, secret=SECRET):
+        """content -> side."""
+        own_groups = None if groups is None else groups[rows]
+        data = Samples("made", content[rows, None], rows % 3, len(rows), ("a", "b", "c"), groups=own_groups, key=name)
+        who = assignment(DataSpec("made", 1, secret=secret), data, tmp_path, own=True)
+        found = {}
+        for part in PARTS:
+            found |= {float(data.inputs[row, 0]): part for row in getattr(who, part)[0]}
+        assert len(found) == len(rows)
+        return found
+
+    every = np.arange(600)
+    whole = sides(every, "whole")
+    for gone in range(3):
+        less = sides(every[groups != gone] if grouped else np.delete(every, gone), f"without {gone}")
+        assert less == {value: side for value, side in whole.items() if value in less}
+    assert sides(rng.permutation(600), "shuffled") == whole
+    assert sides(every, "whole", OTHER) != whole
+    shares = [list(whole.values()).count(part) / 600 for part in PARTS]
+    assert np.allclose(shares, [0.65, 0.25, 0.1], atol=0.2 if grouped else 0.06)
+
+
+# --- the shared test set, and copies of its rows ----------------------------------------------------------------------
+
+CPU = torch.device("cpu")
+
+
+def table(copies=0):
+    """400 rows of four classes of unlike sizes; of the first `copies` rows one more lies elsewhere."""
+    rng = np.random.default_rng(0)
+    data = made(rng.choice(4, size=400, p=(0.4, 0.3, 0.2, 0.1)), train_rows=300)
+    if copies:
+        data.inputs[rng.permutation(np.arange(copies, 400))[:copies]] = data.inputs[:copies]
+    return data
+
+
+def shared_spec(share, **changes):
+    return replace(DataSpec("made", clients=5, alpha=1.0, min_samples=5, shared_test_share=share, seed=3), **changes)
+
+
+@pytest.mark.parametrize(("max_samples", "share"), [(0, 0.35), (210, 0.1)])
+@pytest.mark.parametrize("split", ["pooled", "official"])
+def test_shared_rows_are_nobodys_stratified_and_as_many_as_asked(split, share, max_samples, tmp_path):
+    data = table()
+    who = assignment(shared_spec(share, split=split, max_samples=max_samples), data, tmp_path)
+    used = among = np.arange(max_samples or 400)
+    if split == "official":
+        among = np.arange(300, 370 if max_samples else 400)
+        used = np.concatenate([np.arange(max_samples or 300), among])
+    everybody = np.concatenate([who.shared, *who.held])
+    assert sorted(everybody.tolist()) == used.tolist()
+    assert set(who.shared.tolist()) <= set(among.tolist())
+    assert who.shared.size == int(share * among.size + 0.5)
+    for label in range(4):
+        quota = share * (data.labels[among] == label).sum()
+        assert abs((data.labels[who.shared] == label).sum() - quota) < 1
+
+
+@pytest.mark.parametrize("split", ["pooled", "official"])
+def test_a_row_that_has_a_copy_is_never_set_aside(split, tmp_path):
+    """Nor the copy, on whichever side of the official split: a client trains on the other."""
+    data = table(copies=60)
+    counts = Counter(bytes(row) for row in data.inputs)
+    who = assignment(shared_spec(0.3, split=split), data, tmp_path)
+    assert max(counts.values()) == 2
+    assert who.shared.size > 20
+    assert all(counts[bytes(data.inputs[row])] == 1 for row in who.shared)
+
+
+def test_a_copy_that_the_run_does_not_use_is_none_and_no_row_at_all_is_refused(tmp_path):
+    data = table()
+    data.inputs[200:] = data.inputs[:200]
+    assert assignment(shared_spec(0.1, max_samples=200), data, tmp_path).shared.size == 20
+    with pytest.raises(DataError, match="gives the shared test set no sample"):
+        assignment(shared_spec(0.1), data, tmp_path)
+    with pytest.raises(DataError, match="own data-path"):
+        assignment(shared_spec(0.1), table(), tmp_path, own=True)
+
+
+def test_no_row_of_a_group_is_set_aside_if_another_row_is_copied(tmp_path):
+    data = made(np.zeros(40, dtype=np.int64), groups=np.arange(40) // 2)
+    data.inputs[20:40:2] = data.inputs[0]
+    spec = DataSpec("made", clients=1, min_samples=1, shared_test_share=0.5)
+    shared = assignment(spec, data, tmp_path).shared
+    # the groups of rows 2 to 19 are free of copies: half of nine, rounded up
+    assert len(set(shared // 2)) == 5
+    assert (shared.min() >= 2, shared.max() < 20) == (True, True)
+
+
+def test_server_and_clients_see_the_same_rows(decoded_cache):
+    where = SharedTestSpec(DataSpec("digits", clients=4, shared_test_share=0.1, max_samples=400), decoded_cache)
+    labels, (rows, found) = shared_labels(where), shared_rows(where, CPU)
+    data = open_data(where.spec, decoded_cache)
+    chosen = assignment(where.spec, data, decoded_cache).shared
+    assert chosen.size == 40
+    assert labels.labels.tolist() == rows.labels.tolist() == data.labels[chosen].tolist()
+    assert np.array_equal(rows.inputs.numpy(), data.inputs[chosen])
+    assert (labels.num_classes, labels.fingerprint) == (10, found)
+    assert shared_rows(where, CPU)[0] is rows, "a process keeps them"
+    other = replace(where, spec=replace(where.spec, seed=9))
+    assert shared_labels(other).fingerprint != found
+
+
+def test_a_rows_hash_is_blake2b_of_its_content():
+    def digest(content):
+        return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+    inputs = np.arange(10_000, dtype=np.int32).reshape(-1, 1)
+    rows = np.random.default_rng(1).permutation(10_000)
+    assert content_hashes(inputs, rows).tolist() == [digest(inputs[row].tobytes()) for row in rows]
+    # -0.0 equals 0.0, and the caller's array stays as it is
+    zeros = np.array([[0.0, 1.5], [-0.0, 1.5], [0.0, -1.5]], np.float32)
+    assert occurs_once(zeros, np.arange(3)).tolist() == [False, False, True]
+    assert np.signbit(zeros[1, 0])
+
+
+def test_a_fingerprint_is_of_the_rows_their_order_and_their_labels_alone():
+    """Not of the table that they lie in, nor of how its numbers are stored."""
+    inputs, labels, rows = np.arange(36, dtype=np.uint8).reshape(6, 6), np.arange(6) % 3, np.arange(6)
+    relabelled, repainted = labels.copy(), inputs.copy()
+    relabelled[4] = 2
+    repainted[5, 2] ^= 1
+    found = {fingerprint(inputs, labels, rows), fingerprint(inputs, labels, rows[::-1])}
+    found |= {fingerprint(inputs, relabelled, rows), fingerprint(repainted, labels, rows)}
+    assert len(found | {fingerprint(inputs, labels, rows[:-1])}) == 5
+    some = np.array([1, 2, 5])
+    assert fingerprint(inputs[some], labels[some].astype(np.int32), np.arange(3)) == fingerprint(inputs, labels, some)

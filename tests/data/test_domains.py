@@ -1,20 +1,23 @@
-"""Several data sets as one: their images and labels against loops, and which one an error is about."""
+"""Several data sets as one: what a setting names, images and labels against loops, tables as sites."""
 
 import logging
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from protosphere.core.paths import listed
 from protosphere.data.client_data import client_data
-from protosphere.data.decode import Recipe
-from protosphere.data.domains import interleaved, open_all
+from protosphere.data.domains import are_tables, domains_of, interleaved, short_name
 from protosphere.data.forms.columns import Columns
 from protosphere.data.forms.images import open_image
-from protosphere.data.partition.assignment import DataSpec, open_data
+from protosphere.data.partition.assignment import DataSpec, assignment, domain_of, name_of, open_data
 from tests.data.draws import decoded, refusal
+
+ABC = ("ant", "bee", "cat")
 
 
 def names_of(data, domain):
@@ -22,7 +25,51 @@ def names_of(data, domain):
     return [data.class_names[label] for label in data.labels[data.domains == domain]]
 
 
-ABC = ("ant", "bee", "cat")
+# --- what a setting names --------------------------------------------------------------------------------------------
+
+
+def test_a_list_names_its_domains_by_the_last_part_of_a_path():
+    found = domains_of(" /data/mnist/, usps,some/body ,~/more/svhn,./x")
+    assert [each.name for each in found] == ["mnist", "usps", "some/body", "svhn", "x"]
+    assert [each.dataset for each in found] == ["/data/mnist/", "usps", "some/body", "~/more/svhn", "./x"]
+
+
+def test_a_folder_with_a_comma_is_one_data_set(domain, opened, tmp_path):
+    folder = domain("a,b")
+    data = opened(folder)
+    assert data.key == decoded(folder, tmp_path / "cache").key
+    assert (data.domains, data.domain_names) == (None, ())
+    # what is not there may be a list
+    assert listed(folder + "x") == (folder[: -len(",b")], "bx")
+
+
+def test_all_subfolders_that_are_not_hidden_sorted_by_name(tmp_path, monkeypatch):
+    names = ["alpha", "beta", "gamma,delta"]
+    for name in (*reversed(names), ".hidden", "__pycache__"):
+        (tmp_path / "all" / name).mkdir(parents=True)
+    (tmp_path / "all" / "README.md").write_text("no folder")
+    monkeypatch.chdir(tmp_path)
+    for every in (str(tmp_path / "all" / "*"), "./all/*"):
+        found = domains_of(every)
+        assert [(each.name, each.dataset) for each in found] == [(name, f"{tmp_path}/all/{name}") for name in names]
+
+
+def test_a_short_name(tmp_path, monkeypatch):
+    (tmp_path / "clinics" / "north").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "clinics" / "north")
+    names = {"digits": "digits", "some/body": "body", "/data/mnist/": "mnist", "/data/pacs/*": "pacs", "/": "/"}
+    names |= {"mnist, some/body,/data/usps": "mnist+body+usps", "./": "north", "../": "clinics", "./*": "north"}
+    assert {dataset: short_name(dataset) for dataset in names} == names
+
+
+# --- images and arrays -----------------------------------------------------------------------------------------------
+
+
+def test_rows_are_taken_in_proportion_and_in_their_order():
+    counts = [7, 1, 20, 0, 4]
+    tables, rows = interleaved(counts)
+    places = sorted(((j + 0.5) / n, table, j) for table, n in enumerate(counts) for j in range(n))
+    assert [(table, row) for _, table, row in places] == list(zip(tables.tolist(), rows.tolist(), strict=True))
 
 
 def files_of(folder):
@@ -32,29 +79,13 @@ def files_of(folder):
     return [open_image(row["image"]) for row in rows], [row["label"] for row in rows]
 
 
-# --- their images ---------------------------------------------------------------------------------------------------
-
-
-def test_rows_are_taken_in_proportion_and_in_their_order():
-    counts = [7, 1, 20, 0, 4]
-    tables, rows = interleaved(counts)
-    places = sorted(((j + 0.5) / n, table, j) for table, n in enumerate(counts) for j in range(n))
-    assert [(table, row) for _, table, row in places] == list(zip(tables.tolist(), rows.tolist(), strict=True))
-    for first in range(33):
-        taken = np.bincount(tables[:first], minlength=5)
-        # each is within half a row of the common share, so the sum is within half a row a table
-        assert (np.abs(taken - first * np.array(counts) / 32) <= 0.5 + 2.5 * np.array(counts) / 32).all()
-
-
 def test_all_against_a_loop(domain, opened):
     names = [ABC, ("cat", "ant", "bee"), ABC]
     folders = [domain("grey", 9, 2, (4, 9)), domain("colour", 4, 4, (8, 5, 3), names[1]), domain("small", 5, 0, (3, 3))]
     data = opened(*folders)
     assert (data.inputs.shape, data.inputs.dtype) == ((24, 3, 8, 9), np.uint8)
-    assert not data.inputs.flags.writeable
     assert (data.scale, data.train_rows, data.class_names) == (255.0, 18, ABC)
     assert data.domain_names == ("grey", "colour", "small")
-    assert data.domains.dtype == data.labels.dtype == np.int64
     files = [files_of(folder) for folder in folders]
     seen = [0, 0, 0]
     for row, table in enumerate(data.domains.tolist()):
@@ -64,63 +95,33 @@ def test_all_against_a_loop(domain, opened):
         assert data.class_names[data.labels[row]] == names[table][labels[seen[table]]]
         seen[table] += 1
     assert data.domains[:18].tolist() == interleaved([9, 4, 5])[0].tolist()
-    assert data.domains[18:].tolist() == interleaved([2, 4, 0])[0].tolist()
     # grey domains alone stay grey
     assert opened(folders[0], folders[2]).inputs.shape == (16, 1, 4, 9)
 
 
-def test_a_folder_of_images_of_several_sizes(tmp_path):
-    for number, shape in enumerate([(5, 6), (9, 3, 3), (4, 4)]):
-        folder = tmp_path / "set" / f"class{number % 2}"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.zeros(shape, dtype=np.uint8)).save(folder / f"{number}.png")
-    assert "set image-size" in refusal(decoded, str(tmp_path / "set"), tmp_path / "cache")
-    five, four = (decoded(str(tmp_path / "set"), tmp_path / "cache", image_size=size) for size in (5, 4))
-    assert five.inputs.shape == (3, 3, 5, 5)
-    # the same data at another size is another entry
-    assert five.key != four.key
-
-
-def test_digits_are_a_domain(domain, opened, tmp_path):
-    ten = tuple(str(number) for number in range(10))
-    data = opened(domain("made", 10, 0, (8, 8), ten), "digits")
+def test_digits_are_a_domain_and_numbered_classes_match_by_their_digits(domain, opened, tmp_path):
+    names = tuple(map(str, range(9, -1, -1)))
+    data = opened(domain("made", 10, 0, (8, 8), names), "digits")
     alone = decoded("digits", tmp_path / "cache")
-    assert data.class_names == ten
+    assert data.class_names == names
     pixels = np.asarray(data.inputs)[data.domains == 1]
     assert np.array_equal(pixels, np.rint(np.asarray(alone.inputs) / 16 * 255))
-    assert (pixels.min(), pixels.max()) == (0, 255)
-    assert np.array_equal(data.labels[data.domains == 1], alone.labels)
-
-
-def arrays_of(path, seed, shape, dtype, test=0, names=("ant", "bee")):
-    """A file of 6 training rows of random arrays; the rows."""
-    rng = np.random.default_rng(seed)
-    x = (rng.random((6 + test, *shape)) * 255).astype(dtype)
-    y = np.array(names)[np.arange(len(x)) % 2]
-    held = {"x": x[:6], "y": y[:6]} | ({"x_test": x[6:], "y_test": y[6:]} if test else {})
-    np.savez(path, **held)
-    return x
+    assert np.array_equal(data.labels[data.domains == 1], 9 - alone.labels)
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "scale"),
-    [((5,), "float64", 1), ((2, 7), "float32", 1), ((3, 8, 8), "float32", 1), ((4,), "uint8", 255)],
+    ("shape", "dtype", "scale"), [((5,), "float64", 1), ((3, 8, 8), "float32", 1), ((4,), "uint8", 255)]
 )
 def test_arrays_of_one_shape_are_domains_as_they_are(shape, dtype, scale, opened, tmp_path):
-    files = [str(tmp_path / f"{name}.npz") for name in ("north", "south")]
-    rows = [arrays_of(files[0], 1, shape, dtype), arrays_of(files[1], 2, shape, dtype, 3, ("bee", "ant"))]
+    files, rows = [str(tmp_path / f"{name}.npz") for name in ("north", "south")], []
+    for seed, (file, names) in enumerate(zip(files, (["ant", "bee"], ["bee", "ant"]), strict=True)):
+        rows.append((np.random.default_rng(seed).random((6, *shape)) * 255).astype(dtype))
+        np.savez(file, x=rows[-1], y=np.array(names * 3))
     data = opened(*files)
-    assert data.inputs.dtype == (np.uint8 if dtype == "uint8" else np.float32)
     assert (data.scale, data.train_rows, data.class_names) == (scale, 12, ("ant", "bee"))
     for table, own in enumerate(rows):
         assert np.array_equal(data.inputs[data.domains == table], own.astype(data.inputs.dtype))
-        assert names_of(data, table) == [(("ant", "bee"), ("bee", "ant"))[table][row % 2] for row in range(len(own))]
-    spec = DataSpec(",".join(files), 2, "mixed", ways=2, shots=0, min_samples=1)
-    clients = [client_data(spec, number, tmp_path / "cache") for number in (0, 1)]
-    assert sorted(client.domain for client in clients) == ["north.npz", "south.npz"]
-
-
-# --- their classes --------------------------------------------------------------------------------------------------
+        assert names_of(data, table) == (["ant", "bee"], ["bee", "ant"])[table] * 3
 
 
 def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
@@ -130,27 +131,9 @@ def test_the_union_has_the_first_domain_s_classes_first(domain, opened):
     assert data.class_names == ("cat", "bee", "dog", "ant", "eel")
     for table, own in enumerate(names):
         assert names_of(data, table) == [own[row % len(own)] for row in (*range(6), *range(3))]
-    # where all have the same, it makes no difference
-    same, union = (opened(folders[0], classes=classes) for classes in ("same", "union"))
-    assert np.array_equal(same.labels, union.labels)
 
 
-def unlisted(folder):
-    """A domain that only numbers its classes."""
-    (Path(folder) / "classes.txt").unlink()
-    return folder
-
-
-def test_numbered_classes_match_by_their_digits(domain, opened):
-    data = opened(domain("named", classes=("2", "0", "1")), unlisted(domain("numbered", classes=("0", "1", "2"))))
-    assert data.class_names == ("2", "0", "1")
-    assert data.labels[data.domains == 1].tolist() == [1, 2, 0] * 3
-
-
-# --- the cache ------------------------------------------------------------------------------------------------------
-
-
-def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, caplog, tmp_path):
+def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, caplog):
     caplog.set_level(logging.INFO, "data")
 
     def count(word):
@@ -163,28 +146,17 @@ def test_made_once_and_anew_when_a_part_has_changed(domain, opened, write, png, 
     write(Path(folders[1]) / "test.parquet", [png(np.full((6, 6), 9, dtype=np.uint8))], [2])
     changed = opened(*folders)
     assert (count("decoded "), count("combined ")) == (3, 2)
-    assert len(changed.labels) == 6 + 6 + 3 + 1
     assert changed.inputs[-2:].max(axis=(1, 2, 3)).tolist().count(9) == 1
     keys = {changed.key, first.key, opened(*folders[::-1]).key, opened(*folders, image_size=3).key}
     assert len(keys | {opened(*folders, classes="union").key}) == 5
-    # a damaged entry is made anew out of its parts
-    damaged = tmp_path / "cache" / "decoded" / changed.key / "domains.npy"
-    expected = changed.domains.tolist()
-    damaged.write_bytes(damaged.read_bytes()[:-8])
-    assert opened(*folders).domains.tolist() == expected
-    assert count("decoded ") == 5
 
 
-# --- who holds them -------------------------------------------------------------------------------------------------
-
-
-def test_groups_of_two_domains_are_two(domain, tmp_path):
+def test_groups_of_two_domains_are_two(domain, opened):
     folders = [domain("a", 6, 0), domain("b", 6, 0)]
     for folder in folders:
         table = pq.read_table(Path(folder) / "train.parquet")
         pq.write_table(table.append_column("patient", [["p", "p", "q", "q", "r", "r"]]), f"{folder}/train.parquet")
-    recipe = Recipe(",".join(folders), Columns(group="patient"))
-    data = open_all(recipe, tmp_path / "cache")
+    data = opened(*folders, columns=Columns(group="patient"))
     own = [data.groups[data.domains == table].tolist() for table in (0, 1)]
     assert [[each.index(value) for value in each] for each in own] == [[0, 0, 2, 2, 4, 4]] * 2
     assert not set(own[0]) & set(own[1])
@@ -196,4 +168,93 @@ def test_a_client_s_own_data_are_one_folder(domain, tmp_path):
     data = client_data(spec, 0, tmp_path / "cache", data_path=folder)
     assert (data.transform.shape, data.domain) == ((1, 5, 5), "")
     for path in (f"{tmp_path}/all/*", f"{folder},{folder}x"):
-        assert f"the data path {path!r} names several data sets" in refusal(open_data, spec, tmp_path / "cache", path)
+        assert "names several data sets" in refusal(open_data, spec, tmp_path / "cache", path)
+
+
+# --- tables as sites -------------------------------------------------------------------------------------------------
+
+SIZES = {"berlin": 30, "paris": 12, "rome": 7}
+
+
+def frame(number, size):
+    """A value tells the file and the row: 1000 · file + row."""
+    words = ["red", "green"] if number else ["red", "blue"]
+    colours = [words[row % 2] for row in range(size)]
+    labels = [("no", "yes", "maybe")[row % (3 if number == 1 else 2)] for row in range(size)]
+    return pd.DataFrame({"size": [1000.0 * number + row for row in range(size)], "colour": colours, "label": labels})
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """sites(suffix, change): a list of tables as a `dataset` setting; `change(name, frame)` may change one."""
+
+    def write(suffix="csv", change=lambda name, frame: frame):
+        paths = []
+        for number, (name, size) in enumerate(SIZES.items()):
+            table, path = change(name, frame(number, size)), tmp_path / f"{name}.{suffix}"
+            table.to_csv(path, index=False) if suffix == "csv" else table.to_parquet(path, index=False)
+            paths.append(str(path))
+        return ",".join(paths)
+
+    return write
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_each_client_has_the_rows_of_one_file_and_its_name(sites, tmp_path, suffix):
+    dataset = sites(suffix)
+    assert are_tables(dataset)
+    spec = DataSpec(dataset, 3, "sites")
+    data = open_data(spec, tmp_path / "cache")
+    assert (data.domain_names, data.class_names) == (tuple(SIZES), ("maybe", "no", "yes"))
+    assert [column.values for column in data.columns] == [(), ("blue", "green", "red")]
+    held = assignment(spec, data, tmp_path / "cache").held
+    for number, (name, size) in enumerate(SIZES.items()):
+        assert sorted(data.inputs[held[number]][:, 0].tolist()) == [1000.0 * number + row for row in range(size)]
+        assert (name_of(spec, data, held[number]), domain_of(data, held[number])) == (name, name)
+        # numbers are scaled by each site's own training rows
+        own = client_data(spec, number, tmp_path / "cache")
+        assert own.transform.mean[0] == pytest.approx(own.train.inputs[:, 0].double().mean().item())
+    # a row's features and label are still those of one row
+    table = pd.concat([frame(number, size) for number, size in enumerate(SIZES.values())]).set_index("size")
+    for values, label in zip(data.inputs, data.labels, strict=True):
+        row = table.loc[float(values[0])]
+        assert ("blue", "green", "red")[int(values[1:].argmax())] == row["colour"]
+        assert data.class_names[label] == row["label"]
+
+
+def test_fewer_clients_get_the_files_in_turn_and_more_are_refused(sites, tmp_path):
+    spec = DataSpec(sites(), 2, "sites")
+    data = open_data(spec, tmp_path / "cache")
+    held = assignment(spec, data, tmp_path / "cache").held
+    assert [name_of(spec, data, rows) for rows in held] == ["berlin, rome", "paris"]
+    more = DataSpec(spec.dataset, 4, "sites")
+    assert "4 clients need as many data sets" in refusal(assignment, more, data, tmp_path / "cache")
+
+
+def test_texts_are_sites_too_and_one_patient_of_two_is_two(sites, tmp_path):
+    def notes(name, table):
+        rows = range(len(table))
+        return pd.DataFrame(
+            {"text": [f"{name} {r}" for r in rows], "label": table["label"], "who": [r // 3 for r in rows]}
+        )
+
+    spec = DataSpec(sites(change=notes), 3, "sites", columns=Columns(group="who"))
+    data = open_data(spec, tmp_path / "cache")
+    held = assignment(spec, data, tmp_path / "cache").held
+    for name, rows in zip(SIZES, held, strict=True):
+        assert sorted(data.inputs[rows]) == sorted(f"{name} {row}" for row in range(SIZES[name]))
+    assert len(np.unique(data.groups)) == sum(-(-size // 3) for size in SIZES.values())
+
+
+def test_official_test_tables_go_to_their_site(tmp_path):
+    for number, name in enumerate(("a", "b")):
+        (tmp_path / name).mkdir()
+        frame(number, 12).to_csv(tmp_path / name / "train.csv", index=False)
+        frame(number, 5).to_csv(tmp_path / name / "test.csv", index=False)
+    spec = DataSpec(f"{tmp_path}/a,{tmp_path}/b", 2, "sites", split="official")
+    data = open_data(spec, tmp_path / "cache")
+    found = assignment(spec, data, tmp_path / "cache")
+    assert data.train_rows == 24
+    for number in range(2):
+        assert sorted(data.inputs[found.test[number]][:, 0].tolist()) == [1000.0 * number + row for row in range(5)]
+        assert len(found.train[number]) + len(found.validation[number]) == 12

@@ -522,7 +522,7 @@ MUTANTS = {
         "data/partition/secret_split.py",
         "if share < test_share else",
         "if share < test_share * len(units) / 600 else",
-        "tests/data/test_secret_split.py",
+        "tests/data/test_client_data.py -k secret",
     ),
     # --- data
     "short rows of CSV skipped": Mutant(
@@ -535,13 +535,13 @@ MUTANTS = {
         D + "forms/table_schema.py",
         "            features[missing, -1] = 1",
         "            features[missing, 0] = 1",
-        "tests/data/test_table_schema.py",
+        "tests/data/test_tables.py",
     ),
     "a missing number without its indicator": Mutant(
         D + "forms/table_schema.py",
         "features = [numbers, missing.astype(np.float32)] if",
         "features = [numbers, np.zeros_like(numbers)] if",
-        "tests/data/test_table_schema.py",
+        "tests/data/test_tables.py",
     ),
     "a wrong cell let through": Mutant(
         D + "forms/table_schema.py", "elif wrong.any():", "elif wrong.all():", "tests/data/test_refusals.py"
@@ -550,25 +550,25 @@ MUTANTS = {
         D + "forms/labels.py",
         "class_names = tuple(distinct)",
         "class_names = tuple(distinct[::-1])",
-        "tests/data/test_texts.py",
+        "tests/data/test_tables.py",
     ),
     "ill with a blank another class": Mutant(
         D + "forms/labels.py",
         "texts = pc.utf8_trim_whitespace(cells)",
         "texts = cells",
-        "tests/data/test_messy_tables.py",
+        "tests/data/test_tables.py",
     ),
     "the patient 7.0 another than 7": Mutant(
         D + "forms/labels.py",
         r'pattern=r"^(-?[0-9]+)\.0+$"',
         r'pattern=r"^(-?[0-9]+)\.1+$"',
-        "tests/data/test_messy_tables.py",
+        "tests/data/test_tables.py",
     ),
     "a patient on two sides of a split": Mutant(
         D + "partition/groups.py",
         "return np.flatnonzero(_mark(units, len(self))[self.of_row])",
         "return np.sort(units)",
-        "tests/data/test_groups.py",
+        "tests/data/test_partitions.py -k group",
     ),
     "patients of two sites that are one": Mutant(
         D + "domains.py",
@@ -592,22 +592,25 @@ MUTANTS = {
         D + "partition/row_hashes.py",
         "counts[where] == 1",
         "counts[where] >= 1",
-        "tests/data/test_shared_test_set.py tests/data/test_row_hashes.py",
+        "tests/data/test_client_data.py -k copy",
     ),
     "numbers scaled by test samples too": Mutant(
         D + "client_data.py",
         "standard(data.inputs[train][:, numbers])",
         "standard(np.asarray(data.inputs)[:, numbers])",
-        "tests/data/test_table_schema.py",
+        "tests/data/test_tables.py",
     ),
     "a changed file that is read from the cache": Mutant(
         D + "forms/folders.py",
         "return status.st_size, status.st_mtime_ns",
         "return 0, 0",
-        "tests/data/test_changed_files.py -k csv",
+        "tests/data/test_cache.py -k csv",
     ),
     "features of one sample with the label of another": Mutant(
-        D + "domains.py", "source[places] = rows", "source[places] = rows[::-1]", "tests/data/test_sites.py"
+        D + "domains.py",
+        "source[places] = rows",
+        "source[places] = rows[::-1]",
+        "tests/data/test_domains.py",
     ),
     "classes of domains matched by number": Mutant(
         D + "domains.py",
@@ -625,7 +628,7 @@ MUTANTS = {
         D + "forms/images.py",
         "else pixels.transpose(2, 0, 1)",
         "else pixels.transpose(2, 1, 0)",
-        "tests/data/test_cache.py tests/data/test_domains.py",
+        "tests/data/test_images.py",
     ),
     "half of an entry taken for the whole": Mutant(
         D + "cache.py",
