@@ -12,13 +12,11 @@ from protosphere.core.errors import DataError, LabelsError
 from protosphere.core.files import refuse_irregular
 
 TEST_SPLITS = ("test", "validation", "valid", "val")
-TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+TABLE_SUFFIXES = {".parquet": "parquet", ".csv": "csv"}
 FILE_SUFFIXES = {".npz": "arrays", **TABLE_SUFFIXES}
 Listed = Literal["", "tables", "all"]
 _HELD = {"images": ("images", "name of a folder"), "arrays": ("arrays", "label")}
-# What the Hugging Face hub puts beside the tables.
 SCHEMA = "columns.json"  # of a table of numbers (table_schema.py)
-_ABOUT = ("dataset_infos.json", "dataset_info.json", SCHEMA)
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 
 
@@ -147,7 +145,7 @@ def listed_classes(root: Path) -> tuple[str, ...]:
 
 
 def _tables(root: Path) -> list[Path]:
-    paths = [path for path in root.glob("*.*") if path.suffix in TABLE_SUFFIXES and path.name not in _ABOUT]
+    paths = [path for path in root.glob("*.*") if path.suffix in TABLE_SUFFIXES]
     return sorted(path for path in paths if is_visible(path))
 
 
@@ -181,8 +179,8 @@ def _image_folder(root: Path, class_names: tuple[str, ...]) -> Folder:
     if not any(images.values()):
         raise DataError(
             f"{str(root)!r} holds no images: expected train.parquet and test.parquet, or image files as "
-            "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv, train.jsonl "
-            "or train.parquet.",
+            "train/<class>/<image> and test/<class>/<image>, or as <class>/<image>, or texts as train.csv or "
+            "train.parquet.",
         )
     # An empty class folder counts: so a site can say that it lacks a class that others have.
     folders = sorted(

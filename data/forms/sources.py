@@ -85,10 +85,10 @@ def read_hub(hub_id: str, columns: Columns, target: Path, cache_dir: Path, image
     """
     tables = _fetch(hub_id, cache_dir)
     train = tables.get("train", next(iter(tables.values())))
-    splits: dict[str, Split] = {"train": HubSplit(hub_id, "train", train)}
+    splits: dict[str, Split] = {"train": HubSplit(hub_id, train)}
     for name in TEST_SPLITS:
         if name in tables and tables[name] is not train:
-            splits["test"] = HubSplit(hub_id, "test", tables[name])
+            splits["test"] = HubSplit(hub_id, tables[name])
             break
     features = features_of_schema(train.features.arrow_schema)
     return TableReader(hub_id, splits, columns, features=features, image_size=image_size).read_inputs(target)

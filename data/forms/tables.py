@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from protosphere.data.forms.columns import (
 from protosphere.data.forms.folders import SCHEMA, Folder
 from protosphere.data.forms.images import Picture, decode_images, is_readable, refuse_unsized
 from protosphere.data.forms.independent_rows import usable
-from protosphere.data.forms.labels import is_string, name_kind, read_labels, read_values, refuse_other_type
+from protosphere.data.forms.labels import Key, is_string, name_kind, read_labels, read_values
 from protosphere.data.forms.table_files import parquet_schema, read_cells, read_columns, types_of
 from protosphere.data.forms.table_schema import Column, TableSchema, join_tables
 from protosphere.data.forms.texts import Texts, write_texts
@@ -37,30 +37,16 @@ TEXT, IMAGE = "text", "image"
 _BATCH = 1000
 
 
-class Split(Protocol):
-    """The training or the test table of a data set."""
-
-    @property
-    def types(self) -> Mapping[str, pyarrow.DataType]:
-        """Its columns, in their order, and what each holds."""
-
-    def read(self, names: Sequence[str]) -> pyarrow.Table:
-        """Some columns."""
-
-    def cells(self, name: str) -> Iterator[Any]:
-        """Arrow's cells of one column."""
-
-
 @dataclass(frozen=True)
 class FileSplit:
-    """A split in files of one format."""
+    """The training or the test table of a data set, in files of one format."""
 
     name: str
     paths: tuple[Path, ...]
 
     @property
     def types(self) -> Mapping[str, pyarrow.DataType]:
-        """Of the first file."""
+        """The columns of the first file, in their order, and what each holds."""
         return types_of(self.paths[0])
 
     def read(self, names: Sequence[str]) -> pyarrow.Table:
@@ -69,11 +55,8 @@ class FileSplit:
         Raises:
             DataError: a file lacks one.
         """
-        parts = []
-        for path in self.paths:
-            self._refuse_lacking(path, names)
-            parts.append(read_columns(path, names))
-        return join_tables(self.name, parts)
+        self._refuse_lacking(names)
+        return join_tables(self.name, [read_columns(path, names) for path in self.paths])
 
     def cells(self, name: str) -> Iterator[Any]:
         """Arrow's cells of one column, file after file.
@@ -81,27 +64,26 @@ class FileSplit:
         Raises:
             DataError: a file lacks it.
         """
+        self._refuse_lacking([name])
         for path in self.paths:
-            self._refuse_lacking(path, [name])
             yield from read_cells(path, name)
 
-    def _refuse_lacking(self, path: Path, names: Sequence[str]) -> None:
-        types = types_of(path)
-        for name in names:
-            # a JSON file without rows has no columns
-            if name not in types and (types or path.suffix not in (".json", ".jsonl")):
-                raise DataError(
-                    f"{self.name!r} has no column {name!r} in {path.name}; {list_columns(types)}: give all tables "
-                    f"the columns of the first, or of {SCHEMA}."
-                )
+    def _refuse_lacking(self, names: Sequence[str]) -> None:
+        for path in self.paths:
+            types = types_of(path)
+            for name in names:
+                if name not in types:
+                    raise DataError(
+                        f"{self.name!r} has no column {name!r} in {path.name}; {list_columns(types)}: give all tables "
+                        f"the columns of the first, or of {SCHEMA}."
+                    )
 
 
 @dataclass(frozen=True)
 class HubSplit:
-    """A split that `datasets` has fetched from the hub."""
+    """A split that `datasets` has fetched from the hub; its methods are as FileSplit's."""
 
     name: str
-    split: str
     table: datasets.Dataset
 
     @property
@@ -119,8 +101,8 @@ class HubSplit:
         for name in names:
             if name not in self.table.column_names:
                 raise DataError(
-                    f"{self.name!r} has no column {name!r} in its {self.split} table; "
-                    f"{list_columns(self.table.column_names)}: give both tables the same columns."
+                    f"{self.name!r} has no column {name!r} in its test table; {list_columns(self.table.column_names)}: "
+                    "give both tables the same columns."
                 )
         return self.table.select_columns(list(names)).with_format("arrow")[:]
 
@@ -128,6 +110,9 @@ class HubSplit:
         """Arrow's cells of one column."""
         for batch in self.table.select_columns([name]).with_format("arrow").iter(_BATCH):
             yield from batch.column(name)
+
+
+Split = FileSplit | HubSplit
 
 
 def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
@@ -139,14 +124,10 @@ def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
         return True
     if site:
         return False
-    try:
-        types = types_of(folder.train[0])
-    except Exception:
-        # whoever reads the whole table says what is wrong with it
-        return False
+    types = types_of(folder.train[0])
     for name in TEXT_COLUMNS:
         # parquet alone knows numbers from strings before every row is read
-        if name in types and (folder.format != "parquet" or is_string(types[name])):
+        if name in types and (folder.format == "csv" or is_string(types[name])):
             return False
     return not holds_images(types) and len(types) > 1
 
@@ -154,6 +135,30 @@ def is_numbers(folder: Folder, columns: Columns, site: bool) -> bool:
 def holds_images(types: Mapping[str, pyarrow.DataType]) -> bool:
     """Whether a table of these columns may hold images: strings and numbers alone are none."""
     return any(str(kind).startswith(("struct", "binary", "large_binary", "list")) for kind in types.values())
+
+
+def read_table_folder(
+    folder: Folder, columns: Columns, target: Path, *, image_size: int = 0, site: bool = False, alone: bool = False
+) -> Samples:
+    """The samples of a folder's tables; inputs that are large are written to `target`.
+
+    Raises:
+        DataError: what TableReader raises.
+    """
+    reader = TableReader(
+        folder.name,
+        {split: FileSplit(folder.name, paths) for split, paths in folder.splits.items()},
+        columns,
+        folder.class_names,
+        untyped=True,
+        texts_only=folder.format == "csv",
+        features=features_of_schema(parquet_schema(folder.train[0])) if folder.format == "parquet" else {},
+        image_size=image_size,
+        alone=alone,
+    )
+    if not is_numbers(folder, columns, site):
+        return reader.read_inputs(target)
+    return reader.read_numbers(TableSchema.load(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None)
 
 
 @dataclass(frozen=True)
@@ -188,28 +193,28 @@ class TableReader:
         types = self.splits["train"].types
         refuse_absent(self.name, types, self.columns)
         label = self.columns.label or find_label(self.name, types, self.columns.extra)
-        other_columns = [label, *self.columns.extra]
-        feature_names = [name for name in types if name not in other_columns]
+        keys = [label, *self.columns.extra]
+        feature_names = [name for name in types if name not in keys]
         if schema is not None:
             feature_names = [column.name for column in schema.columns]
             for name in feature_names:
-                if name in other_columns:
+                if name in keys:
                     raise DataError(
                         f"{SCHEMA} of {self.name!r} has the feature {name!r}, which is its column of labels, groups "
                         "or sites: remove it."
                     )
 
-        tables = {split: part.read([*feature_names, *other_columns]) for split, part in self.splits.items()}
-        keys = {split: table.select(other_columns) for split, table in tables.items()}
-        self._refuse_other_types(keys, label)
+        tables = {split: part.read([*feature_names, *keys]) for split, part in self.splits.items()}
         schema = schema or TableSchema.fit(self.name, tables, feature_names)
-        encoded = {split: schema.encode(self.name, split, table, self.alone) for split, table in tables.items()}
-        if self.alone:
-            for split, table in keys.items():
-                finite = [bool(row) for row in ~np.isinf(encoded[split]).any(axis=1)]
-                keys[split], rows = self._select_usable(table, label, iter(finite), bool)
-                encoded[split] = encoded[split][rows]
-        return self._samples(np.concatenate(list(encoded.values())), keys, label, columns=schema.columns)
+        inputs = []
+        for split, table in tables.items():
+            features = schema.encode(self.name, split, table, self.alone)
+            if self.alone:
+                are_finite = ~np.isinf(features).any(axis=1)
+                tables[split], rows = self._select_usable(table, label, iter(are_finite.tolist()), bool)
+                features = features[rows]
+            inputs.append(features)
+        return self._samples(np.concatenate(inputs), tables, label, self.class_names, schema.columns)
 
     def read_inputs(self, folder: Path) -> Samples:
         """Rows of images or texts, which are written to `folder`.
@@ -223,30 +228,28 @@ class TableReader:
         if self.alone and kind == IMAGE:
             refuse_unsized(self.image_size)
         label = self.columns.label or find_label(self.name, types, [*self.columns.extra, inputs])
-        keys = {split: part.read([label, *self.columns.extra]) for split, part in self.splits.items()}
-        self._refuse_other_types(keys, label)
+        tables = {split: part.read([label, *self.columns.extra]) for split, part in self.splits.items()}
         selected: dict[str, np.ndarray] = {}
         if self.alone:
-            for split, table in keys.items():
-                cells = (_to_python(cell) for cell in self.splits[split].cells(inputs))
-                keys[split], selected[split] = self._select_usable(
-                    table, label, cells, is_readable if kind == IMAGE else _is_text
-                )
+            for split, table in tables.items():
+                cells = map(_to_python, self.splits[split].cells(inputs))
+                is_usable = is_readable if kind == IMAGE else _is_text
+                tables[split], selected[split] = self._select_usable(table, label, cells, is_usable)
 
         noted = self.features.get(label, {}).get("names")
         class_names = self.class_names or (tuple(map(str, noted)) if isinstance(noted, list) else ())
         # labels first: they are read in no time, and images are not
-        samples = self._samples(np.empty(0), keys, label, class_names)
-        if kind == IMAGE:
+        samples = self._samples(np.empty(0), tables, label, class_names)
+        if kind == TEXT:
+            write_texts(self._texts(inputs, selected), folder)
+            return replace(samples, inputs=Texts.open(folder))
 
-            def pictures() -> Iterator[Picture]:
-                for split, row, cell in self._cells(inputs, selected):
-                    yield Picture(f"row {row} of the {split} table of {self.name!r}", cell.as_py())
+        def pictures() -> Iterator[Picture]:
+            for place, cell in self._cells(inputs, selected):
+                yield Picture(place, cell.as_py())
 
-            decode_images(pictures, folder / INPUTS, self.image_size, self.alone)
-            return replace(samples, inputs=np.load(folder / INPUTS, mmap_mode="r"), scale=255.0)
-        write_texts(self._texts(inputs, selected), folder)
-        return replace(samples, inputs=Texts.open(folder))
+        decode_images(pictures, folder / INPUTS, self.image_size, self.alone)
+        return replace(samples, inputs=np.load(folder / INPUTS, mmap_mode="r"), scale=255.0)
 
     def _find_inputs(self, types: Mapping[str, pyarrow.DataType]) -> tuple[str, str]:
         """Whether the table holds images or texts, and the column that does.
@@ -265,7 +268,7 @@ class TableReader:
                 if name in free and str(types[name]).startswith("struct"):
                     return IMAGE, name
         for name in TEXT_COLUMNS:
-            if name in free and (self.texts_only or is_string(types[name])):
+            if name in free and is_string(types[name]):
                 return TEXT, name
 
         kind, remedy = TEXT, f"name it {TEXT_COLUMNS[0]} or set text-column"
@@ -280,48 +283,40 @@ class TableReader:
             f"{SCHEMA}."
         )
 
-    def _refuse_other_types(self, keys: Mapping[str, pyarrow.Table], label: str) -> None:
-        for name in keys["train"].column_names:
-            # labels of rows that stand alone are numbered row by row
-            if not (self.alone and name == label):
-                refuse_other_type(self.name, name, {split: table.column(name) for split, table in keys.items()})
-
     def _select_usable(
-        self, keys: pyarrow.Table, label: str, inputs: Iterator[Any], is_usable: Callable[[Any], bool]
+        self, table: pyarrow.Table, label: str, inputs: Iterator[Any], is_usable: Callable[[Any], bool]
     ) -> tuple[pyarrow.Table, np.ndarray]:
         """The rows that can be used, with the numbers of their classes in place of labels, and which they are."""
-        groups = keys.column(self.columns.group) if self.columns.group else None
-        rows, numbers = usable(keys.column(label), groups, inputs, is_usable, self.class_names)
-        keys = keys.take(rows)
-        return keys.set_column(keys.column_names.index(label), label, [numbers]), rows
+        groups = table.column(self.columns.group) if self.columns.group else None
+        rows, numbers = usable(table.column(label), groups, inputs, is_usable, self.class_names)
+        table = table.take(rows)
+        return table.set_column(table.column_names.index(label), label, [numbers]), rows
 
     def _samples(
         self,
         inputs: np.ndarray,
-        keys: Mapping[str, pyarrow.Table],
+        tables: Mapping[str, pyarrow.Table],
         label: str,
-        class_names: tuple[str, ...] | None = None,
+        class_names: tuple[str, ...],
         columns: tuple[Column, ...] = (),
     ) -> Samples:
-        """Samples of these inputs with the labels, groups and sites that `keys` hold by split."""
+        """Samples of these inputs with the labels, groups and sites that the tables hold."""
 
-        def cells(name: str) -> dict[str, pyarrow.ChunkedArray]:
-            return {split: table.column(name) for split, table in keys.items()}
+        def key(name: str) -> Key:
+            return Key.of(self.name, name, {split: table.column(name) for split, table in tables.items()})
 
-        class_names = self.class_names if class_names is None else class_names
-        labels, class_names = read_labels(self.name, label, cells(label), class_names, untyped=self.untyped)
+        labels, class_names = read_labels(key(label), class_names, untyped=self.untyped)
         groups, sites = None, None
         site_names: tuple[str, ...] = ()
         if self.columns.group:
-            groups = by_first(read_values(self.name, self.columns.group, cells(self.columns.group)))
+            groups = by_first(read_values(key(self.columns.group)))
         if self.columns.partition:
-            values = read_values(self.name, self.columns.partition, cells(self.columns.partition))
-            sites, site_names = number_sites(values)
+            sites, site_names = number_sites(read_values(key(self.columns.partition)))
         return Samples(
             self.name,
             inputs,
             labels,
-            keys["train"].num_rows,
+            tables["train"].num_rows,
             class_names,
             columns=columns,
             groups=groups,
@@ -329,53 +324,25 @@ class TableReader:
             site_names=site_names,
         )
 
-    def _cells(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[tuple[str, int, Any]]:
-        """Arrow's cells of the rows that are used, each with its split and its row there."""
+    def _cells(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[tuple[str, Any]]:
+        """Arrow's cells of the rows that are used, each with where it stands, for a sentence."""
         for split, part in self.splits.items():
             selected_rows = set(selected[split].tolist()) if split in selected else None
             for row, cell in enumerate(part.cells(name)):
                 if selected_rows is None or row in selected_rows:
-                    yield split, row, cell
+                    yield f"row {row} of the {split} table of {self.name!r}", cell
 
     def _texts(self, name: str, selected: Mapping[str, np.ndarray]) -> Iterator[str]:
-        for split, row, cell in self._cells(name, selected):
-            place = f"row {row} of the {split} table of {self.name!r}"
+        for place, cell in self._cells(name, selected):
             try:
                 text = cell.as_py()
             except UnicodeDecodeError:
                 raise DataError(f"{place} is not UTF-8: write its text in UTF-8.") from None
-            if text is not None and not isinstance(text, str):
-                raise DataError(
-                    f"column {name!r} of the {split} table of {self.name!r} holds {name_kind(cell.type)}, but texts "
-                    "must be strings."
-                )
-            if text is None or not text.strip():
+            if text is None or (isinstance(text, str) and not text.strip()):
                 raise DataError(f"{place} has no text: give it one or drop the row.")
+            if not isinstance(text, str):
+                raise DataError(f"{place} holds {name_kind(cell.type)} in column {name!r}, but texts must be strings.")
             yield text
-
-
-def read_table_folder(
-    folder: Folder, columns: Columns, target: Path, *, image_size: int = 0, site: bool = False, alone: bool = False
-) -> Samples:
-    """The samples of a folder's tables; inputs that are large are written to `target`.
-
-    Raises:
-        DataError: what TableReader raises; an `image_size` of what holds no images.
-    """
-    reader = TableReader(
-        folder.name,
-        {split: FileSplit(folder.name, paths) for split, paths in folder.splits.items()},
-        columns,
-        folder.class_names,
-        untyped=folder.format in ("csv", "parquet"),
-        texts_only=folder.format in ("csv", "json"),
-        features=features_of_schema(parquet_schema(folder.train[0])) if folder.format == "parquet" else {},
-        image_size=image_size,
-        alone=alone,
-    )
-    if not is_numbers(folder, columns, site):
-        return reader.read_inputs(target)
-    return reader.read_numbers(TableSchema.load(folder.root / SCHEMA) if (folder.root / SCHEMA).is_file() else None)
 
 
 def features_of_schema(schema: pyarrow.Schema) -> dict[str, dict[str, Any]]:

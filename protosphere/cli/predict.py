@@ -48,7 +48,7 @@ def predict(
     It uses the private model in the folder where the client trained it. No training data are needed.
 
     Labelled inputs are measured: accuracy, accuracy per class, and a confusion matrix. These are a folder whose
-    subfolders are named by class, a table (.csv, .jsonl, .parquet) with a column of classes, or arrays (.npz) with
+    subfolders are named by class, a table (.csv, .parquet) with a column of classes, or arrays (.npz) with
     `y`. A table needs the columns of the training data, and arrays need their shape.
 
     Exits 0 if all inputs could be read, 1 if some could not, and 2 if the client or the options cannot be used.

@@ -262,7 +262,7 @@ def _refuse_unfit(trained: Trained, sources: Sequence[Input]) -> None:
     rows = f"rows of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {tuple(shape)}"
     if trained.tokens is None and not reads_images(trained):
         raise SettingError(
-            f"this client's model takes no images but {rows}: give it one table (.csv, .jsonl, .parquet) or one .npz "
+            f"this client's model takes no images but {rows}: give it one table (.csv, .parquet) or one .npz "
             "file, like its training data."
         )
     if trained.tokens is None and any(isinstance(source, str) for source in sources):

@@ -47,10 +47,8 @@ QUICK |= {"partition": "column", "partition_column": "site", "quiet": True, "dev
 def write(frame, path):
     if path.suffix == ".csv":
         frame.to_csv(path, index=False)
-    elif path.suffix == ".parquet":
-        frame.to_parquet(path, index=False)
     else:
-        frame.to_json(path, orient="records", lines=True)
+        frame.to_parquet(path, index=False)
     return path
 
 
@@ -75,7 +73,6 @@ def of_arrays(x, folder, **more):
 FORMS = {
     "csv": lambda folder: of_table(".csv", folder),
     "parquet": lambda folder: of_table(".parquet", folder),
-    "jsonl": lambda folder: of_table(".jsonl", folder),
     "rows": lambda folder: of_arrays(ROWS, folder),
     "normalised": lambda folder: of_arrays(ROWS, folder, normalise=True),
     "pixels": lambda folder: of_arrays(IMAGES, folder, normalise=True, models="tiny_cnn"),
@@ -228,7 +225,7 @@ def encoded(path):
         return {"bytes": stream.getvalue(), "path": None}
 
 
-@pytest.mark.parametrize("suffix", ["", ".csv", ".jsonl", ".parquet"])
+@pytest.mark.parametrize("suffix", ["", ".csv", ".parquet"])
 def test_figures_are_those_of_the_single_answers(predict, trained, scans, tmp_path, suffix):
     place, left = scans.place, tmp_path / "left.csv"
     if suffix:
@@ -293,7 +290,7 @@ def test_figures_are_those_of_the_runs_own_evaluation(form, formed, predict, tmp
 
 
 def named(form):
-    table = form in ("csv", "parquet", "jsonl")
+    table = form in ("csv", "parquet")
     return [(FRAME["outcome"][row] if table else str(Y[row])) for row in np.flatnonzero(TESTED & (SITE == "a"))]
 
 
