@@ -71,7 +71,7 @@ class Column:
         import pyarrow
         import pyarrow.compute as pc
 
-        words, missing = _as_words(cells)
+        words, missing = _as_words(cells, MISSING)
         codes = pc.index_in(words, value_set=pyarrow.array(self.values, pyarrow.string())).fill_null(-1).to_numpy()
         features = np.zeros((len(codes), self.features), np.float32)
         rows = np.flatnonzero(~missing & (codes >= 0))
@@ -136,18 +136,14 @@ class TableSchema:
         """Rows as features: (n, F) float32, NaN for a number that is missing.
 
         Args:
-            name, split: for messages.
+            name, split: for messages. table: has all columns.
             alone: a row that holds what its column cannot has infinity there, and is not refused.
 
         Raises:
-            DataError: the table lacks a column, or a cell holds what its column cannot.
+            DataError: a cell holds what its column cannot.
         """
         parts = [np.zeros((table.num_rows, 0), np.float32)]
         for column in self.columns:
-            if column.name not in table.column_names:
-                raise DataError(
-                    f"{name!r} has no column {column.name!r} in its {split} table, which {SCHEMA} names: add it."
-                )
             cells = table.column(column.name)
             _refuse_odd_type(name, column.name, cells.type)
             features, wrong = column.encode(cells)
@@ -211,10 +207,10 @@ def _describe_wrong_cell(name: str, split: str, column: Column, row: int, value:
     place = f"{name!r} has {what} in row {row} of its {split} table in the column {column.name!r}"
     if column.kind == NUMBER and what != NOTHING and is_number(str(value)):
         return DataError(f"{place}, which is not finite: correct that cell, or empty it where it has no value.")
-    remedy = f"it can be {column.kind} there: correct the row or the file"
-    if what == NOTHING:
-        remedy = 'say "missing": true there'
-    return DataError(f"{place}, which {SCHEMA}, or the rows that the columns were made of, do not have; {remedy}.")
+    return DataError(
+        f"{place}, which {SCHEMA}, or the rows that the columns were made of, do not have: correct the row, or let "
+        f"{SCHEMA} say that the column, a {column.kind}, can be missing or have that value."
+    )
 
 
 # --- what kind a column is -------------------------------------------------------------------------------------------
@@ -223,24 +219,27 @@ def _describe_wrong_cell(name: str, split: str, column: Column, row: int, value:
 def _fit_column(name: str, column: str, cells: pyarrow.ChunkedArray, train_rows: int) -> Column:
     _refuse_odd_type(name, column, cells.type)
     values, missing = _as_numbers(cells)
-    if not _is_of_strings(cells.type) or not np.isinf(values).any():
+    if not is_string(cells.type) or not np.isinf(values).any():
         return Column(column, NUMBER, missing=bool(missing.any()))
 
     _refuse_stray(name, column, cells, values[~missing], train_rows)
-    words, missing = _as_words(cells)
+    words, missing = _as_words(cells, MISSING)
     distinct = sorted(word for word in words.unique().to_pylist() if word is not None)
     texts = [word for word in distinct if not is_number(word)]
     if not texts:
         # a number all the same: its row refuses infinity
         return Column(column, NUMBER, missing=bool(missing.any()))
-    _refuse_dialect(name, column, texts)
-    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
-        likely = "if it holds texts, set text-column to it; if ids, "
-        if len(texts) < len(distinct) / 2:
-            likely = f"if it holds numbers, {texts[0]!r} is none, so correct or empty that cell; otherwise "
+    if len(texts) > _FEW and all(is_number(word.rstrip(" %").replace(",", ".")) for word in texts):
+        sign = "a percent sign" if "%" in texts[0] else "a decimal comma"
         raise DataError(
-            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, too many "
-            f"for a category: {likely}name the columns to use in {SCHEMA}."
+            f"{name!r} has numbers with {sign} in the column {column!r}, such as {texts[0]!r}: write them as plain "
+            "numbers with a point."
+        )
+    if len(distinct) > MOST_VALUES or len(distinct) > max(_FEW, len(words) // 2):
+        raise DataError(
+            f"{name!r} has {len(distinct)} different values in the column {column!r} of {len(words)} rows, such as "
+            f"{texts[0]!r}, too many for a category: if it holds texts, set text-column to it; if numbers, correct or "
+            f"empty that cell; if ids, name the columns to use in {SCHEMA}."
         )
     return Column(column, CATEGORY, tuple(distinct), bool(missing.any()))
 
@@ -271,35 +270,16 @@ def _refuse_stray(name: str, column: str, cells: pyarrow.ChunkedArray, values: n
         )
 
 
-def _refuse_dialect(name: str, column: str, words: Sequence[str]) -> None:
-    """Refuse a column where all that is no number is one with a decimal comma or a percent sign."""
-    if len(words) <= _FEW or not all(is_number(word.rstrip(" %").replace(",", ".")) for word in words):
-        return
-    sign = "a percent sign" if "%" in words[0] else "a decimal comma"
-    raise DataError(
-        f"{name!r} has numbers with {sign} in the column {column!r}, such as {words[0]!r}: write them as plain numbers "
-        "with a point."
-    )
-
-
 def _refuse_odd_type(name: str, column: str, kind: pyarrow.DataType) -> None:
     """Refuse a feature that is neither a string nor a number."""
-    import pyarrow
+    from pyarrow import types
 
-    types = pyarrow.types
     is_plain = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)
-    if not is_plain and not _is_of_strings(kind):
+    if not is_plain and not is_string(kind) and not types.is_null(kind):
         raise DataError(
             f"{name!r} has {kind} in the column {column!r}, but features are numbers and strings: write it as one of "
             f"them, or name the columns to use in {SCHEMA}."
         )
-
-
-def _is_of_strings(kind: pyarrow.DataType) -> bool:
-    """Whether cells of this type are strings; what holds nothing is of no type."""
-    import pyarrow
-
-    return is_string(kind) or pyarrow.types.is_dictionary(kind) or pyarrow.types.is_null(kind)
 
 
 # --- cells, of whatever type they are --------------------------------------------------------------------------------
@@ -312,8 +292,6 @@ def _as_numbers(cells: pyarrow.ChunkedArray, truths: bool = False) -> tuple[np.n
     """
     import pyarrow
 
-    if pyarrow.types.is_dictionary(cells.type):
-        cells = cells.cast(cells.type.value_type)
     if not is_string(cells.type):
         values = cells.cast(pyarrow.float64(), safe=False).to_numpy().astype(np.float64)
         return values, np.isnan(values)
@@ -337,7 +315,7 @@ def _parse_number(word: str | None, truths: bool) -> float:
         return np.inf
 
 
-def _as_words(cells: pyarrow.ChunkedArray, missing_words: Sequence[str] = MISSING) -> tuple[Any, np.ndarray]:
+def _as_words(cells: pyarrow.ChunkedArray, missing_words: Sequence[str]) -> tuple[Any, np.ndarray]:
     """Cells as strings without blanks around them, null for what is missing; and which are missing."""
     import pyarrow
     import pyarrow.compute as pc
@@ -355,21 +333,18 @@ def join_tables(name: str, parts: Sequence[pyarrow.Table]) -> pyarrow.Table:
     """
     import pyarrow
 
+    typed_parts = []
+    for part in parts:
+        for place, field in enumerate(part.schema):
+            # strings none of which is there are of no type: other files may have numbers in that column
+            if is_string(field.type) and part.column(place).null_count == part.num_rows:
+                part = part.set_column(place, field.name, pyarrow.nulls(part.num_rows))
+        typed_parts.append(part)
     try:
-        table = pyarrow.concat_tables(map(_without_guesses, parts), promote_options="permissive")
+        table = pyarrow.concat_tables(typed_parts, promote_options="permissive")
     except (pyarrow.ArrowInvalid, pyarrow.ArrowTypeError) as error:
         raise DataError(f"{name!r} has files of different columns ({error}): write them alike.") from None
     for place, field in enumerate(table.schema):
         if pyarrow.types.is_null(field.type):
             table = table.set_column(place, field.name, table.column(place).cast(pyarrow.string()))
     return table
-
-
-def _without_guesses(part: pyarrow.Table) -> pyarrow.Table:
-    """Strings none of which is there are of no type: other files may have numbers in that column."""
-    import pyarrow
-
-    for place, field in enumerate(part.schema):
-        if is_string(field.type) and part.column(place).null_count == part.num_rows:
-            part = part.set_column(place, field.name, pyarrow.nulls(part.num_rows))
-    return part
