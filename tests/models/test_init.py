@@ -81,32 +81,29 @@ def test_names_and_families_come_in_order_and_are_dealt_round_robin_by_partition
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("asked", "word"),
     [
-        ("cnn2,mobilenetv2", r"model 'mobilenetv2' is unknown; the nearest is 'mobilenet_v2'.*papers-protonorm"),
-        ("tinny", r"the nearest is 'tiny'"),
-        ("fcn_resnet50", r"model 'fcn_resnet50' is unknown"),  # torchvision's, but no classifier
-        *[(word, "is unknown|names no model") for word in ("__import__('os')", " , ")],
-        *[(name, f"'{re.escape(name)}' is not of") for name in ("networks:make()", "my net:make", ":make", "a:b:c")],
+        ("cnn2,mobilenetv2", "nearest is 'mobilenet_v2'"),
+        ("tinny", "nearest is 'tiny'"),
+        ("fcn_resnet50", "is unknown"),  # torchvision's, but no classifier
+        (" , ", "names no model"),
+        *[(name, "is not of the form") for name in ("networks:make()", "my net:make", ":make", "a:b:c")],
     ],
 )
-def test_names_are_refused_with_the_nearest(asked: str, words: str) -> None:
-    with pytest.raises(models.ModelError, match=words):
+def test_names_are_refused_with_the_nearest(asked: str, word: str) -> None:
+    with pytest.raises(models.ModelError, match=word):
         models.model_names(asked)
 
 
+SHAPES = [(1, 7, 8), (3, 32, 4), (8, 8), (0, 8, 8), (0,), (1, 1, 8, 8), ()]
+
+
 @pytest.mark.parametrize(
-    ("name", "shape", "words"),
-    [
-        ("inception_v3", (1, 8, 8), r"'inception_v3' does not fit .*\(1, 8, 8\)"),
-        *[
-            ("cnn2", shape, rf"inputs have shape {re.escape(str(shape))}")
-            for shape in ((1, 7, 8), (3, 32, 4), (8, 8), (0, 8, 8), (0,), (1, 1, 8, 8), ())
-        ],
-    ],
+    ("name", "shape"),
+    [("inception_v3", (1, 8, 8)), ("resnet18", (9,)), *[("cnn2", shape) for shape in [*SHAPES, (9,)]]],
 )
-def test_inputs_that_do_not_fit_are_refused(name: str, shape: tuple[int, ...], words: str) -> None:
-    with pytest.raises(models.ModelError, match=words):
+def test_inputs_that_do_not_fit_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(models.ModelError, match=re.escape(f"shape {shape}")):
         models.build(name, shape, 8, 4, 0)
 
 
@@ -136,46 +133,28 @@ def test_a_callable_s_backbone_is_brought_to_d_and_its_import_changes_no_weights
 
 
 @pytest.mark.parametrize(
-    ("callable_name", "words"),
+    ("callable_name", "word"),
     [
-        ("narrow", r"features have shape \(1, 7\).*feature-dim asks for \(1, 8\); give the extractor's last layer"),
-        ("few", r"logits have shape \(1, 2\) for one input, but the data's classes ask for \(1, 4\); give"),
-        ("tokens", r"gives an output of shape \(1, 1, 64\) for one input; let it give \(n, width\)"),
-        ("pair", r"it gives a tuple; let it return one tensor"),
-        ("half", r"its weights are float16, but a client trains in float32; return the module as torch makes it"),
-        ("double", r"its weights are float64, but a client trains in float32"),
-        ("words", r"it gives a str; let it return a SplitModel or another torch module"),
-        ("positional", r"missing .*positional argument.*no arguments but the keywords input_shape, num_classes"),
+        ("narrow", r"shape \(1, 7\)"),
+        ("few", r"shape \(1, 2\)"),
+        ("tokens", r"shape \(1, 1, 64\)"),
+        ("pair", "it gives a tuple"),
+        ("half", "float16"),
+        ("double", "float64"),
+        ("words", "it gives a str"),
+        ("positional", "no arguments but the keywords"),
+        ("NUMBER", "is of type int"),
+        ("missing", "no attribute 'missing'"),
     ],
 )
-def test_a_callable_that_does_not_fit_is_refused(networks: str, callable_name: str, words: str) -> None:
-    with pytest.raises(models.ModelError, match=words) as caught:
+def test_a_callable_that_does_not_fit_is_refused(networks: str, callable_name: str, word: str) -> None:
+    with pytest.raises(models.ModelError, match=rf"{networks}:{callable_name}'.*{word}"):
         models.build(f"{networks}:{callable_name}", (1, 8, 8), 8, 4, 0)
-    assert f"model '{networks}:{callable_name}' does not fit inputs of shape (1, 8, 8)" in str(caught.value)
-    assert caught.value.__cause__ is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("{}:NUMBER", "is of type int, which cannot be called; the callable must be importable where the client runs"),
-        ("{}:missing", "cannot be imported: .*no attribute 'missing'; the callable must be importable"),
-        ("no_such_module:make", "cannot be imported: No module named 'no_such_module'; the callable must be"),
-        ("tiny", "is a family; one client's model is one of tiny_perceptron, tiny_cnn, tiny_cnn4, tiny_resnet"),
-        ("resnet19", "is unknown; the nearest is 'resnet18'"),
-    ],
-)
-def test_what_no_client_here_can_have_is_refused_before_anything_is_built(networks: str, name: str, words: str) -> None:
-    whole = name.format(networks)
-    for refuse in (models.check_model, lambda name: models.build(name, (1, 8, 8), 8, 4, 0)):
-        with pytest.raises(models.ModelError, match=f"^model '{whole}' {words}|^'{whole}' {words}"):
-            refuse(whole)
+def test_what_no_client_here_can_have_is_refused_before_anything_is_built(networks: str) -> None:
+    for name in (f"{networks}:missing", "no_such_module:make", "tiny", "resnet19"):
+        with pytest.raises(models.ModelError, match=name):
+            models.check_model(name)
     for good in (f"{networks}:flat", "tiny_cnn", "resnet18", "hf:some/encoder"):
         models.check_model(good)
-
-
-def test_parameters_that_learn_are_counted() -> None:
-    model = SplitModel(torch.nn.Linear(5, 3), 3, 2)
-    assert models.num_parameters(model) == (5 * 3 + 3) + (3 * 2 + 2)
-    model.classifier.requires_grad_(False)
-    assert models.num_parameters(model) == 5 * 3 + 3

@@ -55,14 +55,6 @@ def test_perceptrons_take_flat_rows(name: str) -> None:
     assert all(p.grad is not None and p.grad.any() for p in model.parameters())
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - set(FLAT)))
-def test_networks_for_images_refuse_flat_rows(name: str) -> None:
-    with pytest.raises(
-        models.ModelError, match=rf"model '{name}'.*takes images.*flat vectors of shape \(2,\).*spiral_mlp"
-    ):
-        built(name, (2,))
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_features_are_linear_and_relu_clamps_them(name: str) -> None:
     x = inputs((1, 8, 8), 16)
