@@ -18,7 +18,7 @@ from protosphere.data.domains import open_all, read_cached_all
 from protosphere.data.forms.columns import USUAL, Columns
 from protosphere.data.forms.folders import Listed
 from protosphere.data.partition.assignment_file import Assignment, read_assignment, write_assignment
-from protosphere.data.partition.dealing import COLUMN, All, Pool, dealer_of, sites_of
+from protosphere.data.partition.dealing import COLUMN, Pool, deal, deal_tests, refuse_undealable, sites_of
 from protosphere.data.partition.few_shots import WAY_SHOT
 from protosphere.data.partition.groups import shared_group
 from protosphere.data.partition.partitioners import class_counts, split_rows
@@ -172,19 +172,20 @@ def _file(spec: DataSpec, data: Samples, cache_dir: Path, own: bool) -> Path:
 
 
 def _assign(spec: DataSpec, data: Samples, own: bool) -> Assignment:
-    dealer = All() if own else dealer_of(spec, data)
+    if not own:
+        refuse_undealable(spec, data)
     if not (own and spec.secret):
         # there no row decides whether its client takes part
         _refuse_official(spec, data)
     train, official, shared = _select(spec, data)
     pool = Pool.of(data, train)
-    parts = dealer.deal(pool)
+    parts = [np.arange(len(pool.units))] if own else deal(spec, pool)
     assigned = [_split(spec, pool, part, client, own) for client, part in enumerate(parts)]
     trains, tests, validations = (list(side) for side in zip(*assigned, strict=True))
     unheld = [np.empty(0, dtype=np.int64) for _ in parts]
     if spec.split == "official":
         test_pool = Pool.of(data, official)
-        dealt = dealer.deal_tests(pool, parts, test_pool)
+        dealt = [np.arange(len(test_pool.units))] if own else deal_tests(spec, pool, parts, test_pool)
         tests = [official[test_pool.units.rows(chosen)] for chosen in dealt]
         if spec.partition == WAY_SHOT and not own:
             unheld = [np.setdiff1d(official, rows) for rows in tests]

@@ -223,7 +223,7 @@ def test_the_file_holds_what_was_drawn_and_other_settings_draw_other_rows(tmp_pa
         ({"domains": DOMAINS, "groups": np.arange(LABELS.size)}, MIXED, "in groups"),
         ({"groups": np.arange(LABELS.size)}, WAY_SHOT, "in groups"),
         ({"train_rows": LABELS.size, "domains": DOMAINS}, MIXED, "domain 'photo' has no official"),
-        ({"train_rows": LABELS.size}, WAY_SHOT, "no official test samples"),
+        ({"train_rows": LABELS.size}, WAY_SHOT, "has none"),
     ],
 )
 def test_what_they_need_is_said(tmp_path, about, spec, word):
