@@ -7,16 +7,20 @@ import os
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from protosphere.core.errors import DataError
 from protosphere.core.files import replacing
 from protosphere.data.forms.columns import USUAL, Columns
-from protosphere.data.forms.labels import MOST_NAMES
+from protosphere.data.forms.independent_rows import usable
+from protosphere.data.forms.labels import Key, read_labels, read_values
 from protosphere.data.partition.groups import by_first
 from protosphere.data.samples import Samples, number_sites
+
+if TYPE_CHECKING:
+    import pyarrow
 
 SUFFIX = ".npz"
 AXES = ("NCHW", "NHWC", "NHW")
@@ -99,57 +103,85 @@ def arrange(
     Args:
         name: the data set's, for messages. class_names: go before `classes`.
         columns: the names of arrays of groups and sites.
+        alone: rows that cannot be used are left out and decide on nothing else.
 
     Raises:
         DataError: an array is missing, of another length, shape or type than it can be, or a value that is not finite
             or no class.
     """
     required = ["x", "y"]
-    ends = [""]
+    ends = {"train": ""}
     if "x_test" in arrays or "y_test" in arrays:
         required += ["x_test", "y_test"]
-        ends.append(_TEST)
+        ends["test"] = _TEST
     for key in required:
         if key not in arrays:
             raise _refusal(name, f"has no array {key}: give it x and y (and both of x_test and y_test, or none)")
 
     axes = str(arrays["axes"]) if "axes" in arrays else ""
-    inputs = [_store_inputs(name, "x" + end, np.asarray(arrays["x" + end]), axes, alone) for end in ends]
-    if len({(x.shape[1:], x.dtype) for x in inputs}) > 1:
-        shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs)
+    inputs = {}
+    for split, end in ends.items():
+        inputs[split] = _store_inputs(name, "x" + end, np.asarray(arrays["x" + end]), axes, alone)
+    if len({(x.shape[1:], x.dtype) for x in inputs.values()}) > 1:
+        shapes = " and ".join(f"{x.dtype} {x.shape[1:]}" for x in inputs.values())
         raise _refusal(name, f"holds rows of {shapes} in x and x_test: give both one shape and type")
     class_names = class_names or tuple(map(str, np.asarray(arrays.get("classes", ())).tolist()))
     if len(set(class_names)) < len(class_names):
         raise _refusal(name, "names a class twice in classes: give each class one name, in label order")
-    labels = [np.asarray(arrays["y" + end]) for end in ends]
-    for end, x, y in zip(ends, inputs, labels, strict=True):
-        if y.shape != (len(x),):
-            raise _refusal(name, f"has y{end} of shape {y.shape} beside {len(x)} rows in x{end}: one label a row")
-    numbers, class_names = _number_labels(name, labels, class_names, alone)
-    extra = {key: _read_extra(name, key, arrays, ends, inputs) for key in columns.extra}
 
-    # where rows stand alone, those that cannot be used are left out
-    usable = [np.ones(len(y), dtype=bool) for y in numbers]
+    cells: dict[str, dict[str, Any]] = {key: {} for key in ("y", *columns.extra)}
+    for key, by_split in cells.items():
+        for split, end in ends.items():
+            by_split[split] = _to_cells(name, key + end, arrays, len(inputs[split]))
     if alone:
-        usable = [(y >= 0) & finite_rows(x) for x, y in zip(inputs, numbers, strict=True)]
-    rows = np.concatenate(usable)
+        for split, x in inputs.items():
+            groups = cells[columns.group][split] if columns.group else None
+            rows, numbers = usable(cells["y"][split], groups, finite_rows(x).tolist(), bool, class_names)
+            inputs[split] = x[rows]
+            for by_split in cells.values():
+                by_split[split] = by_split[split].take(rows)
+            cells["y"][split] = _to_chunks(numbers)
+
+    labels, class_names = read_labels(Key.of(name, "y", cells["y"]), class_names, untyped=False)
     groups, sites = None, None
     site_names: tuple[str, ...] = ()
     if columns.group:
-        groups = by_first(extra[columns.group][rows])
+        groups = by_first(read_values(Key.of(name, columns.group, cells[columns.group])))
     if columns.partition:
-        sites, site_names = number_sites(extra[columns.partition][rows])
+        sites, site_names = number_sites(read_values(Key.of(name, columns.partition, cells[columns.partition])))
     return Samples(
         name,
-        np.concatenate(inputs)[rows] if alone else np.concatenate(inputs),
-        np.concatenate(numbers)[rows],
-        int(usable[0].sum()),
+        np.concatenate(list(inputs.values())),
+        labels,
+        len(inputs["train"]),
         class_names,
-        scale=255.0 if inputs[0].dtype == np.uint8 else 1.0,
+        scale=255.0 if inputs["train"].dtype == np.uint8 else 1.0,
         groups=groups,
         sites=sites,
         site_names=site_names,
     )
+
+
+def _to_cells(name: str, key: str, arrays: Mapping[str, np.ndarray], rows: int) -> pyarrow.ChunkedArray:
+    """An array of labels, groups or sites as a table has them."""
+    values = np.asarray(arrays.get(key, ()))
+    if values.shape != (rows,):
+        raise _refusal(
+            name,
+            f"has {key} of shape {values.shape} beside {rows} rows of inputs: give it one value a row, or leave a "
+            "setting that names it empty",
+        )
+    if values.dtype.kind not in "iufbUS":
+        raise _refusal(name, f"has {key} of type {values.dtype}: give it numbers or strings")
+    if values.dtype.kind == "b":
+        values = values.astype(np.int64)
+    return _to_chunks(values.astype(str) if values.dtype.kind == "S" else values)
+
+
+def _to_chunks(values: np.ndarray) -> pyarrow.ChunkedArray:
+    import pyarrow
+
+    return pyarrow.chunked_array([pyarrow.array(values)])
 
 
 def _refuse_misnamed(name: str, keys: Iterable[str]) -> None:
@@ -211,68 +243,6 @@ def _put_channels_first(name: str, key: str, x: np.ndarray, axes: str) -> np.nda
             'channels (1 to 4 of them): say which with axes="NCHW" or axes="NHWC" beside x',
         )
     return x if (axes or ("NCHW" if first else "NHWC")) == "NCHW" else x.transpose(0, 3, 1, 2)
-
-
-def _number_labels(
-    name: str, labels: list[np.ndarray], class_names: tuple[str, ...], alone: bool
-) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Labels as numbers, −1 for what is no class where rows stand alone; and the classes' names."""
-    labels = [_whole_numbers(y) for y in labels]
-    if all(y.dtype.kind in "US" for y in labels):
-        texts = [np.char.strip(y.astype(str)) for y in labels]
-        names = class_names or tuple(np.unique(np.concatenate(texts)).tolist())
-        number = {class_name: label for label, class_name in enumerate(names)}
-        numbers = [np.array([number.get(text, -1) for text in y.tolist()], dtype=np.int64) for y in texts]
-    elif all(y.dtype.kind in "iub" for y in labels):
-        numbers = [y.astype(np.int64) for y in labels]
-        largest = max((int(y.max()) for y in numbers if y.size), default=-1)
-        names = class_names or tuple(map(str, range(min(largest, MOST_NAMES) + 1)))
-    else:
-        types = " and ".join(str(y.dtype) for y in labels)
-        bins = "; put numbers with decimals into a few bins, as numpy.digitize does" if "float" in types else ""
-        raise _refusal(name, f"has labels of type {types}: give class numbers 0, 1, 2, ... or names{bins}")
-    if len(names) > MOST_NAMES:
-        raise _refusal(name, f"would make {len(names)} classes, more than {MOST_NAMES}: mend y")
-    if alone:
-        return [np.where((y >= 0) & (y < len(names)), y, -1) for y in numbers], names
-
-    for split, y, label_array in zip(("y", "y_test"), numbers, labels, strict=False):
-        wrong = np.flatnonzero((y < 0) | (y >= len(names)))
-        if wrong.size:
-            row = int(wrong[0])
-            raise _refusal(
-                name,
-                f"has the label {label_array[row]!s} at {split}[{row}], but there are {len(names)} classes: correct "
-                "it, or name the classes in classes.txt",
-            )
-    return numbers, names
-
-
-def _whole_numbers(values: np.ndarray) -> np.ndarray:
-    """Fractions all of which are whole numbers as these: 7.0 is the class, or the group, 7."""
-    if values.dtype.kind != "f" or not np.array_equal(values, np.trunc(values)) or not np.isfinite(values).all():
-        return values
-    return values.astype(np.int64)
-
-
-def _read_extra(
-    name: str, key: str, arrays: Mapping[str, np.ndarray], ends: Sequence[str], inputs: Sequence[np.ndarray]
-) -> np.ndarray:
-    """The groups, or the sites, of all rows."""
-    values = []
-    for end, x in zip(ends, inputs, strict=True):
-        column = _whole_numbers(np.asarray(arrays.get(key + end, ())))
-        if column.shape != (len(x),) or column.dtype.kind not in "iuUS":
-            raise _refusal(
-                name,
-                f"has no array {key + end} of {len(x)} whole numbers or strings, one a row of x{end}: add it, or leave "
-                "that setting empty",
-            )
-        values.append(column)
-    # a string in one split makes strings of all
-    if any(column.dtype.kind in "US" for column in values):
-        values = [np.char.strip(column.astype(str)) for column in values]
-    return np.concatenate(values)
 
 
 def finite_rows(x: np.ndarray) -> np.ndarray:

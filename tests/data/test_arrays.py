@@ -114,7 +114,7 @@ def test_arrays_are_written_once_a_content_for_this_user_alone(tmp_path):
     kept = read_arrays(write_arrays(tmp_path / "arrays", strings), (), Columns(group="file"))
     assert (kept.class_names, kept.groups.tolist()) == (("a", "b", "c"), list(range(6)))
     assert read_arrays(first, (), USUAL).labels.tolist() == Y.tolist()
-    with pytest.raises(DataError, match="one label a row"):
+    with pytest.raises(DataError, match="one value a row"):
         write_arrays(tmp_path / "arrays", {"x": X, "y": Y[:3]})
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match="cannot be written"):

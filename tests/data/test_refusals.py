@@ -160,13 +160,9 @@ ARRAYS = [
     ({"x": NAN, "y": Y}, r"nan at x\[4, 1, 0\]"),
     ({"x": X, "y": Y, "x_test": X + 1e39, "y_test": Y}, r"inf at x_test\[0, 0\]"),
     ({"x": X, "y": Y[:5]}, r"\(5,\) beside 6 rows"),
-    ({"x": X, "y": Y + 0.5}, "numpy.digitize"),
-    ({"x": X, "y": Y - 1}, r"label -1 at y\[0\]"),
-    ({"x": X, "y": Y, "classes": ["a", "b"]}, r"label 2 at y\[2\]"),
-    ({"x": X, "y": np.array(list("abcabd")), "classes": list("abc")}, r"label d at y\[5\]"),
+    ({"x": X, "y": Y + 0.5}, "few bins"),
     ({"x": X, "y": Y, "classes": ["a", "b", "a"]}, "twice"),
     ({"x": X, "y": Y, "X_test": X}, "if it is x_test"),
-    ({"x": X, "y": Y + 10_000}, "more than 10000"),
     ({"x": X[:, 0], "y": Y}, "a row each"),
     ({"x": np.zeros((6, 8, 9), np.int64), "y": Y}, "of type int64"),
     ({"x": np.zeros((6, 3, 8, 3), np.uint8), "y": Y}, "either of the axes"),
@@ -176,13 +172,19 @@ ARRAYS = [
     ({"x": np.array([{}]), "y": Y}, "no objects"),
     (b"no archive", "numpy.savez"),
 ]
+LABELS_OF_ARRAYS = [
+    ({"x": X, "y": Y - 1}, "row 0 .*label -1"),
+    ({"x": X, "y": Y, "classes": ["a", "b"]}, "row 2 .*label 2"),
+    ({"x": X, "y": np.array(list("abcabd")), "classes": list("abc")}, "row 5 .*label 'd'"),
+    ({"x": X, "y": Y + 10_000}, "more than 10000"),
+]
 TEXTS, NUMBERS = {"train.csv": "text,label\na,0\nb,1\n"}, {"train.csv": "a,label\n1,0\n2,1\n"}
 ARRAY = {"rows.npz": {"x": X, "y": Y}}
 SETTINGS = [
     (TEXTS, {"image_size": 8}, DataError, "holds texts"),
     (NUMBERS, {"image_size": 8}, DataError, "holds numbers"),
     (ARRAY, {"image_size": 8}, DataError, "holds numbers"),
-    (ARRAY, {"columns": Columns(group="bed")}, DataError, "no array bed"),
+    (ARRAY, {"columns": Columns(group="bed")}, DataError, "bed of shape"),
     (ARRAY, {"columns": Columns(label="y")}, DataError, "label-column"),
     (ARRAY, {"listed": "tables"}, LabelsError, "no classes.txt"),
     ({"ant/a.png": GOOD}, {"columns": Columns(partition="ward")}, DataError, "no table"),
@@ -195,6 +197,7 @@ TABLE = [
     *(({"columns.json": schema, "train.csv": rows}, {}, DataError, word) for schema, rows, word in SCHEMAS),
     *((files, {}, error, word) for files, error, word in FOLDERS),
     *(({"rows.npz": content}, {}, DataError, word) for content, word in ARRAYS),
+    *(({"rows.npz": content}, {}, LabelsError, word) for content, word in LABELS_OF_ARRAYS),
     *SETTINGS,
 ]
 
