@@ -140,9 +140,9 @@ def callbacks_of(settings: Settings, on_round: OnRound | None) -> Sequence[Callb
         callbacks.append(EarlyStopping())
     if settings.tensorboard or settings.wandb or settings.mlflow:
         # late, for it reads the settings of three packages
-        from protosphere.server_app.live_figures import LiveFigures
+        from protosphere.server_app.live_figures import trackers_of
 
-        callbacks.append(LiveFigures())
+        callbacks += trackers_of(settings)
     if on_round is not None:
         callbacks.append(CallOnRound(on_round))
     return callbacks
