@@ -1,22 +1,33 @@
-"""Arrays on the wire: what crosses of a prototype and how exactly, what a number format cannot hold, and the shapes of
-weights that may be smaller than their layout. Hostile uploads: test_uploads.py."""
+"""What crosses of prototypes, mixtures, weights and the ensemble's answers, how exactly, and in how many bytes. Arrays
+made to harm: test_uploads.py."""
 
-import re
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord
 
+from protosphere.data.shared_test_set import SharedLabels
+from protosphere.prototypes.fusion import fuse
+from protosphere.prototypes.mixture import fit_class_mixtures
+from protosphere.prototypes.mixture_set import MixtureSet
 from protosphere.prototypes.prototype_set import PrototypeSet
 from protosphere.prototypes.weights import Weights
 from protosphere.wire.arrays import Limits, decode, encode, value_bytes
 from protosphere.wire.checks import CodecError
+from protosphere.wire.ensemble import decode_answers, encode_answers
+from protosphere.wire.messages import decode_report, encode_report
 from protosphere.wire.parts import MIXTURES, NOTHING, PROTOTYPES, Exchange, Part
-from tests.payloads import payload
+from protosphere.wire.payloads import Report, from_tensors, to_tensors
+from protosphere.wire.sizes import bytes_by_part
+from tests.payloads import lone, payload
+from tests.strategies.sets import same
 
 K, D = 8, 12
 BYTES = {"float32": 4, "float16": 2}
+COMPONENTS = Part("mixtures", components=3)
+TINY = float(np.finfo(np.float32).tiny)
 
 
 def prototypes(labels, counted=False, dim=D):
@@ -28,54 +39,46 @@ def prototypes(labels, counted=False, dim=D):
     return PrototypeSet(torch.tensor(list(labels), dtype=torch.int64), vectors, counts)
 
 
-def arrived(record, part, layouts=None):
+def mixtures(labels=(0, 0, 2, 5, 5, 5), counts=None):
+    """Any mixtures; the components of a class weigh alike."""
+    random = torch.Generator().manual_seed(0)
+    weights = torch.tensor([1 / labels.count(label) for label in labels])
+    means, variances = torch.randn(len(labels), D, generator=random), torch.rand(len(labels), D, generator=random) + 0.1
+    counts = None if counts is None else torch.tensor(counts)
+    return MixtureSet(torch.tensor(labels, dtype=torch.int64), means, variances, weights, counts)
+
+
+def arrived(record, part, layouts=None, max_norm=1e6):
     """As the other side takes it."""
-    return decode(record, (part,), K, D, Limits(1e6, layouts or {}))[part.name]
+    return decode(record, (part,), K, D, Limits(max_norm, layouts or {}))[part.name]
 
 
-# --- there and back -----------------------------------------------------------------------------------------
+# --- prototypes ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("counted", [False, True])
-@pytest.mark.parametrize("labels", [range(K), (0, 2, 5, 7), (4,), ()], ids=["all", "some", "one", "none"])
+@pytest.mark.parametrize("labels", [range(K), (0, 2, 5, 7), ()], ids=["all", "some", "none"])
 @pytest.mark.parametrize(("dtype", "theirs"), [("float32", np.float32), ("float16", np.float16)])
-def test_what_crosses_is_what_numpy_makes_of_it_in_that_format(dtype, theirs, labels, counted, crossed):
+def test_prototypes_cross_as_numpy_rounds_them_and_encode_to_the_same_again(dtype, theirs, labels, counted, crossed):
     part, sent = Part("prototypes", counts=counted, dtype=dtype), prototypes(labels, counted)
-    record = crossed(encode(payload(sent), (part,)))
-    assert record["prototypes.vectors"].numpy().dtype == theirs
+    # in any layout in memory
+    transposed = sent.with_vectors(sent.vectors.t().contiguous().t().requires_grad_())
+    record = crossed(encode(payload(transposed), (part,)))
     assert value_bytes(record) == BYTES[dtype] * len(labels) * D
     back = arrived(record, part)
     assert back.labels.tolist() == list(labels)
-    assert back.vectors.dtype == torch.float32
     assert np.array_equal(back.vectors.numpy(), sent.vectors.numpy().astype(theirs).astype(np.float32))
     assert back.counts is None if not counted else back.counts.equal(sent.counts)
-
-
-@pytest.mark.parametrize("dtype", BYTES)
-def test_encoding_leaves_the_payload_alone_and_what_was_decoded_encodes_to_the_same_again(dtype):
-    part, sent = Part("prototypes", dtype=dtype), prototypes(range(K))
-    before = sent.vectors.clone()
-    once = encode(payload(sent.with_vectors(sent.vectors.requires_grad_())), (part,))
-    assert sent.vectors.equal(before)
-    again = encode(payload(arrived(once, part)), (part,))
-    assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in once.items()}
+    again = encode(payload(back), (part,))
+    assert {name: array.data for name, array in again.items()} == {name: array.data for name, array in record.items()}
+    back.vectors.add_(1)
 
 
 @pytest.mark.parametrize(("label", "dtype"), [(32767, np.int16), (32768, np.int32)])
 def test_labels_travel_as_narrow_as_they_can(label, dtype, crossed):
     encoded = crossed(encode(payload(prototypes((0, label)))))
     assert encoded["prototypes.labels"].numpy().dtype == dtype
-    (back,) = decode(encoded, (PROTOTYPES,), label + 1, D, Limits(1e6)).values()
-    assert back.labels.tolist() == [0, label]
-
-
-def test_encoding_takes_any_layout_and_what_was_decoded_can_be_written_to():
-    sent = prototypes((1, 4, 6), counted=True)
-    transposed = sent.with_vectors(sent.vectors.t().contiguous().t().requires_grad_())
-    back = arrived(encode(payload(transposed)), Part("prototypes", counts=True))
-    assert torch.equal(back.vectors, sent.vectors)
-    back.vectors.add_(1)
-    back.counts.add_(1)
+    assert lone(decode(encoded, (PROTOTYPES,), label + 1, D, Limits(1e6))).labels.tolist() == [0, label]
 
 
 @pytest.mark.parametrize(("width", "values"), [("features", D), ("classes", K), (5, 5)])
@@ -88,25 +91,18 @@ def test_a_row_has_the_width_that_its_part_says(width, values):
 def test_parts_of_a_message_stand_side_by_side():
     parts = (Part("prototypes"), Part("prototypes", "encoder-means"), Part("weights", "head"))
     head = Weights({"w": torch.ones(2, 3), "b": torch.zeros(2)})
-    sent = {"prototypes": prototypes((1,)), "encoder-means": prototypes(()), "head": head}
-    record = encode(sent, parts)
-    assert set(record) == {
-        *(f"{name}.{field}" for name in ("prototypes", "encoder-means") for field in ("labels", "vectors")),
-        *("head.values", "head.small"),
-    }
+    record = encode({"prototypes": prototypes((1,)), "encoder-means": prototypes(()), "head": head}, parts)
+    fields = {f"{name}.{field}" for name in ("prototypes", "encoder-means") for field in ("labels", "vectors")}
+    assert set(record) == fields | {"head.values", "head.small"}
     back = decode(record, parts, K, D, Limits(1e6, {"head": head.layout}))
     assert list(back) == [part.name for part in parts]
     assert back["head"].tensors["w"].equal(head.tensors["w"])
-
-
-# --- what a format cannot hold --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("dtype", "value", "named"),
     [
         ("float16", 65520.0, "65520, beyond 65504"),
-        ("float16", -1e6, "wire-dtype float32"),
         ("float16", float("-inf"), "NaN or infinity"),
         ("float32", float("nan"), "NaN or infinity"),
     ],
@@ -121,61 +117,97 @@ def test_a_value_that_the_format_cannot_hold_names_its_class_or_its_tensor(dtype
         encode({"head": Weights({"w": vectors})}, (Part("weights", "head", dtype=dtype),))
 
 
+# --- mixtures -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sent", "part"),
+    [
+        (mixtures(), COMPONENTS),
+        (mixtures(counts=(4, 4, 1, 9, 9, 9)), replace(COMPONENTS, counts=True)),
+        (mixtures(()), COMPONENTS),
+        (mixtures((1,) * 40), MIXTURES),
+    ],
+)
+def test_mixtures_cross_unchanged_and_as_tensors_of_a_checkpoint(sent, part, crossed):
+    assert same(lone(from_tensors(to_tensors(payload(sent)))), sent)
+    record = crossed(encode(payload(sent)))
+    assert same(arrived(record, part), sent)
+    assert value_bytes(record) == len(sent) * (2 * D + 1) * 4
+
+
+def test_a_fit_in_float64_is_legal_as_float32_however_small_its_variances_and_weights_are(crossed):
+    """Of samples that coincide the variance is the floor, 1e-12; below float32's range all is its smallest."""
+    rows = torch.randn(40, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    features = torch.cat([rows, torch.ones(5, D, dtype=torch.float64), rows[:1] * 1e-30])
+    fitted = fit_class_mixtures(features, torch.tensor([0] * 40 + [1] * 5 + [3]), 3, seed=1).mixtures
+    decoded = arrived(crossed(encode(payload(fitted))), replace(COMPONENTS, counts=True))
+    for name in ("means", "variances", "weights"):
+        torch.testing.assert_close(getattr(decoded, name).double(), getattr(fitted, name), rtol=6e-8, atol=1e-38)
+    rows = torch.zeros(2, D, dtype=torch.float64)
+    least = MixtureSet(torch.tensor([0, 0]), rows, rows + 1e-60, torch.tensor([1.0, 1e-50], dtype=torch.float64))
+    decoded = arrived(crossed(encode(payload(least))), COMPONENTS)
+    assert decoded.variances.unique().tolist() == [TINY]
+    assert decoded.weights.tolist() == [1.0, TINY]
+
+
+def test_of_spherical_components_one_variance_crosses():
+    part = replace(COMPONENTS, width=1)
+    variances = torch.tensor([1.0, 2.0, 0.5]).unsqueeze(1).expand(3, D)
+    upload = encode(payload(replace(mixtures((0, 0, 2)), variances=variances)), (part,))
+    assert upload["mixtures.variances"].numpy().shape == (3, 1)
+    assert torch.equal(arrived(upload, part).variances, variances)
+
+
+@pytest.mark.parametrize("apart", [0.0, 50.0, 99.0])
+def test_no_legal_upload_makes_a_download_that_clients_refuse(apart):
+    """The mean square of a component is bounded, and fusing by moments keeps it."""
+    means = torch.zeros(2, D)
+    means[0, 0], means[1, 0] = apart, -apart
+    variances = torch.full((2, D), (100.0**2 - apart**2) / D * 0.999999)
+    sent = MixtureSet(torch.tensor([0, 0]), means, variances, torch.tensor([0.5, 0.5]))
+    fused = fuse({0: arrived(encode(payload(sent)), COMPONENTS, max_norm=100.0)}, math.inf)
+    assert len(fused) == 1
+    assert arrived(encode(payload(fused)), MIXTURES, max_norm=100.0).means.shape == (1, D)
+
+
+# --- weights ----------------------------------------------------------------------------------------------------
+
+
 def test_small_tensors_cross_as_float32_whatever_the_format():
     sent = Weights({"b": torch.tensor([1e6, 1e-7])})
     part = Part("weights", "head", dtype="float16")
     assert arrived(encode({"head": sent}, (part,)), part, {"head": sent.layout}).tensors["b"].equal(sent.tensors["b"])
 
 
-# --- weights of any size up to their layout ---------------------------------------------------------------------
-
-RAGGED = Part("weights", "w", ragged=True, signed=True)
-LARGEST = {"w": (("a", (4, 3)), ("b", (2,)))}
-SMALL = Weights({"a": torch.ones(4, 1), "b": torch.zeros(2)})
-
-
 def test_ragged_weights_come_with_their_shapes():
-    record = encode({"w": SMALL}, (RAGGED,))
-    assert record["w.shapes"].numpy().tolist() == [4, 1, 2]
-    assert value_bytes(record) == 4 * 6
-    assert arrived(record, RAGGED, LARGEST).layout == SMALL.layout
-    none = Weights({"a": torch.ones(0, 3), "b": torch.zeros(2)})
-    assert arrived(encode({"w": none}, (RAGGED,)), RAGGED, LARGEST).tensors["a"].shape == (0, 3)
+    part, largest = Part("weights", "w", ragged=True), {"w": (("a", (4, 3)), ("b", (2,)))}
+    for rows in (4, 0):
+        sent = Weights({"a": torch.ones(rows, 1), "b": torch.zeros(2)})
+        record = encode({"w": sent}, (part,))
+        assert record["w.shapes"].numpy().tolist() == [rows, 1, 2]
+        assert value_bytes(record) == 4 * (rows + 2)
+        assert arrived(record, part, largest).layout == sent.layout
 
 
-def shapes(*values, kind=np.int32):
-    return {"w.shapes": np.array(values, kind)}
+# --- the ensemble's answers -------------------------------------------------------------------------------------
 
 
-HOSTILE = {
-    "no shapes": ({"w.shapes": None}, r"where \['w.shapes', 'w.small', 'w.values'\] belong"),
-    "a size beyond the layout": (shapes(4, 4, 2), r"tensor `a` has shape \(4, 4\), at most \(4, 3\) was agreed"),
-    "a negative size": (shapes(-4, -1, 2), r"tensor `a` has shape \(-4, -1\)"),
-    "too few sizes": (shapes(4, 1), r"`shapes` is int32 of shape \(2,\), 3 values of int32 were agreed"),
-    "too many sizes": (shapes(4, 1, 2, 0), r"`shapes` is int32 of shape \(4,\), 3 values"),
-    "sizes in two dimensions": (shapes([4, 1, 2]), r"shape \(1, 3\), 3 values"),
-    "sizes of another type": (shapes(4, 1, 2, kind=np.int64), "`shapes` is int64"),
-    "other sizes than the values": (shapes(4, 2, 2), r"`values` is float32 of shape \(4,\), 8 values of float32"),
-    "NaN": ({"w.values": np.full(4, np.nan, np.float32)}, "not finite"),
-    "too long": ({"w.values": np.full(4, 1e9, np.float32)}, "has norm .*, above"),
-}
-
-
-@pytest.mark.parametrize("case", HOSTILE)
-def test_malformed_shapes_are_refused_by_what_is_wrong(case, refused):
-    changes, words = HOSTILE[case]
-    arrays = {name: array.numpy() for name, array in encode({"w": SMALL}, (RAGGED,)).items()} | changes
-    hostile = ArrayRecord({name: Array(values) for name, values in arrays.items() if values is not None})
-    reason = refused(arrived, hostile, RAGGED, LARGEST)
-    assert re.search(words, reason)
-
-
-def test_only_a_signed_part_may_lower_a_variance(refused):
-    sent = Weights({"running_var": torch.tensor([-1.0])})
-    layouts = {"w": sent.layout}
-    record = encode({"w": sent})
-    assert arrived(record, Part("weights", "w", signed=True), layouts).tensors["running_var"] == -1
-    assert "`running_var` holds a negative variance" in refused(arrived, record, Part("weights", "w"), layouts)
+@pytest.mark.parametrize("classes", [1, 3, 20_000])
+def test_probabilities_cross_as_float16_beside_an_upload_and_are_no_payload(classes, crossed):
+    """Near uniform, where float16 is coarsest beside the values."""
+    shared = SharedLabels(torch.zeros(4, dtype=torch.int64), classes, 2**64 - 3)
+    scores = 0.05 * torch.randn(4, classes, generator=torch.Generator().manual_seed(classes))
+    sent = torch.softmax(scores, dim=1)
+    plain = Report(3, 7, payload(prototypes((1,))))
+    records = encode_report(replace(plain, ensemble=encode_answers(sent, shared.fingerprint)))
+    report, upload = decode_report(crossed(records))
+    assert torch.equal(decode_answers(report.ensemble, shared), sent.to(torch.float16))
+    assert set(upload) == {"prototypes.labels", "prototypes.vectors"}
+    assert value_bytes(records["arrays"], without=("ensemble",)) == 4 * D
+    sizes = bytes_by_part(records)
+    assert 8 * classes < sizes.pop("ensemble") < 8 * classes + 400
+    assert sizes == bytes_by_part(encode_report(plain))
 
 
 # --- what a method says of its messages -------------------------------------------------------------------------
@@ -185,7 +217,6 @@ def test_parts_without_a_format_of_their_own_have_the_run_s():
     exchange = Exchange((PROTOTYPES, Part("weights", "head", dtype="float32")), (MIXTURES,))
     found = exchange.in_format("float16")
     assert [part.dtype for part in (*found.up, *found.down)] == ["float16", "float32", "float16"]
-    assert found.in_format("float32") == found
 
 
 def test_what_is_disclosed_follows_from_the_parts():

@@ -15,7 +15,6 @@ from protosphere.record.folder import RunFolder
 from protosphere.wire.claims import CappedSampleCounts, claimed_samples, most_believed, over_claimed
 from protosphere.wire.payloads import Identity
 from tests.payloads import lone, payload
-from tests.strategies.needs import FEW, NEEDS
 from tests.tampered import tampered
 
 CLAIM = 2**31 - 1
@@ -60,23 +59,6 @@ def test_identities_and_counts_are_believed_alike():
     (notice,) = believed.notices()
     assert notice.startswith("client 2 says that it has 2,147,483,647 training samples, more than 10 times")
     assert "weighs as 800 in every mean" in notice
-
-
-def test_nobody_weighs_more_than_another_where_all_are_to_weigh_alike():
-    believed = CappedSampleCounts(identities(10, 40, CLAIM), 20, "equal")
-    assert [believed.identities[p].rows[0] for p in range(3)] == [40, 40, 40]
-    assert not list(believed.notices())
-
-
-@pytest.mark.parametrize("ratio", [1, 7])
-def test_a_share_of_a_class_is_a_real_number_and_not_a_sample_at_least(ratio):
-    """Of 1,000 samples that weigh as so many medians a class of one weighs a thousandth of that."""
-    counts, median = torch.tensor([1, 999]), 10
-    believed = CappedSampleCounts(identities(median, median, 1000), ratio, "samples")
-    expected = [ratio * median / 1000, ratio * median * 0.999]
-    assert lone(
-        believed.uploads({2: payload(PrototypeSet(torch.tensor([0, 1]), torch.ones(2, 3), counts))})[0][2]
-    ).counts.tolist() == (pytest.approx(expected, rel=1e-12))
 
 
 def counted(*counts):
@@ -155,11 +137,7 @@ def claiming(times):
 BY_SAMPLES = {
     "fedavg": {"models": "tiny_perceptron"},
     "protosphere": {},
-    **{name: {"encoder": "handcrafted"} | FEW.get(name, {}) for name in NEEDS},
-    "fedgen": {"fedgen.weighting": "samples"} | FEW["fedgen"],
     "fedproto": {"fedproto.aggregation": "weighted"},
-    "fedfa": {"models": "tiny_perceptron"},
-    "fednh": {"models": "tiny_perceptron", "fednh.weighting": "samples"},
 }
 
 

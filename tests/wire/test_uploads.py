@@ -1,145 +1,74 @@
-"""Uploads made to harm: whatever their arrays are, the answer is a MessageError with the reason."""
+"""Arrays made to harm: whatever they are, the answer is a MessageError with the reason, before memory is taken."""
 
+import math
 import tracemalloc
 from io import BytesIO
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Array, ArrayRecord
 
+from protosphere.data.shared_test_set import SharedLabels
 from protosphere.wire.arrays import Limits, decode, value_bytes
 from protosphere.wire.checks import MessageError
-from protosphere.wire.parts import PROTOTYPES, Part
+from protosphere.wire.confusion import OTHER, confusion_triples
+from protosphere.wire.ensemble import decode_answers
+from protosphere.wire.parts import MIXTURES, PROTOTYPES, Part
 from tests.payloads import lone
 
 K, D = 6, 4
-PLAIN = (PROTOTYPES,)
-COUNTED = (Part("prototypes", counts=True),)
-STORED = {"float32": np.float32, "float16": np.float16}
+COUNTED = Part("prototypes", counts=True)
+HALVES = Part("prototypes", dtype="float16")
+COMPONENTS = Part("mixtures", components=2)
+COUNTED_COMPONENTS = Part("mixtures", components=2, counts=True)
+WEIGHTS, SIGNED = Part("weights", "w"), Part("weights", "w", signed=True)
+RAGGED = Part("weights", "w", ragged=True)
+LAYOUT = {"w": (("a", (4, 3)), ("running_var", (2,)))}
+SHARED = SharedLabels(torch.tensor([0, 2, 1]), 3, 77)
+
+GOOD = {
+    PROTOTYPES: {"labels": np.int16([0, 2, 5]), "vectors": np.ones((3, D), np.float32)},
+    MIXTURES: {
+        "labels": np.int16([0, 0, 2]),
+        "means": np.ones((3, D), np.float32),
+        "variances": np.full((3, D), 0.5, np.float32),
+        "weights": np.float32([0.25, 0.75, 1]),
+    },
+    WEIGHTS: {"values": np.ones(12, np.float32), "small": np.ones(2, np.float32)},
+    RAGGED: {"values": np.ones(4, np.float32), "small": np.ones(2, np.float32), "shapes": np.int32([4, 1, 2])},
+}
+GOOD[COUNTED] = GOOD[PROTOTYPES] | {"counts": np.array([1, 2, 3])}
+GOOD[HALVES] = GOOD[PROTOTYPES] | {"vectors": np.ones((3, D), np.float16)}
+GOOD[COMPONENTS] = GOOD[MIXTURES]
+GOOD[COUNTED_COMPONENTS] = GOOD[MIXTURES] | {"counts": np.array([3, 3, 2**31 - 1])}
+GOOD[SIGNED] = GOOD[WEIGHTS]
 
 
-def arrived(upload, parts=PLAIN):
+def record(part, **changed):
+    """An upload made by hand; None leaves an array out."""
+    arrays = GOOD[part] | changed
+    arrays = {name: values for name, values in arrays.items() if values is not None}
+    return ArrayRecord({f"{part.name}.{n}": v if isinstance(v, Array) else Array(v) for n, v in arrays.items()})
+
+
+def arrived(upload, part=PROTOTYPES):
     """As the other side takes it."""
-    return decode(upload, parts, K, D, Limits(100.0))
+    return decode(upload, (part,), K, D, Limits(100.0, LAYOUT))[part.name]
 
 
-def record(labels=None, vectors=None, **more):
-    """An upload made by hand from numpy arrays."""
-    labels = np.array([0, 2, 5], np.int16) if labels is None else labels
-    vectors = np.ones((3, D), np.float32) if vectors is None else vectors
-    arrays = {"labels": labels, "vectors": vectors, **more}
-    return ArrayRecord({f"prototypes.{name}": Array(values) for name, values in arrays.items()})
+def spoilt(part, name, value):
+    """The array of that name with one entry changed."""
+    values = GOOD[part][name].copy()
+    values.reshape(-1)[1] = value
+    return {name: values}
 
 
-def with_value(value):
-    vectors = np.zeros((3, D), np.float32)
-    vectors[1, 2] = value
-    return vectors
+def of(name, *shape, kind=np.float32):
+    return {name: np.ones(shape, kind)}
 
 
-NOT_FINITE = "the vector of class 2 holds a value that is not finite"
-SHAPES = [(3,), (3, D - 1), (3, D + 1), (3, D, 1), (1, 3, D), (), (K + 1, D), (0, D + 1)]
-KINDS = [np.float64, np.float16, np.int32, np.complex64, np.dtype(">f4"), np.dtype("S4")]
-LABELS = ([0, 2, K], [-1, 2, 3]), ([0, 2, 2], [5, 2, 0]), ([0, 2], [[0], [2], [5]])
-# sums of such counts overflow, and may come out as any number
-OVERFLOWING = [2**62, 2**62, 2**63 - 1]
-BAD = [
-    *(({"vectors": np.zeros((3, D), kind)}, "float32 was agreed") for kind in KINDS),
-    *(({"vectors": np.zeros(s, np.float32)}, f"shape {s}, at most {K} rows of {D} values were agreed") for s in SHAPES),
-    *(({"vectors": with_value(value)}, NOT_FINITE) for value in (np.nan, np.inf, -np.inf)),
-    *(
-        ({"labels": np.array(labels, np.int16)}, words)
-        for rows, words in zip(LABELS, ("outside 0 to 5", "unique and ascending", "3 integers were due"), strict=True)
-        for labels in rows
-    ),
-    ({"labels": np.array([0, 2, 2**31 - 1], np.int32)}, "outside 0 to 5"),
-    *(({"labels": np.array([0, 2, 5], kind)}, kind) for kind in ("int64", "uint16", "bool", "float32", ">i2")),
-    *(
-        ({"counts": np.array(counts)}, "outside 1 to 2147483647")
-        for counts in ([1, 0, 3], [1, -1, 3], [1, 2, 2**31], OVERFLOWING)
-    ),
-    *(
-        ({"counts": np.array(counts, kind)}, "3 int64 numbers")
-        for counts, kind in (([1, 2], int), ([[1, 2, 3]], int), ([1, 2, 3], "u8"), ([1, 2, 3], "i4"), ([1, 2, 3], "f8"))
-    ),
-]
-
-
-@pytest.mark.parametrize(("changed", "words"), BAD)
-def test_an_array_of_another_form_or_value_is_refused_with_the_reason(changed, words, refused):
-    assert words in refused(arrived, record(**changed), COUNTED if "counts" in changed else PLAIN)
-
-
-def test_the_norm_bound_is_of_the_whole_vector_and_exact(refused):
-    vectors = np.zeros((3, D), np.float32)
-    vectors[1] = 50  # norm 100: just allowed
-    assert lone(arrived(record(vectors=vectors))).vectors.norm(dim=1).max() == 100
-    vectors[1, 0] = np.nextafter(np.float32(50), np.float32(51))
-    reason = refused(arrived, record(vectors=vectors))
-    assert "norm 100" in reason
-    assert "`max-prototype-norm` 100" in reason
-    # the square of the largest float32 is no float32
-    vectors[1, 0] = np.finfo(np.float32).max
-    assert "norm 3.4e+38" in refused(arrived, record(vectors=vectors))
-
-
-@pytest.mark.parametrize(
-    ("upload", "parts"),
-    [
-        (record(), COUNTED),
-        (record(counts=np.array([1, 2, 3])), PLAIN),
-        (record(weights=np.zeros(10)), PLAIN),
-        (record(scales=np.ones(3, np.float32)), PLAIN),
-        (ArrayRecord({"prototypes.labels": Array(np.array([0], np.int16))}), PLAIN),
-        (ArrayRecord({}), PLAIN),
-    ],
-)
-def test_arrays_that_were_not_agreed_or_are_missing(upload, parts, refused):
-    reason = refused(arrived, upload, parts)
-    fields = {"labels", "vectors"} | ({"counts"} if parts is COUNTED else set())
-    agreed = {f"prototypes.{name}" for name in fields}
-    assert f"{sorted(upload)} where {sorted(agreed)} belong" in reason
-
-
-# --- number formats and widths ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("bits", [0x7E00, 0xFC00], ids=["NaN", "infinity"])
-def test_a_half_that_is_not_finite(bits, refused):
-    parts = (Part("prototypes", dtype="float16"),)
-    vectors = np.zeros((3, D), np.float16)
-    assert lone(arrived(record(vectors=vectors), parts)).vectors.tolist() == [[0.0] * D] * 3
-    vectors[2, 1] = np.array(bits, np.uint16).view(np.float16)
-    reason = refused(arrived, record(vectors=vectors), parts)
-    assert "the vector of class 5 holds a value that is not finite" in reason
-
-
-@pytest.mark.parametrize("agreed", STORED)
-@pytest.mark.parametrize("sent", STORED)
-def test_values_in_another_format_than_agreed(agreed, sent, refused):
-    parts = (Part("prototypes", dtype=agreed),)
-    upload = record(vectors=np.ones((3, D), STORED[sent]))
-    if agreed == sent:
-        assert lone(arrived(upload, parts)).vectors.shape == (3, D)
-        return
-    stored = np.dtype(STORED[agreed])
-    assert f"the vectors are {np.dtype(STORED[sent])}, {stored} was agreed" in refused(arrived, upload, parts)
-
-
-@pytest.mark.parametrize("wire_dtype", STORED)
-def test_an_upload_is_as_wide_as_its_part_says(wire_dtype, refused):
-    narrow = (Part("prototypes", width=2, dtype=wire_dtype),)
-
-    def of_width(width):
-        return record(vectors=np.ones((3, width), STORED[wire_dtype]))
-
-    assert lone(arrived(of_width(2), narrow)).vectors.shape == (3, 2)
-    for width in (D, 1, 3, 0):
-        reason = refused(arrived, of_width(width), narrow)
-        assert f"shape (3, {width}), at most {K} rows of 2 values were agreed" in reason
-
-
-def npy(header, data=b"", version=(1, 0)):
+def npy(header, data=b"\0" * 48, version=(1, 0)):
     """An .npy file with a header made by hand."""
     text = header.encode("latin1") + b"\n"
     return b"\x93NUMPY" + bytes(version) + len(text).to_bytes(2 if version == (1, 0) else 4, "little") + text + data
@@ -150,6 +79,100 @@ def saved(function, *arrays, **options):
     function(file, *arrays, **options)
     return file.getvalue()
 
+
+NOT_AGREED = "rows of 4 values were agreed"
+BELONG = " belong"
+BAD = [
+    # --- prototypes
+    *((PROTOTYPES, of("vectors", 3, D, kind=kind), "float32 was agreed") for kind in ("f8", "f2", "i4", "c8", ">f4")),
+    *((PROTOTYPES, of("vectors", *shape), NOT_AGREED) for shape in [(3,), (3, D - 1), (3, D, 1), (), (K + 1, D)]),
+    *(
+        (PROTOTYPES, spoilt(PROTOTYPES, "vectors", value), "the vector of class 0 holds a value that is not finite")
+        for value in (np.nan, -np.inf)
+    ),
+    (PROTOTYPES, spoilt(PROTOTYPES, "vectors", 3.4e38), "norm 3.4e+38, above `max-prototype-norm` 100"),
+    (PROTOTYPES, {"labels": np.int16([0, 2, K])}, "outside 0 to 5"),
+    (PROTOTYPES, {"labels": np.int16([-1, 2, 3])}, "outside 0 to 5"),
+    *((PROTOTYPES, {"labels": np.int16(bad)}, "unique and ascending") for bad in ([0, 2, 2], [5, 2, 0])),
+    *((PROTOTYPES, {"labels": np.int16(bad)}, "3 integers were due") for bad in ([0, 2], [[0], [2], [5]])),
+    *((PROTOTYPES, {"labels": np.array([0, 2, 5], kind)}, kind) for kind in ("int64", "uint16", "bool", ">i2")),
+    (PROTOTYPES, {"counts": np.array([1, 2, 3])}, BELONG),
+    (PROTOTYPES, {"vectors": None}, BELONG),
+    (PROTOTYPES, {"weights": np.zeros(9)}, BELONG),
+    (COUNTED, {"counts": None}, BELONG),
+    # sums of the last overflow, and may come out as any number
+    *(
+        (COUNTED, {"counts": np.array(bad)}, "outside 1 to 2147483647")
+        for bad in ([1, 0, 3], [1, -1, 3], [1, 2, 2**31], [2**62, 2**62, 2**63 - 1])
+    ),
+    *((COUNTED, {"counts": np.array([1, 2, 3], kind)}, "3 int64 numbers") for kind in ("u8", "i4", "f8")),
+    (COUNTED, {"counts": np.array([1, 2])}, "3 int64 numbers"),
+    (HALVES, of("vectors", 3, D), "the vectors are float32, float16 was agreed"),
+    (HALVES, spoilt(HALVES, "vectors", np.inf), "not finite"),
+    # --- mixtures
+    (COMPONENTS, {"weights": np.float32([0.25, 0.7, 1])}, "weights of class 0 in a mixture set sum to 0.95"),
+    *((COMPONENTS, spoilt(MIXTURES, "weights", bad), "a weight that is not above 0") for bad in (0, -0.5, 1e-45)),
+    *((COMPONENTS, spoilt(MIXTURES, "variances", bad), "a variance that is not above 0") for bad in (0, -1e-30)),
+    *(
+        (COMPONENTS, spoilt(MIXTURES, name, math.nan), f"the {name} hold a number that is not finite")
+        for name in ("means", "variances", "weights")
+    ),
+    *((COMPONENTS, spoilt(MIXTURES, "means", bad), "above `max-prototype-norm` 100") for bad in (-101.0, 3e38)),
+    # with the means' 4 * 1 just above 100 squared, though neither part is
+    (COMPONENTS, {"variances": np.full((3, D), 2499.5, np.float32)}, "above `max-prototype-norm` 100"),
+    *(
+        (COMPONENTS, of(name, 3, D, kind=np.float64), f"the {name} are float64 of shape (3, 4), float32 of")
+        for name in ("means", "variances", "weights")
+    ),
+    (COMPONENTS, of("means", 2, D), "float32 of (3, 4) were agreed"),
+    (COMPONENTS, {"labels": np.int16([2, 2, 0])}, "the labels do not ascend"),
+    (COMPONENTS, {"labels": np.int16([0, 0, 0])}, "class 0 has 3 components, at most 2 were agreed"),
+    (COMPONENTS, {"labels": np.int16([0, 0, K])}, "outside 0 to 5"),
+    (COMPONENTS, {"vectors": np.ones((3, D), np.float32)}, BELONG),
+    (COUNTED_COMPONENTS, {"counts": np.array([3, 4, 5])}, "different counts within class 0"),
+    (COUNTED_COMPONENTS, {"counts": np.array([3, 3, 2**31])}, "outside 1 to 2147483647"),
+    # --- weights
+    (WEIGHTS, of("values", 11), "12 values of float32 were agreed"),
+    (WEIGHTS, of("small", 2, kind=np.float64), "2 values of float32 were agreed"),
+    (WEIGHTS, spoilt(WEIGHTS, "values", np.nan), "tensor `a` holds a value that is not finite"),
+    (WEIGHTS, spoilt(WEIGHTS, "values", 1e9), "tensor `a` has norm 1e+09, above"),
+    (WEIGHTS, spoilt(WEIGHTS, "small", -1), "`running_var` holds a negative variance"),
+    (RAGGED, {"shapes": None}, BELONG),
+    (RAGGED, {"shapes": np.int32([4, 4, 2])}, "tensor `a` has shape (4, 4), at most (4, 3) was agreed"),
+    (RAGGED, {"shapes": np.int32([-4, -1, 2])}, "tensor `a` has shape (-4, -1)"),
+    (RAGGED, {"shapes": np.int32([4, 1])}, "`shapes` is int32 of shape (2,), 3 values of int32 were agreed"),
+    (RAGGED, {"shapes": np.array([4, 1, 2])}, "`shapes` is int64"),
+    (RAGGED, {"shapes": np.int32([4, 2, 2])}, "8 values of float32"),
+]
+
+
+@pytest.mark.parametrize(("part", "changed", "words"), BAD)
+def test_an_array_of_another_form_or_value_is_refused_with_the_reason(part, changed, words, crossed, refused):
+    assert len(arrived(record(part), part).fields()) > 0
+    assert words in refused(arrived, crossed(record(part, **changed)), part)
+
+
+def test_only_a_signed_part_may_lower_a_variance():
+    assert arrived(record(SIGNED, **spoilt(SIGNED, "small", -1)), SIGNED).tensors["running_var"].min() == -1
+
+
+def test_bounds_are_of_whole_vectors_and_exact_but_for_what_a_server_has_rounded(refused):
+    vectors = np.zeros((3, D), np.float32)
+    vectors[1] = 50  # norm 100: just allowed
+    assert arrived(record(PROTOTYPES, vectors=vectors)).vectors.norm(dim=1).max() == 100
+    vectors[1, 0] = np.nextafter(np.float32(50), np.float32(51))
+    assert "norm 100, above `max-prototype-norm` 100" in refused(arrived, record(PROTOTYPES, vectors=vectors))
+    # what the server fuses of legal uploads may come out a rounding above the bound, and no more
+    tiny = np.full((3, D), np.finfo(np.float32).tiny)
+    for above, passes in ((5e-6, True), (5e-5, False)):
+        means = np.zeros((3, D), np.float32)
+        means[0, 0] = 100 * (1 + above)
+        sent = record(MIXTURES, means=means, variances=tiny)
+        refused(arrived, sent, COMPONENTS)
+        assert arrived(sent, MIXTURES) is not None if passes else refused(arrived, sent, MIXTURES)
+
+
+# --- bytes that are no array --------------------------------------------------------------------------------------
 
 HEADER = "{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}"
 VALID = saved(np.save, np.ones((3, D), np.float32))
@@ -164,41 +187,30 @@ VALID = saved(np.save, np.ones((3, D), np.float32))
         VALID[:-1],
         VALID[:60],
         VALID + b"\0",
-        VALID[:128],
         saved(np.savez, vectors=np.ones((3, D), np.float32)),
         saved(np.save, np.array([[object()] * D] * 3), allow_pickle=True),
-        b"PK\x03\x04" + VALID,
-        npy(HEADER.format("<f4", "(3, 4)"), b"\0" * 48, (2, 0)),
-        npy(HEADER.format("<f4", "(-3, -4)"), b"\0" * 48),
-        npy(HEADER.format("<f4", "(-3, 4)"), b"\0" * 48),
+        npy(HEADER.format("<f4", "(3, 4)"), version=(2, 0)),
+        npy(HEADER.format("<f4", "(-3, -4)")),
         npy(HEADER.format("|V0", "(1000000000000000000,)")),
-        npy(HEADER.format("<f4", "(3.0, 4)"), b"\0" * 48),
-        npy(HEADER.format("<f4", "'abc'"), b"\0" * 48),
-        npy(HEADER.format("<f9", "(3, 4)"), b"\0" * 48),
-        npy(HEADER.format("O", "(3, 2)"), b"\0" * 48),
-        npy(HEADER.format("<f4", "(" * 5000), b"\0" * 48),
-        npy(HEADER.format("<f4", "9" * 5000), b"\0" * 48),
-        npy(HEADER.format("f4," * 3000, "(3, 4)"), b"\0" * 48),
-        npy("  {\n 'descr'\n   '''", b"\0" * 48),
-        npy("[" * 9000, b"\0" * 48),
-        npy("\0\xff\xfe", b"\0" * 48),
+        npy(HEADER.format("<f4", "(3.0, 4)")),
+        npy(HEADER.format("O", "(3, 2)")),
+        npy(HEADER.format("<f4", "(" * 5000)),
+        npy(HEADER.format("f4," * 3000, "(3, 4)")),
+        npy("[" * 9000),
+        npy("\0\xff\xfe"),
     ],
 )
 def test_bytes_that_are_no_such_array(data, refused):
-    upload = record()
-    upload["prototypes.vectors"] = Array("float32", (3, D), "numpy.ndarray", data)
-    refused(arrived, upload)
+    upload = record(PROTOTYPES, vectors=Array("float32", (3, D), "numpy.ndarray", data))
+    assert "array `prototypes.vectors` cannot be read (" in refused(arrived, upload)
     assert 0 <= value_bytes(upload) <= len(data)
-    upload["prototypes.vectors"] = Array("float32", (3, D), "a new form", VALID)
-    assert "a new form" in refused(arrived, upload)
+    assert "a new form" in refused(arrived, record(PROTOTYPES, vectors=Array("float32", (3, D), "a new form", VALID)))
 
 
 @pytest.mark.parametrize("shape", ["(67108864,)", "(134217728, 4)", "(4611686018427387904, 4)"])
 def test_a_forged_size_is_refused_before_memory_is_taken(shape, refused):
-    upload = record()
-    upload["prototypes.vectors"] = Array(
-        "float32", (3, D), "numpy.ndarray", npy(HEADER.format("<f4", shape), b"\0" * 48)
-    )
+    forged = Array("float32", (3, D), "numpy.ndarray", npy(HEADER.format("<f4", shape)))
+    upload = record(PROTOTYPES, vectors=forged)
     tracemalloc.start()
     try:
         reason = refused(arrived, upload)
@@ -218,11 +230,8 @@ def test_random_bytes_are_refused_or_a_payload_that_keeps_to_the_limits():
         for _ in range(rng.integers(1, 4)):
             data[rng.integers(len(data))] = rng.integers(256)
         data = data[: rng.integers(len(data))] if round_number % 3 == 0 else data
-        upload = record()
-        upload["prototypes.vectors"] = Array("float32", (3, D), "numpy.ndarray", bytes(data))
-        assert 0 <= value_bytes(upload) <= len(data)
         try:
-            vectors = lone(arrived(upload)).vectors
+            vectors = arrived(record(PROTOTYPES, vectors=Array("f4", (3, D), "numpy.ndarray", bytes(data)))).vectors
         except MessageError:
             continue
         decoded += 1
@@ -232,9 +241,72 @@ def test_random_bytes_are_refused_or_a_payload_that_keeps_to_the_limits():
     assert 20 < decoded < 560  # both ways were tried
 
 
-@pytest.mark.parametrize("dtype", ["float32", "xyz", "f4,,", "S99999999999", "O", "(9999,9999)f8", "\ud800", ""])
+@pytest.mark.parametrize("dtype", ["xyz", "f4,,", "S99999999999", "O", "\ud800", ""])
 def test_value_bytes_believe_no_declaration(dtype):
-    for shape in ((3, D), (2**62, 2**62), (-3, D), (), (0,)):
-        upload = record()
-        upload["prototypes.vectors"] = Array(dtype, shape, "numpy.ndarray", VALID)
-        assert value_bytes(upload) == 3 * D * 4
+    for shape in ((2**62, 2**62), (-3, D), ()):
+        assert value_bytes(record(PROTOTYPES, vectors=Array(dtype, shape, "numpy.ndarray", VALID))) == 3 * D * 4
+
+
+# --- the ensemble's answers and confusion ---------------------------------------------------------------------------
+
+
+def rows(*last):
+    return np.float16([[0.25, 0.5, 0.25]] * 2 + [last])
+
+
+ANSWERS = {"probabilities": rows(0.25, 0.5, 0.25), "fingerprint": np.array([77], np.uint64)}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"probabilities": None}, "the arrays ['fingerprint'] where"),
+        ({"weights": np.ones(1)}, "where ['fingerprint', 'probabilities'] belong"),
+        *(({"fingerprint": mark}, "another shared test set") for mark in (np.array([78], np.uint64), np.array([77]))),
+        ({"probabilities": rows(0.2, 0.5, 0.3).astype("f4")}, "its probabilities are float32"),
+        ({"probabilities": rows(0.2, 0.5, 0.3)[1:]}, "its probabilities are float16 of shape (2, 3)"),
+        *(
+            ({"probabilities": rows(*bad)}, "lies outside 0 to 1")
+            for bad in ([0.25, np.nan, 0.75], [0.0, np.inf, 0.0], [-6e-8, 0.5, 0.5])
+        ),
+        # in float16 the sum of the first would be 1.0098
+        *(({"probabilities": rows(*bad)}, "do not add up to 1") for bad in ([0.5, 0.5, 0.0102], [0.0] * 3, [1.0] * 3)),
+        ({"probabilities": Array("f2", (3, 3), "numpy.ndarray", npy("((((("))}, "`probabilities` cannot be read ("),
+    ],
+)
+def test_what_is_no_answer_is_refused_by_name(changed, words, refused):
+    def answers(arrays):
+        arrays = {name: values for name, values in arrays.items() if values is not None}
+        return ArrayRecord({n: v if isinstance(v, Array) else Array(v) for n, v in arrays.items()})
+
+    decode_answers(answers(ANSWERS | {"probabilities": rows(0.5, 0.5, 0.0099)}), SHARED)
+    assert words in refused(decode_answers, answers(ANSWERS | changed), SHARED)
+
+
+COUNTS = (3, 1, 0, 0, 2, 0, 1, 0, 5)
+
+
+def test_counts_become_triples_of_true_and_predicted_class_and_of_many_classes_right_and_wrong():
+    found = confusion_triples(COUNTS, 3, samples=12, right=10)
+    assert found == [[0, 0, 3], [0, 1, 1], [1, 1, 2], [2, 0, 1], [2, 2, 5]]
+    assert confusion_triples((2, 1, *[0] * 199, 4), 101, 7, 2) == [[0, 0, 2], [0, OTHER, 1], [100, OTHER, 4]]
+
+
+@pytest.mark.parametrize(
+    ("values", "samples", "right", "words"),
+    [
+        (COUNTS[:-1], 7, 5, "3 times 3"),
+        ((), 0, 0, "3 times 3"),
+        (COUNTS, 13, 10, "of 12 samples"),
+        (COUNTS, 12, 9, "10 samples right"),
+        ((*[2**62] * 4, 12, 0, 0, 0, 0), 12, 10, "samples"),
+    ],
+)
+def test_counts_that_cannot_be_are_refused(values, samples, right, words, refused):
+    assert words in refused(confusion_triples, values, 3, samples, right)
+
+
+def test_a_part_alone_takes_an_upload_of_its_kind(refused):
+    renamed = {name.replace("mixtures", "prototypes"): array for name, array in record(MIXTURES).items()}
+    assert "['prototypes.labels', 'prototypes.vectors'] belong" in refused(arrived, ArrayRecord(renamed))
+    assert lone(decode(record(PROTOTYPES), (PROTOTYPES,), K, D, Limits(100.0))).labels.tolist() == [0, 2, 5]
