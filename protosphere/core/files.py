@@ -6,7 +6,6 @@ safetensors itself has no digest."""
 import errno
 import hashlib
 import json
-import logging
 import os
 import re
 import secrets
@@ -29,6 +28,9 @@ LARGEST = 2**36  # bytes of a table or an archive of arrays, 64 GiB; all of it i
 LARGEST_ROW = 2**30  # bytes of a file that is one row, an image or a text
 SYNCS_AT_ONCE = 16
 LARGEST_RECORD = 2**31  # bytes of a file of words that this program wrote, such as metrics.jsonl
+
+
+# --- writing whole or not at all -------------------------------------------------------------------------------
 
 
 class IrregularError(OSError):
@@ -168,13 +170,11 @@ def refuse_irregular(path: Path, most: int = LARGEST) -> None:
         DataError: what it is.
     """
     try:
-        status = path.stat()
+        status = _regular_status(path)
+    except IrregularError as error:
+        raise DataError(f"{str(path)!r}: {error}; take it away, or put a file there.") from None
     except OSError:
         return
-    if kind := _kind(status):
-        raise DataError(
-            f"{str(path)!r} is, or leads to, {kind} and no file with an end; take it away, or put a file there.",
-        )
     if status.st_size > most:
         raise DataError(
             f"{str(path)!r} has {status.st_size} bytes, and of such a file at most {most} are read; part it, or take "
@@ -239,7 +239,7 @@ def _kind(status: os.stat_result) -> str:
     return "a folder" if stat.S_ISDIR(status.st_mode) else "a device, a pipe or a socket"
 
 
-log = logging.getLogger("protosphere")
+# --- JSON with a digest ---------------------------------------------------------------------------------------
 
 DIGEST = "digest"
 KIND = "sha256:"
@@ -250,18 +250,38 @@ CHANGED = (
 CUT = "was cut, or is zeros at its end: a damaged disk or a cut copy does that; bring it back from a copy"
 
 
-# the first file without a digest, of tensors or of JSON, that this process has read: a run has many, and one line says
-# it of all
-_undigested: list[Path] = []
-
-
 class DamagedError(OSError):
     """A file that is not as it was written; the message is a part of a sentence."""
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
     """An object with its digest, to be written as JSON."""
-    return {**content, DIGEST: _of(json.loads(json.dumps(content)))}
+    return {**content, DIGEST: _digest_of(json.loads(json.dumps(content)))}
+
+
+def opened(content: Any) -> Any:
+    """What was sealed, without its digest, or each entry of a list; what has no digest is taken as it is.
+
+    Raises:
+        DamagedError: it is not what was written.
+    """
+    if isinstance(content, list):
+        return [opened(entry) for entry in content]
+    if not isinstance(content, dict):
+        return content
+    if DIGEST not in content:
+        # a digest whose name is damaged is none that is missing
+        if any(isinstance(value, str) and value.startswith(KIND) for value in content.values()):
+            raise DamagedError(CHANGED)
+        return content
+    bare = {name: value for name, value in content.items() if name != DIGEST}
+    if content[DIGEST] != _digest_of(bare):
+        raise DamagedError(CHANGED)
+    return bare
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    return KIND + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_sealed(path: Path) -> Any:
@@ -271,15 +291,15 @@ def read_sealed(path: Path) -> Any:
         DamagedError: it is not what was written.
         OSError, ValueError: it cannot be read.
     """
-    return opened(json.loads(read_whole(path, LARGEST_RECORD)), path)
+    return opened(json.loads(read_whole(path, LARGEST_RECORD)))
 
 
 def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") -> Iterator[Any]:
     """The lines of a file of JSON, each `opened`; one at a time, since the figures of 10,000 clients fill a line.
 
     Args:
-        last: what the last one may be: `whole` where all of it was written; `cut`, the beginning of a line, which a
-            crash leaves, and which is left out; `any`, also what a damaged disk leaves, left out likewise.
+        last: what a last line without an end may be: `whole`, none is; `cut`, the beginning of a line that a crash
+            leaves; `any`, also the zeros that a damaged disk leaves. It is left out.
 
     Raises:
         DamagedError: a line is not what was written, or the last one is not what it may be.
@@ -289,73 +309,13 @@ def read_sealed_lines(path: Path, last: Literal["whole", "cut", "any"] = "cut") 
     with path.open("rb") as file:
         # by "\n" alone: other ends of a line, which a flipped bit makes of it, are none
         while line := file.readline(LARGEST_RECORD):
-            # what a damaged disk leaves at the end need not be UTF-8
-            text = line.decode("utf-8", errors="strict" if line.endswith(b"\n") else "replace")
-            if text.endswith("\n") or _is_whole(text):
-                yield opened(json.loads(text), path)
-            elif last == "whole" or (last == "cut" and not _is_cut_short(text)):
+            if line.endswith(b"\n"):
+                yield opened(json.loads(line))
+            elif last == "whole" or (last == "cut" and b"\0" in line):
                 raise DamagedError(CUT)
 
 
-def _is_whole(text: str) -> bool:
-    """Whether nothing but its end is missing to a line."""
-    try:
-        return json.JSONDecoder().raw_decode(text)[1] == len(text)
-    except ValueError:
-        return False
-
-
-def _is_cut_short(text: str) -> bool:
-    """Whether it is the beginning of a line: without zeros, which a lost page leaves, and with nothing in the place of
-    the line's end."""
-    try:
-        json.JSONDecoder().raw_decode(text)
-    except ValueError:
-        return "\0" not in text
-    return False
-
-
-def opened(content: Any, path: Path, notice: bool = True) -> Any:
-    """What was sealed, without its digest, or each entry of a list; what has none comes with a notice, once a process.
-
-    Args:
-        path: where it was read, for the notice.
-        notice: whether there is to be one.
-
-    Raises:
-        DamagedError: it is not what was written.
-    """
-    if isinstance(content, list):
-        return [opened(entry, path, notice) for entry in content]
-    if not isinstance(content, dict):
-        return content
-    if DIGEST not in content:
-        # one whose name is damaged is none that is missing
-        if any(isinstance(value, str) and value.startswith(KIND) for value in content.values()):
-            raise DamagedError(CHANGED)
-        if notice:
-            tell_of_no_digest(path)
-        return content
-    bare = {name: value for name, value in content.items() if name != DIGEST}
-    if content[DIGEST] != _of(bare):
-        raise DamagedError(CHANGED)
-    return bare
-
-
-def tell_of_no_digest(path: Path) -> None:
-    """The one notice, by the first file of a process, whatever its kind."""
-    if not _undigested:
-        log.warning(
-            "%s has no digest: an earlier version wrote it, so that damage would not be noticed; of further such files "
-            "nothing is said",
-            path,
-        )
-        _undigested.append(path)
-
-
-def _of(content: Mapping[str, Any]) -> str:
-    return KIND + hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
+# --- tensors with a digest ------------------------------------------------------------------------------------
 
 FORM, FORM_NUMBER = "protosphere", "1"  # in every file that has a digest, but for those of the first version with one
 NAME = "file"  # the name without its ending under which a file was written
@@ -397,9 +357,7 @@ def read_tensors(path: Path, device: str | torch.device = "cpu") -> tuple[dict[s
     digest, form = metadata.pop(DIGEST, None), metadata.pop(FORM, None)
     if digest is None and (form or any(re.fullmatch("[0-9a-f]{64}", value) for value in metadata.values())):
         raise DamagedError("its digest is gone, or has lost its name")
-    if digest is None:
-        tell_of_no_digest(path)
-    elif digest != _digest(content, header, digest):
+    if digest is not None and digest != _digest(content, header, digest):
         raise DamagedError("its bytes are not those that were written")
     name = metadata.pop(NAME, path.stem)
     if name != path.stem:

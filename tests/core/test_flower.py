@@ -33,12 +33,6 @@ def test_a_version_says_what_supernodes_speak_or_was_never_tried(version, transp
             flower.fleet_transport()
 
 
-def test_a_node_is_offline_after_as_many_heartbeats_as_flower_says():
-    from flwr.common.constant import HEARTBEAT_PATIENCE
-
-    assert flower.HEARTBEATS_MISSED == HEARTBEAT_PATIENCE
-
-
 def test_of_an_answer_that_says_nothing_nothing_is_known():
     for nothing in ("", "no JSON", "[]", "{}", "null", '{"runs": []}', '{"nodes": 3}'):
         assert not flower.has_succeeded(nothing)

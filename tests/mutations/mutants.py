@@ -208,7 +208,7 @@ MUTANTS = {
         W + "arrays.py",
         "if not all(0 <= size <= most for size, most in zip(shape, largest, strict=True)):",
         "if False:",
-        "tests/wire/test_arrays.py",
+        "tests/wire/test_uploads.py",
     ),
     "no norm is too long": Mutant(
         W + "checks.py",
@@ -268,7 +268,7 @@ MUTANTS = {
         "protosphere/core/home.py",
         "if not stores(run).is_dir():",
         "if False:",
-        "tests/core/test_home.py",
+        "tests/core/test_small_parts.py -k home",
     ),
     "all runs have one store": Mutant(
         "protosphere/record/folder.py",
