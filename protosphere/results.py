@@ -155,9 +155,8 @@ class Run:
     def prototypes(self, round: int | None = None) -> "Prototypes":
         """The prototypes of the newest round that had any, up and down, or of an earlier round.
 
-        A run keeps the clients' own of its newest round alone, and the global ones of up to fifty rounds, rounded to
-        float16. With the setting `keep_prototypes="all"` it keeps both of every round as they were: for n clients with
-        k classes each 4nkd bytes a round.
+        A run keeps those of its newest round alone. With the setting `keep_prototypes="all"` it keeps those of every
+        round: for n clients with k classes each 4nkd bytes a round.
 
         >>> protosphere.load(again.folder).prototypes().vectors.shape
         (6, 64)

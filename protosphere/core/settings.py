@@ -297,7 +297,7 @@ class Settings(BaseModel):
     report: bool = True
     """write a report at the end of the run"""
     keep_prototypes: Literal["some", "all"] = "some"
-    """prototypes kept for `Run.prototypes(round)`; `all`: of every round, 4 bytes per value"""
+    """rounds whose prototypes `Run.prototypes(round)` has: `some`, the newest alone; `all`, 4 bytes per value"""
 
     tensorboard: bool = False
     """also send metrics to TensorBoard ([details](running.md#watch-a-run-elsewhere))"""

@@ -1,8 +1,5 @@
-"""Prototypes kept for the report: how far apart the global ones lie, a round's vectors, and the global ones by round.
-
-Over rounds: a file a round in `prototypes/` of the run's folder, float16, at most MOST_ROUNDS of them: every round at
-first, then every second, every fourth, so that they stay even. With `keep-prototypes = "all"` every round's, as they
-were, and the clients' own beside them."""
+"""Prototypes that a run keeps for its report and `Run.prototypes`: how far apart the global ones lie, and the vectors
+of the newest round, or with `keep-prototypes = "all"` of every round, a file each in `prototypes/`."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -22,9 +19,7 @@ from protosphere.wire.payloads import EVERYONE, Payload, class_vectors
 
 MOST_VALUES = 2**22  # of all clients' vectors together, 17 MB; the global ones and a row's two numbers come to that
 MOST_PRODUCTS = 2**30  # K K d: a second or two a round
-NEWEST, FOLDER = "prototypes.safetensors", "prototypes"  # of the newest round, and by round
-MOST_ROUNDS = 50
-MOST_HISTORY_VALUES = 2**18  # of a round: 0.5 MB
+NEWEST, FOLDER = "prototypes.safetensors", "prototypes"  # of the newest round, and of every round
 
 
 def separation_of(downloads: Mapping[int, Payload], scale: float) -> dict[str, Any]:
@@ -80,43 +75,28 @@ def _common(downloads: Mapping[int, Payload]) -> ClassVectors | None:
 
 
 def save(folder: Path, tensors: Mapping[str, Tensor], about: Mapping[str, int], every: bool = False) -> None:
-    """Write the newest round's prototypes, global and local, for the report, and what there is to say of them; and keep
-    what stays of the round.
+    """Write a round's prototypes, and what there is to say of them.
 
     Args:
-        folder: the run's. every: whether those of all rounds stay as they are, and not the global ones of some alone.
+        folder: the run's. every: whether those of all rounds stay, or of the newest alone.
 
     Raises:
-        SettingError: they cannot be written, or the folder of earlier rounds is a link.
+        SettingError: they cannot be written, or the folder of the rounds is a link.
     """
     words = {name: str(value) for name, value in about.items()}
-    with explain_unwritable(folder), replacing(folder / NEWEST) as temporary:
-        write_tensors(temporary, tensors, words)
     place, number = own_folder(folder, FOLDER), about["round"]
-    step = 1 if every else step_of(number)
     with explain_unwritable(folder):
-        for old in place.glob("round-*.safetensors"):
+        with replacing(folder / NEWEST) as temporary:
+            write_tensors(temporary, tensors, words)
+        for old in kept_rounds(folder):
             # a resumed run does later rounds again
-            if _round(old) > number or _round(old) % step:
-                old.unlink(missing_ok=True)
-        stored = {name.removeprefix("global/"): tensor for name, tensor in tensors.items()}
-        if not every:
-            stored, words = {} if number % step else _half_precision(tensors), {}
-        if stored:
+            if old > number:
+                _file(folder, old).unlink(missing_ok=True)
+        if every:
             place.mkdir(exist_ok=True)
             path = _file(folder, number)
             with replacing(path) as temporary:
-                write_tensors(temporary, stored, {NAME: path.stem, **words})
-
-
-def _half_precision(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The global prototypes in float16; nothing where there are none that it can hold, or too many."""
-    if "global/labels" not in tensors:
-        return {}
-    vectors = tensors["global/vectors"].detach().cpu().to(torch.float16)
-    if vectors.numel() > MOST_HISTORY_VALUES or not bool(vectors.isfinite().all()):
-        return {}
-    return {"labels": tensors["global/labels"], "vectors": vectors}
+                write_tensors(temporary, tensors, {NAME: path.stem, **words})
 
 
 def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
@@ -138,44 +118,16 @@ def newest(folder: Path) -> tuple[dict[str, Tensor], dict[str, int]]:
 def read_round(folder: Path, number: int) -> dict[str, Tensor]:
     """What is kept of a round, by the names of `snapshot`; nothing of a file that is not there or cannot be read."""
     try:
-        tensors, _ = read_tensors(_file(folder, number))
+        return read_tensors(_file(folder, number))[0]
     except (OSError, SafetensorError):
         return {}
-    globals_named = {f"global/{name}": tensor for name, tensor in tensors.items() if not name.startswith("local/")}
-    return globals_named | {name: tensor for name, tensor in tensors.items() if name.startswith("local/")}
 
 
 def kept_rounds(folder: Path) -> list[int]:
     """The rounds of which a file is there."""
-    return sorted(_round(path) for path in (folder / FOLDER).glob("round-*.safetensors"))
-
-
-def global_by_round(folder: Path) -> dict[int, tuple[Tensor, Tensor]]:
-    """Round -> labels (k,), vectors (k, d) float64 of the global prototypes, by ascending round, of an even part of
-    the rounds where there are many; a file that cannot be read is none."""
-    rounds = kept_rounds(folder)
-    step = step_of(max(rounds, default=0))
-    prototypes_by_round = {}
-    for number in rounds:
-        # below them all that were kept are, unless every round's were
-        tensors = {} if number % step else read_round(folder, number)
-        if "global/labels" in tensors and "global/vectors" in tensors:
-            prototypes_by_round[number] = tensors["global/labels"], tensors["global/vectors"].double()
-    return prototypes_by_round
-
-
-def step_of(number: int) -> int:
-    """Of which rounds those up to this one are kept: the multiples of this power of two."""
-    step = 1
-    while number // step > MOST_ROUNDS:
-        step *= 2
-    return step
+    names = [path.stem.removeprefix("round-") for path in (folder / FOLDER).glob("round-*.safetensors")]
+    return sorted(int(name) for name in names if name.isdecimal())
 
 
 def _file(folder: Path, number: int) -> Path:
     return folder / FOLDER / f"round-{number:06d}.safetensors"
-
-
-def _round(path: Path) -> int:
-    digits = path.stem.removeprefix("round-")
-    return int(digits) if digits.isdecimal() else 0

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import load_file
 
 import protosphere
 from protosphere.cli.summary import print_summary
@@ -180,7 +179,7 @@ def test_load_finds_a_run_by_every_name(tmp_path, monkeypatch):
         protosphere.load("nothing")
 
 
-def test_prototypes_are_those_of_the_newest_round_and_the_global_ones_of_others():
+def test_prototypes_are_those_of_the_newest_round():
     run = start(strategy="protonorm", protonorm__gamma=5.0)
     found = run.prototypes(3)
     assert found.round == 3
@@ -190,15 +189,8 @@ def test_prototypes_are_those_of_the_newest_round_and_the_global_ones_of_others(
     assert np.allclose(gram[~np.eye(len(gram), dtype=bool)], -1 / (len(gram) - 1), atol=1e-3)
     assert len(found.clients) == len(found.client_labels) == len(found.client_vectors)
     assert set(found.clients.tolist()) == {0, 1, 2}
-    first = run.prototypes(1)
-    kept = load_file(run.folder / "prototypes" / "round-000001.safetensors")
-    assert first.round == 1
-    assert first.labels.tolist() == kept["labels"].tolist()
-    assert first.vectors.dtype == np.float32
-    assert np.array_equal(first.vectors, kept["vectors"].float().numpy())
-    assert len(first.clients) == len(first.client_labels) == len(first.client_vectors) == 0
-    with pytest.raises(protosphere.SettingError, match="rounds alone: 1, 2, 3"):
-        run.prototypes(4)
+    with pytest.raises(protosphere.SettingError, match=r'rounds alone: 3; keep-prototypes = "all" keeps'):
+        run.prototypes(1)
     with pytest.raises(protosphere.SettingError):
         start(strategy="local").prototypes()
 
@@ -294,15 +286,11 @@ def test_prototypes_of_every_round_are_kept_where_that_is_asked_for():
         for label, vector in zip(found.labels, found.vectors, strict=True):
             # what came up makes what went down
             assert np.allclose(found.client_vectors[found.client_labels == label].mean(axis=0), vector, atol=1e-5)
-    # nothing else changes, and by itself a run keeps the global ones of earlier rounds alone
+    # nothing else changes
     assert newest.rounds["accuracy"].tolist() == run.rounds["accuracy"].tolist()
-    assert not len(newest.prototypes(2).clients)
-    assert np.allclose(newest.prototypes(2).vectors, run.prototypes(2).vectors, rtol=1e-3)
-    with pytest.raises(protosphere.SettingError, match=r'alone: 1, 2, 3; keep-prototypes = "all" keeps'):
-        newest.prototypes(4)
     assert run.plot("map-of-prototypes", 2).caption.startswith("Prototypes of round 2: small, those of 3 clients")
     resumed = protosphere.run(resume=newest.folder, rounds=5, keep_prototypes="all", quiet=True)
-    assert [len(resumed.prototypes(number).clients) > 0 for number in (3, 4, 5)] == [False, True, True]
+    assert [len(resumed.prototypes(number).clients) > 0 for number in (4, 5)] == [True, True]
 
 
 FIGURES = ["accuracy-over-rounds", "loss-over-rounds", "accuracy-over-bytes", "accuracy-by-client"]
