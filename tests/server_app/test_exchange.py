@@ -6,10 +6,8 @@ from flwr.app import Error, Message, RecordDict
 from protosphere.core.errors import RunError
 from protosphere.core.home import OTHER_HOME
 from protosphere.record.replies import Bytes
-from protosphere.server_app.exchange import LATE, POLL, UNSENT, ReplyContext, exchange
-from protosphere.wire.messages import encode_report
+from protosphere.server_app.exchange import LATE, POLL, ReplyContext, exchange
 from protosphere.wire.parts import PROTOTYPES
-from protosphere.wire.sizes import bytes_by_part
 from tests.server_app.replies import (
     ROUND,
     evaluated,
@@ -120,13 +118,6 @@ def test_a_worker_of_another_home_ends_a_simulated_run_and_is_one_problem_elsewh
         ask({2: trained(2), 7: error})
 
 
-def test_nodes_that_have_left_are_named(ask, script):
-    answers = {0: script.LEFT, 1: trained(1), 2: script.LEFT, 3: script.LEFT}
-    replies = ask(answers)
-    assert [reply.problem for reply in replies] == [UNSENT, "", UNSENT, UNSENT]
-    assert ask.took == 0
-
-
 def test_messages_that_flower_refuses_end_the_run(scripted):
     grid = scripted(lambda partition, message: None, (0, 1))
     grid.push_messages = lambda messages: []
@@ -136,11 +127,3 @@ def test_messages_that_flower_refuses_end_the_run(scripted):
 
 
 # --- sizes and order -----------------------------------------------------------------------------------------
-
-
-def test_sizes_are_of_values_and_of_all_that_the_records_hold(ask):
-    (reply,) = ask({3: trained(3)})
-    whole = sum(bytes_by_part(encode_report(trained(3))).values())
-    assert reply.size.payload == 2 * 3 * 4
-    assert reply.size.wire == whole
-    assert reply.size + Bytes(1, 2) == Bytes(reply.size.payload + 1, reply.size.wire + 2)

@@ -1,19 +1,15 @@
 """Rounds that go wrong: who failed, what is kept, when the run gives up."""
 
-import json
-import math
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from flwr.app import Array, Error
+from flwr.app import Error
 
 from protosphere.core.errors import RunError
 from protosphere.server_app.exchange import LATE
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import EVERYONE
-from protosphere.wire.messages import encode_report
 from tests.payloads import lone, payloads
 
 
@@ -79,41 +75,6 @@ def test_a_silent_client_costs_one_wait_a_round_when_it_trains_and_one_in_all_wh
     group = federation(3, tamper=silent, rows={0: (20, 4, 6), 1: (20, 4, 6), 2: (0, 4, 6)})
     group.start({"rounds": 5, "round-timeout": 50.0})
     assert clock.now == pytest.approx(50, abs=1)
-
-
-def test_who_was_silent_and_trains_again_is_waited_for_again(federation, clock):
-    def silent_at_first(partition, round_number, kind, report):
-        if partition == 2 and round_number == 0:
-            return None
-        return (20.0 if partition == 2 and kind == "evaluate" else 0.0), report
-
-    strategy = federation(3, tamper=silent_at_first).start({"rounds": 2, "round-timeout": 50.0})
-    assert [line["evaluation"]["rules"]["local-prototypes"]["test"]["clients"] for line in lines_of(strategy)] == [
-        2,
-        3,
-        3,
-    ]
-
-
-def test_refused_uploads_are_counted_and_their_bytes_and_evaluation_kept(federation, say, script):
-    def tamper(partition, round_number, kind, report):
-        if partition == 1 and kind == "train":
-            records = encode_report(report)
-            spoilt = np.full_like(records["arrays"]["prototypes.vectors"].numpy(), math.nan)
-            records["arrays"]["prototypes.vectors"] = Array(spoilt)
-            return records
-        return report
-
-    strategy = federation(3, tamper=tamper).start({"rounds": 2})
-    honest = federation(3).start({"rounds": 2})
-    first, expected = lines_of(strategy)[1], lines_of(honest)[1]
-    assert (first["training"]["valid"], first["training"]["dropped"]) == (2, 1)
-    (reason,) = first["problems"].values()
-    assert reason.startswith("upload dropped: the vector of class 0 holds a value that is not finite")
-    assert first["bytes"]["payload_up"] == expected["bytes"]["payload_up"]
-    assert first["evaluation"] == expected["evaluation"]
-    assert f"warning: round 1, client 1: {reason}" in say()
-    assert json.loads((strategy.folder.path / "summary.json").read_text())["problems"] == 2
 
 
 # --- what a number format cannot hold -----------------------------------------------------------------------

@@ -1,11 +1,10 @@
 """Checkpoints and resume: a run that was cut and resumed is the one that was not, to the bit."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
-import torch
-from flwr.app import Error
 
 from protosphere.core.errors import RunError, SettingError
 from protosphere.record.folder import RunFolder
@@ -13,7 +12,7 @@ from protosphere.server_app.checkpoint import pack
 from protosphere.server_app.roster import RosterError
 from protosphere.strategies import load_method
 from protosphere.strategies.contract import Outcome
-from tests.payloads import lone, payload
+from tests.payloads import lone
 
 CONSTANTS = {"mu": 0.1 + 0.2, "other": -1e-300}
 
@@ -194,47 +193,43 @@ def test_a_run_that_stopped_on_failures_goes_on_from_there(federation):
     assert lone(downloads[5]).labels.tolist() == [0, 1, 2, 3]
 
 
-def test_the_collapse_is_measured_against_round_1_of_the_run_that_was_cut(federation, say):
-    def shrink(partition, round_number, kind, report):
-        if kind != "train":
-            return report
-        vectors = torch.ones(4, 3) * (1.0 if round_number < 3 else 0.3)
-        return replace(report, payload=payload(lone(report.payload).with_vectors(vectors)))
-
-    short = federation(2, tamper=shrink).start({"rounds": 2})
-    assert not [line for line in say() if "collapse" in line]
-    federation(2, tamper=shrink).start({"rounds": 3, "resume": str(short.folder.path)})
-    assert len([line for line in say() if "collapse" in line]) == 1
+# --- stores and lines that were lost ------------------------------------------------------------------------------
 
 
-def test_a_dead_worker_leaves_the_round_before_to_resume(federation, script, monkeypatch):
-    monkeypatch.setattr(script.Grid, "simulated", True)
-
-    def die(partition, round_number, kind, report):
-        return Error(0, "ActorDiedError") if (partition, round_number) == (1, 2) else report
-
-    whole = federation(3).start({"rounds": 3})
-    group = federation(3, tamper=die)
-    with pytest.raises(RunError, match="client 1 died in round 2"):
-        group.start({"rounds": 3})
-    resumed = federation(3).start({"rounds": 3, "resume": str(group.strategy.folder.path)})
-    assert said_in(resumed) == said_in(whole)
-
-
-def test_a_run_without_a_finished_round_cannot_be_resumed(federation):
-    group = federation(3, tamper=cut_at(0))
-    with pytest.raises(Cut):
-        group.start()
-    with pytest.raises(SettingError, match=r"of the newest run, .*, no round was finished"):
-        federation(3).start({"resume": "latest"})
+def test_a_lost_store_is_said_and_never_replaced_by_an_initial_model(run, home):
+    folder = run()
+    kept = home / "kept"
+    shutil.move(home / "clients" / folder.name, kept)
+    with pytest.raises(RunError, match=r"does not hold the model of round 2, .* bring the folder .* back") as raised:
+        run({"resume": str(folder), "rounds": 6})
+    assert "\n" not in str(raised.value)
+    assert not list((home / "clients" / folder.name).glob("*/round-*"))
+    shutil.rmtree(home / "clients" / folder.name, ignore_errors=True)
+    shutil.move(kept, home / "clients" / folder.name)
+    run({"resume": str(folder), "rounds": 6})
 
 
-def test_latest_that_has_come_to_its_end_is_left_as_it_is(federation):
-    folder = federation(3).start({"rounds": 2}).folder.path
-    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    group = federation(3)
-    with pytest.raises(SettingError, match="has finished round 2 of 2, so there is nothing to resume"):
-        group.start({"rounds": 2, "resume": "latest"})
-    assert group.asked == []
-    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
-    assert federation(3).start({"rounds": 3, "resume": "latest"}).folder.path == folder
+def test_one_lost_store_leaves_the_others_their_run(run, home, metrics):
+    folder = run()
+    shutil.rmtree(home / "clients" / folder.name / "3")
+    run({"resume": str(folder), "rounds": 3})
+    line = metrics(folder)[3]
+    assert line["training"]["valid"] == 3
+    assert line["problems"].keys() == {"3"}
+
+
+def test_lost_lines_are_said_and_the_rest_is_left_alone(run):
+    folder = run()
+
+    def content():
+        # the log says why the run was not resumed
+        changing = ("metrics.jsonl", "run.log")
+        return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name not in changing}
+
+    before = content()
+    (folder / "metrics.jsonl").unlink()
+    with pytest.raises(SettingError, match="no longer holds a line for each of the 2 finished rounds"):
+        run({"resume": str(folder), "rounds": 2})
+    assert content() == before
+    assert not (folder / "metrics.jsonl").exists()
+    assert "no longer holds a line" in (folder / "run.log").read_text().splitlines()[-1]

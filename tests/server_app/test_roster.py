@@ -6,7 +6,6 @@ from dataclasses import asdict, replace
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
 
 from protosphere.core.settings import Settings
 from protosphere.core.settings import check as checked
@@ -117,16 +116,6 @@ def refused(function, *arguments, **more):
 # --- the start ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clients", [0, 3])
-def test_everybody_is_there(clock, clients):
-    grid = FakeGrid(clock, {70: identity(2), 50: identity(0), 60: identity(1)})
-    roster = gathered(grid, clients=clients)
-    assert roster.nodes == {0: 50, 1: 60, 2: 70}
-    assert roster.identities == {p: identity(p) for p in range(3)}
-    assert sorted(grid.queries) == [50, 60, 70]
-    assert clock.now == grid.began
-
-
 def test_the_start_waits_for_nodes_that_appear_late_or_answer_late_and_asks_each_once(clock):
     # the first query of a client decodes its data, which may take minutes
     grid = FakeGrid(clock, {50: identity(0), 60: (identity(1), 100, 0), 70: (identity(2), 20, 185)})
@@ -153,14 +142,6 @@ def test_a_node_that_was_killed_over_the_question_is_asked_again_when_it_is_back
     assert grid.queries == [50, 60, 70, 70]
     assert clock.now - grid.began == pytest.approx(60 + queries.RETRY, abs=0.2)
     assert 'node 70 could not say who it is: the error "SuperNode is unavailable" came back' in caplog.text
-
-
-def test_a_site_that_runs_signed_code_alone_is_told_as_such(clock, caplog):
-    # by the name that Flower has for it
-    error = Error(ErrorCode.INVALID_FAB, "The FAB could not be verified.")
-    refused(gathered, FakeGrid(clock, {50: identity(0), 60: identity(1), 70: error}))
-    assert "node 70" in caplog.text
-    assert "--trusted-entities" in caplog.text
 
 
 def test_a_dead_id_beside_a_whole_roster_costs_one_query_timeout(clock, caplog):
@@ -279,13 +260,6 @@ def test_a_client_with_a_problem_is_left_out_and_its_words_are_quoted_and_cut(cl
     assert 'Client 1 (node 60): it says: "the folder /x holds no images."' in text
 
 
-def test_where_all_have_a_problem_a_simulation_ends_at_once_with_each(clock):
-    grid = InTurn(clock, {node: Identity(node, 0, problem=f"client {node}: no data.") for node in range(3)})
-    text = refused(gathered, grid)
-    assert all(f'Client {node} (node {node}): it says: "no data."' in text for node in range(3))
-    assert clock.now == grid.began
-
-
 def test_who_is_left_out_is_not_let_in_later_and_gets_no_message(clock, caplog):
     grid = FakeGrid(clock, {50: identity(0), 60: identity(1, class_names=("a", "b", "c")), 70: identity(2)})
     roster = gathered(grid)
@@ -294,23 +268,6 @@ def test_who_is_left_out_is_not_let_in_later_and_gets_no_message(clock, caplog):
     assert roster.nodes == {0: 50, 2: 70}
     assert roster.identities.keys() == {0, 2}
     assert "node 61 is left out: partition 1 was left out when the run began" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (Error(2, "Traceback\n  File x\n\x1b[31mValueError: boom"), 'the error "[31mValueError: boom"'),
-        (Error(2), '"unknown error"'),
-        (Error(2, "Run `curl http://x | sh` to repair the SuperLink"), '"Run `curl http://x | sh` to repair the'),
-    ],
-)
-def test_an_error_is_reported_and_its_partition_is_missing(clock, caplog, answer, said):
-    grid = FakeGrid(clock, {50: identity(0), 60: answer, 70: identity(2)})
-    with caplog.at_level(logging.WARNING, "protosphere"):
-        assert "(missing partitions: 1)" in refused(gathered, grid, start_timeout=2.0)
-    assert said in caplog.text
-    assert all("node 60" in record.getMessage() for record in caplog.records)
-    assert all(record.getMessage().isprintable() for record in caplog.records)
 
 
 @pytest.mark.parametrize(
@@ -326,22 +283,6 @@ def test_an_answer_that_says_nothing_holds_the_start_up_and_does_not_end_it(cloc
     assert clock.now - grid.began == pytest.approx(2, abs=0.2)
     assert said in caplog.text
     assert "Nobody answers for the partitions 1." in caplog.text
-
-
-@pytest.mark.parametrize(
-    "refuse", [lambda ids: [ids[0], None, *ids[2:]], lambda ids: [ids[0], "", *ids[2:]], lambda _: []]
-)
-def test_a_node_whose_query_flower_did_not_take_is_asked_again(clock, refuse):
-    grid = FakeGrid(clock, {50: identity(0), 60: identity(1), 70: identity(2)})
-    push = grid.push_messages
-
-    def push_once(messages):
-        grid.push_messages = push
-        return refuse(push(messages))
-
-    grid.push_messages = push_once
-    assert set(gathered(grid).nodes) == {0, 1, 2}
-    assert grid.queries.count(60) == 2
 
 
 def test_a_node_that_flower_refuses_is_asked_again_after_longer_and_longer_pauses(clock):
@@ -387,11 +328,6 @@ def test_a_client_of_no_partition_is_left_out_when_nobody_else_has_come(clock, c
     assert gathered(grid, start_timeout=9.0).nodes == {0: 0, 1: 1, 2: 2}
     assert clock.now - grid.began == pytest.approx(9, abs=0.2)
     assert f"it says it is partition {partition}, but the run's 4 clients are 0 to 3" in caplog.text
-
-
-def test_the_first_to_answer_does_not_set_the_number(clock):
-    grid = FakeGrid(clock, {9: identity(0, 1), **{50 + p: (identity(p, 4), 0, 10) for p in range(1, 4)}})
-    assert gathered(grid).nodes == {1: 51, 2: 52, 3: 53}
 
 
 def test_one_that_answers_before_all_others_does_not_make_the_run_its_own(clock):
@@ -557,12 +493,6 @@ def left_out(odd, exchange=NO_WEIGHTS, settings=None, terms=None, **usual):
     return why
 
 
-def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
-    empty = {p: identity(p, rows=(0, 1, 1), classes=(), model="cnn", parameters=1) for p in range(3)}
-    assert agreed([identity(0), empty[1], identity(2)]).identities.keys() == {0, 1, 2}
-    assert "training sample" in refused(agreed, empty.values())
-
-
 @pytest.mark.parametrize(
     ("odd", "named"),
     [
@@ -586,12 +516,6 @@ def test_clients_that_fit_together_pass_where_somebody_has_training_rows():
 def test_the_odd_one_out_is_named(odd, named):
     why = left_out(odd)
     assert all(part in why for part in named)
-
-
-@pytest.mark.parametrize("words", ["another", "x" * 1000, "\x1b[2J\n"])
-def test_a_client_of_other_settings_is_named_with_the_remedy(words):
-    why = left_out({"settings": words})
-    assert why.startswith("it has other settings of messages than the server; both ends need the same method")
 
 
 def test_what_the_settings_say_no_majority_changes():
@@ -637,3 +561,166 @@ def test_no_pause_lies_between_answers_that_are_there(clock, monkeypatch):
     found = gathered(FakeGrid(clock, {n: identity(n, partitions=50) for n in range(50)}), clients=50)
     assert len(found.nodes) == 50
     assert clock.now == 1000.0
+
+
+# --- clients that join and leave while a run goes on ------------------------------------------------------------
+
+
+@pytest.fixture
+def network(federation):
+    """network(late={partition: round}, gone={partition: round}): clients whose nodes are listed only between these
+    rounds; `.grid.round` is the round that runs."""
+
+    def make(late=(), gone=(), **arguments):
+        made = federation(**arguments)
+        grid, late, gone = made.grid, dict(late), dict(gone)
+        grid.round = 1
+        tamper = made.tamper
+
+        def watch(partition, number, kind, report):
+            if kind == "evaluate":
+                grid.round = number + 1
+            return tamper(partition, number, kind, report)
+
+        def listed():
+            there = [p for p in grid.nodes if late.get(p, 0) <= grid.round < gone.get(p, 99)]
+            return [grid.nodes[p] for p in there]
+
+        made.tamper, grid.get_node_ids = watch, listed
+        return made
+
+    return make
+
+
+def rounds_of(made, partition):
+    return [number for p, number, kind, _ in made.asked if p == partition and kind == "train"]
+
+
+def test_a_run_starts_with_enough_and_takes_who_comes(network, say):
+    made = network(late={3: 3})
+    made.start({"min-clients": 3, "rounds": 4})
+    assert rounds_of(made, 3) == [3, 4]
+    assert rounds_of(made, 0) == [1, 2, 3, 4]
+    assert "client 3 (scripted) joins in round 3" in say()
+    roster = made.strategy.folder.roster()
+    assert [entry.get("joined") for entry in roster] == [None, None, None, 3]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"feature_dim": 99}, "features of width 99"),
+        ({"class_names": tuple("wxyz")}, "another class list"),
+        ({"partitions": 9}, "one of 9, but the run has 4"),
+        ({"problem": "client 3: no data"}, 'it says: "no data"'),
+        ({"settings": "another"}, "other settings of messages"),
+    ],
+)
+def test_a_newcomer_that_does_not_fit_stays_outside_and_the_run_goes_on(network, say, change, words):
+    made = network(late={3: 2})
+    made.identities[3] = replace(made.identities[3], **change)
+    made.start({"min-clients": 3, "rounds": 3})
+    assert rounds_of(made, 3) == []
+    (sentence,) = [line for line in say() if "client 3 is not taken in" in line]
+    assert words in sentence
+    assert made.strategy.state.last_round == 3
+
+
+def test_newcomers_cannot_outvote_who_is_there(network):
+    """Five of another class list against three."""
+    made = network(clients=8, late=dict.fromkeys(range(3, 8), 2))
+    for partition in range(3, 8):
+        made.identities[partition] = replace(made.identities[partition], class_names=tuple("wxyz"))
+    made.start({"min-clients": 3, "rounds": 3})
+    assert [rounds_of(made, partition) for partition in range(8)] == [[1, 2, 3]] * 3 + [[]] * 5
+
+
+@pytest.mark.parametrize(("forget_after", "last"), [(0, 6), (2, 4)])
+def test_whoever_is_gone_for_long_enough_is_asked_no_more(network, say, forget_after, last):
+    """Its node is missing from round 3 on."""
+    made = network(gone={3: 3})
+    made.start({"min-clients": 3, "rounds": 6, "forget-after": forget_after})
+    sent = {number for p, number, _, _ in made.asked if p == 3 and number <= 6}
+    assert max(sent) == (6 if not forget_after else 3)
+    left = [entry.get("left") for entry in made.strategy.folder.roster()]
+    assert left == [None, None, None, last if forget_after else None]
+    assert any("client 3 leaves in round 4; 3 are left" in line for line in say()) == bool(forget_after)
+
+
+def test_whoever_was_forgotten_comes_back_as_the_same_client_alone(network, say):
+    made = network(gone={3: 2})
+    listed, grid = made.grid.get_node_ids, made.grid
+    # a new node for its partition, from round 5 on
+    grid.get_node_ids = lambda: [*listed(), *([grid.nodes[3]] if grid.round >= 5 else [])]
+    made.start({"min-clients": 3, "rounds": 6, "forget-after": 1})
+    assert rounds_of(made, 3) == [1, 5, 6]
+    assert "client 3 (scripted) is back in round 5" in say()
+
+
+def test_a_run_without_min_clients_takes_nobody_later(network, say):
+    made = network(clients=3)
+    grid = made.grid
+    made.identities[3] = replace(made.identities[0], partition=3)
+    listed = grid.get_node_ids
+    grid.nodes[3] = 42
+    made.rows[3], made.held[3] = made.rows[0], made.held[0]
+    grid.get_node_ids = lambda: [node for node in listed() if node != 42 or grid.round > 1]
+    made.start({"rounds": 3, "clients": 3})
+    assert rounds_of(made, 3) == []
+    assert any("is none of this run's" in line for line in say())
+
+
+def cut_after(made, number, settings):
+    """The folder of a run that ends in the middle, after this round."""
+    with pytest.raises(KeyboardInterrupt):
+        made.start(settings, on_round=_stop_after(number))
+    made.asked.clear()
+    made.grid.round = number + 1
+    return str(made.strategy.folder.path)
+
+
+def hide(made, partition, until):
+    """Flower does not list the node of a partition before this round."""
+    grid, listed = made.grid, made.grid.get_node_ids
+    grid.get_node_ids = lambda: [n for n in listed() if n != grid.nodes[partition] or grid.round >= until]
+
+
+def test_who_is_absent_at_a_resume_comes_back_as_itself(network, say):
+    settings = {"min-clients": 2, "rounds": 6}
+    made = network()
+    folder = cut_after(made, 2, settings)
+    hide(made, 0, until=5)
+    resumed = made.start(settings | {"resume": folder})
+    assert rounds_of(made, 0) == [5, 6]
+    assert "client 0 (scripted) is back in round 5" in say()
+    assert [entry.get("joined") for entry in resumed.folder.roster()] == [None] * 4
+
+
+def test_another_client_does_not_take_the_place_of_one_that_is_absent_at_a_resume(network, say):
+    settings = {"min-clients": 2, "rounds": 5}
+    made = network()
+    folder = cut_after(made, 2, settings)
+    hide(made, 0, until=4)
+    made.identities[0] = replace(made.identities[0], model="another")
+    resumed = made.start(settings | {"resume": folder})
+    assert rounds_of(made, 0) == []
+    assert any("client 0 is not taken in" in line and "its model was" in line for line in say())
+    assert [entry["model"] for entry in resumed.folder.roster()] == ["scripted"] * 4
+
+
+def test_a_resumed_run_waits_for_enough_of_its_own_clients(network):
+    settings = {"min-clients": 3, "rounds": 5}
+    made = network(clients=6, late={3: 99, 4: 99, 5: 99})
+    folder = cut_after(made, 2, settings)
+    # one of its own and three others
+    made.grid.get_node_ids = lambda: [made.grid.nodes[p] for p in (0, 3, 4, 5)]
+    with pytest.raises(RosterError, match="of 3 clients answered"):
+        made.start(settings | {"resume": folder})
+
+
+def _stop_after(number):
+    def on_round(line):
+        if line["round"] == number:
+            raise KeyboardInterrupt
+
+    return on_round

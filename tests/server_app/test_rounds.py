@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from flwr.app import Error
 
 from protosphere.core.errors import RunError
 from protosphere.prototypes.prototype_set import PrototypeSet
@@ -83,15 +82,6 @@ def test_a_client_trains_once_a_round_and_then_evaluates(federation, who):
         assert {p for p, r in evaluated if r == 4} == {p for p, r in trained if r == 4}
 
 
-def test_evaluation_every_n_rounds_and_at_the_end(federation):
-    group = federation(4)
-    strategy = group.start({"rounds": 7, "evaluate-every": 3, "fraction-train": 0.5})
-    assert {r for _, r in asked(group, "evaluate")} == {0, 3, 6, 7}
-    assert [line["round"] for line in lines_of(strategy) if "evaluation" in line] == [0, 3, 6, 7]
-    assert set(strategy.result.evaluate_metrics_clientapp) == {0, 3, 6, 7}
-    assert {i.round for *_, kind, i in group.asked if i.last} == {7}
-
-
 def test_a_line_holds_the_rounds_training_and_the_evaluation_of_what_it_left(federation):
     group = federation(3)
     strategy = group.start({"rounds": 2})
@@ -144,19 +134,6 @@ def test_bytes_are_those_of_the_formula(federation, dim, dtype, size):
 
 
 # --- prototypes -------------------------------------------------------------------------------------------
-
-
-def test_a_round_without_a_single_upload_keeps_all_prototypes(federation):
-    def fail(partition, round_number, kind, report):
-        return Error(2, "ValueError: boom") if round_number == 2 and kind == "train" else report
-
-    group = federation(3, tamper=fail)
-    strategy = group.start({"rounds": 3})
-    downloads = {i.round: i.payload for _, _, kind, i in group.asked if kind == "train"}
-    assert torch.equal(lone(downloads[2]).vectors, lone(downloads[3]).vectors)
-    lost = lines_of(strategy)[2]
-    assert (lost["training"]["asked"], lost["training"]["valid"], lost["server"]) == (3, 0, {})
-    assert set(strategy.result.train_metrics_clientapp) == {1, 3}
 
 
 def test_the_order_of_replies_changes_no_bit(federation):

